@@ -1,0 +1,70 @@
+# From a clone to a run with nothing but Python 3.11 or later and make: all that is installed goes into .venv.
+# Only what GNU make 3.81 (macOS) and BSD make both understand.
+
+N = 4
+PYTHON = python3.13 python3.12 python3.11 python3
+VENV = .venv
+IN_VENV = PATH="$$PWD/$(VENV)/bin:$$PATH"
+INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(VENV)/.runtime ## make .venv with MPICH and all that a chapter needs (PYTHON=...)
+	@echo "Ready. To run chapters yourself: source $(VENV)/bin/activate"
+
+demo: $(VENV)/.runtime ## train with ZeRO-3 on four ranks (N=2 for two)
+	$(IN_VENV) mpirun -n $(N) python -m minidist.zero3
+
+doctor: ## say what is wrong with the MPI set-up, and what mends it
+	@if [ -x $(VENV)/bin/python ]; then exec $(VENV)/bin/python -m minidist doctor; fi; \
+	exec python3 -m minidist doctor
+
+test: $(VENV)/.dev ## run the tests
+	$(IN_VENV) python -m pytest
+
+lint: $(VENV)/.dev ## check style and types
+	$(IN_VENV) ruff check
+	$(IN_VENV) ruff format --check
+	$(IN_VENV) mypy
+
+lessons: ## the notebooks (in a later version)
+	@echo "The lessons come in a later version of minidist."
+
+grade: ## the grading of exercises (in a later version)
+	@echo "Grading comes in a later version of minidist."
+
+bench: ## the benchmarks (in a later version)
+	@echo "The benchmarks come in a later version of minidist."
+
+clean: ## remove what make and the tools have made, .venv included
+	rm -rf $(VENV) build dist minidist.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# ---- the environment: installed once, and again when pyproject.toml changes ----
+
+$(VENV)/.runtime: $(VENV)/bin/pip pyproject.toml
+	@echo "Installing minidist, NumPy and MPICH into $(VENV) ..."
+	@$(INSTALL) '.[mpich]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
+	@echo "Installing minidist, NumPy, MPICH and the tools for tests into $(VENV) ..."
+	@$(INSTALL) '.[mpich,test,lint]'
+	@touch $@ $(VENV)/.runtime
+
+# The last file that venv writes: an interrupted set-up begins again.
+$(VENV)/bin/pip:
+	@for python in $(PYTHON); do \
+	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    $$python -c 'import ensurepip, venv' 2>/dev/null || { without_venv=$$python; continue; }; \
+	    echo "Making $(VENV) with $$($$python --version) ..."; \
+	    exec $$python -m venv $(VENV); \
+	done; \
+	if [ "$$without_venv" ]; then \
+	    echo "$$without_venv cannot make an environment: on Debian or Ubuntu, sudo apt install python3-venv" >&2; \
+	else \
+	    echo "minidist needs Python 3.11 or later, tried $(PYTHON): make setup PYTHON=/path/to/python" >&2; \
+	fi; exit 1
+
+.PHONY: help setup demo doctor test lint lessons grade bench clean

@@ -1,0 +1,21 @@
+"""minidist: the book on distributed training that runs.
+
+Importing the package loads no MPI, no NumPy and no plotting: `python -m minidist` lists the chapters.
+"""
+
+import os
+
+__version__ = "0.1.0"
+
+# One BLAS thread a rank: ranks are the parallelism here, and N ranks that each start a thread for every core fight one
+# another for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+
+class UsageError(Exception):
+    """Bad input: shown to the user as one line, exit status 2, before any work has started."""
+
+
+class Finished(Exception):
+    """All that was asked for is this text (--help): shown once, exit status 0."""

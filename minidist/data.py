@@ -1,0 +1,88 @@
+"""Text to train on: a character vocabulary, a train and a validation part, batches drawn by seed."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minidist import UsageError
+
+Array = np.ndarray
+
+
+@dataclass
+class Corpus:
+    """A text as token numbers: `train` is the first nine tenths, `validation` the rest."""
+
+    name: str
+    vocabulary: str  # token number i stands for character vocabulary[i]
+    train: Array  # (n,) integers
+    validation: Array
+
+    def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Array, Array]:
+        """n sequences drawn from the training part: x (n, context), and y, the same shifted by one character.
+
+        The same key draws the same sequences, on every rank.
+        """
+        starts = np.random.default_rng(key).integers(0, len(self.train) - context, n)
+        return _sequences(self.train, starts, context)
+
+    def validation_batch(self, n: int, context: int) -> tuple[Array, Array]:
+        """n sequences spread evenly over the validation part, always the same."""
+        return _sequences(self.validation, np.linspace(0, len(self.validation) - context - 1, n).astype(int), context)
+
+    def unigram_entropy(self) -> float:
+        """Nats a character of a model that knows how frequent each character is and nothing else, on this text."""
+        counts = np.bincount(np.concatenate([self.train, self.validation]))
+        p = counts[counts > 0] / counts.sum()
+        return float(-(p * np.log(p)).sum())
+
+    def decode(self, tokens: Array) -> str:
+        """The characters of some token numbers."""
+        return "".join(self.vocabulary[token] for token in tokens)
+
+
+def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array]:
+    rows = starts[:, None] + np.arange(context + 1)  # (n, context + 1)
+    picked = tokens[rows]
+    return picked[:, :-1], picked[:, 1:]
+
+
+def load(path: str | None, context: int) -> Corpus:
+    """A text file as a corpus, or without a path about 0.7 MB of English that comes with Python: the help pages of
+    `pydoc`. Raises UsageError when there is no such file, or too little text in it for sequences of `context`."""
+    text = _read(path) if path else _python_topics()
+    name = Path(path).name if path else "pydoc_data.topics"
+    characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    codes, tokens = np.unique(characters, return_inverse=True)
+    cut = len(tokens) * 9 // 10
+    shortest = 10 * (context + 1)  # then a tenth of it holds one sequence and its last target
+    if len(tokens) < shortest:
+        raise UsageError(
+            f"{name} has {len(tokens)} characters; --context {context} needs at least {shortest}:"
+            " use a longer text or a shorter context"
+        )
+    vocabulary = "".join(map(chr, codes))
+    tokens = tokens.astype(np.int32)
+    return Corpus(name, vocabulary, tokens[:cut], tokens[cut:])
+
+
+def _read(path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read --data {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--data {path} is not UTF-8 text (byte {error.start}): convert it first") from None
+    if not text:
+        raise UsageError(f"--data {path} is empty")
+    return text
+
+
+def _python_topics() -> str:
+    try:
+        topics = importlib.import_module("pydoc_data.topics").topics
+    except ImportError:
+        raise UsageError("this Python comes without pydoc_data: pass a text with --data FILE") from None
+    return "\n".join(topics[name] for name in sorted(topics))

@@ -1,0 +1,88 @@
+"""Llama (Touvron et al. 2023) as a list of units: RMSNorm, rotary positions, SwiGLU, grouped queries, no bias."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.nn import ops
+from minidist.nn.layers import Batch, Dropout, Embedding, Head, Linear, RMSNorm, Unit
+from minidist.nn.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """LLaMA 7B by default: 6 738 415 616 parameters."""
+
+    vocabulary: int = 32000
+    context: int = 2048
+    layers: int = 32
+    heads: int = 32
+    kv_heads: int = 32  # fewer than heads: grouped-query attention
+    width: int = 4096
+    hidden: int = 11008  # of the MLP
+    dropout: float = 0.0
+    tied: bool = False
+    theta: float = 10_000.0  # the slowest rotation takes 2π·theta positions for a turn
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads are not divisible by {self.kv_heads} key/value heads")
+        if self.width // self.heads % 2:
+            raise ValueError(f"rotary embedding turns pairs: width/heads = {self.width // self.heads} must be even")
+
+
+class LlamaEmbedding(Unit):
+    """Token embedding; positions come in by rotation, in attention."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__("embedding")
+        self.token = Embedding("wte", config.vocabulary, config.width)
+        self.dropout = Dropout("embedding.dropout", config.dropout)
+        self.own([self.token])
+
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+        return self.dropout(self.token(x), batch)  # (B, T) -> (B, T, C)
+
+
+class LlamaBlock(Unit):
+    """Rotary attention and SwiGLU MLP, each behind an RMSNorm and added to the residual stream."""
+
+    def __init__(self, name: str, config: LlamaConfig) -> None:
+        super().__init__(name)
+        self.heads, self.kv_heads, self.p, self.theta = config.heads, config.kv_heads, config.dropout, config.theta
+        width, self.depth = config.width, config.width // config.heads
+        out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
+        self.norm1 = RMSNorm(f"{name}.norm1", width)
+        self.qkv = Linear(f"{name}.qkv", width, (config.heads + 2 * config.kv_heads) * self.depth, bias=False)
+        self.projection = Linear(f"{name}.projection", width, width, bias=False, std=out)
+        self.norm2 = RMSNorm(f"{name}.norm2", width)
+        self.up = Linear(f"{name}.up", width, 2 * config.hidden, bias=False)  # gate and up projection as one
+        self.down = Linear(f"{name}.down", config.hidden, width, bias=False, std=out)
+        self.dropout1 = Dropout(f"{name}.dropout1", config.dropout)
+        self.dropout2 = Dropout(f"{name}.dropout2", config.dropout)
+        self.own([self.norm1, self.qkv, self.projection, self.norm2, self.up, self.down])
+
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+        length, mask = x.shape[1], None
+        if self.p > 0 and batch.key is not None:
+            mask = batch.mask(f"{self.name}.attention", self.p, (self.heads, length, length))
+        angle = np.outer(np.arange(length), self.theta ** (-np.arange(0, self.depth, 2) / self.depth))  # (T, D/2)
+        cos, sin = np.cos(angle).astype(x.data.dtype), np.sin(angle).astype(x.data.dtype)
+        qkv = ops.rotary(self.qkv(self.norm1(x)), self.heads + self.kv_heads, cos, sin)  # turns Q and K, not V
+        a = ops.attention(qkv, self.heads, self.kv_heads, mask=mask, p=self.p)  # (B, T, C)
+        x = ops.add(x, self.dropout1(self.projection(a), batch))
+        m = self.down(ops.swiglu(self.up(self.norm2(x))))  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)
+        return ops.add(x, self.dropout2(m, batch))
+
+
+def llama(config: LlamaConfig) -> list[Unit]:
+    """The units of a Llama. Nothing is allocated: parameters are declared and get their values when they are bound."""
+    embedding = LlamaEmbedding(config)
+    blocks = [LlamaBlock(f"block{i}", config) for i in range(config.layers)]
+    norm = RMSNorm("head.norm", config.width)
+    if config.tied:
+        return [embedding, *blocks, Head(norm, embedding.token, owner=embedding)]
+    return [embedding, *blocks, Head(norm, Linear("head", config.width, config.vocabulary, bias=False))]

@@ -1,0 +1,354 @@
+"""The operations of a transformer, each with its gradient beside it.
+
+Every function below computes a result and hands `record` a `backward` (and, for matrices, a `weight_backward`) together
+with the arrays that they need. Those arrays are what Korthikanti et al. (2022, section 4) count: a layer keeps
+sbh(34 + 5as/h) bytes. B is the number of sequences, T their length (the paper's s), C the width (its h), V the
+vocabulary.
+
+Element-wise work runs block by block over arrays seen flat, so that its intermediate results stay in the processor's
+cache: on arrays larger than the cache, most of the time of NumPy's plain expressions is spent waiting for memory.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from minidist.nn.tensor import Array, Parameter, Tensor, record
+
+BLOCK = 16_384  # elements: a few blocks of float32 fit the L2 cache of one core
+
+
+def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Matching pieces of contiguous arrays of one size, seen flat: views of at most BLOCK elements."""
+    flat = [array.reshape(-1) for array in arrays]
+    for start in range(0, flat[0].size, BLOCK):
+        yield tuple(array[start : start + BLOCK] for array in flat)
+
+
+# ---- matrices --------------------------------------------------------------------------------------------------------
+
+
+def linear(x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tensor:
+    """y = x Wᵀ + b for x (..., in), W (out, in), b (out); keeps x."""
+    rows = x.data.reshape(-1, x.shape[-1])  # (n, in): one product for all sequences
+    y = rows @ weight.data.T  # (n, in) x (in, out)
+    if bias is not None:
+        y += bias.data
+
+    def backward(dy: Array, x: Array) -> Array:
+        dx = dy.reshape(-1, dy.shape[-1]) @ weight.data  # (n, out) x (out, in)
+        return dx.reshape(x.shape)
+
+    def weight_backward(dy: Array, x: Array) -> None:
+        dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        weight.accumulate(lambda out: np.matmul(dy.T, x, out=out))  # (out, n) x (n, in)
+        if bias is not None:
+            bias.accumulate(lambda out: np.matmul(_ones(len(dy), dy.dtype), dy, out=out))
+
+    y = y.reshape(*x.shape[:-1], -1)
+    return record(y, (x,), backward, keep=(x.data,), weight_backward=weight_backward)
+
+
+def _ones(n: int, dtype: np.dtype) -> Array:
+    """A row of ones: ones @ X sums X's columns at the speed of a matrix product, twice that of X.sum(0)."""
+    return np.ones(n, dtype)
+
+
+def embedding(tokens: Tensor, weight: Parameter) -> Tensor:
+    """y = W[tokens] for tokens (B, T) and W (V, C): y (B, T, C); keeps the tokens."""
+
+    def backward(dy: Array, tokens: Array) -> None:
+        return None  # there is no gradient with respect to an index
+
+    def weight_backward(dy: Array, tokens: Array) -> None:
+        order = np.argsort(tokens, axis=None, kind="stable")  # equal tokens side by side, then one sum for each run
+        rows, starts = np.unique(tokens.reshape(-1)[order], return_index=True)
+
+        def write(out: Array) -> None:
+            out.fill(0)
+            out[rows] = np.add.reduceat(dy.reshape(-1, dy.shape[-1])[order], starts, axis=0)
+
+        weight.accumulate(write)
+
+    y = weight.data[tokens.data]
+    return record(y, (tokens,), backward, keep=(tokens.data,), weight_backward=weight_backward)
+
+
+def add_positions(x: Tensor, weight: Parameter) -> Tensor:
+    """y = x + W[0:T] for x (B, T, C) and learned positions W (context, C)."""
+    length = x.shape[1]
+
+    def backward(dy: Array) -> Array:
+        def write(out: Array) -> None:
+            np.sum(dy, axis=0, out=out[:length])
+            out[length:] = 0
+
+        weight.accumulate(write)
+        return dy
+
+    return record(x.data + weight.data[:length], (x,), backward)
+
+
+# ---- element by element ----------------------------------------------------------------------------------------------
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y, the residual connection; the gradient goes to both, and nothing is kept."""
+    return record(x.data + y.data, (x, y), lambda dy: (dy, dy))
+
+
+GELU_SCALE = math.sqrt(2 / math.pi)
+GELU_CUBE = 0.044715
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x/2 (1 + tanh u) with u = √(2/π) (x + 0.044715 x³): GPT-2's approximation of GELU. Keeps x."""
+    y = np.empty_like(x.data)
+    for a, out in blocks(x.data, y):
+        _gelu_tanh(a, out)
+        out += 1
+        out *= a
+        out *= 0.5
+
+    def backward(dy: Array, x: Array) -> Array:
+        dx = np.empty_like(x)
+        for a, d, out in blocks(x, dy, dx):
+            # dy/dx = (1 + t)/2 + x/2 (1 - t²) du/dx, with t = tanh u and du/dx = √(2/π) (1 + 3·0.044715 x²)
+            t = np.empty_like(a)
+            _gelu_tanh(a, t)
+            slope = a * a
+            slope *= 3 * GELU_CUBE * GELU_SCALE
+            slope += GELU_SCALE
+            slope *= a
+            np.multiply(t, t, out=out)
+            np.subtract(1, out, out=out)
+            out *= slope
+            out += t
+            out += 1
+            out *= 0.5
+            out *= d
+        return dx
+
+    return record(y, (x,), backward, keep=(x.data,))
+
+
+def _gelu_tanh(x: Array, out: Array) -> None:
+    np.multiply(x, x, out=out)  # x*x*x: x**3 is thirty times slower
+    out *= GELU_CUBE * GELU_SCALE
+    out += GELU_SCALE
+    out *= x
+    np.tanh(out, out=out)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """silu(g) · u for x = [g | u] (..., 2F): y (..., F). silu(g) = g σ(g) (Shazeer 2020). Keeps x."""
+    gate, up = np.split(x.data, 2, axis=-1)
+    y = gate * _sigmoid(gate) * up
+
+    def backward(dy: Array, x: Array) -> Array:
+        gate, up = np.split(x, 2, axis=-1)
+        s = _sigmoid(gate)
+        dx = np.empty_like(x)
+        dgate, dup = np.split(dx, 2, axis=-1)
+        np.multiply(dy, gate * s, out=dup)
+        np.multiply(dy, up * s * (1 + gate * (1 - s)), out=dgate)  # d silu/dg = σ (1 + g (1 - σ))
+        return dx
+
+    return record(y, (x,), backward, keep=(x.data,))
+
+
+def _sigmoid(x: Array) -> Array:
+    """σ(x) = (1 + tanh(x/2))/2, which cannot overflow."""
+    s = np.tanh(0.5 * x)
+    s += 1
+    s *= 0.5
+    return s
+
+
+def dropout(x: Tensor, mask: Array, p: float) -> Tensor:
+    """x · mask / (1 - p) for a boolean mask of x's shape; keeps the mask, one byte an element."""
+
+    def apply(a: Array, mask: Array) -> Array:
+        y = a * mask
+        y *= 1 / (1 - p)
+        return y
+
+    return record(apply(x.data, mask), (x,), apply, keep_exact=(mask,))
+
+
+# ---- normalisation ---------------------------------------------------------------------------------------------------
+
+
+def layer_norm(x: Tensor, gain: Parameter, bias: Parameter | None, eps: float = 1e-5) -> Tensor:
+    """y = x̂ g + b with x̂ = (x - mean)/√(var + eps) over the last axis; keeps x and the two statistics of each row."""
+    mean = x.data.mean(axis=-1, keepdims=True)  # (B, T, 1)
+    normal = x.data - mean  # (B, T, C)
+    variance = np.einsum("...c,...c->...", normal, normal)[..., None] / x.shape[-1]
+    rstd = 1 / np.sqrt(variance + eps)
+    normal *= rstd
+    normal *= gain.data
+    if bias is not None:
+        normal += bias.data
+
+    def backward(dy: Array, x: Array, mean: Array, rstd: Array) -> Array:
+        normal = x - mean
+        normal *= rstd  # x̂ again, from x
+        rows = dy.reshape(-1, dy.shape[-1])  # (n, C)
+        gain.accumulate(lambda out: np.einsum("nc,nc->c", rows, normal.reshape(rows.shape), out=out))
+        if bias is not None:
+            bias.accumulate(lambda out: np.matmul(_ones(len(rows), rows.dtype), rows, out=out))
+        # dx = rstd (d - mean(d) - x̂ mean(d x̂)) with d = dy g
+        dx = dy * gain.data
+        along = np.einsum("...c,...c->...", dx, normal)[..., None] / dx.shape[-1]
+        dx -= dx.mean(axis=-1, keepdims=True)
+        normal *= along
+        dx -= normal
+        dx *= rstd
+        return dx
+
+    return record(normal, (x,), backward, keep=(x.data,), keep_exact=(mean, rstd))
+
+
+def rms_norm(x: Tensor, gain: Parameter, eps: float = 1e-5) -> Tensor:
+    """y = x g / √(mean(x²) + eps) over the last axis (Zhang & Sennrich 2019); keeps x and one statistic of each row."""
+    width = x.shape[-1]
+    rstd = 1 / np.sqrt(np.einsum("...c,...c->...", x.data, x.data)[..., None] / width + eps)  # (B, T, 1)
+
+    def backward(dy: Array, x: Array, rstd: Array) -> Array:
+        normal = x * rstd
+        rows = dy.reshape(-1, width)
+        gain.accumulate(lambda out: np.einsum("nc,nc->c", rows, normal.reshape(rows.shape), out=out))
+        # dx = rstd (d - x̂ mean(d x̂)) with d = dy g
+        dx = dy * gain.data
+        normal *= np.einsum("...c,...c->...", dx, normal)[..., None] / width
+        dx -= normal
+        dx *= rstd
+        return dx
+
+    y = x.data * rstd
+    y *= gain.data
+    return record(y, (x,), backward, keep=(x.data,), keep_exact=(rstd,))
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+def rotary(x: Tensor, heads: int, cos: Array, sin: Array) -> Tensor:
+    """Turn the first `heads` heads of x (B, T, ...) by their position (RoFormer, Su et al. 2021); the rest passes.
+
+    cos, sin: (T, D/2) for heads of D. Element i of the first half of a head and element i of the second half are one
+    point of the plane, turned by the angle t·θ_i. Turning is linear, so the gradient is turned back. Keeps nothing.
+    """
+    half = cos.shape[-1]
+
+    def turn(x: Array, sin: Array) -> Array:
+        y = x.copy()
+        a, b = (
+            v.reshape(*x.shape[:2], heads, 2, half) for v in (x[..., : heads * 2 * half], y[..., : heads * 2 * half])
+        )
+        c, s = cos[:, None, :], sin[:, None, :]  # (T, 1, D/2)
+        b[..., 0, :] = a[..., 0, :] * c - a[..., 1, :] * s
+        b[..., 1, :] = a[..., 0, :] * s + a[..., 1, :] * c
+        return y
+
+    return record(turn(x.data, sin), (x,), lambda dy: turn(dy, -sin))
+
+
+def attention(
+    qkv: Tensor, heads: int, kv_heads: int | None = None, mask: Array | None = None, p: float = 0.0
+) -> Tensor:
+    """Causal attention: softmax(Q Kᵀ/√D) V for qkv = [Q | K | V] (B, T, (H + 2·Hkv)·D); y (B, T, H·D).
+
+    With fewer key/value heads than query heads, each serves a group of G = H/Hkv query heads (Ainslie et al. 2023).
+    mask: boolean (B, H, T, T), attention dropout with probability p. Keeps Q, K, V and the softmax's output, and with
+    dropout the mask and what it left.
+    """
+    kv = kv_heads or heads
+    batch, length, columns = qkv.shape
+    depth = columns // (heads + 2 * kv)
+    scale = 1 / math.sqrt(depth)
+
+    def to_heads(x: Array) -> Array:
+        """(B, T, kv·g·D) -> (B, kv, g·T, D): the queries of one group lie under one another."""
+        g = x.shape[-1] // (kv * depth)
+        x = x.reshape(batch, length, kv, g, depth).transpose(0, 2, 3, 1, 4)
+        return x.copy().reshape(batch, kv, g * length, depth)  # a copy even at T = 1: q is scaled in place
+
+    def from_heads(x: Array, out: Array) -> None:
+        """The inverse, into out (B, T, kv·g·D)."""
+        g = x.shape[-2] // length
+        out = out.reshape(batch, length, kv, g, depth)
+        out[...] = x.reshape(batch, kv, g, length, depth).transpose(0, 3, 1, 2, 4)
+
+    cuts = heads * depth, (heads + kv) * depth
+    q, k, v = (to_heads(part) for part in np.split(qkv.data, cuts, axis=-1))
+    q *= scale
+    prob = q @ k.transpose(0, 1, 3, 2)  # (B, kv, G·T, T)
+    _causal_softmax(prob.reshape(-1, length, length))
+    if mask is None:
+        dropped = prob
+        keep_dropped: tuple[Array, ...] = ()
+    else:
+        mask = mask.reshape(prob.shape)
+        dropped = prob * mask
+        dropped *= 1 / (1 - p)
+        keep_dropped = (dropped,)
+    y = np.empty((batch, length, heads * depth), q.dtype)
+    from_heads(dropped @ v, y)
+
+    def backward(dy: Array, q: Array, k: Array, v: Array, prob: Array, *dropout: Array) -> Array:
+        dropped, mask = dropout or (prob, None)
+        dqkv = np.empty((batch, length, columns), dy.dtype)
+        dq, dk, dv = np.split(dqkv, cuts, axis=-1)  # views
+        dy = to_heads(dy)
+        from_heads(dropped.transpose(0, 1, 3, 2) @ dy, dv)
+        ds = dy @ v.transpose(0, 1, 3, 2)  # (B, kv, G·T, T)
+        if mask is not None:
+            ds *= mask
+            ds *= 1 / (1 - p)
+        # of softmax: ds = p (dp - Σ dp p); p is zero above the diagonal, so ds is too
+        ds -= np.einsum("...t,...t->...", ds, prob)[..., None]
+        ds *= prob
+        from_heads(ds.transpose(0, 1, 3, 2) @ q, dk)  # q is scaled already
+        k = k * scale
+        from_heads(ds @ k, dq)
+        return dqkv
+
+    keep_exact: tuple[Array, ...] = () if mask is None else (mask,)
+    return record(y, (qkv,), backward, keep=(q, k, v, prob, *keep_dropped), keep_exact=keep_exact)
+
+
+def _causal_softmax(scores: Array) -> None:
+    """Softmax over the last axis of (..., T, T), in place; a position sees itself and those before it."""
+    length = scores.shape[-1]
+    future = np.triu(np.full((length, length), -np.inf, scores.dtype), k=1)
+    scores += future
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+
+
+# ---- loss ------------------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(logits: Tensor, targets: Array) -> Tensor:
+    """The mean of -log softmax(logits)[target] over all positions: logits (B, T, V), targets (B, T), a scalar.
+
+    Keeps the probabilities in full precision, as Megatron keeps the logits in fp32.
+    """
+    flat = logits.data.reshape(-1, logits.shape[-1])  # (n, V)
+    rows = np.arange(len(flat))
+    prob = flat - flat.max(axis=-1, keepdims=True)
+    loss = -prob[rows, targets.reshape(-1)].mean(dtype=prob.dtype)
+    np.exp(prob, out=prob)
+    total = prob.sum(axis=-1, keepdims=True)
+    loss += np.log(total).mean(dtype=prob.dtype)
+    prob /= total
+
+    def backward(dloss: Array, prob: Array, targets: Array) -> Array:
+        dlogits = prob * (dloss / len(prob))
+        dlogits[np.arange(len(prob)), targets.reshape(-1)] -= dloss / len(prob)
+        return dlogits.reshape(*targets.shape, -1)
+
+    return record(np.asarray(loss), (logits,), backward, keep_exact=(prob, targets))

@@ -1,0 +1,119 @@
+"""Optimizers over flat buffers, the learning rate's schedule, and the gradient's norm.
+
+An optimizer sees a one-dimensional piece of the parameters, whichever piece the rank owns: the whole, or a shard that
+begins and ends in the middle of a matrix. It works through the piece in blocks that stay in the cache.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from minidist.nn.ops import blocks
+from minidist.nn.tensor import Array
+
+
+class Optimizer(Protocol):
+    """`moments` arrays of state for each parameter, and the rule that updates them all."""
+
+    @property
+    def moments(self) -> int: ...
+
+    def update(
+        self, param: Array, grad: Array, state: list[Array], *, scale: float, lr: float, step: int, decayed: int
+    ) -> None:
+        """Update `param` and `state` in place. All arrays are one-dimensional and of one size.
+
+        grad may be narrower (float16); it is widened and multiplied by `scale` (the loss scale undone, and clipping)
+        block by block. step counts from 1. Weight decay applies to the first `decayed` elements.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam (Kingma & Ba 2015) with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    moments = 2  # first and second moment: 4 + 4 bytes a parameter in fp32
+
+    def update(
+        self, param: Array, grad: Array, state: list[Array], *, scale: float, lr: float, step: int, decayed: int
+    ) -> None:
+        param[:decayed] *= 1 - lr * self.weight_decay
+        step_size = lr / (1 - self.beta1**step)  # bias correction of the first moment
+        correction = 1 / math.sqrt(1 - self.beta2**step)  # and of the second
+        for p, g, m, v in blocks(param, grad, *state):
+            g = np.multiply(g, scale, dtype=p.dtype)
+            m *= self.beta1
+            m += (1 - self.beta1) * g
+            v *= self.beta2
+            g *= g
+            g *= 1 - self.beta2
+            v += g
+            np.sqrt(v, out=g)
+            g *= correction
+            g += self.eps
+            np.divide(m, g, out=g)
+            g *= step_size
+            p -= g
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Gradient descent, with momentum where asked for: v = μ v + g, p = p - lr v."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    @property
+    def moments(self) -> int:
+        """Arrays of state: the velocity."""
+        return 1 if self.momentum else 0
+
+    def update(
+        self, param: Array, grad: Array, state: list[Array], *, scale: float, lr: float, step: int, decayed: int
+    ) -> None:
+        param[:decayed] *= 1 - lr * self.weight_decay
+        for p, g, *velocity in blocks(param, grad, *state):
+            g = np.multiply(g, scale, dtype=p.dtype)
+            for v in velocity:  # one, or none
+                v *= self.momentum
+                v += g
+                g = v
+            p -= lr * g
+
+
+@dataclass(frozen=True)
+class CosineSchedule:
+    """Linear warm-up to `peak` over `warmup` updates, then half a cosine down to `floor` at update `total`."""
+
+    peak: float
+    floor: float
+    warmup: int
+    total: int
+
+    def __call__(self, update: int) -> float:
+        """The learning rate of an update; updates count from 0."""
+        if update < self.warmup:
+            return self.peak * (update + 1) / (self.warmup + 1)
+        done = min(1.0, (update - self.warmup) / max(1, self.total - self.warmup))
+        return self.floor + 0.5 * (1 + math.cos(math.pi * done)) * (self.peak - self.floor)
+
+
+def squared_norm(x: Array) -> float:
+    """Σ x², summed in float64 whatever x's dtype: not finite if, and only if, an element of x is not."""
+    total = 0.0
+    for (block,) in blocks(x):
+        wide = block.astype(np.float64)
+        total += float(wide @ wide)
+    return total
+
+
+def clipping_factor(norm: float, limit: float) -> float:
+    """What to multiply gradients by so that their norm is at most `limit` (Pascanu et al. 2013); 0 means no limit."""
+    return 1.0 if limit == 0 or norm <= limit else limit / norm

@@ -1,0 +1,74 @@
+"""In which dtype things are stored, sent and computed, and the loss scale that mixed precision needs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Precision:
+    """stored: parameters, gradients and kept activations, in memory and on the wire. computed: arithmetic.
+
+    updated: what the optimizer works on. In mixed precision (Micikevicius et al. 2018) that is a float32 master copy
+    beside the float16 parameters: an update smaller than 2⁻¹¹ of a weight is lost when added in float16, and training
+    stalls. NumPy has no float16 matrix product, so arithmetic is done in float32 on widened copies.
+    """
+
+    name: str
+    stored: type[np.floating]
+    computed: type[np.floating]
+    updated: type[np.floating]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the optimizer keeps a master copy of its own."""
+        return self.stored is not self.updated
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one stored element: of a parameter, of a gradient, and on the wire."""
+        return np.dtype(self.stored).itemsize
+
+    def optimizer_bytes(self, moments: int) -> int:
+        """The papers' K: bytes of optimizer state a parameter. Mixed precision and Adam: 4 + 4 + 4 = 12."""
+        return (moments + self.mixed) * np.dtype(self.updated).itemsize
+
+
+PRECISIONS = {
+    "mixed": Precision("mixed", np.float16, np.float32, np.float32),
+    "fp32": Precision("fp32", np.float32, np.float32, np.float32),
+    "fp64": Precision("fp64", np.float64, np.float64, np.float64),
+}
+
+
+class LossScale:
+    """Dynamic loss scaling, by DeepSpeed's rule (runtime/fp16/loss_scaler.py), step by step.
+
+    Gradients below 2⁻²⁴ are zero in float16, so the loss is multiplied by `scale` before the backward and gradients are
+    divided by it before the update. An overflow means that the scale is too large: that step is skipped, and the scale
+    is halved, except that the first `hysteresis` - 1 overflows are forgiven. After `window` steps without overflow it
+    doubles, and the hysteresis starts afresh.
+    """
+
+    def __init__(self, scale: float = 65536.0, window: int = 1000, hysteresis: int = 2, minimum: float = 1.0) -> None:
+        self.scale, self.window, self.hysteresis, self.minimum = scale, window, hysteresis, minimum
+        self.forgiven_left = hysteresis - 1
+        self.step, self.last_overflow = 0, -1
+
+    def update(self, overflow: bool) -> None:
+        """Account for one step. Raises OverflowError on an overflow at the minimum scale: the gradients are not finite
+        for another reason."""
+        if overflow:
+            if self.scale == self.minimum and self.forgiven_left == 0:
+                raise OverflowError(f"gradients overflow at the minimum loss scale {self.minimum:g}: lower --lr")
+            if self.forgiven_left > 0:
+                self.forgiven_left -= 1
+            else:
+                self.scale = max(self.scale / 2, self.minimum)
+            self.last_overflow = self.step
+        else:
+            stable = self.step - self.last_overflow - 1
+            if stable > 0 and stable % self.window == 0:
+                self.forgiven_left = self.hysteresis - 1
+                self.scale *= 2
+        self.step += 1

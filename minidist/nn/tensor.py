@@ -1,0 +1,198 @@
+"""A tape autograd on NumPy arrays.
+
+An operation computes its result and appends one entry to a tape: which tensors went in, which came out, the function
+that turns the gradient of the output into the gradients of the inputs, and the arrays that this function needs (what it
+"keeps"). Going through the tape backwards is back-propagation. There is one tape for each pass through a unit of the
+model, so what a unit holds for its backward is the tape's `nbytes`, and it is gone when the tape has run.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+Array = np.ndarray
+Gradients = Array | tuple[Array | None, ...] | None
+
+
+class Released(RuntimeError):
+    """A parameter was touched while its values are elsewhere."""
+
+
+class Parameter:
+    """A named weight of the model. Values and gradient are views of buffers that the engine owns, binds and takes away.
+
+    It can be declared without being allocated: `shape` is known at once, values are there between bind and release.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], std: float | None = None, fill: float = 0.0) -> None:
+        self.name, self.shape = name, shape
+        self.std, self.fill = std, fill  # drawn from N(0, std^2), or constant
+        self.size = int(np.prod(shape, dtype=np.int64))
+        self.decays = len(shape) > 1  # matrices decay, biases and norms do not (GPT-3's habit)
+        self.grad: Array | None = None
+        self.has_grad = False
+        self._data: Array | None = None
+
+    def initial(self, seed: int) -> Array:
+        """The starting values, float64 of `shape`: they depend on seed, name and full shape, on nothing else."""
+        if self.std is None:
+            return np.full(self.shape, self.fill)
+        name = list(self.name.encode())
+        return np.random.default_rng([seed, *self.shape, *name]).standard_normal(self.shape) * self.std
+
+    @property
+    def data(self) -> Array:
+        """The values, of `shape`. Raises Released when they are not here."""
+        if self._data is None:
+            raise Released(f"parameter {self.name!r} is released: gather its unit before you use it")
+        return self._data
+
+    def bind(self, data: Array, grad: Array | None = None) -> None:
+        """Take `data` for the values and, for a backward, `grad` (contents ignored) for the gradient."""
+        self._data = data
+        if grad is not None:
+            self.grad, self.has_grad = grad, False
+
+    def release(self) -> None:
+        """Forget values and gradient; using them from here on raises Released."""
+        self._data = self.grad = None
+
+    def accumulate(self, write: Callable[[Array], object]) -> None:
+        """Add a gradient, given as a function that writes it into the array of `shape` that it is handed."""
+        if self.grad is None:
+            raise Released(f"parameter {self.name!r} has no gradient buffer: bind one before the backward")
+        if self.has_grad:
+            another = np.empty_like(self.grad)
+            write(another)
+            self.grad += another
+        else:
+            write(self.grad)  # the first one needs neither zeros nor an addition
+            self.has_grad = True
+
+
+class Tensor:
+    """An array, the tape on which it was made and its number there. Without a tape nothing is kept: no backward."""
+
+    __slots__ = ("data", "number", "tape")
+
+    def __init__(self, data: Array, tape: "Tape | None" = None, number: int = 0) -> None:
+        self.data, self.tape, self.number = data, tape, number
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+
+class Step(NamedTuple):
+    """One operation on the tape. Tensors are named by number, so that the tape does not keep their data alive."""
+
+    output: int
+    inputs: tuple[int, ...]
+    backward: Callable[..., Gradients]
+    weight_backward: Callable[..., None] | None
+    kept: tuple[Array, ...]
+    widths: tuple[np.dtype, ...]  # the dtypes that the kept arrays had, and have again in the backward
+
+
+class Tape:
+    """The operations of one pass through a unit, in the order in which they ran.
+
+    With `store=np.float16`, activations are kept in two bytes an element, as the papers count them, and widened again
+    for their backward. Masks and integers keep their dtype, and so does what an operation keeps as `exact`.
+    """
+
+    def __init__(self, store: type[np.floating] | None = None) -> None:
+        self.store = store
+        self.steps: list[Step] = []
+        self.postponed: list[tuple[Step, Array]] = []
+        self._tensors = 0
+        self._stored: dict[int, tuple[weakref.ref, Array]] = {}  # id of an array -> (that array, what is stored of it)
+
+    def tensor(self, data: Array) -> Tensor:
+        """A new tensor on this tape. The first one made is the unit's input."""
+        self._tensors += 1
+        return Tensor(data, self, self._tensors - 1)
+
+    def backward(self, dy: Array, postpone_weights: bool = False) -> Array | None:
+        """Run the tape backwards from the gradient of the last output; return the gradient of the unit's input.
+
+        Parameters' gradients are accumulated on the way, or, with `postpone_weights`, those of the matrices later, when
+        `weight_backward()` is called (a zero-bubble pipeline fills its gaps with them). Each entry is dropped, and what
+        it kept with it, as soon as it has run. A backward never writes into the gradient it is given: others hold it.
+        """
+        gradients = {self.steps[-1].output: dy}
+        while self.steps:
+            step = self.steps.pop()
+            dout = gradients.pop(step.output, None)
+            if dout is None:
+                continue  # nobody used this output
+            dxs = step.backward(dout, *_widened(step))
+            for number, dx in zip(step.inputs, dxs if isinstance(dxs, tuple) else (dxs,), strict=True):
+                if dx is None:
+                    continue
+                if number not in gradients:
+                    gradients[number] = dx
+                elif dx is dout:  # passed through by an addition: not ours to write into
+                    gradients[number] = gradients[number] + dx
+                else:
+                    dx += gradients[number]
+                    gradients[number] = dx
+            if step.weight_backward is not None:
+                self.postponed.append((step, dout))
+                if not postpone_weights:
+                    self.weight_backward()
+        self._stored.clear()
+        return gradients.get(0)
+
+    def weight_backward(self) -> None:
+        """Run the weight gradients that were postponed, in the order of the backward."""
+        for step, dout in self.postponed:
+            assert step.weight_backward is not None
+            step.weight_backward(dout, *_widened(step))
+        self.postponed.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept for the backward; an array that several operations keep is counted once."""
+        steps = [*self.steps, *(step for step, _ in self.postponed)]
+        return sum({id(array): array.nbytes for step in steps for array in step.kept}.values())
+
+    def store_array(self, array: Array, exact: bool) -> Array:
+        """What is kept of `array`: itself, or its one narrow copy."""
+        if exact or self.store is None or not np.issubdtype(array.dtype, np.floating):
+            return array
+        known = self._stored.get(id(array))
+        if known is None or known[0]() is not array:
+            known = self._stored[id(array)] = (weakref.ref(array), array.astype(self.store))
+        return known[1]
+
+
+def record(
+    data: Array,
+    inputs: tuple[Tensor, ...],
+    backward: Callable[..., Gradients],
+    keep: tuple[Array, ...] = (),
+    keep_exact: tuple[Array, ...] = (),
+    weight_backward: Callable[..., None] | None = None,
+) -> Tensor:
+    """The result of an operation, on the tape of its inputs.
+
+    `backward(dy, *keep, *keep_exact)` returns one gradient for each input (None where there is none to pass on);
+    `weight_backward`, with the same arguments, accumulates the gradients of matrices. Neither may hold on to any array
+    of activations other than through `keep`, or the count of what is kept would lie.
+    """
+    tape = inputs[0].tape
+    if tape is None:
+        return Tensor(data)
+    kept = tuple(tape.store_array(a, exact=False) for a in keep) + keep_exact
+    output = tape.tensor(data)
+    widths = tuple(a.dtype for a in keep + keep_exact)
+    numbers = tuple(t.number for t in inputs)
+    tape.steps.append(Step(output.number, numbers, backward, weight_backward, kept, widths))
+    return output
+
+
+def _widened(step: Step) -> list[Array]:
+    return [array.astype(dtype, copy=False) for array, dtype in zip(step.kept, step.widths, strict=True)]
