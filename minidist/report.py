@@ -1,0 +1,313 @@
+"""The end of every chapter: what the paper says, the number that it gives for this run, and what was counted."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from minidist import UsageError, papers
+from minidist.nn.precision import Precision
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One promise of a paper and its counterpart in this run."""
+
+    source: str  # paper and section
+    claim: str  # in words
+    formula: str  # as the paper writes it
+    expected: float  # the formula's value for this run, padding and (N-1)/N included
+    counted: float  # what was held or sent
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        """Counts are whole numbers and formulas exact, so they agree entirely or not at all."""
+        return self.expected == self.counted
+
+
+def on_each_rank(
+    source: str, claim: str, formula: str, expected: float | Sequence[float], counted: Sequence[float], unit: str
+) -> Claim:
+    """A claim about every rank: that of the first rank for which it does not hold, or else of rank 0.
+
+    expected: one value for all ranks, or one for each.
+    """
+    promised = list(expected) if isinstance(expected, Sequence) else [expected] * len(counted)
+    pairs = list(zip(promised, counted, strict=True))
+    worst = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+    return Claim(source, claim, formula, *worst, unit)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of training did, as rank 0 knows it at the end."""
+
+    chapter: str
+    options: argparse.Namespace
+    ranks: int
+    precision: Precision
+    moments: int  # arrays of optimizer state
+    parameters: int  # Ψ
+    unit_sizes: list[int]  # each unit's parameters, padded to a multiple of the number of ranks
+    tied: bool  # the head reads the embedding's matrix
+    loss: list[float]  # of the global batch, for each step
+    validation_loss: float
+    unigram_entropy: float
+    step_ms: dict[str, float]
+    sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
+    memory: list[dict[str, int]]  # per rank: bytes
+
+    @property
+    def padded(self) -> int:
+        """Ψ with the padding."""
+        return sum(self.unit_sizes)
+
+    @property
+    def read_by_head(self) -> int:
+        """Parameters that the last unit reads."""
+        return self.unit_sizes[-1] + (self.unit_sizes[0] if self.tied else 0)
+
+    def sent_in(self, phase: str) -> list[int]:
+        """Bytes that each rank sent in a phase."""
+        return [phases.get(phase, {"bytes": 0})["bytes"] for phases in self.sent]
+
+    def memory_of(self, kind: str) -> list[int]:
+        """Bytes of a kind that each rank held."""
+        return [held[kind] for held in self.memory]
+
+    def as_json(self, claims: Sequence[Claim]) -> dict[str, Any]:
+        """The report for machines."""
+        return {
+            "chapter": self.chapter,
+            "ranks": self.ranks,
+            "parameters": self.parameters,
+            "precision": self.precision.name,
+            "steps": len(self.loss),
+            "loss": self.loss,
+            "validation_loss": self.validation_loss,
+            "unigram_entropy": self.unigram_entropy,
+            "step_ms": self.step_ms,
+            "claims": claims_as_rows(claims),
+            "sent": self.sent,
+            "memory": self.memory,
+        }
+
+
+def claims_as_rows(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """The claims for a JSON report."""
+    return [{**asdict(claim), "holds": claim.holds} for claim in claims]
+
+
+# ---- claims that several chapters make -------------------------------------------------------------------------------
+
+
+def memory_claims(run: Run, stage: int) -> list[Claim]:
+    """ZeRO's formulas for what a rank holds between steps."""
+    p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
+    states = papers.zero_memory(run.padded, run.ranks, stage, p, p, k)
+    divided = {"parameters": stage >= 3, "gradients": stage >= 2, "optimizer": stage >= 1}
+    claims = []
+    for kind, factor in (("parameters", p), ("gradients", p), ("optimizer", k)):
+        formula = f"{factor}Ψ/N" if divided[kind] else f"{factor}Ψ"
+        section = f"ZeRO §5.{max(stage, 1)}"
+        claims.append(on_each_rank(section, kind, formula, getattr(states, kind), run.memory_of(kind), "bytes"))
+    return claims
+
+
+def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
+    """The most that is held of whole units in passing: `buckets` buffers of the largest one. An embedding that the head
+    reads as well is there together with each of the others."""
+    embedding, *others = run.unit_sizes
+    largest = embedding + max(others) if run.tied else max(run.unit_sizes)
+    p = run.precision.bytes
+    formula = f"{p * buckets}(max ψ + ψ_emb)" if run.tied else f"{p * buckets}·max ψ"
+    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient_peak"), "bytes")
+
+
+def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
+    """ZeRO's formulas for what a rank sends in a step: by phase, and together."""
+    a = run.options.accumulate
+    times = f"{a}" if a > 1 else ""
+    volume = papers.zero_volume(run.padded, run.ranks, stage, a, kept)
+    formulas = {
+        "all-reduce gradients": "2Ψ(N-1)/N",
+        "all-gather parameters": "Ψ(N-1)/N",
+        "all-gather forward": f"{times}Ψ(N-1)/N",
+        "all-gather backward": f"{times}(Ψ-ψ_kept)(N-1)/N" if kept else f"{times}Ψ(N-1)/N",
+        "reduce-scatter gradients": f"{times if stage >= 2 else ''}Ψ(N-1)/N",
+    }
+    wire = run.precision.bytes
+    claims = [
+        on_each_rank("ZeRO §7", phase, formulas[phase], elements * wire, run.sent_in(phase), "bytes")
+        for phase, elements in volume.items()
+    ]
+    if len(volume) > 1:
+        together = [sum(run.sent_in(phase)[rank] for phase in volume) for rank in range(run.ranks)]
+        psis = {1: 2, 2: a + 1, 3: 3 * a}[stage]
+        formula = f"({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{psis}Ψ(N-1)/N"
+        claims.append(on_each_rank("ZeRO §7", "all of these", formula, sum(volume.values()) * wire, together, "bytes"))
+    return claims
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+class Progress:
+    """A bar where there is a terminal, and plain lines where there is none.
+
+    Under mpirun a rank's standard output is a pipe even at a terminal, so the bar is drawn on the terminal itself.
+    """
+
+    def __init__(self, steps: int, shown: bool) -> None:
+        self.steps, self.shown, self.bar = steps, shown, None
+        if not shown:
+            return
+        try:
+            self.terminal = open("/dev/tty", "w", encoding="utf-8")  # noqa: SIM115  (until close)
+        except OSError:
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(30), TextColumn("{task.description}"))
+        self.bar = Bar(*columns, console=Console(file=self.terminal), transient=True)
+        self.task = self.bar.add_task("", total=steps)
+        self.bar.start()
+
+    def update(self, step: int, loss: float, milliseconds: float, scale: float) -> None:
+        """Show that `step` steps are done."""
+        text = f"loss {loss:.3f}  {milliseconds:.0f} ms  loss scale {scale:g}"
+        if self.bar:
+            self.bar.update(self.task, completed=step, description=text)
+        elif self.shown and (step % max(1, self.steps // 10) == 0 or step == self.steps):
+            print(f"step {step:>{len(str(self.steps))}}/{self.steps}  {text}", flush=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.bar:
+            self.bar.stop()
+            self.terminal.close()
+
+
+def print_report(run: Run, claims: Sequence[Claim]) -> None:
+    """Losses, the claims, and what the paper prints for its own models."""
+    padding = f" (padded to {_number(run.padded)})" if run.padded > run.parameters else ""
+    print(f"\n{run.options.model} with Ψ = {_number(run.parameters)} parameters{padding}", end=", ")
+    print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
+    if run.loss:
+        print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {len(run.loss)} steps", end=" ")
+        print(f"of {run.step_ms['median']:.0f} ms (median)")
+    print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
+    if claims:
+        print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
+        print("Ψ parameters; N ranks; ψ parameters of a unit. A ring sends (N-1)/N of what it moves.")
+
+
+def print_claims(claims: Sequence[Claim], title: str) -> None:
+    """The table of claims, 80 columns wide where there is no terminal to ask."""
+    table = _table(title, left=("paper", "claim", "formula"), right=("expected", "counted"))
+    table.add_column("", no_wrap=True)
+    for claim in claims:
+        numbers = (_number(claim.expected), _number(claim.counted))
+        table.add_row(claim.source, claim.claim, claim.formula, *numbers, _verdict(claim.holds))
+    _print(table)
+    _print_failures(claims)
+
+
+def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
+    """One row for each collective, from its four claims: steps, sent by each rank, by the busiest, in all."""
+    print(f"S = {_number(size)} float32 elements, {_number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
+    columns = ("steps", "busiest", "formula", "in all")
+    table = _table(
+        "Counted: steps one after another; bytes sent by the busiest rank, and in all",
+        left=("collective",),
+        right=columns,
+    )
+    table.add_column("", no_wrap=True)
+    for i in range(0, len(claims), 4):
+        steps, each, busiest, total = claims[i : i + 4]
+        numbers = [_number(claim.counted) for claim in (steps, busiest, total)]
+        numbers.insert(2, busiest.formula)
+        table.add_row(steps.source, *numbers, _verdict(all(claim.holds for claim in (steps, each, busiest, total))))
+    _print(table)
+    _print_failures(claims)
+
+
+def print_zero_table() -> None:
+    """Table 1 of the ZeRO paper, from the formulas against which the run was checked."""
+    stages = ("P_os", "P_os+g", "P_os+g+p")
+    table = _table("ZeRO, Table 1, by the same formulas: GB of model states on each rank", left=(), right=("N",))
+    for psi in papers.ZERO_TABLE_1:
+        for stage in stages:
+            table.add_column(f"{papers.short(psi)}\n{stage}", justify="right")
+    for n in next(iter(papers.ZERO_TABLE_1.values())):
+        cells = [papers.zero_table_cell(psi, n, stage) for psi in papers.ZERO_TABLE_1 for stage in (1, 2, 3)]
+        table.add_row(str(n), *cells)
+    _print(table)
+
+
+def _verdict(holds: bool) -> str:
+    return "[green]✓[/]" if holds else "[bold red]✗[/]"
+
+
+def _print_failures(claims: Sequence[Claim]) -> None:
+    for claim in claims:
+        if not claim.holds:
+            numbers = f"{_number(claim.expected)} {claim.unit} promised, {_number(claim.counted)} counted"
+            print(f"does not hold: {claim.source}, {claim.claim}: {numbers}")
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _print(table: Any) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def _number(value: float) -> str:
+    """Thousands apart: 1 234 567."""
+    return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:,.3f}".replace(",", " ")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def check_writable(option: str, path: str | None) -> None:
+    """Raise UsageError unless a file can be made at `path`: better now than after the training."""
+    if path is None:
+        return
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {folder}")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path}: cannot write there")
+
+
+def write_json(path: str, document: dict[str, Any]) -> None:
+    """Write the whole document or nothing: under another name first, then renamed. "-" is standard output."""
+    text = json.dumps(document, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    handle, temporary = tempfile.mkstemp(dir=Path(path).parent, suffix=".tmp")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)

@@ -1,0 +1,291 @@
+"""Collectives over send and receive: the ring, and what it is measured against.
+
+    mpirun -n 4 python -m minidist.ring
+
+Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009 (the ring).
+Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005 (the others).
+
+Sum an array over N ranks, so that each ends with the sum. A server that collects everything and sends it back moves
+(N-1)·S bytes in and out of one rank. The ring cuts the array into N chunks and lets N partial sums travel at the same
+time, one a rank, so that every rank sends 2(N-1)/N·S and no rank is busier than another. The total on the wire is the
+same, 2(N-1)·S; only its distribution differs.
+
+Every function works for each N >= 1 and each size, divisible by N or not, empty included, and leaves its input alone.
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+from minidist import papers
+from minidist.mpi.comm import Comm
+from minidist.mpi.run import run
+from minidist.options import Parser, at_least
+from minidist.report import Claim, check_writable, claims_as_rows, on_each_rank, print_collectives, write_json
+
+Array = np.ndarray
+
+
+def chunk(size: int, n: int, i: int) -> slice:
+    """The i-th of n consecutive chunks of `size` elements: the first size mod n are one element longer."""
+    short, longer = divmod(size, n)
+    start = i * short + min(i, longer)
+    return slice(start, start + short + (i < longer))
+
+
+# ---- the ring --------------------------------------------------------------------------------------------------------
+
+
+def reduce_scatter(comm: Comm, x: Array, out: Array | None = None) -> Array:
+    """Sum x over the ranks; rank r gets chunk r of the sum. N-1 steps, S - |chunk r| elements sent.
+
+    x (S,) is the same size everywhere. out (|chunk r|,) may be a view of x. Chunk c sets out from rank c+1, each rank
+    on the way adds its own part, and it ends its way round at rank c: x[c+1] + x[c+2] + … + x[c].
+    """
+    n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    partial = x[chunk(x.size, n, (rank - 1) % n)]  # this rank's own part of the first chunk that it sends
+    for step in range(2, n + 1):
+        own = x[chunk(x.size, n, (rank - step) % n)]  # of the chunk that comes next, from the left
+        incoming = np.empty_like(own)
+        comm.sendrecv(partial, right, incoming, left)
+        partial = np.add(incoming, own, out=incoming)
+    out = np.empty_like(partial) if out is None else out
+    out[...] = partial
+    return out
+
+
+def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Array:
+    """Put everyone's chunk together; each rank gets all `size` elements. N-1 steps, S - |chunk r+1| elements sent.
+
+    x is this rank's chunk of `size` elements, as `chunk` cuts them. out (size,) may be the array of which x is a view.
+    Each rank passes on what it received last, so that every chunk travels once around.
+    """
+    n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out = np.empty(size, x.dtype) if out is None else out
+    out[chunk(size, n, rank)] = x
+    for step in range(n - 1):
+        sending, receiving = chunk(size, n, (rank - step) % n), chunk(size, n, (rank - step - 1) % n)
+        comm.sendrecv(out[sending], right, out[receiving], left)
+    return out
+
+
+def all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
+    """Sum x over the ranks; each gets all of the sum, to the same bit. 2(N-1) steps, 2S - |chunk r| - |chunk r+1| sent.
+
+    out (S,) may be x itself.
+    """
+    out = np.empty_like(x) if out is None else out
+    mine = out[chunk(x.size, comm.size, comm.rank)]
+    reduce_scatter(comm, x, out=mine)
+    return all_gather(comm, mine, x.size, out=out)
+
+
+def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
+    """Fill everyone's x (S,), in place, with the root's (van de Geijn: scatter, then ring all-gather).
+
+    The root sends each rank its chunk, and the chunks then travel around: the root sends 2(N-1)/N·S, the others
+    (N-1)/N·S, where sending the whole to each in turn would cost the root (N-1)·S.
+    """
+    mine = x[chunk(x.size, comm.size, comm.rank)]
+    if comm.rank == root:
+        for dest in range(comm.size):
+            if dest != root:
+                comm.send(x[chunk(x.size, comm.size, dest)], dest)
+    else:
+        comm.recv(mine, root)
+    return all_gather(comm, mine, x.size, out=x)
+
+
+def all_to_all(comm: Comm, x: Array) -> Array:
+    """Row i of x (N, ...) goes to rank i; row i of the result is what rank i sent here. N-1 pairwise exchanges."""
+    out = np.empty_like(x)
+    out[comm.rank] = x[comm.rank]
+    for distance in range(1, comm.size):
+        dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        comm.sendrecv(x[dest], dest, out[source], source)
+    return out
+
+
+# ---- for comparison: other ways to all-reduce ------------------------------------------------------------------------
+
+
+def server_all_reduce(comm: Comm, x: Array) -> Array:
+    """Everyone sends to rank 0, which adds up and sends back. Rank 0 sends and receives (N-1)·S: the hot spot."""
+    total = x.copy()
+    if comm.rank > 0:
+        comm.send(x, 0)
+        comm.recv(total, 0)
+        return total
+    incoming = np.empty_like(x)
+    for source in range(1, comm.size):
+        comm.recv(incoming, source)
+        total += incoming
+    for dest in range(1, comm.size):
+        comm.send(total, dest)
+    return total
+
+
+def tree_all_reduce(comm: Comm, x: Array) -> Array:
+    """Reduce up a binomial tree to rank 0, broadcast down it: 2⌈lg N⌉ steps, but whole messages of S at each.
+
+    In round k, ranks that are odd multiples of 2^k send to the even multiple below them and are done. On the way back
+    the rounds run in the opposite order.
+    """
+    total, incoming = x.copy(), np.empty_like(x)
+    distances = [1 << k for k in range((comm.size - 1).bit_length())]
+    for distance in distances:
+        if comm.rank % (2 * distance) == distance:
+            comm.send(total, comm.rank - distance)
+        elif comm.rank % (2 * distance) == 0 and comm.rank + distance < comm.size:
+            comm.recv(incoming, comm.rank + distance)
+            total += incoming
+    for distance in reversed(distances):
+        if comm.rank % (2 * distance) == distance:
+            comm.recv(total, comm.rank - distance)
+        elif comm.rank % (2 * distance) == 0 and comm.rank + distance < comm.size:
+            comm.send(total, comm.rank + distance)
+    return total
+
+
+def doubling_all_reduce(comm: Comm, x: Array) -> Array:
+    """Recursive doubling: exchange everything with the rank at distance 1, 2, 4, …: ⌊lg N⌋ steps of S, best when small.
+
+    N that are no powers of two are folded first, see `_fold`.
+    """
+    total, incoming = x.copy(), np.empty_like(x)
+    place, members = _fold(comm, total)
+    if place is not None:
+        for k in range(len(members).bit_length() - 1):
+            partner = members[place ^ (1 << k)]
+            comm.sendrecv(total, partner, incoming, partner)
+            total += incoming
+    _unfold(comm, total)
+    return total
+
+
+def halving_doubling_all_reduce(comm: Comm, x: Array) -> Array:
+    """Rabenseifner: reduce-scatter by halving, all-gather by doubling: the ring's bytes in 2 lg N steps.
+
+    First with the farthest rank: swap halves, so that each has summed half of the array; then a quarter with a nearer
+    one; and so on down to one chunk. Then the same way back, doubling. N is folded to a power of two first.
+    """
+    total = x.copy()
+    place, members = _fold(comm, total)
+    if place is not None:
+        n = len(members)
+        low, high = 0, n  # the chunks that this rank is still summing
+        exchanges = []  # (partner, the part given away, the part kept), to be run backwards
+        distance = n // 2
+        while distance:
+            middle = (low + high) // 2
+            give, keep = ((low, middle), (middle, high)) if place & distance else ((middle, high), (low, middle))
+            giving, keeping = (total[_span(x.size, n, *part)] for part in (give, keep))
+            partner = members[place ^ distance]
+            incoming = np.empty_like(keeping)
+            comm.sendrecv(giving, partner, incoming, partner)
+            keeping += incoming
+            exchanges.append((partner, giving, keeping))
+            low, high = keep
+            distance //= 2
+        for partner, given, kept in reversed(exchanges):
+            comm.sendrecv(kept, partner, given, partner)
+    _unfold(comm, total)
+    return total
+
+
+def _span(size: int, n: int, first: int, last: int) -> slice:
+    """Chunks first to last-1 of n."""
+    return slice(chunk(size, n, first).start, chunk(size, n, last - 1).stop)
+
+
+def _fold(comm: Comm, total: Array) -> tuple[int | None, list[int]]:
+    """Make the number of taking part a power of two: of the first 2·rest ranks, the even ones hand their part to the
+    odd one next to them and sit out. Returns this rank's place among the members (None: sits out) and the members."""
+    rest = comm.size - (1 << comm.size.bit_length() - 1)
+    members = [rank for rank in range(comm.size) if rank >= 2 * rest or rank % 2]
+    if comm.rank not in members:
+        comm.send(total, comm.rank + 1)
+        return None, members
+    if comm.rank < 2 * rest:
+        incoming = np.empty_like(total)
+        comm.recv(incoming, comm.rank - 1)
+        total += incoming
+    return members.index(comm.rank), members
+
+
+def _unfold(comm: Comm, total: Array) -> None:
+    """Give the result to the ranks that sat out."""
+    rest = comm.size - (1 << comm.size.bit_length() - 1)
+    if comm.rank < 2 * rest:
+        if comm.rank % 2:
+            comm.send(total, comm.rank - 1)
+        else:
+            comm.recv(total, comm.rank + 1)
+
+
+# ---- the comparison --------------------------------------------------------------------------------------------------
+
+# name: what runs on x (S,), the formula that it is held against, and the papers' round figure for the busiest rank when
+# N is a power of two
+COLLECTIVES = {
+    "all-reduce, ring": (all_reduce, papers.ring_all_reduce, "2(N-1)/N·S"),
+    "all-reduce, server": (server_all_reduce, papers.server_all_reduce, "(N-1)·S"),
+    "all-reduce, binomial tree": (tree_all_reduce, papers.tree_all_reduce, "⌈lg N⌉·S"),
+    "all-reduce, doubling": (doubling_all_reduce, papers.doubling_all_reduce, "lg N·S"),
+    "all-reduce, halving-doubling": (halving_doubling_all_reduce, papers.halving_doubling_all_reduce, "2(N-1)/N·S"),
+    "reduce-scatter, ring": (reduce_scatter, papers.ring_reduce_scatter, "(N-1)/N·S"),
+    "all-gather, ring": (
+        lambda comm, x: all_gather(comm, x[chunk(x.size, comm.size, comm.rank)], x.size),
+        papers.ring_all_gather,
+        "(N-1)/N·S",
+    ),
+    "broadcast, scatter and ring": (lambda comm, x: broadcast(comm, x.copy()), papers.broadcast, "2(N-1)/N·S"),
+    "all-to-all, pairwise": (
+        lambda comm, x: all_to_all(comm, x[: x.size // comm.size * comm.size].reshape(comm.size, -1)),
+        papers.all_to_all,
+        "(N-1)/N·S",
+    ),
+}
+
+
+def compare(comm: Comm, options: argparse.Namespace) -> int:
+    """Run every collective once on `--size` float32, and hold what it sent against its formula."""
+    inputs = [np.random.default_rng(rank).integers(0, 100, options.size) for rank in range(comm.size)]
+    x = inputs[comm.rank].astype(np.float32)  # whole numbers: their sum is exact in any order
+    claims = []
+    for name, (collective, formula, figure) in COLLECTIVES.items():
+        comm.ledger.reset()
+        begun = comm.ledger.waits
+        result = collective(comm, x)
+        counted = comm.all_gather_object((comm.ledger.waits - begun, comm.ledger.total()))
+        if "all-reduce" in name and not np.array_equal(result, sum(inputs)):
+            raise AssertionError(f"{name} does not give the sum")
+        steps, sent = zip(*counted, strict=True)
+        cost = formula(options.size, comm.size)
+        promised = [elements * x.itemsize for elements in cost.sent]
+        claims += [
+            Claim(name, "steps one after another", "", cost.steps, max(steps), "steps"),
+            on_each_rank(name, "sent by each rank", figure, promised, sent, "bytes"),
+            Claim(name, "sent by the busiest rank", figure, max(promised), max(sent), "bytes"),
+            Claim(name, "sent in all", "", sum(promised), sum(sent), "bytes"),
+        ]
+    if comm.rank == 0:
+        if options.json != "-":
+            print_collectives(claims, options.size, comm.size)
+        if options.json:
+            write_json(options.json, {"chapter": "ring", "ranks": comm.size, "claims": claims_as_rows(claims)})
+    return 0 if all(claim.holds for claim in claims) else 1
+
+
+def prepare(arguments: list[str]) -> argparse.Namespace:
+    parser = Parser("ring", __doc__ or "")
+    parser.add_argument("--size", type=at_least(0), default=1_000_003, help="S, the number of float32 elements")
+    parser.add_argument("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    options = parser.parse_args(arguments)
+    check_writable("--json", options.json)
+    return options
+
+
+if __name__ == "__main__":
+    run(prepare=lambda comm: prepare(sys.argv[1:]), main=compare)

@@ -1,0 +1,267 @@
+"""The training loop of every chapter, and serial training, the truth to which the others are compared.
+
+    python -m minidist.train
+    python -m minidist.train --data my.txt --steps 2000 --sample 500
+
+Serial training needs no MPI. The options are the same in every chapter, and so are data, model and losses.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from minidist import Finished, UsageError, checkpoint, data
+from minidist.engine import Engine, Settings
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
+from minidist.nn.precision import PRECISIONS
+from minidist.options import Parser, at_least, within
+from minidist.report import Claim, Progress, Run, check_writable, print_report, write_json
+from minidist.sample import generate
+
+Options = argparse.Namespace
+MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
+VALIDATION_BATCHES = 8
+
+
+def parser(doc: str, chapter: str) -> Parser:
+    """The options that all chapters share."""
+    made = Parser(chapter, doc)
+    add = made.add_argument
+    add("--steps", type=at_least(0), default=200, help="steps of training")
+    add("--model", choices=("gpt", "llama"), default="gpt", help="architecture")
+    add("--layers", type=at_least(1), default=4, help="transformer blocks")
+    add("--width", type=at_least(1), default=64, help="of the residual stream")
+    add("--heads", type=at_least(1), default=4, help="attention heads")
+    add("--kv-heads", type=at_least(1), default=None, help="llama: key/value heads; as many as --heads if not given")
+    add("--context", type=at_least(1), default=64, help="characters in a sequence")
+    add("--untied", action="store_true", help="gpt: a head of its own instead of the embedding's matrix")
+    add("--dropout", type=within(0, 0.99), default=0.0, help="probability of zeroing an activation")
+    add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
+    add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
+    add(
+        "--precision", choices=tuple(PRECISIONS), default="mixed", help="fp16 storage with fp32 master copy, or all one"
+    )
+    add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd: with momentum 0.9")
+    add("--lr", type=within(0, 1e3), default=6e-3, help="learning rate after warm-up")
+    add("--min-lr", type=within(0, 1e3), default=6e-4, help="learning rate at the end of the cosine")
+    add("--warmup", type=at_least(0), default=20, help="steps of warm-up")
+    add("--weight-decay", type=within(0, 1e3), default=0.1, help="decoupled, on matrices")
+    add("--clip", type=within(0, 1e9), default=1.0, help="largest norm of the gradient; 0: no clipping")
+    add("--seed", type=at_least(0), default=0, help="of parameters, batches, dropout and sampling")
+    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages that come with Python")
+    add("--sample", type=at_least(0), default=0, metavar="N", help="print N characters that the trained model writes")
+    add("--save", metavar="FILE", help="write the trained model and the optimizer's state (safetensors)")
+    add("--load", metavar="FILE", help="go on from a file that --save wrote, on any number of ranks, in any chapter")
+    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    return made
+
+
+# ---- before the work -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Job:
+    """Checked input: nothing of it is large, and no work has been done."""
+
+    chapter: str
+    options: Options
+    corpus: data.Corpus
+    units: list[Unit]  # declared, not allocated
+    settings: Settings
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
+    """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated."""
+    options = made.parse_args(arguments)
+    if options.batch % options.accumulate:
+        raise UsageError(f"--batch {options.batch} is not divisible by --accumulate {options.accumulate}")
+    if options.batch // options.accumulate < ranks:
+        micro = f" in {options.accumulate} micro-batches" if options.accumulate > 1 else ""
+        needed = ranks * options.accumulate
+        raise UsageError(
+            f"--batch {options.batch}{micro} is too small for {ranks} ranks: use at least --batch {needed}"
+        )
+    if options.sample and options.json == "-":
+        raise UsageError("--sample and --json - both want standard output: give --json a file")
+    check_writable("--json", options.json if options.json != "-" else None)
+    check_writable("--save", options.save)
+    corpus = data.load(options.data, options.context)
+    units = declare(options, len(corpus.vocabulary))
+    optimizer: Optimizer
+    if options.optimizer == "adamw":
+        optimizer = AdamW(weight_decay=options.weight_decay)
+    else:
+        optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
+    if options.load:
+        checkpoint.check(options.load, units, corpus.vocabulary, optimizer.moments, options.steps)
+    settings = Settings(
+        precision=PRECISIONS[options.precision],
+        optimizer=optimizer,
+        learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
+        clip=options.clip,
+        accumulate=options.accumulate,
+        seed=options.seed,
+    )
+    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings)
+
+
+def declare(options: Options, vocabulary: int) -> list[Unit]:
+    """The model's units. Raises UsageError for sizes that do not fit one another."""
+    sizes = {name: getattr(options, name) for name in ("context", "layers", "heads", "width", "dropout")}
+    try:
+        if options.model == "gpt":
+            return gpt(GPTConfig(vocabulary=vocabulary, tied=not options.untied, **sizes))
+        hidden = -(-options.width * 8 // 3 // 8) * 8  # 8/3 of the width: as many parameters as GPT's 4 (Shazeer 2020)
+        kv_heads = options.kv_heads or options.heads
+        return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=kv_heads, hidden=hidden, **sizes))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+# ---- the work --------------------------------------------------------------------------------------------------------
+
+
+def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]]) -> int:
+    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
+    options, corpus = job.options, job.corpus
+    if options.load:
+        checkpoint.load(options.load, engine)
+    losses: list[float] = []  # on rank 0: of the global batch
+    milliseconds: list[float] = []
+    sent: dict[str, dict[str, int]] = {}  # by this rank, in the last step that updated
+    progress = Progress(options.steps, shown=comm.rank == 0 and options.json != "-")
+    for step in range(engine.steps, options.steps):
+        begin, updates = time.perf_counter(), engine.updates
+        comm.ledger.reset()
+        loss = train_step(engine, corpus, options)
+        milliseconds.append(1000 * (time.perf_counter() - begin))
+        if engine.updates > updates:
+            sent = comm.ledger.by_phase()
+        parts = comm.gather_object(loss)
+        if comm.rank == 0:
+            losses.append(sum(parts))
+            progress.update(step + 1, losses[-1], milliseconds[-1], engine.loss_scale.scale)
+    progress.close()
+    everyone = comm.gather_object((validate(engine, corpus, options), sent, engine.memory()))
+    if options.save:
+        checkpoint.save(options.save, engine, corpus.vocabulary, writer=comm.rank == 0)
+    weights = checkpoint.weights(engine) if options.sample else {}
+    if comm.rank > 0:
+        return comm.broadcast_object(None)
+    validation, sent_by_rank, memory = zip(*everyone, strict=True)
+    run = Run(
+        chapter=job.chapter,
+        options=options,
+        ranks=comm.size,
+        precision=job.settings.precision,
+        moments=job.settings.optimizer.moments,
+        parameters=count_parameters(job.units),
+        unit_sizes=[flat.padded for flat in engine.flats.values()],
+        tied=len(job.units[-1].reads) > 1,
+        loss=losses,
+        validation_loss=sum(validation),
+        unigram_entropy=corpus.unigram_entropy(),
+        step_ms={"median": statistics.median(milliseconds or [0.0]), "min": min(milliseconds or [0.0])},
+        sent=list(sent_by_rank),
+        memory=list(memory),
+    )
+    checked = claims(run) if losses else []
+    if options.json != "-":
+        print_report(run, checked)
+    if options.json:
+        write_json(options.json, run.as_json(checked))
+    if options.sample:
+        units = declare(options, len(corpus.vocabulary))
+        print(corpus.decode(generate(units, weights, options.sample, options.context, options.seed)))
+    return comm.broadcast_object(0 if all(claim.holds for claim in checked) else 1)
+
+
+def train_step(engine: Engine, corpus: data.Corpus, options: Options) -> float:
+    """One step over the step's global batch; this rank's part of its loss."""
+    x, y = corpus.batch(options.batch, options.context, key=(options.seed, engine.steps))
+    loss = 0.0
+    for rows in np.split(np.arange(options.batch), options.accumulate):
+        micro_batch = engine.forward(x[rows], y[rows])
+        engine.backward(micro_batch)
+        engine.step()
+        loss += micro_batch.value
+    return loss
+
+
+def validate(engine: Engine, corpus: data.Corpus, options: Options) -> float:
+    """This rank's part of the mean loss over a fixed part of the validation text."""
+    x, y = corpus.validation_batch(VALIDATION_BATCHES * options.batch, options.context)
+    parts = zip(np.split(x, VALIDATION_BATCHES), np.split(y, VALIDATION_BATCHES), strict=True)
+    return sum(engine.evaluate(*part) for part in parts) / VALIDATION_BATCHES
+
+
+# ---- entry points ----------------------------------------------------------------------------------------------------
+
+
+def main(
+    chapter: str,
+    doc: str,
+    make_engine: MakeEngine,
+    claims: Callable[[Run], list[Claim]],
+    add_options: Callable[[Parser], None] = lambda parser: None,
+) -> NoReturn:
+    """Run a chapter on the ranks that mpirun started."""
+    from minidist.mpi.run import run  # serial training does without MPI
+
+    made = parser(doc, chapter)
+    add_options(made)
+    run(
+        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
+        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
+    )
+
+
+class NoLedger:
+    """Nothing is sent, nothing to count."""
+
+    def reset(self) -> None: ...
+
+    def by_phase(self) -> dict[str, dict[str, int]]:
+        return {}
+
+
+class Alone:
+    """What the loop asks of a communicator, for the only rank there is."""
+
+    rank, size, ledger = 0, 1, NoLedger()
+
+    def gather_object(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast_object(self, value: Any) -> Any:
+        return value
+
+
+def serial() -> int:
+    """Train on one process, without MPI."""
+    launched = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1)
+    try:
+        if launched > 1:
+            raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
+        job = prepare(parser(__doc__ or "", "train"), sys.argv[1:], ranks=1)
+    except UsageError as error:
+        print(f"minidist: error: {error}", file=sys.stderr)
+        return 2
+    except Finished as finished:
+        print(finished)
+        return 0
+    return run_job(job, Engine(job.units, job.settings), Alone(), lambda run: [])
+
+
+if __name__ == "__main__":
+    sys.exit(serial())

@@ -1,0 +1,67 @@
+"""ZeRO stage 1, P_os: the optimizer state is divided among the ranks.
+
+    mpirun -n 4 python -m minidist.zero1
+
+Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", SC 2020, section 5.1.
+
+In data parallelism every rank makes the same update with the same optimizer state: 12Ψ bytes of master copy, momentum
+and variance, N times over. Here rank r keeps these for shard r of every unit and updates shard r alone. It needs the
+summed gradient of that shard only, so the all-reduce falls into its two halves (section 7.1):
+
+    gradients    reduce-scatter   each rank gets the sum of its shard       (N-1)/N·Ψ sent
+    update       of the shard                                               nothing
+    parameters   all-gather       each rank gets everyone's updated shard   (N-1)/N·Ψ sent
+
+The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 16Ψ.
+"""
+
+import numpy as np
+
+from minidist import ring, train
+from minidist.data_parallel import DataParallel
+from minidist.nn.flat import Flat
+from minidist.nn.optim import squared_norm
+from minidist.nn.tensor import Array
+from minidist.report import Claim, Run, memory_claims, traffic_claims
+
+
+class ZeRO1(DataParallel):
+    """Parameters and gradients on every rank, the optimizer state of one shard."""
+
+    def piece(self, flat: Flat) -> slice:
+        """Shard r of every unit: the elements whose optimizer state rank r keeps."""
+        return ring.chunk(flat.padded, self.comm.size, self.comm.rank)
+
+    def owned(self, flat: Flat) -> tuple[Array, Array]:
+        shard = self.piece(flat)
+        return flat.param[shard], flat.grad[shard]
+
+    def reduce(self, flat: Flat) -> None:
+        """Sum a unit's gradient, each rank its shard. The rest of flat.grad stays this rank's own, of no more use."""
+        with self.comm.phase("reduce-scatter gradients"):
+            ring.reduce_scatter(self.comm, flat.grad, out=flat.grad[self.piece(flat)])
+
+    def squared_norm(self) -> float:
+        """Each rank its shards; the N sums are shared and added in order of rank, so that all get the same number."""
+        mine = sum(squared_norm(self.owned(flat)[1]) for flat in self.flats.values())
+        with self.comm.phase("norm"):
+            return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
+
+    def after_update(self) -> None:
+        """Everyone has updated one shard: put the parameters together again."""
+        for flat in self.flats.values():
+            with self.comm.phase("all-gather parameters"):
+                ring.all_gather(self.comm, flat.param[self.piece(flat)], flat.padded, out=flat.param)
+
+    def whole(self, flat: Flat, piece: Array) -> Array:
+        with self.comm.phase("checkpoint"):
+            return ring.all_gather(self.comm, piece, flat.padded)
+
+
+def claims(run: Run) -> list[Claim]:
+    """What the paper says of this run, beside what it held and sent."""
+    return [*memory_claims(run, stage=1), *traffic_claims(run, stage=1)]
+
+
+if __name__ == "__main__":
+    train.main("zero1", __doc__, lambda units, settings, comm, options: ZeRO1(units, settings, comm), claims)

@@ -1,0 +1,65 @@
+"""ZeRO stage 2, P_os+g: gradients are divided too.
+
+    mpirun -n 4 python -m minidist.zero2
+
+Rajbhandari et al., "ZeRO", SC 2020, section 5.2.
+
+Rank r updates shard r alone, so the summed gradient of shard r is all that it needs to keep: 2Ψ/N bytes instead of 2Ψ.
+The backward still makes whole gradients, one unit after the other. Each goes into a bucket as large as its unit, is
+reduce-scattered at once, and the bucket is given back before the next unit's backward starts.
+
+What one pays is the freedom to accumulate: with several micro-batches to a step, stage 1 adds up locally and reduces
+once at the end, but here there is no place in which a whole gradient could wait, so every micro-batch reduces. For a of
+them (a+1)Ψ is sent instead of 2Ψ; the paper's "no more communication" holds for a = 1.
+
+Memory: 2Ψ + 2Ψ/N + 12Ψ/N = 2Ψ + 14Ψ/N bytes.
+"""
+
+import numpy as np
+
+from minidist import ring, train
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit
+from minidist.nn.tensor import Array
+from minidist.report import Claim, Run, memory_claims, peak_claim, traffic_claims
+from minidist.zero1 import ZeRO1
+
+
+class ZeRO2(ZeRO1):
+    """Parameters on every rank, gradients and optimizer state of one shard."""
+
+    def allocate(self, flat: Flat, start: Array) -> None:
+        flat.param = start.astype(self.precision.stored)  # (padded,)
+        flat.grad = np.zeros(flat.padded // self.comm.size, self.precision.stored)  # (padded/N,)
+
+    def owned(self, flat: Flat) -> tuple[Array, Array]:
+        return flat.param[self.piece(flat)], flat.grad
+
+    def after_backward(self, unit: Unit) -> None:
+        """Reduce the unit's gradient after every micro-batch. A tied head leaves its part of the embedding's gradient
+        in the embedding's bucket, which is complete, and goes, only after the embedding's own backward."""
+        for flat in self.read_by(unit):
+            if flat.bucket is None:
+                flat.bucket = np.zeros(flat.padded, self.precision.stored)
+            flat.collect(flat.bucket)
+        self.observe()
+        for flat in self.read_by(unit):
+            flat.release()
+        self.reduce(self.flats[unit])
+
+    def reduce(self, flat: Flat) -> None:
+        """Each rank adds its shard of the summed bucket to what it has of this step; the bucket is given back."""
+        assert flat.bucket is not None
+        with self.comm.phase("reduce-scatter gradients"):
+            flat.grad += ring.reduce_scatter(self.comm, flat.bucket)
+        flat.bucket = None
+
+
+def claims(run: Run) -> list[Claim]:
+    """What the paper says of this run, beside what it held and sent."""
+    peak = peak_claim(run, "ZeRO §5.2", "peak of the buckets", buckets=1)
+    return [*memory_claims(run, stage=2), peak, *traffic_claims(run, stage=2)]
+
+
+if __name__ == "__main__":
+    train.main("zero2", __doc__, lambda units, settings, comm, options: ZeRO2(units, settings, comm), claims)

@@ -1,0 +1,97 @@
+"""What tests/test_engines.py runs on ranks: every engine on small models, for comparison with serial training."""
+
+from typing import Any
+
+import numpy as np
+
+from minidist.data_parallel import DataParallel
+from minidist.engine import Engine, Settings
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.optim import SGD, AdamW
+from minidist.nn.precision import PRECISIONS
+from minidist.zero1 import ZeRO1
+from minidist.zero2 import ZeRO2
+from minidist.zero3 import ZeRO3
+
+VOCABULARY, CONTEXT, STEPS = 23, 8, 3
+
+ENGINES = {
+    "data_parallel": DataParallel,
+    "data_parallel server": lambda units, settings, comm: DataParallel(units, settings, comm, "server"),
+    "zero1": ZeRO1,
+    "zero2": ZeRO2,
+    "zero3": ZeRO3,
+    "zero3 keep_last": lambda units, settings, comm: ZeRO3(units, settings, comm, keep_last=True),
+}
+
+
+def model(name: str) -> list[Unit]:
+    """A model whose unit sizes are divisible by no number of ranks above 1."""
+    if name.startswith("gpt"):
+        config = GPTConfig(VOCABULARY, CONTEXT, layers=2, heads=3, width=15, dropout=0.1, tied="untied" not in name)
+        return gpt(config)
+    return llama(
+        LlamaConfig(
+            VOCABULARY,
+            CONTEXT,
+            layers=2,
+            heads=4,
+            kv_heads=2,
+            width=24,
+            hidden=37,
+            dropout=0.1,
+            tied="untied" not in name,
+        )
+    )
+
+
+def settings(precision: str, optimizer: str, accumulate: int, clip: float) -> Settings:
+    return Settings(
+        precision=PRECISIONS[precision],
+        optimizer=AdamW(weight_decay=0.1) if optimizer == "adamw" else SGD(momentum=0.9, weight_decay=0.1),
+        learning_rate=lambda update: 1e-2 / (update + 1),
+        clip=clip,
+        accumulate=accumulate,
+        seed=5,
+    )
+
+
+def train(engine: Engine, batch: int) -> dict[str, Any]:
+    """Some steps; this rank's losses, the first step's gradients before clipping, and the final parameters, by name."""
+    accumulate = engine.settings.accumulate
+    losses, gradients = [], {}
+    for step in range(STEPS):
+        tokens = np.random.default_rng(step).integers(0, VOCABULARY, (batch, CONTEXT + 1))
+        loss = 0.0
+        for part in np.split(tokens, accumulate):
+            micro_batch = engine.forward(part[:, :-1], part[:, 1:])
+            engine.backward(micro_batch)
+            loss += micro_batch.value
+            if step == 0 and engine.last_micro_batch:
+                gradients = by_name(engine, lambda flat: engine.owned(flat)[1])
+            engine.step()
+        losses.append(loss)
+    return {"losses": losses, "gradients": gradients, "parameters": by_name(engine, lambda flat: flat.master)}
+
+
+def by_name(engine: Engine, piece: Any) -> dict[str, np.ndarray]:
+    """Whole arrays from everyone's pieces, cut at the parameters' borders."""
+    return {
+        parameter.name: view.astype(np.float64)
+        for flat in engine.flats.values()
+        for parameter, view in flat.views(engine.whole(flat, piece(flat)))
+    }
+
+
+def train_all(comm: Any, cases: list[list[Any]]) -> dict[str, Any]:
+    """Each case is [engine, model, precision, optimizer, accumulate, clip, batch]; results by the case's repr."""
+    results = {}
+    for case in cases:
+        engine_name, model_name, precision, optimizer, accumulate, clip, batch = case
+        engine = ENGINES[engine_name](model(model_name), settings(precision, optimizer, accumulate, clip), comm)
+        result = train(engine, batch)
+        result["losses"] = np.sum(comm.all_gather_object(np.array(result["losses"])), axis=0)
+        results[repr(case)] = result if comm.rank == 0 else {}
+    return results

@@ -1,0 +1,122 @@
+"""What a newcomer types first: `python -m minidist`, and make."""
+
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from minidist import __version__
+from minidist.__main__ import CHAPTERS, contents
+
+ROOT = Path(__file__).parent.parent
+
+
+def minidist(*arguments):
+    return subprocess.run([sys.executable, "-m", "minidist", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_lists_every_chapter_in_80_columns():
+    run = minidist()
+    assert (run.returncode, run.stderr) == (0, "")
+    for chapter in CHAPTERS:
+        assert chapter.name in run.stdout
+        assert chapter.paper in run.stdout
+        assert chapter.launch in run.stdout
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    assert "\033" not in run.stdout
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+def test_launch_line_names_a_module_that_exists(chapter):
+    assert chapter.launch.endswith(f"python -m minidist.{chapter.name}")
+    assert find_spec(f"minidist.{chapter.name}")
+
+
+def test_list_loads_no_heavy_package():
+    watch = "import sys, minidist.__main__ as m; m.main([]); print(*sys.modules, file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", watch], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "minidist" in run.stderr.split()
+    assert not {"numpy", "mpi4py", "matplotlib", "rich"} & set(run.stderr.split())
+
+
+@pytest.mark.parametrize(("no_color", "bold"), [("", True), ("1", False)])
+def test_names_are_bold_at_a_terminal(monkeypatch, no_color, bold):
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours), os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("NO_COLOR", no_color)
+        assert ("\033[1m" in contents()) == bold
+
+
+def test_help_and_version():
+    assert minidist("--version").stdout == f"minidist {__version__}\n"
+    for option in ("-h", "--help"):
+        run = minidist(option)
+        assert run.returncode == 0
+        assert "python -m minidist doctor" in run.stdout
+
+
+@pytest.mark.parametrize("arguments", [("docter",), ("doctor", "now"), ("--verbose",), ("",)])
+def test_unknown_argument_is_one_line(arguments):
+    run = minidist(*arguments)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.count("\n") == 1
+    assert repr(" ".join(arguments)) in run.stderr
+
+
+def test_every_place_names_the_same_version():
+    assert re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == __version__
+    assert re.search(r"^version: (.+)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1] == __version__
+
+
+# ---- make -----------------------------------------------------------------------------------------------------------
+
+
+def make(*arguments):
+    # A make above us (`make test`) would hand down its own options.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, env=environment)
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+
+
+@needs_make
+def test_make_alone_lists_every_target():
+    targets = re.search(r"^\.PHONY: (.+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    listed = make().stdout
+    assert re.findall(r"^make (\w+) +\S", listed, re.MULTILINE) == targets
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("lacks", "says"),
+    [("version_info", "minidist needs Python 3.11 or later"), ("ensurepip", "apt install python3-venv")],
+)
+def test_make_says_what_is_wrong_with_a_python(tmp_path, lacks, says):
+    """`lacks`: the question to which this Python answers no, as an old one or one of Debian's without venv does."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *{lacks}*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    run = make("setup", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
+    assert run.returncode != 0
+    complaint, *rest = run.stderr.splitlines()
+    assert says in complaint
+    assert str(python) in complaint
+    assert len(rest) == 1  # make's own "*** Error 1"
+    assert not (tmp_path / "venv").exists()
+
+
+@needs_make
+@pytest.mark.parametrize("target", ["lessons", "grade", "bench"])
+def test_make_says_what_comes_later(target):
+    run = make(target)
+    assert run.returncode == 0
+    assert "later version" in run.stdout
