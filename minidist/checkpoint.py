@@ -51,6 +51,7 @@ def save(path: str, engine: Engine, vocabulary: str, writer: bool) -> None:
 def check(path: str, units: list[Unit], vocabulary: str, moments: int, steps: int) -> None:
     """Raise UsageError unless the file holds this model and optimizer, with fewer than `steps` steps behind it."""
     try:
+        open(path, "rb").close()  # says why it cannot be read, which safe_open does not
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

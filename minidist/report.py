@@ -113,11 +113,16 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
     states = papers.zero_memory(run.padded, run.ranks, stage, p, p, k)
     divided = {"parameters": stage >= 3, "gradients": stage >= 2, "optimizer": stage >= 1}
     claims = []
-    for kind, factor in (("parameters", p), ("gradients", p), ("optimizer", k)):
+    factors = {"parameters": p, "gradients": p, "optimizer": k}
+    for kind, factor in factors.items():
         formula = f"{factor}Ψ/N" if divided[kind] else f"{factor}Ψ"
         section = f"ZeRO §5.{max(stage, 1)}"
         claims.append(on_each_rank(section, kind, formula, getattr(states, kind), run.memory_of(kind), "bytes"))
-    return claims
+    held = [sum(rank[kind] for kind in divided) for rank in run.memory]
+    whole = sum(factor for kind, factor in factors.items() if not divided[kind])
+    shared = sum(factor for kind, factor in factors.items() if divided[kind])
+    formula = " + ".join(term for term in (f"{whole}Ψ" * (whole > 0), f"{shared}Ψ/N" * (shared > 0)) if term)
+    return [*claims, on_each_rank("ZeRO Fig. 1", "model states together", formula, states.total, held, "bytes")]
 
 
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
@@ -147,11 +152,13 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
         on_each_rank("ZeRO §7", phase, formulas[phase], elements * wire, run.sent_in(phase), "bytes")
         for phase, elements in volume.items()
     ]
-    if len(volume) > 1:
+    if len(volume) > 1:  # ZeRO
         together = [sum(run.sent_in(phase)[rank] for phase in volume) for rank in range(run.ranks)]
         psis = {1: 2, 2: a + 1, 3: 3 * a}[stage]
         formula = f"({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{psis}Ψ(N-1)/N"
         claims.append(on_each_rank("ZeRO §7", "all of these", formula, sum(volume.values()) * wire, together, "bytes"))
+        norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
+        claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", 8 * (run.ranks - 1), norms, "bytes"))
     return claims
 
 
@@ -207,7 +214,8 @@ def print_report(run: Run, claims: Sequence[Claim]) -> None:
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
     if claims:
         print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("Ψ parameters; N ranks; ψ parameters of a unit. A ring sends (N-1)/N of what it moves.")
+        print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.\n")
+        print_zero_table()
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
@@ -243,7 +251,7 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
 def print_zero_table() -> None:
     """Table 1 of the ZeRO paper, from the formulas against which the run was checked."""
     stages = ("P_os", "P_os+g", "P_os+g+p")
-    table = _table("ZeRO, Table 1, by the same formulas: GB of model states on each rank", left=(), right=("N",))
+    table = _table("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", left=(), right=("N",))
     for psi in papers.ZERO_TABLE_1:
         for stage in stages:
             table.add_column(f"{papers.short(psi)}\n{stage}", justify="right")
@@ -297,7 +305,8 @@ def check_writable(option: str, path: str | None) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {folder}")
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+    # What is there is replaced by a new file: not a folder, and not /dev/null.
+    if Path(path).exists() and not Path(path).is_file() or not os.access(folder, os.W_OK):
         raise UsageError(f"{option} {path}: cannot write there")
 
 

@@ -123,6 +123,7 @@ class Tape:
         it kept with it, as soon as it has run. A backward never writes into the gradient it is given: others hold it.
         """
         gradients = {self.steps[-1].output: dy}
+        self._stored.clear()  # nothing more is stored: from here on only the steps hold what they keep
         while self.steps:
             step = self.steps.pop()
             dout = gradients.pop(step.output, None)
@@ -143,7 +144,6 @@ class Tape:
                 self.postponed.append((step, dout))
                 if not postpone_weights:
                     self.weight_backward()
-        self._stored.clear()
         return gradients.get(0)
 
     def weight_backward(self) -> None:

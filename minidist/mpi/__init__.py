@@ -1,0 +1,4 @@
+"""The wire: messages between ranks, how a job of ranks starts and ends, and the simulated clock.
+
+Importing this package loads no MPI: the launcher and the tests run in a process that must not become a rank.
+"""

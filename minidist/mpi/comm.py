@@ -1,0 +1,288 @@
+"""The wire. Every byte that leaves a rank leaves through a `Comm`, and is counted where it leaves.
+
+A Comm wraps one MPI communicator and offers point-to-point messages of NumPy arrays: collectives are written on top of
+them (see `minidist.ring`), because a library's own collective chooses an algorithm that nobody can see. What is counted
+is the payload, on the side that sends it, by phase and by the peer that it goes to. Control traffic (results, checks,
+loss values for the progress bar) travels on a duplicate communicator and is counted apart.
+
+MPI itself would deliver a float32 message into a float64 buffer without a word. Here each message carries its dtype and
+its number of elements in the MPI tag, which costs no byte and no message, and a receiver that expected something else
+says so.
+"""
+
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+# The position in this list is the dtype's code on the wire.
+DTYPES = (
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+CODE_BITS = 4
+CODES = {name: code for code, name in enumerate(DTYPES)}
+
+
+class CommError(RuntimeError):
+    """A message that does not fit, or a request that nobody waited for."""
+
+
+class Ledger:
+    """What one process has sent, what it waits for now, and which requests are open.
+
+    All communicators that are split from one another share one ledger, so peers are named by their rank in the world.
+    """
+
+    def __init__(self) -> None:
+        self.phase = "main"
+        self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
+        self.control = [0, 0]  # [bytes, messages]
+        self.open_requests: list[Request] = []
+        self.waiting: tuple[str, list[int]] | None = None  # ("recv", [world rank]): read by the launcher's watchdog
+        self.waits = 0  # how many times this process has begun to wait
+
+    def count(self, peer: int, nbytes: int) -> None:
+        entry = self.sent.setdefault((self.phase, peer), [0, 0])
+        entry[0] += nbytes
+        entry[1] += 1
+
+    def by_phase(self) -> dict[str, dict[str, int]]:
+        """{phase: {"bytes", "messages"}}: payload sent to all peers together."""
+        total: dict[str, dict[str, int]] = {}
+        for (phase, _), (nbytes, messages) in self.sent.items():
+            entry = total.setdefault(phase, {"bytes": 0, "messages": 0})
+            entry["bytes"] += nbytes
+            entry["messages"] += messages
+        return total
+
+    def total(self) -> int:
+        """Payload bytes sent, over all phases and peers."""
+        return sum(nbytes for nbytes, _ in self.sent.values())
+
+    def reset(self) -> None:
+        """Count from nothing again."""
+        self.sent.clear()
+        self.control = [0, 0]
+
+    def check_requests(self, since: int = 0) -> None:
+        """Raise if a request started after the first `since` ones was never waited for."""
+        dropped = self.open_requests[since:]
+        if dropped:
+            del self.open_requests[since:]
+            started = "; ".join(str(request) for request in dropped)
+            raise CommError(f"never waited for, so the data may be missing: {started}. Call wait() on each request.")
+
+
+class Request:
+    """A send or receive under way. Its buffer belongs to MPI until `wait()` returns."""
+
+    def __init__(self, comm: "Comm", kind: str, peer: int, array: np.ndarray, handle: MPI.Request) -> None:
+        self.comm, self.kind, self.peer, self.array, self.handle = comm, kind, peer, array, handle
+        self.phase, self.where = comm.ledger.phase, _caller()
+        comm.ledger.open_requests.append(self)
+
+    def wait(self) -> None:
+        """Return when the message has been received, or when a sent buffer may be written again."""
+        if self not in self.comm.ledger.open_requests:
+            return  # waited for already
+        status = MPI.Status()
+        with self.comm._waiting(f"wait for {self.kind}", self.peer), _truncation_is_checked_later(status):
+            self.handle.Wait(status)
+        self.comm.ledger.open_requests.remove(self)
+        if self.kind == "irecv":
+            self.comm._check(self.array, self.peer, status)
+
+    def __str__(self) -> str:
+        preposition = "from" if self.kind == "irecv" else "to"
+        return f"{self.kind} {preposition} rank {self.peer} at {self.where} in phase {self.phase!r}"
+
+
+class Comm:
+    """A communicator: `rank` of `size`, sending and receiving contiguous NumPy arrays of any shape.
+
+    `ledger` counts what this process has sent. A communicator is passed to whoever needs it; there is no global one.
+    """
+
+    def __init__(self, mpi: MPI.Intracomm, ledger: Ledger | None = None) -> None:
+        self._mpi = mpi
+        self._control = mpi.Dup()
+        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
+        self.ledger = ledger or Ledger()
+        everyone = MPI.COMM_WORLD.Get_group()
+        self.world_ranks: list[int] = mpi.Get_group().Translate_ranks(None, everyone)
+        # The tag holds (dtype code, element count); what does not fit saturates and is then only known as "or more".
+        largest_tag = mpi.Get_attr(MPI.TAG_UB) or 32767  # what every MPI must offer
+        self._count_limit = (largest_tag >> CODE_BITS) - 1
+
+    # ---- blocking ---------------------------------------------------------------------------------------------------
+
+    def send(self, array: np.ndarray, dest: int) -> None:
+        """Send `array`; returns when it may be written again. Large messages wait for the receiver."""
+        buffer, tag = self._outgoing(array, dest)
+        with self._waiting("send", dest):
+            self._mpi.Send(buffer, dest, tag)
+
+    def recv(self, out: np.ndarray, source: int) -> None:
+        """Receive into `out`, in place. Raises CommError unless the message has out's dtype and size."""
+        buffer, status = self._incoming(out, source), MPI.Status()
+        with self._waiting("recv", source), _truncation_is_checked_later(status):
+            self._mpi.Recv(buffer, source, MPI.ANY_TAG, status)
+        self._check(out, source, status)
+
+    def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
+        """Send `array` and receive into `out` at the same time: a ring of these cannot deadlock."""
+        sending, tag = self._outgoing(array, dest)
+        receiving, status = self._incoming(out, source), MPI.Status()
+        with self._waiting("sendrecv", dest, source), _truncation_is_checked_later(status):
+            self._mpi.Sendrecv(sending, dest, tag, receiving, source, MPI.ANY_TAG, status)
+        self._check(out, source, status)
+
+    # ---- non-blocking -----------------------------------------------------------------------------------------------
+
+    def isend(self, array: np.ndarray, dest: int) -> Request:
+        """Start sending `array`, which must stay as it is until the request's wait() returns."""
+        buffer, tag = self._outgoing(array, dest)
+        return Request(self, "isend", dest, array, self._mpi.Isend(buffer, dest, tag))
+
+    def irecv(self, out: np.ndarray, source: int) -> Request:
+        """Start receiving into `out`, which holds the message once the request's wait() has returned."""
+        buffer = self._incoming(out, source)
+        return Request(self, "irecv", source, out, self._mpi.Irecv(buffer, source, MPI.ANY_TAG))
+
+    # ---- phases and groups ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what is sent inside under `name`. A request started inside must be waited for inside."""
+        outer, already_open = self.ledger.phase, len(self.ledger.open_requests)
+        self.ledger.phase = name
+        try:
+            yield
+            self.ledger.check_requests(since=already_open)
+        finally:
+            self.ledger.phase = outer
+
+    def split(self, color: int, key: int = 0) -> "Comm":
+        """One communicator for each color; within it, ranks are ordered by `key`, then by their rank here."""
+        with self._waiting("split", *range(self.size)):
+            return Comm(self._mpi.Split(color, key), self.ledger)
+
+    # ---- control traffic --------------------------------------------------------------------------------------------
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        with self._waiting("barrier", *range(self.size)):
+            self._control.Barrier()
+
+    def gather_object(self, value: Any) -> list[Any] | None:
+        """Control: on rank 0, the value of every rank, in order of rank; None elsewhere."""
+        if self.rank > 0:
+            self._send_object(value, 0)
+            return None
+        return [value] + [self._recv_object(source) for source in range(1, self.size)]
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Control: rank 0's value, on every rank."""
+        if self.rank > 0:
+            return self._recv_object(0)
+        for dest in range(1, self.size):
+            self._send_object(value, dest)
+        return value
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Control: the value of every rank, in order of rank, on every rank."""
+        return self.broadcast_object(self.gather_object(value))
+
+    def _send_object(self, value: Any, dest: int) -> None:
+        message = pickle.dumps(value)
+        self.ledger.control[0] += len(message)
+        self.ledger.control[1] += 1
+        with self._waiting("send (control)", dest):
+            self._control.Send([message, MPI.BYTE], dest)
+
+    def _recv_object(self, source: int) -> Any:
+        status = MPI.Status()
+        with self._waiting("recv (control)", source):
+            matched = self._control.Mprobe(source, MPI.ANY_TAG, status)
+        message = bytearray(status.Get_count(MPI.BYTE))
+        matched.Recv([message, MPI.BYTE])
+        return pickle.loads(message)
+
+    # ---- what every message goes through ----------------------------------------------------------------------------
+
+    def _outgoing(self, array: np.ndarray, dest: int) -> tuple[list, int]:
+        """The MPI buffer of an array to send and its tag; counts it."""
+        self._check_peer(dest, "send to")
+        if array.dtype.name not in CODES:
+            raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
+        buffer = self._bytes(array)
+        self.ledger.count(self.world_ranks[dest], array.nbytes)
+        return buffer, CODES[array.dtype.name] | min(array.size, self._count_limit) << CODE_BITS
+
+    def _incoming(self, out: np.ndarray, source: int) -> list:
+        self._check_peer(source, "receive from")
+        if not out.flags.writeable:
+            raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
+        return self._bytes(out)
+
+    def _bytes(self, array: np.ndarray) -> list:
+        if not array.flags.c_contiguous:
+            raise CommError(
+                f"rank {self.rank}: an array of shape {array.shape} and strides {array.strides} is not contiguous;"
+                " send np.ascontiguousarray(it), receive into a new array"
+            )
+        return [array.reshape(-1).view(np.uint8), MPI.BYTE]
+
+    def _check_peer(self, peer: int, verb: str) -> None:
+        if not 0 <= peer < self.size:
+            raise CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
+
+    def _check(self, out: np.ndarray, source: int, status: MPI.Status) -> None:
+        """Compare what the sender's tag says that it sent with what `out` expects."""
+        dtype, size = DTYPES[status.tag & (1 << CODE_BITS) - 1], status.tag >> CODE_BITS
+        fits = status.Get_count(MPI.BYTE) == out.nbytes and status.error != MPI.ERR_TRUNCATE
+        if dtype != out.dtype.name or size != min(out.size, self._count_limit) or not fits:
+            more = " or more" if size == self._count_limit else ""
+            raise CommError(
+                f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
+                f" which sent {size}{more} x {dtype}"
+            )
+
+    @contextmanager
+    def _waiting(self, what: str, *peers: int) -> Iterator[None]:
+        """Note for the launcher's report on a hang what this rank is blocked in."""
+        self.ledger.waits += 1
+        self.ledger.waiting = (what, [self.world_ranks[peer] for peer in peers])
+        try:
+            yield
+        finally:
+            self.ledger.waiting = None
+
+
+@contextmanager
+def _truncation_is_checked_later(status: MPI.Status) -> Iterator[None]:
+    """A message too long for its buffer is an MPI error that does not say how long it was; `Comm._check` does."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_TRUNCATE:
+            raise
+        status.error = MPI.ERR_TRUNCATE
+
+
+def _caller() -> str:
+    """`file.py:line` of the nearest caller outside this room."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("minidist.mpi"):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+
+
+def world() -> Comm:
+    """The communicator of all ranks that mpirun started."""
+    return Comm(MPI.COMM_WORLD)

@@ -1,0 +1,74 @@
+"""Values in files: how arguments reach the ranks of a job and how their results come back.
+
+A result may have been written by a student's program, and reading a pickle runs whatever code is inside it. So a value
+becomes an .npz file without pickles: the nesting as JSON, the arrays beside it. None, bool, int, float (nan and the
+infinities too), str, bytes, lists, tuples, dicts with any such keys, NumPy arrays and scalars come back exactly as they
+were; of a subclass, such as defaultdict, the plain type comes back.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def save(path: Path, value: Any) -> None:
+    """Write `value` to `path`, which appears only when it is complete. Raises TypeError for any other type."""
+    arrays: list[np.ndarray] = []
+    tree = json.dumps(_pack(value, arrays))
+    unfinished = path.with_name(path.name + ".unfinished")
+    with open(unfinished, "wb") as file:
+        numbered = {f"array{i}": array for i, array in enumerate(arrays)}
+        np.savez(file, allow_pickle=False, tree=np.frombuffer(tree.encode(), np.uint8), **numbered)
+    os.replace(unfinished, path)
+
+
+def load(path: Path) -> Any:
+    """The value that `save` wrote. Of a file that something else has written, any exception may come."""
+    with np.load(path, allow_pickle=False) as file:
+        return _unpack(json.loads(file["tree"].tobytes()), file)
+
+
+def _pack(value: Any, arrays: list[np.ndarray]) -> Any:
+    """`value` as JSON: what JSON lacks becomes {its type: its content}, and an array its number in `arrays`."""
+    if isinstance(value, np.ndarray | np.generic):  # before float: a np.float64 is both
+        if value.dtype.kind in "OV":
+            raise TypeError(f"an array of dtype {value.dtype} cannot pass between processes; convert it to numbers")
+        arrays.append(np.asarray(value))
+        return {"array" if isinstance(value, np.ndarray) else "scalar": len(arrays) - 1}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, list):
+        return [_pack(item, arrays) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_pack(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_pack(key, arrays), _pack(item, arrays)] for key, item in value.items()]}
+    raise TypeError(
+        f"a value of type {type(value).__name__} cannot pass between processes;"
+        " use numbers, strings, bytes, lists, tuples, dicts and NumPy arrays"
+    )
+
+
+def _unpack(tree: Any, arrays: Any) -> Any:
+    if isinstance(tree, list):
+        return [_unpack(item, arrays) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    [(kind, content)] = tree.items()
+    match kind:
+        case "array":
+            return arrays[f"array{content}"]
+        case "scalar":
+            return arrays[f"array{content}"][()]
+        case "bytes":
+            return bytes.fromhex(content)
+        case "tuple":
+            return tuple(_unpack(item, arrays) for item in content)
+        case "dict":
+            return {_unpack(key, arrays): _unpack(item, arrays) for key, item in content}
+    raise ValueError(f"unknown kind {kind!r}")

@@ -1,0 +1,160 @@
+"""Who waits for whom: the explanation of a hang, from what each rank was doing when the launcher looked.
+
+Pure functions of `Look`s, so that they can be tested without MPI. Ranks are named by their rank in the world.
+"""
+
+from dataclasses import dataclass, field
+
+# Two looks this many seconds apart must find every rank in the same wait before the launcher calls it a deadlock.
+LOOK_INTERVAL = 5.0
+# MPI polls while it waits. A rank that used this many seconds of processor time in between has polled many thousands of
+# times, and has seen every message that had been sent; one that was never scheduled has not.
+POLLED = 0.05
+
+
+@dataclass
+class Look:
+    """What one rank was doing: in a wait for messages, computing, or finished."""
+
+    finished: bool = False
+    waiting: tuple[str, list[int]] | None = None  # a call of Comm and the ranks that it waits for
+    open: list[tuple[str, int]] = field(default_factory=list)  # ("isend" or "irecv", peer) without a wait yet
+    waits: int = 0  # how many waits it had begun
+    cpu: float = 0.0  # seconds of processor time that it had used
+    where: str = ""  # "exercise.py:31 in exchange"
+    stack: str = ""
+
+
+# None stands for a rank that did not answer.
+Looks = list[Look | None]
+
+CALLS = {
+    "send": "send(dest={})",
+    "recv": "recv(source={})",
+    "sendrecv": "sendrecv(dest={}, source={})",
+    "wait for isend": "wait for isend(dest={})",
+    "wait for irecv": "wait for irecv(source={})",
+    "send (control)": "send(dest={}) of an object",
+    "recv (control)": "recv(source={}) of an object",
+}
+MEETINGS = ("barrier", "split")  # calls that return only when every rank has come
+
+
+def explain(looks: Looks) -> str:
+    """One line for each rank, and the cycle of waits if there is one."""
+    lines = [f"rank {rank}: {describe(rank, looks)}" for rank in range(len(looks))]
+    cycle = find_cycle(looks)
+    if len(cycle) == 1:
+        lines.append(f"Rank {cycle[0]} waits for itself, so it can never go on.")
+    elif cycle:
+        arrows = " -> ".join(str(rank) for rank in [*cycle, cycle[0]])
+        lines.append(f"A cycle of waits: {arrows}. Each of these ranks waits for the next, so none can go on.")
+    return "\n".join(lines)
+
+
+def describe(rank: int, looks: Looks) -> str:
+    """What the rank is doing, in words."""
+    look = looks[rank]
+    if look is None:
+        return "gave no answer: it is inside a long call of native code, or has not started yet"
+    if look.finished:
+        return "finished"
+    if look.waiting is None:
+        return f"computing at {look.where} (not in a message call)"
+    call, peers = look.waiting
+    if call in MEETINGS:
+        absent = _absent(look, looks)
+        return f"{call} at {look.where}" + (f"; {_ranks(absent)} never came" if absent else "")
+    text = f"{CALLS[call].format(*peers)} at {look.where}"
+    if all((peer := looks[p]) and peer.finished for p in peers):
+        text += f", but {_ranks(peers)} {'has' if len(set(peers)) == 1 else 'have'} finished"
+    return text
+
+
+def deadlocked(before: Looks, now: Looks) -> bool:
+    """Whether it is certain, from two looks LOOK_INTERVAL apart, that no rank can ever go on.
+
+    Every rank that has not finished has been in one and the same wait all the time, polling; and nothing that it waits
+    for may be under way: no rank that it receives from has begun a send to it, no rank that it sends to has begun a
+    receive from it. Such a send or receive might be the one that is awaited and merely be slow, on a loaded machine or
+    with a huge message, so then the answer is no, and the timeout decides.
+    """
+    unfinished = [rank for rank, look in enumerate(now) if look is None or not look.finished]
+    return bool(unfinished) and all(
+        _stayed(before[rank], now[rank]) and waits_in_vain_for(rank, now) for rank in unfinished
+    )
+
+
+def _stayed(before: Look | None, now: Look | None) -> bool:
+    return (
+        before is not None
+        and now is not None
+        and now.waiting is not None
+        and now.waits == before.waits
+        and now.cpu - before.cpu >= POLLED
+    )
+
+
+def waits_in_vain_for(rank: int, looks: Looks) -> list[int]:
+    """The ranks that `rank` waits for; none if it does not wait, or if what it waits for may be under way."""
+    look = looks[rank]
+    if look is None or look.waiting is None:
+        return []
+    call, peers = look.waiting
+    if call in MEETINGS:
+        return _absent(look, looks)
+    dests, sources = _ends(call, peers)
+    slow_but_coming = [p for p in sources if rank in _transfers(looks[p])[0]]
+    slow_but_going = [p for p in dests if rank in _transfers(looks[p])[1]]
+    return [] if slow_but_coming or slow_but_going else [*sources, *dests]
+
+
+def find_cycle(looks: Looks) -> list[int]:
+    """The shortest cycle of ranks that wait for one another: [0, 2] when 0 waits for 2 and 2 for 0; [] if none."""
+    next_ranks = [waits_in_vain_for(rank, looks) for rank in range(len(looks))]
+    cycles = []
+    for start in range(len(looks)):
+        paths, seen = [[start]], {start}
+        for path in paths:  # breadth first: the list grows while it is read
+            if start in next_ranks[path[-1]]:
+                cycles.append(path)
+                break
+            fresh = [rank for rank in next_ranks[path[-1]] if rank not in seen]
+            seen.update(fresh)
+            paths.extend([*path, rank] for rank in fresh)
+    return min(cycles, key=len, default=[])
+
+
+def _transfers(look: Look | None) -> tuple[list[int], list[int]]:
+    """(ranks that it is sending to, ranks that it is receiving from), by its present call and its open requests."""
+    dests: list[int] = []
+    sources: list[int] = []
+    if look is not None:
+        calls = [(kind, [peer]) for kind, peer in look.open]
+        if look.waiting and look.waiting[0] not in MEETINGS:
+            calls.append(look.waiting)
+        for call, peers in calls:
+            more_dests, more_sources = _ends(call, peers)
+            dests += more_dests
+            sources += more_sources
+    return dests, sources
+
+
+def _ends(call: str, peers: list[int]) -> tuple[list[int], list[int]]:
+    """(ranks that the call sends to, ranks that it receives from)."""
+    if call == "sendrecv":
+        return peers[:1], peers[1:]
+    return (peers, []) if "send" in call else ([], peers)
+
+
+def _absent(look: Look, looks: Looks) -> list[int]:
+    """The ranks that have not come to the meeting in which `look` waits."""
+    assert look.waiting is not None
+    call, peers = look.waiting
+    return [p for p in peers if (peer := looks[p]) is None or peer.waiting is None or peer.waiting[0] != call]
+
+
+def _ranks(ranks: list[int]) -> str:
+    """ "rank 1", "ranks 1 and 2", "ranks 1, 2 and 3"."""
+    names = [str(rank) for rank in sorted(set(ranks))]
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"

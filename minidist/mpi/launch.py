@@ -1,0 +1,336 @@
+"""One runner for everything that starts ranks from Python: the tests, the notebook, the grader and the benchmarks.
+
+    job = launch("exercise.py:ring_all_reduce_demo", 4, size=1000, timeout=20)
+    job.values        what the function returned on each rank, or JobFailed with a readable report
+
+Each rank calls `function(comm, *args, **kwargs)`. The launcher itself never loads MPI, and it never hangs: a rank that
+raises an exception, leaves or disappears ends the job at once; a deadlock ends it within seconds and everything else at
+the timeout, and then the report says who waits for whom. However a job ends, none of its processes is left.
+`minidist.mpi.worker` describes the files through which the two sides talk.
+"""
+
+import fcntl
+import functools
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minidist import UsageError
+from minidist.mpi import encode, hang
+from minidist.mpi.hang import Look, Looks
+from minidist.mpi.worker import locked
+
+OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
+
+
+class JobFailed(RuntimeError):
+    """The job did not end well on every rank; the message is its report."""
+
+
+@dataclass
+class RankResult:
+    """What one rank did."""
+
+    finished: bool = False  # its function returned
+    value: Any = None  # what the function returned
+    error: str | None = (
+        None  # the traceback, or in words how it ended; None for a rank that was merely ended with the rest
+    )
+    error_type: str | None = None  # "ValueError"; "SystemExit" if it called sys.exit; None if it did not raise
+    state: str = ""  # in one line, as the report says it: "finished", "ended because rank 2 failed", ...
+    where: str = ""  # of a rank in a job that hung: "exercise.py:31 in exchange"
+    stack: str = ""  # of a rank in a job that hung: all its frames, the innermost last
+    stdout: str = ""
+    stderr: str = ""
+    sent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # (phase, peer) -> (bytes, messages)
+    control: tuple[int, int] = (0, 0)  # (bytes, messages)
+
+
+@dataclass
+class Job:
+    """How a job ended. `status` is one of
+
+    ok        every rank finished
+    failed    a rank raised an exception or called sys.exit, or the ranks could not be started
+    killed    a rank disappeared: it was killed, it crashed, or it called os._exit
+    hung      the ranks were ended at the timeout, or when it was certain that they would wait for ever
+    """
+
+    status: str
+    ranks: list[RankResult]
+    seconds: float  # from before mpiexec started until the last process had ended
+    report: str  # what happened, for people
+
+    @property
+    def values(self) -> list[Any]:
+        """What each rank returned, in order of rank. Raises JobFailed if the job did not end well."""
+        if self.status != "ok":
+            raise JobFailed(self.report)
+        return [rank.value for rank in self.ranks]
+
+    @property
+    def output(self) -> str:
+        """What the ranks printed, rank by rank."""
+        printed = [(number, rank.stdout + rank.stderr) for number, rank in enumerate(self.ranks)]
+        return "\n".join(f"---- rank {number} ----\n{text.rstrip()}" for number, text in printed if text)
+
+
+def launch(
+    target: str,
+    n: int,
+    *args: Any,
+    timeout: float = 60.0,
+    env: dict[str, str] | None = None,
+    cwd: str | Path | None = None,
+    mpiexec: str | None = None,
+    **kwargs: Any,
+) -> Job:
+    """Call `target` on `n` ranks and return when the job and all its processes have ended.
+
+    target is "module:function" or "path/to/file.py:function"; of a file, the folder is on sys.path of the ranks, before
+    that of this process. Arguments and results are what `minidist.mpi.encode` can write. timeout is in seconds, for the
+    whole job; env adds to the environment. Raises UsageError if there is nothing to start; what happens on the ranks is
+    in the returned Job, never an exception.
+    """
+    if n < 1:
+        raise UsageError(f"a job needs at least 1 rank, not {n}")
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise UsageError(f"{target!r} names no function; write module:function or path/to/file.py:function")
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise UsageError(f"there is no file {place}")
+        target = f"{Path(place).resolve()}:{name}"
+
+    with _job_folder(n) as folder:
+        encode.save(folder / "job", (target, args, kwargs))
+        start = time.monotonic()
+        process = _start(folder, n, mpiexec or find_mpiexec(), env or {}, cwd)
+        try:
+            hung = _watch(process, folder, n, start, timeout)
+        finally:
+            _end(process, folder, n)
+        return _collect(folder, n, hung, time.monotonic() - start)
+
+
+# ---- starting -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _job_folder(n: int) -> Iterator[Path]:
+    """A folder for the files of a job. The lock on `launcher` goes when this process ends, and so do the ranks then."""
+    folder = Path(tempfile.mkdtemp(prefix="minidist-"))
+    try:
+        for rank in range(n):
+            (folder / str(rank)).mkdir()
+        with open(folder / "launcher", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, n: int, mpiexec: str, env: dict[str, str], cwd: str | Path | None) -> subprocess.Popen[bytes]:
+    # The ranks import what this process can import, from the same places.
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    options = ["--oversubscribe"] if _is_open_mpi(mpiexec) else []
+    # -u: what a rank has printed is in its file even if it is killed; -P: the folder it runs in is not on sys.path.
+    worker = [sys.executable, "-u", "-P", "-m", "minidist.mpi.worker", str(folder)]
+    with open(folder / "mpiexec", "wb") as output:
+        return subprocess.Popen(
+            [mpiexec, *options, "-n", str(n), *worker],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **OPEN_MPI_AS_ROOT, "PYTHONPATH": path, **env},
+            cwd=cwd,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the job
+        )
+
+
+OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container one is root
+
+
+def find_mpiexec() -> str:
+    """The mpiexec of this Python's environment, or else the first one on PATH. Raises UsageError if there is none."""
+    beside_python = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    found = beside_python or shutil.which("mpiexec")
+    if found is None:
+        raise UsageError("there is no mpiexec; install an MPI, for example with: pip install mpich mpi4py")
+    return found
+
+
+@functools.cache
+def _is_open_mpi(mpiexec: str) -> bool:
+    answer = subprocess.run([mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    return "Open MPI" in answer or "OpenRTE" in answer
+
+
+# ---- watching -------------------------------------------------------------------------------------------------------
+
+
+def _watch(
+    process: subprocess.Popen[bytes], folder: Path, n: int, start: float, timeout: float
+) -> tuple[Looks, str] | None:
+    """Return None when the job has ended or a rank has failed; if it hangs, what the ranks were doing, and why."""
+    before: Looks = [None] * n
+    next_look, looks_taken = start + 1.0, 0
+    hung = None
+    while process.poll() is None:
+        if any((folder / str(rank) / record).exists() for rank in range(n) for record in ("error", "exit")):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)  # MPI is ending the other ranks; `_end` sees to those that it forgets
+            return None
+        if hung:
+            return hung
+        if time.monotonic() > min(start + timeout, next_look):
+            looks_taken += 1
+            looks = _look(process, folder, n, looks_taken)
+            if hang.deadlocked(before, looks):
+                hung = looks, "every rank waits, and no message is under way"
+            elif time.monotonic() > start + timeout:
+                hung = looks, f"it had not ended after {timeout:g} s"
+            before, next_look = looks, time.monotonic() + hang.LOOK_INTERVAL
+        else:
+            time.sleep(0.02)
+    return None
+
+
+def _look(process: subprocess.Popen[bytes], folder: Path, n: int, number: int) -> Looks:
+    """Ask every rank what it is doing; wait at most 2 seconds for the answers."""
+    (folder / f"look.{number}").touch()
+    give_up = time.monotonic() + 2.0
+    answers = [folder / str(rank) / f"seen.{number}" for rank in range(n)]
+    finished = [folder / str(rank) / "result" for rank in range(n)]
+    while process.poll() is None and time.monotonic() < give_up:
+        if all(a.exists() or f.exists() for a, f in zip(answers, finished, strict=True)):
+            break
+        time.sleep(0.02)
+    looks: Looks = []
+    for answer, result in zip(answers, finished, strict=True):
+        look: Look | None = Look(finished=True)
+        if not result.exists():
+            try:
+                look = Look(**encode.load(answer))
+            except Exception:  # no answer, or a file that is not the worker's: a student's program may write anything
+                look = None
+        looks.append(look)
+    return looks
+
+
+# ---- ending ---------------------------------------------------------------------------------------------------------
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path, n: int) -> None:
+    """Kill what is left of the job, and return when nothing of it lives.
+
+    Every rank is in a process group of its own or in mpiexec's. Its group exists as long as the lock is held, so that
+    no other process can be hit. A rank that mpiexec is starting at this very moment finds the job's folder gone.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    give_up = time.monotonic() + 5.0
+    alive = [folder / str(rank) / "alive" for rank in range(n)]
+    while (left := [file for file in alive if locked(file)]) and time.monotonic() < give_up:
+        for file in left:
+            with suppress(ProcessLookupError):
+                os.killpg(int(file.read_text()), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+# ---- reporting ------------------------------------------------------------------------------------------------------
+
+
+def _collect(folder: Path, n: int, hung: tuple[Looks, str] | None, seconds: float) -> Job:
+    """Read what the ranks left behind, and say what happened."""
+    ranks, ended_at = zip(*[_read_rank(folder / str(rank)) for rank in range(n)], strict=True)
+    job = Job(
+        "ok", list(ranks), seconds, f"The job finished on {n} {'rank' if n == 1 else 'ranks'} in {seconds:.1f} s."
+    )
+
+    if all(rank.finished for rank in ranks):
+        return job
+
+    if hung:
+        looks, reason = hung
+        for number, (rank, look) in enumerate(zip(ranks, looks, strict=True)):
+            rank.state, rank.error = hang.describe(number, looks), None
+            if look is not None:
+                rank.where, rank.stack = look.where, look.stack
+        job.status, job.report = "hung", f"The job hung: {reason}.\n{hang.explain(looks)}"
+        return job
+
+    if min(ended_at) == math.inf:
+        started = any((folder / str(rank) / "alive").exists() for rank in range(n))
+        what = "was ended from outside" if started else "did not start"
+        printed = _text(folder / "mpiexec").strip() or "(nothing)"
+        job.status, job.report = "killed" if started else "failed", f"The job {what}. What mpiexec printed:\n{printed}"
+        return job
+
+    # The first rank to fail or disappear is the cause; MPI ended the others, whatever their own records say.
+    first = ended_at.index(min(ended_at))
+    cause = ranks[first]
+    job.status, verb = ("failed", "failed") if cause.error_type else ("killed", "disappeared")
+    cause.state = verb
+    lines = [f"rank {first} {verb}:", str(cause.error)]
+    if job.status == "killed" and cause.stderr:
+        lines.append(f"The end of its stderr:\n{cause.stderr[-2000:].rstrip()}")
+    for number, rank in enumerate(ranks):
+        if number == first:
+            continue
+        if rank.error_type:
+            rank.state = f"failed too, with {rank.error_type}"
+        elif not rank.finished:
+            rank.state, rank.error = f"ended because rank {first} {verb}", None
+        lines.append(f"rank {number}: {rank.state}")
+    job.report = "\n".join(lines)
+    return job
+
+
+def _read_rank(mine: Path) -> tuple[RankResult, float]:
+    """What a rank recorded, and when it failed or disappeared (infinity if it did neither)."""
+    rank = RankResult(stdout=_text(mine / "stdout"), stderr=_text(mine / "stderr"))
+    try:
+        if (mine / "error").exists():
+            error = encode.load(mine / "error")
+            rank.error, rank.error_type = str(error["text"]), str(error["type"])
+            return rank, float(error["time"])
+        if (mine / "result").exists():
+            result = encode.load(mine / "result")
+            rank.value, rank.sent, rank.control = result["value"], result["sent"], result["control"]
+            rank.finished, rank.state = True, "finished"
+        elif (mine / "exit").exists():
+            code, when = (mine / "exit").read_text().split()
+            rank.error = _describe_exit(int(code))
+            return rank, float(when)
+    except Exception as error:  # these files lie in the reach of a student's program, which may have written them
+        rank.error, rank.error_type = f"what it recorded cannot be read: {error}", type(error).__name__
+        return rank, 0.0
+    return rank, math.inf
+
+
+def _describe_exit(code: int) -> str:
+    if code < 0:
+        return f"it was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"its process ended with status {code} before the function returned, as os._exit({code}) does"
+
+
+def _text(path: Path) -> str:
+    """What a file of output says; of a very long one, the beginning."""
+    if not path.exists():
+        return ""
+    with open(path, "rb") as file:
+        text = file.read(OUTPUT_LIMIT).decode(errors="replace")
+    left_out = path.stat().st_size - OUTPUT_LIMIT
+    return text + (f"\n[{left_out} more bytes left out]\n" if left_out > 0 else "")

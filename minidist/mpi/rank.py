@@ -1,0 +1,101 @@
+"""A rank of a job of `minidist.mpi.launch`: it calls the target function, and records what came of it."""
+
+import faulthandler
+import importlib
+import importlib.util
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mpi4py import MPI
+
+from minidist.mpi import encode
+from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.run import MACHINERY, abort, explain
+
+
+def be_rank(folder: Path, mine: Path) -> NoReturn:
+    """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.mpi.worker` says what is in them."""
+    faulthandler.enable(all_threads=False)  # a crash in native code then says in stderr where it happened
+    ledger = Ledger()
+    threading.Thread(target=answer_looks, args=(folder, mine, ledger), daemon=True).start()
+    try:
+        target, args, kwargs = encode.load(folder / "job")
+        function = find(target)
+        value = function(Comm(MPI.COMM_WORLD, ledger), *args, **kwargs)
+        ledger.check_requests()
+        sent = {peer: tuple(counts) for peer, counts in ledger.sent.items()}
+        encode.save(mine / "result", {"value": value, "sent": sent, "control": tuple(ledger.control)})
+    except BaseException as error:
+        try:
+            record = {"type": type(error).__name__, "text": explain(error), "time": time.monotonic()}
+            encode.save(mine / "error", record)
+        finally:
+            abort()
+
+    # Wait for the others without spinning: they may need the core. Then leave, past any thread that was left running.
+    everyone = MPI.COMM_WORLD.Ibarrier()
+    while not everyone.Test():
+        time.sleep(0.001)
+    MPI.Finalize()
+    os._exit(0)
+
+
+def find(target: str) -> Callable[..., Any]:
+    """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on the path."""
+    place, _, name = target.rpartition(":")
+    if place.endswith(".py"):
+        sys.path.insert(0, os.path.dirname(place))
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(place)
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def answer_looks(folder: Path, mine: Path, ledger: Ledger) -> None:
+    """A thread: whenever the launcher asks, write down what the main thread is doing.
+
+    It runs while the main thread waits for a message or loops in Python, but not while native code holds the
+    interpreter; the launcher says so when there is no answer.
+    """
+    number = 1
+    while True:
+        while not (folder / f"look.{number}").exists():
+            time.sleep(0.1)
+        encode.save(mine / f"seen.{number}", look(ledger))
+        number += 1
+
+
+def look(ledger: Ledger) -> dict[str, Any]:
+    """What the main thread is doing: the fields of `minidist.mpi.hang.Look`."""
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    stack = traceback.extract_stack(sys._current_frames()[main_thread])
+    frames = [frame for frame in stack if not frame.filename.startswith((*MACHINERY, "<frozen runpy"))]
+    where = "the start of the job"
+    if frames:
+        here = frames[-1]
+        where = f"{Path(here.filename).name}:{here.lineno} in {here.name}"
+        in_target = [frame for frame in frames if frame.filename == frames[0].filename]
+        if here not in in_target:
+            where += f", called from {Path(in_target[-1].filename).name}:{in_target[-1].lineno}"
+    return {
+        "where": where,
+        "stack": "".join(traceback.format_list(frames)),
+        "waiting": ledger.waiting,
+        "open": [(request.kind, request.comm.world_ranks[request.peer]) for request in ledger.open_requests],
+        # Last: if two looks agree on these, the main thread was in the same wait when the rest was read.
+        "waits": ledger.waits,
+        "cpu": time.process_time(),
+    }

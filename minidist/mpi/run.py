@@ -1,0 +1,129 @@
+"""How a chapter runs under mpirun: all ranks start together and end together, whatever happens on one of them.
+
+MPI by itself ends a job only when every rank has called Finalize. A rank that stops with an exception, or calls
+sys.exit, leaves the others waiting for its messages for ever. `run` sees to the three ways in which a job ends:
+
+    the command line is wrong      one line on stderr, exit status 2, before any work has started
+    every rank returns from main   the exit status that main returned
+    one rank fails                 that rank's traceback; the whole job is aborted with status 1
+"""
+
+import fcntl
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import termios
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mpi4py import MPI
+
+from minidist import Finished, UsageError
+from minidist.mpi.comm import Comm, world
+
+# Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
+MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
+
+
+def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> NoReturn:
+    """Call `main(comm, prepare(comm))` on every rank, and end the process with the status that main returns.
+
+    `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler never runs while MPI waits for a message
+    comm = world()
+    try:
+        status = _run(comm, main, prepare)
+    except BaseException as error:
+        try:
+            _be_first_to_fail()
+            sys.stderr.write(f"rank {comm.rank} failed:\n{explain(error)}\n")
+        finally:
+            abort()
+    MPI.Finalize()
+    sys.exit(status)
+
+
+def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> int:
+    prepared, refusal, farewell = None, None, None
+    try:
+        prepared = prepare(comm)
+    except UsageError as error:
+        refusal = str(error)
+    except Finished as finished:
+        farewell = str(finished)
+
+    refusals, farewells = zip(*comm.all_gather_object((refusal, farewell)), strict=True)
+    if any(text is not None for text in refusals):
+        if comm.rank == 0:
+            rank, text = next((rank, text) for rank, text in enumerate(refusals) if text is not None)
+            place = "" if None not in refusals else f"on rank {rank}: "
+            print(f"minidist: error: {place}{' '.join(text.split())}", file=sys.stderr)
+        return 2
+    if any(text is not None for text in farewells):
+        if comm.rank == 0:
+            print(next(text for text in farewells if text is not None))
+        return 0
+
+    status = main(comm, prepared) or 0
+    comm.ledger.check_requests()
+    return status
+
+
+def explain(error: BaseException) -> str:
+    """The traceback of `error` below this room's own frames; for sys.exit, in words, who called it."""
+    if isinstance(error, SystemExit):
+        caller = traceback.extract_tb(error.__traceback__)[-1]
+        return (
+            f"sys.exit({'' if error.code is None else repr(error.code)}) was called at"
+            f" {Path(caller.filename).name}:{caller.lineno}. A rank that leaves on its own would leave the others"
+            " waiting for its messages, so the whole job ends here. Return instead."
+        )
+    below = error.__traceback__
+    while below and below.tb_frame.f_code.co_filename.startswith(MACHINERY):
+        below = below.tb_next
+    return "".join(traceback.format_exception(type(error), error, below)).rstrip()
+
+
+def abort() -> NoReturn:
+    """End every rank of the job now, with exit status 1. What is to be said must have been said."""
+    with suppress(Exception):  # a program may have closed or replaced them
+        sys.stdout.flush()
+        sys.stderr.flush()
+    _wait_until_read(1)
+    _wait_until_read(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
+    MPI.COMM_WORLD.Abort(1)
+    os._exit(1)
+
+
+def _wait_until_read(pipe: int) -> None:
+    """mpirun reads what the ranks print through pipes, and loses what is still in one of them at an Abort."""
+    unread, give_up = bytearray(4), time.monotonic() + 0.3
+    with suppress(OSError):  # what is no pipe may know no FIONREAD, and loses nothing
+        while time.monotonic() < give_up:
+            fcntl.ioctl(pipe, termios.FIONREAD, unread)
+            if not any(unread):
+                return
+            time.sleep(0.001)
+
+
+def _be_first_to_fail() -> None:
+    """Return on one rank of those that fail at the same moment; the others are ended while they wait here.
+
+    The lock is on a folder that every rank of this machine has. It is never released: it goes when Abort ends this
+    process, 0.2 s later. So a rank of another job that fails just then is delayed, not silenced.
+    """
+    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    give_up = time.monotonic() + 0.8
+    while time.monotonic() < give_up:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(0.01)

@@ -1,0 +1,84 @@
+"""What mpiexec starts, once for each rank of a job of `minidist.mpi.launch`: `python -m minidist.mpi.worker FOLDER`.
+
+It forks. The child becomes the rank (see `minidist.mpi.rank`); the parent stays to see how it ends. A rank talks to its
+launcher through files, for MPI may be the very thing that is stuck. In the job's folder:
+
+    launcher            locked by the launcher while it lives
+    job                 the target function and its arguments
+    look.1, look.2 ...  made by the launcher each time it asks what the ranks are doing
+
+and for each rank, in a folder named after it:
+
+    alive               the rank's process group; locked while the rank lives
+    stdout, stderr      what it printed
+    result              what the function returned and what the rank sent, once it has returned
+    error               the traceback, if it failed
+    seen.1, seen.2 ...  where the rank was at look 1, 2 ...
+    exit                how its process ended, and when
+
+A lock says who is alive better than a process id: the kernel takes it away when the process ends, however it ends, and
+never gives it to another.
+"""
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")  # MPICH, Open MPI, Slurm
+
+
+def main() -> None:
+    """Fork: the child becomes the rank, and the parent stays to see how it ends."""
+    folder = Path(sys.argv[1])
+    rank = next(os.environ[name] for name in RANK_VARIABLES if name in os.environ)
+    mine = folder / rank
+    alive = open(mine / "alive", "w")  # noqa: SIM115  (held until both processes have ended)
+    alive.write(str(os.getpgid(0)))
+    alive.flush()
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    child = os.fork()
+    if child:
+        keep(child, folder, mine)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):  # before anything is imported that could print
+        os.dup2(os.open(mine / name, os.O_WRONLY | os.O_CREAT), descriptor)
+    from minidist.mpi.rank import be_rank
+
+    be_rank(folder, mine)
+
+
+def locked(path: Path) -> bool:
+    """Whether some process holds the lock on `path`, that is, lives."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def keep(child: int, folder: Path, mine: Path) -> NoReturn:
+    """Wait for the rank, end it if the launcher has died, and write down how it ended.
+
+    MPI ends the other ranks when this process ends, and not before, so the first record is that of the rank that
+    disappeared first. That cannot be learnt from mpiexec, which sees several ranks end at once.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's way to tell a rank that another one has ended
+    signal.signal(signal.SIGALRM, lambda *_: None if locked(folder / "launcher") else os.kill(child, signal.SIGKILL))
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+    _, status = os.waitpid(child, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if not (mine / "result").exists():
+        (mine / "exit.unfinished").write_text(f"{os.waitstatus_to_exitcode(status)} {time.monotonic()}")
+        os.replace(mine / "exit.unfinished", mine / "exit")
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
