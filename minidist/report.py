@@ -306,7 +306,7 @@ def check_writable(option: str, path: str | None) -> None:
     if not folder.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {folder}")
     # What is there is replaced by a new file: not a folder, and not /dev/null.
-    if Path(path).exists() and not Path(path).is_file() or not os.access(folder, os.W_OK):
+    if (Path(path).exists() and not Path(path).is_file()) or not os.access(folder, os.W_OK):
         raise UsageError(f"{option} {path}: cannot write there")
 
 

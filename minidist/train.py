@@ -22,6 +22,7 @@ from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import PRECISIONS
 from minidist.options import Parser, at_least, within
@@ -133,6 +134,7 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
 
 def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]]) -> int:
     """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
+    keep_freed_memory()
     options, corpus = job.options, job.corpus
     if options.load:
         checkpoint.load(options.load, engine)
@@ -251,12 +253,14 @@ class Alone:
 def serial() -> int:
     """Train on one process, without MPI."""
     launched = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1)
+    rank = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
     try:
         if launched > 1:
             raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
         job = prepare(parser(__doc__ or "", "train"), sys.argv[1:], ranks=1)
     except UsageError as error:
-        print(f"minidist: error: {error}", file=sys.stderr)
+        if rank == 0:
+            print(f"minidist: error: {error}", file=sys.stderr)
         return 2
     except Finished as finished:
         print(finished)

@@ -108,7 +108,7 @@ class Comm:
     `ledger` counts what this process has sent. A communicator is passed to whoever needs it; there is no global one.
     """
 
-    def __init__(self, mpi: MPI.Intracomm, ledger: Ledger | None = None) -> None:
+    def __init__(self, mpi: MPI.Comm, ledger: Ledger | None = None) -> None:
         self._mpi = mpi
         self._control = mpi.Dup()
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
@@ -218,7 +218,7 @@ class Comm:
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[list, int]:
         """The MPI buffer of an array to send and its tag; counts it."""
         self._check_peer(dest, "send to")
-        if array.dtype.name not in CODES:
+        if array.dtype.name not in CODES or not array.dtype.isnative:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
         buffer = self._bytes(array)
         self.ledger.count(self.world_ranks[dest], array.nbytes)

@@ -244,7 +244,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path, n: int) -> None:
     alive = [folder / str(rank) / "alive" for rank in range(n)]
     while (left := [file for file in alive if locked(file)]) and time.monotonic() < give_up:
         for file in left:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, ValueError):
                 os.killpg(int(file.read_text()), signal.SIGKILL)
         time.sleep(0.01)
 

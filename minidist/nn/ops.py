@@ -44,15 +44,10 @@ def linear(x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tenso
         dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
         weight.accumulate(lambda out: np.matmul(dy.T, x, out=out))  # (out, n) x (n, in)
         if bias is not None:
-            bias.accumulate(lambda out: np.matmul(_ones(len(dy), dy.dtype), dy, out=out))
+            bias.accumulate(lambda out: _column_sum(dy, out))
 
     y = y.reshape(*x.shape[:-1], -1)
     return record(y, (x,), backward, keep=(x.data,), weight_backward=weight_backward)
-
-
-def _ones(n: int, dtype: np.dtype) -> Array:
-    """A row of ones: ones @ X sums X's columns at the speed of a matrix product, twice that of X.sum(0)."""
-    return np.ones(n, dtype)
 
 
 def embedding(tokens: Tensor, weight: Parameter) -> Tensor:
@@ -106,39 +101,37 @@ def gelu(x: Tensor) -> Tensor:
     """x/2 (1 + tanh u) with u = √(2/π) (x + 0.044715 x³): GPT-2's approximation of GELU. Keeps x."""
     y = np.empty_like(x.data)
     for a, out in blocks(x.data, y):
-        _gelu_tanh(a, out)
-        out += 1
+        _gelu_gate(a, out)
         out *= a
-        out *= 0.5
 
     def backward(dy: Array, x: Array) -> Array:
         dx = np.empty_like(x)
         for a, d, out in blocks(x, dy, dx):
-            # dy/dx = (1 + t)/2 + x/2 (1 - t²) du/dx, with t = tanh u and du/dx = √(2/π) (1 + 3·0.044715 x²)
-            t = np.empty_like(a)
-            _gelu_tanh(a, t)
-            slope = a * a
-            slope *= 3 * GELU_CUBE * GELU_SCALE
-            slope += GELU_SCALE
-            slope *= a
-            np.multiply(t, t, out=out)
-            np.subtract(1, out, out=out)
-            out *= slope
-            out += t
+            # dy/dx = s (1 + 2x (1 - s) du/dx), with s = (1 + tanh u)/2 and du/dx = √(2/π) (1 + 3·0.044715 x²)
+            s = _gelu_gate(a, np.empty_like(a))
+            np.multiply(a, a, out=out)
+            out *= 6 * GELU_CUBE * GELU_SCALE
+            out += 2 * GELU_SCALE
+            out *= a
+            out *= 1 - s
             out += 1
-            out *= 0.5
+            out *= s
             out *= d
         return dx
 
     return record(y, (x,), backward, keep=(x.data,))
 
 
-def _gelu_tanh(x: Array, out: Array) -> None:
+def _gelu_gate(x: Array, out: Array) -> Array:
+    """(1 + tanh u)/2, into out: what gelu multiplies x with."""
     np.multiply(x, x, out=out)  # x*x*x: x**3 is thirty times slower
     out *= GELU_CUBE * GELU_SCALE
     out += GELU_SCALE
     out *= x
     np.tanh(out, out=out)
+    out *= 0.5
+    out += 0.5
+    return out
 
 
 def swiglu(x: Tensor) -> Tensor:
@@ -182,10 +175,9 @@ def dropout(x: Tensor, mask: Array, p: float) -> Tensor:
 
 def layer_norm(x: Tensor, gain: Parameter, bias: Parameter | None, eps: float = 1e-5) -> Tensor:
     """y = x̂ g + b with x̂ = (x - mean)/√(var + eps) over the last axis; keeps x and the two statistics of each row."""
-    mean = x.data.mean(axis=-1, keepdims=True)  # (B, T, 1)
+    mean = _row_mean(x.data)  # (B, T, 1)
     normal = x.data - mean  # (B, T, C)
-    variance = np.einsum("...c,...c->...", normal, normal)[..., None] / x.shape[-1]
-    rstd = 1 / np.sqrt(variance + eps)
+    rstd = 1 / np.sqrt(_row_dot(normal, normal) / x.shape[-1] + eps)
     normal *= rstd
     normal *= gain.data
     if bias is not None:
@@ -194,14 +186,13 @@ def layer_norm(x: Tensor, gain: Parameter, bias: Parameter | None, eps: float = 
     def backward(dy: Array, x: Array, mean: Array, rstd: Array) -> Array:
         normal = x - mean
         normal *= rstd  # x̂ again, from x
-        rows = dy.reshape(-1, dy.shape[-1])  # (n, C)
-        gain.accumulate(lambda out: np.einsum("nc,nc->c", rows, normal.reshape(rows.shape), out=out))
+        gain.accumulate(lambda out: _column_dot(dy, normal, out))
         if bias is not None:
-            bias.accumulate(lambda out: np.matmul(_ones(len(rows), rows.dtype), rows, out=out))
+            bias.accumulate(lambda out: _column_sum(dy, out))
         # dx = rstd (d - mean(d) - x̂ mean(d x̂)) with d = dy g
         dx = dy * gain.data
-        along = np.einsum("...c,...c->...", dx, normal)[..., None] / dx.shape[-1]
-        dx -= dx.mean(axis=-1, keepdims=True)
+        along = _row_dot(dx, normal) / dx.shape[-1]
+        dx -= _row_mean(dx)
         normal *= along
         dx -= normal
         dx *= rstd
@@ -212,16 +203,14 @@ def layer_norm(x: Tensor, gain: Parameter, bias: Parameter | None, eps: float = 
 
 def rms_norm(x: Tensor, gain: Parameter, eps: float = 1e-5) -> Tensor:
     """y = x g / √(mean(x²) + eps) over the last axis (Zhang & Sennrich 2019); keeps x and one statistic of each row."""
-    width = x.shape[-1]
-    rstd = 1 / np.sqrt(np.einsum("...c,...c->...", x.data, x.data)[..., None] / width + eps)  # (B, T, 1)
+    rstd = 1 / np.sqrt(_row_dot(x.data, x.data) / x.shape[-1] + eps)  # (B, T, 1)
 
     def backward(dy: Array, x: Array, rstd: Array) -> Array:
         normal = x * rstd
-        rows = dy.reshape(-1, width)
-        gain.accumulate(lambda out: np.einsum("nc,nc->c", rows, normal.reshape(rows.shape), out=out))
+        gain.accumulate(lambda out: _column_dot(dy, normal, out))
         # dx = rstd (d - x̂ mean(d x̂)) with d = dy g
         dx = dy * gain.data
-        normal *= np.einsum("...c,...c->...", dx, normal)[..., None] / width
+        normal *= _row_dot(dx, normal) / dx.shape[-1]
         dx -= normal
         dx *= rstd
         return dx
@@ -229,6 +218,30 @@ def rms_norm(x: Tensor, gain: Parameter, eps: float = 1e-5) -> Tensor:
     y = x.data * rstd
     y *= gain.data
     return record(y, (x,), backward, keep=(x.data,), keep_exact=(rstd,))
+
+
+# Sums over an axis as products with a row of ones, where that is faster: a matrix product adds up at full speed.
+
+
+def _row_mean(x: Array) -> Array:
+    """(..., C) -> (..., 1)"""
+    return (x @ np.full(x.shape[-1], 1 / x.shape[-1], x.dtype))[..., None]
+
+
+def _row_dot(x: Array, y: Array) -> Array:
+    """Σ_c x y: (..., C), (..., C) -> (..., 1)"""
+    return np.einsum("...c,...c->...", x, y)[..., None]
+
+
+def _column_sum(x: Array, out: Array) -> None:
+    """Over all axes but the last, into out (C,)"""
+    rows = x.reshape(-1, x.shape[-1])
+    np.matmul(np.ones(len(rows), x.dtype), rows, out=out)
+
+
+def _column_dot(x: Array, y: Array, out: Array) -> None:
+    """Σ x y over all axes but the last, into out (C,)"""
+    np.einsum("nc,nc->c", x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), out=out)
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -263,70 +276,91 @@ def attention(
     With fewer key/value heads than query heads, each serves a group of G = H/Hkv query heads (Ainslie et al. 2023).
     mask: boolean (B, H, T, T), attention dropout with probability p. Keeps Q, K, V and the softmax's output, and with
     dropout the mask and what it left.
+
+    Queries are taken in blocks of positions, a few heads at a time, so that their scores stay in the cache, and a block
+    looks only at the keys up to its last position. Scores have the keys first: the softmax then runs down columns, and
+    NumPy does that many times faster than along short rows.
     """
     kv = kv_heads or heads
+    group = heads // kv
     batch, length, columns = qkv.shape
     depth = columns // (heads + 2 * kv)
     scale = 1 / math.sqrt(depth)
+    width = min(length, 64)  # positions in a block of queries
+    step = max(1, 4 * BLOCK // (length * width * group))  # heads taken together
+    tiles = [
+        (slice(i, i + step), min(first + width, length), slice(first * group, min(first + width, length) * group))
+        for i in range(0, batch * kv, step)
+        for first in range(0, length, width)
+    ]  # (some of the n = B·Hkv heads, the number of keys that are seen, the queries)
 
     def to_heads(x: Array) -> Array:
-        """(B, T, kv·g·D) -> (B, kv, g·T, D): the queries of one group lie under one another."""
-        g = x.shape[-1] // (kv * depth)
-        x = x.reshape(batch, length, kv, g, depth).transpose(0, 2, 3, 1, 4)
-        return x.copy().reshape(batch, kv, g * length, depth)  # a copy even at T = 1: q is scaled in place
+        """(B, T, Hkv·g·D) -> (n, T·g, D): each head's rows in order of position."""
+        x = x.reshape(batch, length, kv, -1, depth).transpose(0, 2, 1, 3, 4)
+        return np.ascontiguousarray(x).reshape(batch * kv, -1, depth)
 
     def from_heads(x: Array, out: Array) -> None:
-        """The inverse, into out (B, T, kv·g·D)."""
-        g = x.shape[-2] // length
-        out = out.reshape(batch, length, kv, g, depth)
-        out[...] = x.reshape(batch, kv, g, length, depth).transpose(0, 3, 1, 2, 4)
+        """The inverse, into out (B, T, Hkv·g·D)."""
+        x = x.reshape(batch, kv, length, -1, depth).transpose(0, 2, 1, 3, 4)
+        out.reshape(x.shape)[...] = x
 
     cuts = heads * depth, (heads + kv) * depth
     q, k, v = (to_heads(part) for part in np.split(qkv.data, cuts, axis=-1))
-    q *= scale
-    prob = q @ k.transpose(0, 1, 3, 2)  # (B, kv, G·T, T)
-    _causal_softmax(prob.reshape(-1, length, length))
+    q = q * scale
+    prob = np.zeros((batch * kv, length, length * group), q.dtype)  # (n, T, T·G): of a key, for a query
     if mask is None:
         dropped = prob
-        keep_dropped: tuple[Array, ...] = ()
-    else:
-        mask = mask.reshape(prob.shape)
-        dropped = prob * mask
-        dropped *= 1 / (1 - p)
-        keep_dropped = (dropped,)
-    y = np.empty((batch, length, heads * depth), q.dtype)
-    from_heads(dropped @ v, y)
+    else:  # (B, Hkv·G, T queries, T keys) -> (n, T keys, T·G queries)
+        mask = mask.reshape(batch * kv, group, length, length).transpose(0, 3, 2, 1).reshape(prob.shape)
+        dropped = np.zeros_like(prob)
+    y = np.empty_like(q)
+    for some, seen, block in tiles:
+        scores = k[some, :seen] @ q[some, block].transpose(0, 2, 1)  # (n, seen, D) x (n, D, block)
+        _causal_softmax(scores, group)
+        prob[some, :seen, block] = scores
+        if mask is not None:
+            scores *= mask[some, :seen, block]
+            scores *= 1 / (1 - p)
+            dropped[some, :seen, block] = scores
+        np.matmul(scores.transpose(0, 2, 1), v[some, :seen], out=y[some, block])  # (n, block, seen) x (n, seen, D)
+    out = np.empty((batch, length, heads * depth), q.dtype)
+    from_heads(y, out)
 
     def backward(dy: Array, q: Array, k: Array, v: Array, prob: Array, *dropout: Array) -> Array:
         dropped, mask = dropout or (prob, None)
+        dy = to_heads(dy)  # (n, T·G, D)
+        dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
+        for some, seen, block in tiles:
+            dv[some, :seen] += dropped[some, :seen, block] @ dy[some, block]  # (n, seen, block) x (n, block, D)
+            ds = v[some, :seen] @ dy[some, block].transpose(0, 2, 1)  # (n, seen, D) x (n, D, block)
+            if mask is not None:
+                ds *= mask[some, :seen, block]
+                ds *= 1 / (1 - p)
+            # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
+            ds -= np.einsum("nkq,nkq->nq", ds, prob[some, :seen, block])[:, None, :]
+            ds *= prob[some, :seen, block]
+            dk[some, :seen] += ds @ q[some, block]  # q is scaled already
+            np.matmul(ds.transpose(0, 2, 1), k[some, :seen], out=dq[some, block])
+        dq *= scale
         dqkv = np.empty((batch, length, columns), dy.dtype)
-        dq, dk, dv = np.split(dqkv, cuts, axis=-1)  # views
-        dy = to_heads(dy)
-        from_heads(dropped.transpose(0, 1, 3, 2) @ dy, dv)
-        ds = dy @ v.transpose(0, 1, 3, 2)  # (B, kv, G·T, T)
-        if mask is not None:
-            ds *= mask
-            ds *= 1 / (1 - p)
-        # of softmax: ds = p (dp - Σ dp p); p is zero above the diagonal, so ds is too
-        ds -= np.einsum("...t,...t->...", ds, prob)[..., None]
-        ds *= prob
-        from_heads(ds.transpose(0, 1, 3, 2) @ q, dk)  # q is scaled already
-        k = k * scale
-        from_heads(ds @ k, dq)
+        for gradient, piece in zip((dq, dk, dv), np.split(dqkv, cuts, axis=-1), strict=True):
+            from_heads(gradient, piece)
         return dqkv
 
-    keep_exact: tuple[Array, ...] = () if mask is None else (mask,)
-    return record(y, (qkv,), backward, keep=(q, k, v, prob, *keep_dropped), keep_exact=keep_exact)
+    keep = (q, k, v, prob) if mask is None else (q, k, v, prob, dropped)
+    return record(out, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
 
 
-def _causal_softmax(scores: Array) -> None:
-    """Softmax over the last axis of (..., T, T), in place; a position sees itself and those before it."""
-    length = scores.shape[-1]
-    future = np.triu(np.full((length, length), -np.inf, scores.dtype), k=1)
-    scores += future
-    scores -= scores.max(axis=-1, keepdims=True)
+def _causal_softmax(scores: Array, group: int) -> None:
+    """Softmax over the keys of (n, keys, t·group), in place. The queries are those of the last t positions, `group` for
+    each; a query sees the keys up to its own position."""
+    keys, queries = scores.shape[1:]
+    diagonal = scores[:, keys - queries // group :, :]  # the only keys that are later than some of these queries
+    position = np.arange(queries) // group
+    diagonal += np.where(np.arange(queries // group)[:, None] > position, -np.inf, 0).astype(scores.dtype)
+    scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    scores *= 1 / scores.sum(axis=1, keepdims=True)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------
