@@ -1,7 +1,7 @@
 """The bytes and messages that Comm counts, against what the MPI library itself counted.
 
-Open MPI can write down, for every rank, what its point-to-point layer sent to whom: a count that no line of this project
-has touched. MPICH has nothing like it, so this runs where mpirun is Open MPI's.
+Open MPI can write down, for every rank, what its point-to-point layer sent to whom: a count that no line of this
+project has touched. MPICH has nothing like it, so this runs where mpirun is Open MPI's.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from jobs.engines import ENGINES
 
 MPIRUN = shutil.which("mpirun", path=f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}")

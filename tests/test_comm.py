@@ -8,8 +8,8 @@ import importlib.util
 
 import numpy as np
 import pytest
-from jobs.comm_jobs import WRONG_MESSAGES
 
+from jobs.comm_jobs import WRONG_MESSAGES
 from minidist.mpi.launch import launch
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import engines
 
+from jobs import engines
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
 

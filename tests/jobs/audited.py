@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from jobs.engines import CONTEXT, ENGINES, VOCABULARY, model, settings
 
+from jobs.engines import CONTEXT, ENGINES, VOCABULARY, model, settings
 from minidist.mpi.comm import world
 
 if __name__ == "__main__":
