@@ -16,7 +16,7 @@ import numpy as np
 
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
-BLOCK = 16_384  # elements: a few blocks of float32 fit the L2 cache of one core
+BLOCK = 32_768  # elements: a handful of blocks of float32 fit the L2 cache of one core
 
 
 def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
@@ -287,7 +287,7 @@ def attention(
     depth = columns // (heads + 2 * kv)
     scale = 1 / math.sqrt(depth)
     width = min(length, 64)  # positions in a block of queries
-    step = max(1, 4 * BLOCK // (length * width * group))  # heads taken together
+    step = max(1, 2 * BLOCK // (length * width * group))  # heads taken together
     tiles = [
         (slice(i, i + step), min(first + width, length), slice(first * group, min(first + width, length) * group))
         for i in range(0, batch * kv, step)

@@ -44,23 +44,23 @@ class AdamW:
     def update(
         self, param: Array, grad: Array, state: list[Array], *, scale: float, lr: float, step: int, decayed: int
     ) -> None:
+        root = math.sqrt(1 - self.beta2**step)  # bias corrections, taken out of the arrays: m/(1-β1ᵗ), v/(1-β2ᵗ)
+        step_size, eps = lr * root / (1 - self.beta1**step), self.eps * root
+        first, second = (1 - self.beta1) * scale, (1 - self.beta2) * scale**2
         param[:decayed] *= 1 - lr * self.weight_decay
-        step_size = lr / (1 - self.beta1**step)  # bias correction of the first moment
-        correction = 1 / math.sqrt(1 - self.beta2**step)  # and of the second
         for p, g, m, v in blocks(param, grad, *state):
-            g = np.multiply(g, scale, dtype=p.dtype)
             m *= self.beta1
-            m += (1 - self.beta1) * g
+            update = np.multiply(g, first, dtype=p.dtype)
+            m += update  # m = β1 m + (1-β1) g
             v *= self.beta2
-            g *= g
-            g *= 1 - self.beta2
-            v += g
-            np.sqrt(v, out=g)
-            g *= correction
-            g += self.eps
-            np.divide(m, g, out=g)
-            g *= step_size
-            p -= g
+            np.multiply(g, g, out=update, dtype=p.dtype)
+            update *= second
+            v += update  # v = β2 v + (1-β2) g²
+            np.sqrt(v, out=update)
+            update += eps
+            np.divide(m, update, out=update)
+            update *= step_size
+            p -= update  # p = p - lr m̂/(√v̂ + ε)
 
 
 @dataclass(frozen=True)
