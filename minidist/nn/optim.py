@@ -106,7 +106,7 @@ class CosineSchedule:
 
 
 def squared_norm(x: Array) -> float:
-    """Σ x², summed in float64 whatever x's dtype: not finite if, and only if, an element of x is not."""
+    """Σ x², in float64. For a float16 or float32 x it is not finite if, and only if, an element of x is not."""
     total = 0.0
     for (block,) in blocks(x):
         wide = block.astype(np.float64)

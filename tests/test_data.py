@@ -1,0 +1,100 @@
+"""Text in, batches out."""
+
+import math
+
+import numpy as np
+import pytest
+
+from minidist import UsageError, data
+
+TEXT = "Kaum hört er's nicht: α→ω, 😀\n\tdann still. " * 30
+
+
+def load(tmp_path, text, context=8):
+    path = tmp_path / "my.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return data.load(str(path), context)
+
+
+def test_every_character_is_a_token_and_comes_back(tmp_path):
+    corpus = load(tmp_path, TEXT)
+    assert corpus.name == "my.txt"
+    assert corpus.decode(np.concatenate([corpus.train, corpus.validation])) == TEXT
+    assert corpus.vocabulary == "".join(sorted(set(TEXT)))
+    assert len(corpus.train) == len(TEXT) * 9 // 10
+
+
+def test_line_ends_do_not_matter(tmp_path):
+    unix, windows = (load(tmp_path, (f"one{end}two{end}" * 40).encode()) for end in ("\n", "\r\n"))
+    assert "\r" not in windows.vocabulary
+    np.testing.assert_array_equal(unix.train, windows.train)
+
+
+def test_targets_are_the_next_characters(tmp_path):
+    corpus = load(tmp_path, TEXT)
+    train, validation = corpus.decode(corpus.train), corpus.decode(corpus.validation)
+    for part, (x, y) in ((train, corpus.batch(50, 8, key=(0, 1))), (validation, corpus.validation_batch(50, 8))):
+        assert x.shape == y.shape == (50, 8)
+        for before, after in zip(x, y, strict=True):
+            np.testing.assert_array_equal(before[1:], after[:-1])
+            assert corpus.decode(before) + corpus.decode(after[-1:]) in part
+
+
+def test_a_batch_depends_on_its_key_alone(tmp_path):
+    corpus = load(tmp_path, TEXT)
+    first = corpus.batch(16, 8, key=(0, 1))
+    np.testing.assert_array_equal(first, corpus.batch(16, 8, key=(0, 1)))
+    for key in ((0, 2), (1, 1)):
+        assert (first[0] != corpus.batch(16, 8, key=key)[0]).any()
+
+
+def test_batches_reach_every_character_and_validation_is_apart(tmp_path):
+    """A text of all different characters tells where a sequence is from."""
+    text = "".join(map(chr, range(1000, 1100)))
+    corpus = load(tmp_path, text, context=9)
+    x, y = corpus.batch(2000, 9, key=(3,))
+    assert set(corpus.decode(x.ravel())) == set(text[:89])  # the last one is only ever predicted
+    assert set(corpus.decode(y.ravel())) == set(text[1:90])
+    x, y = corpus.validation_batch(3, 9)  # a tenth holds one sequence and its last target, and no more
+    assert {corpus.decode(row) for row in x} == {text[90:99]}
+    assert {corpus.decode(row) for row in y} == {text[91:]}
+
+
+def test_validation_sequences_are_spread_over_their_part(tmp_path):
+    corpus = load(tmp_path, "".join(map(chr, range(1000, 2000))), context=9)
+    x, _ = corpus.validation_batch(4, 9)
+    assert [corpus.vocabulary.index(corpus.decode(row[:1])) for row in x] == [900, 930, 960, 990]
+
+
+def test_unigram_entropy(tmp_path):
+    """A quarter each of four characters is 2 bits; half, quarter, quarter is 1.5."""
+    assert load(tmp_path, "abcd" * 50).unigram_entropy() == pytest.approx(2 * math.log(2))
+    assert load(tmp_path, "aabc" * 50).unigram_entropy() == pytest.approx(1.5 * math.log(2))
+    assert load(tmp_path, "a" * 200).unigram_entropy() == pytest.approx(0)
+
+
+def test_bad_files_are_refused_in_one_line(tmp_path):
+    cases = {
+        "is empty": b"",
+        r"has 89 characters; --context 8 needs at least 90": b"a" * 89,
+        r"is not UTF-8 text \(byte 100\)": b"a" * 100 + b"\xff" + b"a" * 100,
+    }
+    for message, content in cases.items():
+        with pytest.raises(UsageError, match=message) as error:
+            load(tmp_path, content)
+        assert "my.txt" in str(error.value)
+        assert "\n" not in str(error.value)
+    with pytest.raises(UsageError, match=r"cannot read --data .*: No such file"):
+        data.load(str(tmp_path / "missing.txt"), 8)
+    with pytest.raises(UsageError, match=r"cannot read --data .*: Is a directory"):
+        data.load(str(tmp_path), 8)
+    assert len(load(tmp_path, b"a" * 90).validation) == 9
+
+
+def test_without_a_file_there_is_text_that_comes_with_python():
+    corpus = data.load(None, 64)
+    assert corpus.name == "pydoc_data.topics"
+    assert len(corpus.train) > 400_000
+    assert "lambda" in corpus.decode(corpus.train)
+    with pytest.raises(UsageError, match=r"pydoc_data\.topics has .* use a longer text or a shorter context"):
+        data.load(None, 10**6)
