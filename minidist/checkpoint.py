@@ -6,17 +6,17 @@ training, or in data parallel on 3. (DeepSpeed's own files, one for each rank, c
 """
 
 import json
-import os
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save as serialize
 
 from minidist import UsageError
 from minidist.engine import Engine
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
+from minidist.report import write_whole
 
 # Names of the optimizer's arrays in the file; the parameters themselves go by their own name.
 MOMENTS = ("moment1", "moment2")
@@ -43,9 +43,7 @@ def save(path: str, engine: Engine, vocabulary: str, writer: bool) -> None:
     mixed = engine.precision.mixed
     state = {"steps": engine.steps, "updates": engine.updates, "mixed": mixed, "loss_scale": vars(engine.loss_scale)}
     metadata = {"vocabulary": vocabulary, "state": json.dumps(state)}
-    temporary = f"{path}.tmp"
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata)
-    os.replace(temporary, path)  # a reader sees the whole file or the one before it
+    write_whole(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 
 
 def check(path: str, units: list[Unit], vocabulary: str, moments: int, steps: int) -> None:
@@ -58,7 +56,7 @@ def check(path: str, units: list[Unit], vocabulary: str, moments: int, steps: in
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a safetensors file"
         raise UsageError(f"cannot read --load {path}: {reason}") from None
-    if "state" not in metadata:
+    if not {"state", "vocabulary"} <= metadata.keys():
         raise UsageError(f"--load {path} was not written by minidist's --save")
     for parameter in (parameter for unit in units for parameter in unit.parameters):
         found = shapes.get(parameter.name)

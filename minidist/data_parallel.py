@@ -61,9 +61,9 @@ def claims(run: Run) -> list[Claim]:
         return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
     all_gradients, n = run.padded * run.precision.bytes, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
-    hot_spot = [Claim("Horovod §3", "sent by the master", "(N-1)·2Ψ", (n - 1) * all_gradients, master, "bytes")]
+    hot_spot = [Claim("arithmetic", "sent by the master", "(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
     if workers:
-        hot_spot.append(on_each_rank("Horovod §3", "sent by a worker", "2Ψ", all_gradients, workers, "bytes"))
+        hot_spot.append(on_each_rank("arithmetic", "sent by a worker", "Ψ", all_gradients, workers, "bytes"))
     return [*memory_claims(run, stage=0), *hot_spot]
 
 

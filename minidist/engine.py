@@ -94,11 +94,12 @@ class Engine:
         batch = Batch(x[here], y[here], first=rows.start, key=key)
         tapes = [Tape(np.float16 if self.precision.mixed else None) for _ in self.units]
         h = batch.tokens  # (B, T), then (B, T, C) from unit to unit, then the loss
-        for unit, tape in zip(self.units, tapes, strict=True):
-            self.before_forward(unit)
-            h = unit(tape.tensor(h), batch).data
-            self.observe(tapes)
-            self.after_forward(unit)
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit float16 is found in step()
+            for unit, tape in zip(self.units, tapes, strict=True):
+                self.before_forward(unit)
+                h = unit(tape.tensor(h), batch).data
+                self.observe(tapes)
+                self.after_forward(unit)
         weight = len(rows) / len(x) / self.settings.accumulate
         return Loss(float(h) * weight, weight, tapes)
 
@@ -128,7 +129,7 @@ class Engine:
     def backward(self, loss: Loss) -> None:
         """Add the gradients of a forward's loss, times the loss scale, to what the step has gathered so far."""
         dh: Array | None = np.asarray(loss.weight * self.loss_scale.scale, self.precision.computed)
-        with np.errstate(over="ignore", invalid="ignore"):  # a float16 gradient that overflows is found in step()
+        with np.errstate(over="ignore", invalid="ignore"):
             for unit in reversed(self.units):
                 tape = loss.tapes.pop()
                 self.before_backward(unit)

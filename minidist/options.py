@@ -7,6 +7,13 @@ from typing import Any, NoReturn
 from minidist import Finished, UsageError
 
 
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Names each option's default, where it has one worth naming."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
 class Parser(argparse.ArgumentParser):
     """A chapter's parser. It leaves printing and exiting to the caller: of N ranks, one is to speak."""
 
@@ -14,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"python -m minidist.{chapter}",
             description=doc.split("\n\n")[0],
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
 

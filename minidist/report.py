@@ -2,9 +2,9 @@
 
 import argparse
 import json
+import math
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,6 +77,10 @@ class Run:
         """Bytes that each rank sent in a phase."""
         return [phases.get(phase, {"bytes": 0})["bytes"] for phases in self.sent]
 
+    def sent_by(self, rank: int) -> int:
+        """Bytes that a rank sent, in all phases."""
+        return sum(phase["bytes"] for phase in self.sent[rank].values())
+
     def memory_of(self, kind: str) -> list[int]:
         """Bytes of a kind that each rank held."""
         return [held[kind] for held in self.memory]
@@ -89,14 +93,19 @@ class Run:
             "parameters": self.parameters,
             "precision": self.precision.name,
             "steps": len(self.loss),
-            "loss": self.loss,
-            "validation_loss": self.validation_loss,
+            "loss": [_finite(loss) for loss in self.loss],
+            "validation_loss": _finite(self.validation_loss),
             "unigram_entropy": self.unigram_entropy,
             "step_ms": self.step_ms,
             "claims": claims_as_rows(claims),
             "sent": self.sent,
             "memory": self.memory,
         }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for a loss that is not a number any more."""
+    return value if math.isfinite(value) else None
 
 
 def claims_as_rows(claims: Sequence[Claim]) -> list[dict[str, Any]]:
@@ -152,12 +161,12 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
         on_each_rank("ZeRO §7", phase, formulas[phase], elements * wire, run.sent_in(phase), "bytes")
         for phase, elements in volume.items()
     ]
-    if len(volume) > 1:  # ZeRO
-        together = [sum(run.sent_in(phase)[rank] for phase in volume) for rank in range(run.ranks)]
-        psis = {1: 2, 2: a + 1, 3: 3 * a}[stage]
-        formula = f"({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{psis}Ψ(N-1)/N"
-        claims.append(on_each_rank("ZeRO §7", "all of these", formula, sum(volume.values()) * wire, together, "bytes"))
-        norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
+    norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
+    rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # whatever else was sent, in any phase
+    psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
+    formula = f"({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{psis}Ψ(N-1)/N"
+    claims.append(on_each_rank("ZeRO §7", "all that is sent", formula, sum(volume.values()) * wire, rest, "bytes"))
+    if stage > 0:
         claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", 8 * (run.ranks - 1), norms, "bytes"))
     return claims
 
@@ -205,16 +214,19 @@ class Progress:
 
 def print_report(run: Run, claims: Sequence[Claim]) -> None:
     """Losses, the claims, and what the paper prints for its own models."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     padding = f" (padded to {_number(run.padded)})" if run.padded > run.parameters else ""
     print(f"\n{run.options.model} with Ψ = {_number(run.parameters)} parameters{padding}", end=", ")
     print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
-        print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {len(run.loss)} steps", end=" ")
+        steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
+        print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
         print(f"of {run.step_ms['median']:.0f} ms (median)")
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
     if claims:
         print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.\n")
+        print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model. Numbers are bytes; what is")
+        print(f"sent is counted by the papers in elements, here of {run.precision.bytes} bytes each.\n")
         print_zero_table()
 
 
@@ -310,13 +322,17 @@ def check_writable(option: str, path: str | None) -> None:
         raise UsageError(f"{option} {path}: cannot write there")
 
 
-def write_json(path: str, document: dict[str, Any]) -> None:
-    """Write the whole document or nothing: under another name first, then renamed. "-" is standard output."""
+def write_json(path: str, document: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """Write a report for machines; "-" is standard output."""
     text = json.dumps(document, indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)
-        return
-    handle, temporary = tempfile.mkstemp(dir=Path(path).parent, suffix=".tmp")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
+    else:
+        write_whole(path, text.encode())
+
+
+def write_whole(path: str, content: bytes) -> None:
+    """Write a file so that a reader sees all of it, or the file that was there before: under another name, renamed."""
+    temporary = f"{path}.tmp"
+    Path(temporary).write_bytes(content)
     os.replace(temporary, path)

@@ -129,7 +129,16 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
         raise UsageError(str(error)) from None
 
 
-# ---- the work --------------------------------------------------------------------------------------------------------
+# ---- the work -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class History:
+    """What one rank saw of the training."""
+
+    losses: list[float]  # of the global batch, on rank 0
+    milliseconds: list[float]  # of each step
+    sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
 
 
 def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]]) -> int:
@@ -138,47 +147,20 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
     options, corpus = job.options, job.corpus
     if options.load:
         checkpoint.load(options.load, engine)
-    begun = engine.updates
-    losses: list[float] = []  # on rank 0: of the global batch
-    milliseconds: list[float] = []
-    sent: dict[str, dict[str, int]] = {}  # by this rank, in the last step that updated
-    progress = Progress(options.steps, shown=comm.rank == 0 and options.json != "-")
-    for step in range(engine.steps, options.steps):
-        begin, updates = time.perf_counter(), engine.updates
-        comm.ledger.reset()
-        loss = train_step(engine, corpus, options)
-        milliseconds.append(1000 * (time.perf_counter() - begin))
-        if engine.updates > updates:
-            sent = comm.ledger.by_phase()
-        parts = comm.gather_object(loss)
+    try:
+        history = train(job, engine, comm)
+    except OverflowError as error:  # on every rank alike
         if comm.rank == 0:
-            losses.append(sum(parts))
-            progress.update(step + 1, losses[-1], milliseconds[-1], engine.loss_scale.scale)
-    progress.close()
-    everyone = comm.gather_object((validate(engine, corpus, options), sent, engine.memory()))
+            print(f"minidist: error: {error}", file=sys.stderr)
+        return 1
+    everyone = comm.gather_object((validate(engine, corpus, options), history.sent or {}, engine.memory()))
     if options.save:
         checkpoint.save(options.save, engine, corpus.vocabulary, writer=comm.rank == 0)
     weights = checkpoint.weights(engine) if options.sample else {}
     if comm.rank > 0:
-        return comm.broadcast_object(None)
-    validation, sent_by_rank, memory = zip(*everyone, strict=True)
-    run = Run(
-        chapter=job.chapter,
-        options=options,
-        ranks=comm.size,
-        precision=job.settings.precision,
-        moments=job.settings.optimizer.moments,
-        parameters=count_parameters(job.units),
-        unit_sizes=[flat.padded for flat in engine.flats.values()],
-        tied=len(job.units[-1].reads) > 1,
-        loss=losses,
-        validation_loss=sum(validation),
-        unigram_entropy=corpus.unigram_entropy(),
-        step_ms={"median": statistics.median(milliseconds or [0.0]), "min": min(milliseconds or [0.0])},
-        sent=list(sent_by_rank),
-        memory=list(memory),
-    )
-    checked = claims(run) if engine.updates > begun else []  # a step that overflows sends less than a whole one
+        return comm.broadcast_object(None)  # what rank 0 returns
+    run = summarise(job, engine, history, everyone)
+    checked = [] if history.sent is None else claims(run)
     if options.json != "-":
         print_report(run, checked)
     if options.json:
@@ -187,6 +169,50 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
         units = declare(options, len(corpus.vocabulary))
         print(corpus.decode(generate(units, weights, options.sample, options.context, options.seed)))
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) else 1)
+
+
+def train(job: Job, engine: Engine, comm: Any) -> History:
+    """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
+    options = job.options
+    history = History([], [])
+    progress = Progress(options.steps, shown=comm.rank == 0 and options.json != "-")
+    for step in range(engine.steps, options.steps):
+        begin, updates = time.perf_counter(), engine.updates
+        comm.ledger.reset()
+        loss = train_step(engine, job.corpus, options)
+        history.milliseconds.append(1000 * (time.perf_counter() - begin))
+        if engine.updates > updates:
+            history.sent = comm.ledger.by_phase()
+        parts = comm.gather_object(loss)
+        if comm.rank == 0:
+            history.losses.append(sum(parts))
+            progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
+    progress.close()
+    return history
+
+
+def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
+    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent and held."""
+    validation, sent, memory = zip(*everyone, strict=True)
+    return Run(
+        chapter=job.chapter,
+        options=job.options,
+        ranks=len(everyone),
+        precision=job.settings.precision,
+        moments=job.settings.optimizer.moments,
+        parameters=count_parameters(job.units),
+        unit_sizes=[flat.padded for flat in engine.flats.values()],
+        tied=len(job.units[-1].reads) > 1,
+        loss=history.losses,
+        validation_loss=sum(validation),
+        unigram_entropy=job.corpus.unigram_entropy(),
+        step_ms={
+            "median": statistics.median(history.milliseconds or [0.0]),
+            "min": min(history.milliseconds, default=0.0),
+        },
+        sent=list(sent),
+        memory=list(memory),
+    )
 
 
 def train_step(engine: Engine, corpus: data.Corpus, options: Options) -> float:

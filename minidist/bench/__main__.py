@@ -1,0 +1,225 @@
+"""How fast minidist is, side by side: ratios of time, ours over theirs, measured in turn.
+
+    python -m minidist.bench
+    python -m minidist.bench --only step --json bench.json
+
+A ratio below 1 means that minidist is faster. PyTorch and gloo are measured where PyTorch is installed. Close other
+programs first: four ranks on two cores leave nothing for them.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minidist import Finished, UsageError
+from minidist.bench.measure import Row, alternate, compare
+from minidist.bench.ranks import HAS_TORCH, one_step
+from minidist.engine import Engine, Settings
+from minidist.mpi.launch import launch
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.memory import keep_freed_memory
+from minidist.nn.optim import AdamW
+from minidist.nn.precision import PRECISIONS
+from minidist.options import Parser
+from minidist.report import check_writable, write_json
+
+# nanoGPT's setting for a laptop, and a wider one. {model}, batch, pairs of steps to measure
+Setting = tuple[dict[str, Any], int, int]
+SMALL: Setting = ({"vocabulary": 65, "context": 64, "layers": 4, "heads": 4, "width": 128, "bias": False}, 12, 60)
+WIDE: Setting = ({"vocabulary": 65, "context": 256, "layers": 6, "heads": 6, "width": 384, "bias": False}, 4, 12)
+MISSING = "PyTorch is not installed"
+
+
+def training_step() -> Iterator[Row]:
+    """One process, one core: a step of the same model in PyTorch eager."""
+    for title, (config, batch, pairs), target in (("step, width 128", SMALL, 1.0), ("step, width 384", WIDE, 1.0)):
+        if not HAS_TORCH:
+            yield Row(title, "PyTorch eager", None, None, target, MISSING)
+            continue
+        from minidist.bench import pytorch
+
+        pytorch.one_thread()
+        sizes = GPTConfig(**config)
+        tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (batch, sizes.context + 1))
+        engine = Engine(gpt(sizes), Settings(PRECISIONS["fp32"], AdamW(weight_decay=0.1)))
+        theirs = pytorch.Step(pytorch.GPT(sizes))
+        times = alternate(partial(one_step, engine, tokens), partial(theirs, tokens[:, :-1], tokens[:, 1:]), pairs)
+        yield compare(title, "PyTorch eager", *times, target, "ms")
+
+
+def adam() -> Iterator[Row]:
+    """AdamW alone, on ten million parameters."""
+    if not HAS_TORCH:
+        yield Row("AdamW, 10 M", "PyTorch fused", None, None, 1.5, MISSING)
+        return
+    import torch
+
+    torch.set_num_threads(1)
+    n = 10_000_000
+    param, grad = np.ones(n, np.float32), np.full(n, 1e-3, np.float32)
+    state = [np.zeros(n, np.float32) for _ in range(2)]
+    tensor = torch.ones(n, requires_grad=True)
+    tensor.grad = torch.full((n,), 1e-3)
+    theirs = torch.optim.AdamW([tensor], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    ours = AdamW(weight_decay=0.1)
+    update = partial(ours.update, param, grad, state, scale=1.0, lr=1e-3, step=10, decayed=n)
+    times = alternate(update, theirs.step, pairs=20)
+    yield compare("AdamW, 10 M", "PyTorch fused", *times, 1.5, "ms")
+
+
+# The ring's targets by size: beside MPI's own, beside gloo.
+TARGETS = {"64 KiB": (2.0, None), "1 MiB": (None, None), "4 MiB": (0.8, 0.3), "32 MiB": (0.8, 0.3)}
+
+
+def collectives() -> Iterator[Row]:
+    """The ring beside MPI's own all-reduce, gloo's, and a copy of the bytes that must move."""
+    sizes = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22, "32 MiB": 1 << 25}
+    for n in (2, 4):
+        found = on_ranks("all_reduces", n, list(sizes.values()))[0]
+        for label, nbytes in sizes.items():
+            times, title = found[str(nbytes)], f"ring, {label}, {n} ranks"
+            beside_mpi, beside_gloo = TARGETS[label]
+            yield compare(title, "MPI Allreduce", times["ring"], times["mpi"], beside_mpi, "ms")
+            if "gloo" in times:
+                yield compare(title, "gloo", times["ring"], times["gloo"], beside_gloo, "ms")
+            else:
+                yield Row(title, "gloo", None, None, beside_gloo, MISSING)
+            if label == "32 MiB":
+                yield compare(title, "memcpy of its bytes", times["ring"], times["copy"], None, "ms")
+
+
+def parallel_steps() -> Iterator[Row]:
+    """Data parallelism beside PyTorch DDP, ZeRO-3 beside FSDP2, and ZeRO-3 beside data parallelism."""
+    config, batch, _ = SMALL
+    for n, ours, beside, theirs, target, precision in (
+        (2, "data_parallel", "PyTorch DDP, gloo", "ddp", 0.9, "fp32"),
+        (2, "zero3", "PyTorch FSDP2, gloo", "fsdp", 0.5, "fp32"),
+        (4, "zero3", "PyTorch FSDP2, gloo", "fsdp", 0.5, "fp32"),
+        (4, "zero3", "data_parallel", "data_parallel", 1.35, "mixed"),
+    ):
+        title = f"{ours} step, {n} ranks, {precision}"
+        if theirs in ("ddp", "fsdp") and not HAS_TORCH:
+            yield Row(title, beside, None, None, target, MISSING)
+            continue
+        times = on_ranks("steps", n, [ours, theirs], config, batch, precision)[0]
+        yield compare(title, beside, times[ours], times[theirs], target, "ms")
+
+
+def memory() -> Iterator[Row]:
+    """Peak resident memory of a rank, ZeRO-3's beside data parallelism's, without what it had before there was a model.
+
+    The note says what the engines count as held, and what is left: activations, float32 workspace, the start's random
+    numbers. That rest should be the same for both: then memory falls as the formula says, plus a constant.
+    """
+    config = {"vocabulary": 512, "context": 32, "layers": 8, "heads": 8, "width": 512}
+    n, mib = 4, 2**20
+    grown, states = {}, {}
+    for name in ("data_parallel", "zero3"):
+        ranks = launch("minidist.bench.ranks:resident", n, name, config, 8, timeout=300).values
+        grown[name] = max(rank["after"] - rank["before"] for rank in ranks) / mib
+        states[name] = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient_peak")) / mib
+    held = f"held {states['zero3']:.0f} beside {states['data_parallel']:.0f} MiB"
+    rest = f"rest {grown['zero3'] - states['zero3']:.0f} beside {grown['data_parallel'] - states['data_parallel']:.0f}"
+    note = f"{grown['zero3']:.0f} beside {grown['data_parallel']:.0f} MiB: {held}, {rest}"
+    yield Row("memory of zero3, 4 ranks", "data_parallel", grown["zero3"] / grown["data_parallel"], None, None, note)
+
+
+def start() -> Iterator[Row]:
+    """From the command to the end of the first step."""
+    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    command = [
+        mpirun if os.path.exists(mpirun) else "mpirun",
+        "-n",
+        "4",
+        sys.executable,
+        "-m",
+        "minidist.zero3",
+        "--steps",
+        "1",
+    ]
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert process.stdout is not None
+            next(line for line in process.stdout if line.startswith("step"))
+            seconds.append(time.perf_counter() - begin)
+            process.stdout.read()
+    yield compare("start of zero3, 4 ranks", "1 s", seconds, [1.0] * len(seconds), 1.5, "s")
+
+
+SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
+    "step": training_step,
+    "adam": adam,
+    "ring": collectives,
+    "parallel": parallel_steps,
+    "memory": memory,
+    "start": start,
+}
+
+
+def on_ranks(function: str, n: int, *args: Any) -> list[Any]:
+    """Run a function of minidist.bench.ranks; its last argument is a file in which gloo's processes meet."""
+    with tempfile.TemporaryDirectory() as folder:
+        return launch(f"minidist.bench.ranks:{function}", n, *args, os.path.join(folder, "store"), timeout=600).values
+
+
+def show(rows: list[Row]) -> None:
+    """The table of ratios, each with the two times under its name."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Time of minidist, as a multiple of the other's", box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("what", "beside"):
+        table.add_column(heading)
+    for heading in ("ratio", "quartiles", "target", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        spread = "" if row.spread is None else f"{row.spread[0]:.2f}-{row.spread[1]:.2f}"
+        target = "" if row.target is None else f"≤ {row.target:g}"
+        verdict = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}[row.reached]
+        table.add_row(f"{row.name}\n[dim]{row.note}[/]", row.beside, ratio, spread, target, verdict)
+    Console().print(table)
+
+
+def prepare(arguments: list[str]) -> tuple[list[str], str | None]:
+    parser = Parser("bench", __doc__ or "")
+    parser.add_argument("--only", choices=tuple(SECTIONS), action="append", help="measure only this; may be repeated")
+    parser.add_argument("--json", metavar="FILE", help="write the rows for machines")
+    options = parser.parse_args(arguments)
+    check_writable("--json", options.json)
+    return options.only or list(SECTIONS), options.json
+
+
+def main() -> int:
+    try:
+        sections, json = prepare(sys.argv[1:])
+    except UsageError as error:
+        print(f"minidist: error: {error}", file=sys.stderr)
+        return 2
+    except Finished as finished:
+        print(finished)
+        return 0
+    keep_freed_memory()
+    rows: list[Row] = []
+    for section in sections:
+        print(f"measuring: {section} ...", file=sys.stderr, flush=True)
+        rows += SECTIONS[section]()
+    show(rows)
+    if json:
+        keys = ("name", "beside", "ratio", "spread", "target", "reached")
+        write_json(json, [{key: getattr(row, key) for key in keys} for row in rows])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

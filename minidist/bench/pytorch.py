@@ -1,0 +1,92 @@
+"""The same GPT in PyTorch, written as one would write it: what the benchmark runs beside minidist's."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minidist.nn.gpt import GPTConfig
+
+
+class Block(nn.Module):
+    """Attention by PyTorch's fused kernel, and the MLP."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        width, bias, self.heads = config.width, config.bias, config.heads
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
+        self.qkv, self.projection = nn.Linear(width, 3 * width, bias), nn.Linear(width, width, bias)
+        self.up, self.down = nn.Linear(width, 4 * width, bias), nn.Linear(4 * width, width, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        a = F.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True)  # (B, H, T, D)
+        x = x + self.projection(a.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    """minidist.nn.gpt.gpt, with a tied head."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.token = nn.Embedding(config.vocabulary, config.width)
+        self.position = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, bias=config.bias)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.token(x) + self.position.weight[: x.shape[1]]
+        for block in self.blocks:
+            h = block(h)
+        logits = self.norm(h) @ self.token.weight.T
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), y.reshape(-1))
+
+
+def one_thread() -> None:
+    """One thread, as each of minidist's ranks has."""
+    torch.set_num_threads(1)
+
+
+class Step:
+    """One training step of a model, wrapped for data parallelism or not: forward, backward, clipping, AdamW."""
+
+    def __init__(self, model: nn.Module, clip: bool = True) -> None:
+        self.model, self.clip = model, clip
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> float:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.model(torch.from_numpy(x), torch.from_numpy(y))
+        loss.backward()
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return float(loss.detach())
+
+
+def join(rank: int, size: int, store: str) -> None:
+    """Make gloo's process group of the ranks of a job; `store` is a file that they share."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+
+
+def data_parallel(model: nn.Module) -> nn.Module:
+    """PyTorch DDP."""
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def fully_sharded(model: GPT) -> nn.Module:
+    """PyTorch FSDP2, each block a unit, as ZeRO-3."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh: Any = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)

@@ -1,0 +1,111 @@
+"""The parts of the benchmark that run on ranks. Each function is the target of a job of `minidist.mpi.launch`."""
+
+import importlib.util
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minidist.data_parallel import DataParallel
+from minidist.engine import Engine, Settings
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.memory import keep_freed_memory
+from minidist.nn.optim import AdamW
+from minidist.nn.precision import PRECISIONS
+from minidist.ring import all_reduce
+from minidist.zero3 import ZeRO3
+
+ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zero3": ZeRO3}
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def in_turn(
+    comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each function, called in turn on all ranks together: of each call, the slowest rank's time."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for pair in range(-3, pairs):
+        for name, function in functions.items():
+            comm.barrier()
+            begin = time.perf_counter()
+            for _ in range(repeat):
+                function()
+            if pair >= 0:
+                times[name].append((time.perf_counter() - begin) / repeat)
+    return {name: np.max(comm.all_gather_object(taken), axis=0).tolist() for name, taken in times.items()}
+
+
+def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str, list[float]]]:
+    """Seconds of the ring, of MPI's own Allreduce, of gloo, and of copying as many bytes as the ring must send."""
+    keep_freed_memory()
+    if HAS_TORCH:
+        import torch
+
+        from minidist.bench import pytorch
+
+        pytorch.one_thread()
+        pytorch.join(comm.rank, comm.size, store)
+    found = {}
+    for size in nbytes:
+        x = np.ones(size // 4, np.float32)
+        out = np.empty_like(x)
+        moved = (comm.size - 1) * x.size // comm.size  # elements that a rank sends in each half of an all-reduce
+        functions: dict[str, Callable[[], object]] = {
+            "ring": partial(all_reduce, comm, x, out),
+            "mpi": partial(comm._mpi.Allreduce, x, out),
+            "copy": partial(copy_twice, out[:moved], x[:moved]),
+        }
+        if HAS_TORCH:
+            functions["gloo"] = partial(torch.distributed.all_reduce, torch.zeros(size // 4))  # in place; zeros stay
+        found[str(size)] = in_turn(comm, functions, pairs=15, repeat=max(1, (1 << 20) // size))
+    return found
+
+
+def copy_twice(to: np.ndarray, source: np.ndarray) -> None:
+    """The least that an all-reduce must move: (N-1)/N of the array for each of its halves."""
+    np.copyto(to, source)
+    np.copyto(to, source)
+
+
+def steps(
+    comm: Comm, names: list[str], config: dict[str, Any], batch: int, precision: str, store: str
+) -> dict[str, list[float]]:
+    """Seconds of a training step of some engines of minidist's, or of PyTorch's "ddp" or "fsdp", in turn."""
+    keep_freed_memory()
+    sizes = GPTConfig(**config)
+    tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (batch, sizes.context + 1))
+    functions: dict[str, Callable[[], object]] = {}
+    for name in names:
+        if name in ENGINES:
+            engine = ENGINES[name](gpt(sizes), Settings(PRECISIONS[precision], AdamW(weight_decay=0.1)), comm)
+            functions[name] = partial(one_step, engine, tokens)
+        else:
+            from minidist.bench import pytorch
+
+            pytorch.one_thread()
+            pytorch.join(comm.rank, comm.size, store)
+            wrap = {"ddp": pytorch.data_parallel, "fsdp": pytorch.fully_sharded}[name]
+            rows = np.array_split(tokens, comm.size)[comm.rank]
+            functions[name] = partial(pytorch.Step(wrap(pytorch.GPT(sizes))), rows[:, :-1], rows[:, 1:])
+    return in_turn(comm, functions, pairs=20)
+
+
+def one_step(engine: Engine, tokens: np.ndarray) -> None:
+    """Forward, backward and update on one global batch (B, T+1)."""
+    engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
+    engine.step()
+
+
+def resident(comm: Comm, name: str, config: dict[str, Any], batch: int) -> dict[str, int]:
+    """A rank's peak resident memory before there is a model and after two steps, and what its engine says it holds."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    engine = ENGINES[name](gpt(GPTConfig(**config)), Settings(), comm)
+    tokens = np.random.default_rng(0).integers(0, config["vocabulary"], (batch, config["context"] + 1))
+    for _ in range(2):
+        one_step(engine, tokens)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"before": before, "after": after, **engine.memory()}

@@ -1,0 +1,57 @@
+"""What tests/test_chapters.py runs on ranks: gradients that overflow float16, on all ranks or on one of them."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from jobs.engines import CONTEXT, ENGINES, VOCABULARY, model, settings
+from minidist.engine import Engine
+from minidist.mpi.comm import Comm
+from minidist.nn.precision import LossScale
+
+
+def steps(engine: Engine, n: int, after: list[Any]) -> None:
+    """n steps on one batch; after each, what an overflow must change alike on all ranks, or leave as it is."""
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (7, CONTEXT + 1))
+    for _ in range(n):
+        loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
+        engine.backward(loss)
+        engine.step()
+        held = [array for flat in engine.flats.values() for array in (flat.param, flat.master, *flat.moments)]
+        digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
+        after.append({"loss": loss.value, "scale": engine.loss_scale.scale, "updates": engine.updates, "held": digest})
+
+
+def from_too_large_a_scale(engine: Engine) -> list[Any]:
+    """12 steps from a loss scale at which every gradient overflows."""
+    engine.loss_scale = LossScale(2.0**22)
+    after: list[Any] = []
+    steps(engine, 12, after)
+    return after
+
+
+def all_overflow(comm: Comm) -> dict[str, Any]:
+    return {
+        name: from_too_large_a_scale(make(model("gpt"), settings("mixed", "adamw", 1, 1.0), comm))
+        for name, make in ENGINES.items()
+    }
+
+
+def one_overflows(comm: Comm) -> dict[str, Any]:
+    """In the second of three steps the last rank's gradient has one element too large, in a shard of rank 0."""
+    found: dict[str, Any] = {}
+    for name, make in ENGINES.items():
+        engine = make(model("gpt"), settings("mixed", "adamw", 1, 1.0), comm)
+        flat: Any = engine.flats[engine.units[1]]
+        collect = flat.collect
+
+        def collect_and_overflow(grad: np.ndarray, collect: Any = collect, engine: Engine = engine) -> None:
+            collect(grad)
+            if comm.rank == comm.size - 1 and engine.steps == 1:
+                grad[3] = np.inf
+
+        flat.collect = collect_and_overflow
+        found[name] = []
+        steps(engine, 3, found[name])
+    return found

@@ -1,0 +1,550 @@
+"""The chapters' command lines, as a reader types them: losses, claims, reports, and what is said of bad input.
+
+Expected bytes are worked out here from the shapes of the model; nothing of minidist.papers or of the engines is used.
+"""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs import chapters, engines
+from minidist import train
+from minidist.engine import Engine
+from minidist.mpi.launch import find_mpiexec, launch
+
+ROOT = Path(__file__).parent.parent
+LETTERS = "абвгдежзиклмнопрстуфхцч"  # none of them appears in any report
+TEXT = "".join(np.random.default_rng(0).choice(list(LETTERS), 3000, p=np.arange(1, 24) / 276)) + LETTERS
+CONTEXT, BATCH, STEPS = 8, 14, 3
+COMMON = [*("--context", "8"), *("--batch", "14"), *("--steps", "3"), *("--lr", "0.01"), *("--warmup", "1")]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+def python(n: int, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`mpirun -n N python ARGUMENTS`, without mpirun if n is 0, and without a terminal."""
+    mpirun = [str(Path(find_mpiexec()).with_name("mpirun")), "-n", str(n)] if n else []
+    return subprocess.run(
+        [*mpirun, sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        start_new_session=True,  # so that /dev/tty is not the terminal of whoever runs the tests
+    )
+
+
+def chapter(n: int, name: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return python(n, "-m", f"minidist.{name}", *arguments, cwd=cwd)
+
+
+# ---- every chapter on 1, 2, 3, 4 and 7 ranks -------------------------------------------------------------------------
+
+STRATEGIES = (
+    "data_parallel",
+    "data_parallel --reduce server",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero3 --keep-last",
+)
+RANKS = (1, 2, 3, 4, 7)
+GPT = "--layers 1 --width 10 --heads 2"
+LLAMA = "--model llama --layers 2 --width 12 --heads 2 --kv-heads 1"
+SETTINGS = (
+    f"{GPT} --precision mixed",
+    f"{GPT} --untied --accumulate 2 --precision mixed",
+    f"{LLAMA} --precision mixed",
+    f"{GPT} --dropout 0.1 --accumulate 2 --precision fp64",
+    f"{LLAMA} --optimizer sgd --precision fp64",
+    f"{GPT} --untied --precision fp32",
+    f"{GPT} --optimizer sgd --accumulate 2 --precision mixed",
+)
+# Settings go round, so that each strategy and each number of ranks meets most of them.
+CASES = [
+    (strategy, n, SETTINGS[i % len(SETTINGS)]) for i, (strategy, n) in enumerate(itertools.product(STRATEGIES, RANKS))
+]
+
+
+class Shapes:
+    """What a case's bytes follow from, counted from the definition of the models."""
+
+    def __init__(self, settings: str, n: int) -> None:
+        vocabulary = len(LETTERS)
+        if "llama" in settings:
+            width, depth, hidden = 12, 6, 32  # hidden: 8/3 of the width, up to the next multiple of 8
+            block = (2 + 2 * 1) * depth * width + width * width + 3 * hidden * width + 2 * width
+            sizes = [vocabulary * width, block, block, width + vocabulary * width]
+            self.tied = False
+        else:
+            width, self.tied = 10, "--untied" not in settings
+            # norms 2C + 2C; QKV 3C² + 3C; projection C² + C; MLP 4C² + 4C and 4C² + C
+            sizes = [
+                vocabulary * width + CONTEXT * width,
+                12 * width * width + 13 * width,
+                2 * width + (0 if self.tied else vocabulary * width),
+            ]
+        self.parameters = sum(sizes)
+        self.units = [size if size % n == 0 else size + n - size % n for size in sizes]
+        self.padded = sum(self.units)
+        self.accumulate = 2 if "--accumulate 2" in settings else 1
+        mixed, moments = "mixed" in settings, 1 if "sgd" in settings else 2
+        self.stored = 2 if mixed else 4 if "fp32" in settings else 8  # bytes of a parameter, of a gradient, on the wire
+        self.optimizer = 4 * (1 + moments) if mixed else self.stored * moments
+        self.computed = 4 if mixed else self.stored
+        self.mixed = mixed
+        # What is used at the same time: the unit, and in a tied head the embedding as well.
+        self.used = [*self.units[:-1], self.units[-1] + (self.units[0] if self.tied else 0)]
+
+
+def expected_memory(strategy: str, n: int, shapes: Shapes) -> dict[str, int]:
+    stage = int(strategy[4]) if strategy.startswith("zero") else 0
+    psi = shapes.padded
+    # A tied embedding is there from the head's backward to its own, beside each unit in between.
+    together = shapes.units[0] + max(shapes.units[1:]) if shapes.tied else max(shapes.units)
+    return {
+        "parameters": shapes.stored * psi // (n if stage >= 3 else 1),
+        "gradients": shapes.stored * psi // (n if stage >= 2 else 1),
+        "optimizer": shapes.optimizer * psi // (n if stage >= 1 else 1),
+        "transient_peak": shapes.stored * together * {0: 0, 1: 0, 2: 1, 3: 2}[stage],
+        # Gradients as the backward writes them; and parameters, where arithmetic needs a wider copy of them.
+        "workspace_peak": max(shapes.used) * shapes.computed * (2 if shapes.mixed else 1),
+    }
+
+
+def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[str, dict[str, int]]:
+    """Everything that a rank sends in a step: nothing else may be in the report."""
+    if n == 1:
+        return {}
+    units, a = len(shapes.units), shapes.accumulate
+    around = {"bytes": shapes.stored * shapes.padded * (n - 1) // n, "messages": units * (n - 1)}
+
+    def times(count: int, what: dict[str, int] = around) -> dict[str, int]:
+        return {key: count * value for key, value in what.items()}
+
+    norm = {"norm": {"bytes": 8 * (n - 1), "messages": n - 1}}
+    if strategy == "data_parallel":
+        return {"all-reduce gradients": times(2)}
+    if strategy == "data_parallel --reduce server":
+        whole = {"bytes": shapes.stored * shapes.padded, "messages": units}
+        return {"all-reduce gradients": times(n - 1 if rank == 0 else 1, whole)}
+    if strategy == "zero1":
+        return norm | {"reduce-scatter gradients": around, "all-gather parameters": around}
+    if strategy == "zero2":
+        return norm | {"reduce-scatter gradients": times(a), "all-gather parameters": around}
+    again = times(a)
+    if "--keep-last" in strategy:
+        kept = [shapes.units[-1]] + ([shapes.units[0]] if shapes.tied else [])
+        again["bytes"] -= a * shapes.stored * sum(kept) * (n - 1) // n
+        again["messages"] -= a * len(kept) * (n - 1)
+    return norm | {
+        "all-gather forward": times(a),
+        "all-gather backward": again,
+        "reduce-scatter gradients": times(a),
+    }
+
+
+@cache
+def serial_report(text: str, settings: str) -> dict[str, Any]:
+    done = chapter(0, "train", *COMMON, *settings.split(), "--data", text, "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def numbers(value: Any) -> Iterator[Any]:
+    """All leaves of a JSON document."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from numbers(item)
+    else:
+        yield value
+
+
+def check_schema(report: dict[str, Any], name: str, n: int) -> None:
+    """Exactly these fields, of these types: other programs read this."""
+    assert list(report) == [
+        *("chapter", "ranks", "parameters", "precision", "steps", "loss", "validation_loss", "unigram_entropy"),
+        *("step_ms", "claims", "sent", "memory"),
+    ]
+    assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
+    assert type(report["parameters"]) is int
+    assert report["precision"] in ("mixed", "fp32", "fp64")
+    assert all(type(loss) is float for loss in [*report["loss"], report["validation_loss"], report["unigram_entropy"]])
+    assert report["step_ms"].keys() == {"median", "min"}
+    assert report["step_ms"]["median"] >= report["step_ms"]["min"] > 0
+    for claim in report["claims"]:
+        assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "holds"]
+        assert all(type(claim[key]) is str for key in ("source", "claim", "formula", "unit"))
+        assert claim["holds"] is (claim["expected"] == claim["counted"])
+    assert len(report["sent"]) == len(report["memory"]) == n
+    for rank in report["sent"]:
+        assert all(counts.keys() == {"bytes", "messages"} for counts in rank.values())
+    kinds = ["parameters", "gradients", "optimizer", "activations_peak", "transient_peak", "workspace_peak"]
+    assert all(list(rank) == kinds for rank in report["memory"])
+    assert all(type(number) is int for number in numbers([report["sent"], report["memory"]]))
+
+
+@pytest.mark.parametrize(("strategy", "n", "settings"), CASES)
+def test_a_chapter(strategy: str, n: int, settings: str, text: str, tmp_path: Path) -> None:
+    name, *flags = strategy.split()
+    file = tmp_path / "report.json"
+    options = [*flags, *COMMON, *settings.split(), "--data", text, "--json", str(file)]
+    done = chapter(n, name, *options, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(tmp_path) == ["report.json"]
+    report = json.loads(file.read_text(encoding="utf-8"))
+    check_schema(report, name, n)
+    assert report["claims"]
+    assert all(claim["holds"] for claim in report["claims"])
+    assert done.stdout.count("✓") == len(report["claims"])
+    assert "✗" not in done.stdout
+    assert "does not hold" not in done.stdout
+
+    shapes = Shapes(settings, n)
+    assert report["parameters"] == shapes.parameters
+    for rank in range(n):
+        held = report["memory"][rank]
+        assert {kind: held[kind] for kind in held if kind != "activations_peak"} == expected_memory(strategy, n, shapes)
+        assert report["sent"][rank] == expected_traffic(strategy, n, rank, shapes)
+
+    serial = serial_report(text, settings)
+    assert report["unigram_entropy"] == serial["unigram_entropy"]
+    tolerance = {"fp64": 1e-12, "fp32": 1e-5, "mixed": 2e-3}[report["precision"]]
+    for loss in ("loss", "validation_loss"):
+        np.testing.assert_allclose(report[loss], serial[loss], rtol=tolerance, atol=0)
+
+
+def test_serial_training_reports_in_the_same_form(text: str) -> None:
+    """It learns, and it makes no claims: there is nothing to send and nothing to divide."""
+    for settings in SETTINGS:
+        report, shapes = serial_report(text, settings), Shapes(settings, 1)
+        check_schema(report, "train", 1)
+        assert (report["claims"], report["sent"], report["parameters"]) == ([], [{}], shapes.parameters)
+        held = report["memory"][0]
+        assert {kind: held[kind] for kind in held if kind != "activations_peak"} == expected_memory("", 1, shapes)
+        assert len(report["loss"]) == STEPS
+        if "sgd" not in settings:
+            assert report["validation_loss"] < report["loss"][0]
+
+
+def test_the_same_command_gives_the_same_losses(text: str) -> None:
+    settings = f"{SETTINGS[0]} --dropout 0.2"
+    one, two = (
+        json.loads(chapter(2, "zero3", *COMMON, *settings.split(), "--data", text, "--json", "-").stdout)
+        for _ in range(2)
+    )
+    assert (one["loss"], one["validation_loss"]) == (two["loss"], two["validation_loss"])
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 0), (1, 1000), (3, 0), (4, 1), (4, 1_000_003), (7, 1000)])
+def test_the_ring_chapter(n: int, size: int, tmp_path: Path) -> None:
+    done = chapter(n, "ring", "--size", str(size), "--json", "report.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert list(report) == ["chapter", "ranks", "claims"]
+    assert (report["chapter"], report["ranks"]) == ("ring", n)
+    assert len(report["claims"]) == 9 * 4
+    assert all(claim["holds"] for claim in report["claims"])
+    counted = {(claim["source"], claim["claim"]): claim["counted"] for claim in report["claims"]}
+    # What the server must carry, and what no algorithm can beat (all ranks together, 4 bytes an element).
+    assert counted["all-reduce, server", "sent by the busiest rank"] == (n - 1) * size * 4
+    assert counted["all-reduce, ring", "sent in all"] == 2 * (n - 1) * size * 4
+    assert counted["all-reduce, ring", "steps one after another"] == 2 * (n - 1)
+    assert done.stdout.count("✓") == 9
+
+
+# ---- claims that do not hold -----------------------------------------------------------------------------------------
+
+WRONG = {
+    "a formula that forgets the reduce-scatter": (
+        """
+        from minidist import papers, train, zero1
+        right = papers.zero_volume
+        papers.zero_volume = lambda *arguments: {**right(*arguments), "reduce-scatter gradients": 0}
+        train.main("wrong", "", lambda units, settings, comm, options: zero1.ZeRO1(units, settings, comm), zero1.claims)
+        """,
+        {("ZeRO §7", "reduce-scatter gradients"), ("ZeRO §7", "all of these")},
+    ),
+    "one byte too many from one rank": (
+        """
+        import numpy as np
+        from minidist import train, zero2
+        class Stray(zero2.ZeRO2):
+            def after_update(self):
+                super().after_update()
+                with self.comm.phase("all-gather parameters"):
+                    if self.comm.rank == 1:
+                        self.comm.send(np.zeros(1, np.int8), 0)
+                    elif self.comm.rank == 0:
+                        self.comm.recv(np.zeros(1, np.int8), 1)
+        train.main("wrong", "", lambda units, settings, comm, options: Stray(units, settings, comm), zero2.claims)
+        """,
+        {("ZeRO §7", "all-gather parameters"), ("ZeRO §7", "all of these")},
+    ),
+    "a stage 3 that releases nothing after the forward": (
+        """
+        from minidist import train, zero3
+        class Hoarder(zero3.ZeRO3):
+            def after_forward(self, unit):
+                for flat in self.read_by(unit):
+                    flat.release()
+        make = lambda units, settings, comm, options: Hoarder(units, settings, comm)
+        train.main("wrong", "", make, zero3.claims, zero3.add_options)
+        """,
+        {("FSDP §4.2", "peak of what is gathered"), ("ZeRO §7", "all-gather backward"), ("ZeRO §7", "all of these")},
+    ),
+    "a stage 2 that keeps whole gradients": (
+        """
+        import numpy as np
+        from minidist import train, zero2
+        class Whole(zero2.ZeRO2):
+            def allocate(self, flat, start):
+                super().allocate(flat, start)
+                flat.grad = np.zeros(flat.padded, flat.param.dtype)[self.piece(flat)]
+        train.main("wrong", "", lambda units, settings, comm, options: Whole(units, settings, comm), zero2.claims)
+        """,
+        {("ZeRO §5.2", "gradients"), ("ZeRO Fig. 1", "model states together")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_claim_that_does_not_hold_is_named_and_makes_the_exit_status_1(name: str, text: str, tmp_path: Path) -> None:
+    source, failing = WRONG[name]
+    lines = source.strip("\n").splitlines()
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    (tmp_path / "wrong.py").write_text("\n".join(line[indent:] for line in lines), encoding="utf-8")
+    options = [*COMMON, *GPT.split(), "--layers", "2", "--data", text, "--json", "report.json"]
+    done = python(2, "wrong.py", *options, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    claims = json.loads((tmp_path / "report.json").read_text())["claims"]
+    assert {(claim["source"], claim["claim"]) for claim in claims if not claim["holds"]} == failing
+    said = re.findall(
+        r"^does not hold: (.*?), (.*?): [\d ]+ bytes promised, [\d ]+ counted$", done.stdout, re.MULTILINE
+    )
+    assert set(said) == failing
+    assert done.stdout.count("✗") == len(failing)
+
+
+# ---- overflow --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_an_overflow_skips_the_step_on_all_ranks_alike(n: int) -> None:
+    """And training goes on, at the scale at which serial training does."""
+    everyone = launch("jobs.chapters:all_overflow", n).values
+    serial = chapters.from_too_large_a_scale(Engine(engines.model("gpt"), engines.settings("mixed", "adamw", 1, 1.0)))
+    skipped = [after["updates"] for after in serial].count(0)
+    assert 2 <= skipped <= 10
+    # The first overflow is forgiven; each one after it halves the scale.
+    scales = [2.0 ** (22 - min(step, skipped - 1)) for step in range(12)]
+    for name in engines.ENGINES:
+        for rank in everyone:
+            after = rank[name]
+            assert [step["scale"] for step in after] == scales == [step["scale"] for step in serial]
+            assert [step["updates"] for step in after] == [max(0, step - skipped + 1) for step in range(12)]
+            held = [step["held"] for step in after]
+            assert len(set(held[:skipped])) == 1  # parameters and moments untouched
+            assert len(set(held[skipped - 1 :])) == 12 - skipped + 1
+        losses = [sum(rank[name][step]["loss"] for rank in everyone) for step in range(12)]
+        np.testing.assert_allclose(losses, [step["loss"] for step in serial], rtol=2e-3)
+        assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(n: int) -> None:
+    """In ZeRO the element that overflowed is in one rank's shard only: the others learn of it by the norm."""
+    for rank in launch("jobs.chapters:one_overflows", n).values:
+        for name, after in rank.items():
+            assert [step["updates"] for step in after] == [1, 1, 2], name
+            assert after[0]["held"] == after[1]["held"] != after[2]["held"], name
+
+
+# ---- what is printed -------------------------------------------------------------------------------------------------
+
+
+def test_progress_without_a_terminal_is_plain_lines_and_a_sample_ends_the_output(text: str) -> None:
+    done = chapter(2, "data_parallel", *COMMON, *GPT.split(), "--data", text, "--sample", "50")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert "\r" not in done.stdout
+    lines = done.stdout.splitlines()
+    for step, line in enumerate(lines[:STEPS], 1):
+        assert re.fullmatch(rf"step {step}/3  loss \d\.\d\d\d  \d+ ms  loss scale 65536", line)
+    assert len(lines[-1]) == 50
+    assert set(lines[-1]) <= set(LETTERS)
+    assert not any(set(line) & set(LETTERS) for line in lines[:-1])
+
+
+def test_long_runs_do_not_print_every_step(text: str) -> None:
+    options = ["--layers", "1", "--width", "2", "--heads", "1", "--context", "2", "--batch", "1", "--data", text]
+    done = chapter(0, "train", *options, "--steps", "47")
+    steps = [int(number) for number in re.findall(r"^step +(\d+)/47 ", done.stdout, re.MULTILINE)]
+    assert steps == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 47]
+
+
+@pytest.mark.parametrize("name", ["zero1", "ring"])
+def test_json_on_standard_output_is_nothing_but_json(name: str, text: str) -> None:
+    options = ["--size", "100"] if name == "ring" else [*COMMON, *GPT.split(), "--data", text]
+    done = chapter(2, name, *options, "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["chapter"] == name
+
+
+@pytest.mark.parametrize(("n", "name"), [(3, "zero3"), (2, "ring"), (0, "train")])
+def test_help_is_printed_once(n: int, name: str) -> None:
+    done = chapter(n, name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count(f"usage: python -m minidist.{name}") == 1
+    assert done.stdout.count("--json FILE") == 2  # in the usage and in the list
+
+
+def test_no_steps_is_a_report_without_claims(text: str) -> None:
+    done = chapter(2, "zero2", *COMMON, *GPT.split(), "--data", text, "--steps", "0", "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert (report["loss"], report["claims"], report["sent"]) == ([], [], [{}, {}])
+
+
+def test_serial_training_needs_no_mpi(text: str) -> None:
+    program = (
+        "import runpy, sys; sys.modules['mpi4py'] = None;"
+        f" sys.argv[1:] = {[*COMMON, *GPT.split(), '--data', text, '--sample', '5']!r};"
+        " runpy.run_module('minidist.train', run_name='__main__', alter_sys=True)"
+    )
+    done = python(0, "-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "training loss" in done.stdout
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that cannot be used, and checkpoints: one mixed with AdamW, 3 steps; one after the text was changed."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "empty.txt").touch()
+    (folder / "short.txt").write_text("а" * 89, encoding="utf-8")  # a context of 8 wants 10 times 9
+    (folder / "latin1.txt").write_bytes("Grüße. ".encode("latin-1") * 100)
+    (folder / "other.txt").write_text(TEXT.replace("а", "я"), encoding="utf-8")
+    (folder / "truncated.st").write_bytes(b"")
+    os.mkfifo(folder / "pipe")
+    for name, data in (("model.st", text), ("other.st", str(folder / "other.txt"))):
+        save = ["--save", str(folder / name)]
+        assert chapter(0, "train", *COMMON, *GPT.split(), "--data", data, *save).returncode == 0
+    whole = (folder / "model.st").read_bytes()
+    (folder / "truncated.st").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+# Ranks, chapter, options after the common ones, and words that the one line must contain. FILES stands for the folder.
+BAD = [
+    (3, "data_parallel", "--batch 2", ["--batch 2", "3 ranks", "--batch 3"]),
+    (4, "zero2", "--accumulate 7 --batch 21", ["--batch 21 in 7 micro-batches", "4 ranks", "--batch 28"]),
+    (2, "zero1", "--accumulate 3", ["--batch 14", "--accumulate 3"]),
+    (2, "zero3", "--width 9", ["width 9", "2 heads"]),
+    (2, "zero3", "--model llama --width 10", ["width/heads = 5", "even"]),
+    (2, "zero3", "--model llama --heads 4 --width 16 --kv-heads 3", ["4 heads", "3 key/value heads"]),
+    (3, "zero3", "--data FILES/nowhere.txt", ["--data", "nowhere.txt", "No such file"]),
+    (0, "train", "--data FILES/nowhere.txt", ["--data", "nowhere.txt", "No such file"]),
+    (0, "train", "--data FILES", ["--data", "directory"]),
+    (0, "train", "--data FILES/empty.txt", ["empty.txt is empty"]),
+    (0, "train", "--data FILES/short.txt", ["short.txt has 89 characters", "--context 8", "90"]),
+    (2, "zero1", "--data FILES/latin1.txt", ["latin1.txt is not UTF-8"]),
+    (2, "zero1", "--keep-last", ["--keep-last"]),
+    (2, "zero3", "--reduce server", ["--reduce"]),
+    (2, "ring", "--size -1", ["--size", "at least 0"]),
+    (2, "ring", "--size many", ["--size", "many"]),
+    (2, "data_parallel", "--reduce tree", ["--reduce", "tree", "ring", "server"]),
+    (0, "train", "--nonsense", ["--nonsense", "--help"]),
+    (0, "train", "--step 3", ["--step"]),
+    (0, "train", "extra", ["extra"]),
+    (0, "train", "--steps", ["--steps", "expected one argument"]),
+    (0, "train", "--steps 1.5", ["--steps", "1.5"]),
+    (0, "train", "--steps -1", ["--steps", "at least 0"]),
+    (0, "train", "--layers 0", ["--layers", "at least 1"]),
+    (0, "train", "--width -8", ["--width", "at least 1"]),
+    (0, "train", "--heads 0", ["--heads", "at least 1"]),
+    (0, "train", "--context 0", ["--context", "at least 1"]),
+    (0, "train", "--batch 0", ["--batch", "at least 1"]),
+    (0, "train", "--accumulate 0", ["--accumulate", "at least 1"]),
+    (0, "train", "--seed -1", ["--seed", "at least 0"]),
+    (0, "train", "--lr nan", ["--lr", "nan"]),
+    (0, "train", "--lr -1", ["--lr", "-1"]),
+    (0, "train", "--clip inf", ["--clip", "inf"]),
+    (0, "train", "--dropout 1", ["--dropout", "0.99"]),
+    (0, "train", "--precision fp8", ["--precision", "fp8"]),
+    (2, "zero3", "--json nowhere/report.json", ["--json", "there is no folder nowhere"]),
+    (2, "ring", "--json nowhere/report.json", ["--json", "there is no folder nowhere"]),
+    (2, "zero3", "--save nowhere/model.st", ["--save", "there is no folder nowhere"]),
+    (0, "train", "--json FILES", ["--json", "cannot write"]),
+    (0, "train", "--save FILES/pipe", ["--save", "cannot write"]),  # it would be replaced by a file, as /dev/null would
+    (0, "train", "--json - --sample 5", ["--json", "--sample"]),
+    (2, "zero3", "--load FILES/nowhere.st", ["--load", "nowhere.st", "No such file"]),
+    (0, "train", "--load FILES", ["--load", "directory"]),
+    (0, "train", "--load FILES/empty.txt", ["--load", "not a safetensors file"]),
+    (0, "train", "--load FILES/short.txt", ["--load", "not a safetensors file"]),
+    (0, "train", "--load FILES/truncated.st", ["--load", "not a safetensors file"]),
+    (2, "zero1", "--load FILES/model.st --width 8", ["another model", "wte.weight of shape (23, 10)", "(23, 8)"]),
+    (0, "train", "--load FILES/model.st --layers 2", ["--load", "another model", "has no block1."]),
+    (0, "train", "--load FILES/model.st --model llama --heads 1", ["--load", "another model"]),
+    (0, "train", "--load FILES/model.st --context 4", ["--load", "another model", "wpe.weight of shape (8, 10)"]),
+    (0, "train", "--load FILES/model.st --untied", ["--load", "another model", "has no head.weight"]),
+    (0, "train", "--load FILES/model.st --optimizer sgd", ["--load", "--optimizer"]),
+    (0, "train", "--load FILES/other.st", ["--load", "other characters", "--data"]),
+    (2, "data_parallel", "--load FILES/model.st --steps 3", ["--load", "3 steps behind it", "--steps"]),
+    (2, "train", "", ["serial", "mpirun", "minidist.data_parallel"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "name", "options", "words"), BAD, ids=lambda value: value if type(value) is str else "")
+def test_bad_input_is_one_line(
+    n: int,
+    name: str,
+    options: str,
+    words: list[str],
+    text: str,
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Before any work: with as many steps as this, a run that began would not end. Serial training runs in this
+    process, by the function that is all of its program."""
+    common = [] if name == "ring" else ["--data", text, *GPT.split(), *COMMON, "--steps", "1000000"]
+    arguments = [*common, *options.replace("FILES", str(files)).split()]
+    if n == 0:
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        monkeypatch.chdir(tmp_path)
+        status, (stdout, stderr) = train.serial(), capfd.readouterr()
+    else:
+        done = chapter(n, name, *arguments, cwd=tmp_path)
+        status, stdout, stderr = done.returncode, done.stdout, done.stderr
+    assert status == 2
+    assert stdout == ""
+    [line] = [line for line in stderr.split("\n") if line]
+    assert line.startswith("minidist: error: ")
+    assert "on rank" not in line  # all ranks agree
+    for word in words:
+        assert word in line
+    assert os.listdir(tmp_path) == []
+    assert not list(files.glob("*.tmp"))

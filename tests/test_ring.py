@@ -1,0 +1,231 @@
+"""The collectives against NumPy's sums, made here from the same inputs, and their messages against counts by hand."""
+
+import itertools
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs import rings
+from jobs.rings import Array, digest
+from minidist import papers
+from minidist.mpi.launch import launch
+
+RANKS = (1, 2, 3, 4, 5, 7, 8)
+DTYPES = ("float64", "float32", "float16", "int32")
+FEWER = ("float32", "float16")  # on 5 and more ranks: there it is the number of messages that takes the time
+ALL_REDUCES = ("all_reduce", "server", "tree", "doubling", "halving_doubling")
+WHOLE = ("all_reduce into out", "all_reduce in place", *ALL_REDUCES)  # results that are the whole sum
+SCATTERS = ("reduce_scatter", "reduce_scatter into out", "reduce_scatter into own chunk")
+GATHERS = ("all_gather", "all_gather in place")
+RING = {**dict.fromkeys(WHOLE[:3], papers.ring_all_reduce), **dict.fromkeys(SCATTERS, papers.ring_reduce_scatter)}
+RING |= dict.fromkeys(GATHERS, papers.ring_all_gather)
+FORMULAS = RING | {
+    "server": papers.server_all_reduce,
+    "tree": papers.tree_all_reduce,
+    "doubling": papers.doubling_all_reduce,
+    "halving_doubling": papers.halving_doubling_all_reduce,
+    "broadcast from 0": papers.broadcast,
+}
+
+
+def sizes(n: int) -> list[int]:
+    """The awkward ones, and some drawn at random (the same in every run)."""
+    drawn = np.random.default_rng(n).integers(2, 5000, 2)
+    return sorted({0, 1, 2, n - 1, n, n + 1, 10, 1000, 65537, *map(int, drawn)})
+
+
+def whole_cases(n: int) -> list[list[Any]]:
+    """Each operation on whole numbers; the largest size in one dtype only, to keep the job short."""
+    operations, broadcasts = (*WHOLE, *SCATTERS, *GATHERS), [f"broadcast from {root}" for root in range(n)]
+    dtypes = DTYPES if n < 5 else FEWER
+    shapes = [
+        (dtype, [size]) for dtype, size in itertools.product(dtypes, sizes(n)) if size < 65537 or dtype == "float32"
+    ]
+    rows = [(dtype, shape) for dtype in dtypes for shape in ([n, 0], [n, 1], [n, 5], [n, 3, 7], [n, 9000])]
+    return [
+        *([operation, "whole numbers", *shape] for operation, shape in itertools.product(operations, shapes)),
+        *([root, "whole numbers", "float32", [size]] for root, size in itertools.product(broadcasts, sizes(n))),
+        *(["all_to_all", "whole numbers", *shape] for shape in rows),
+    ]
+
+
+def fraction_cases(n: int) -> list[list[Any]]:
+    dtypes = DTYPES[:3] if n < 5 else FEWER
+    products = itertools.product((*WHOLE, *SCATTERS), dtypes, (1, n + 1, 20_011))
+    return [[operation, "fractions", dtype, [size]] for operation, dtype, size in products]
+
+
+@cache
+def outcomes(n: int) -> list[dict[str, Any]]:
+    """All cases in one job; a dictionary for each rank."""
+    return launch("jobs.rings:run_all", n, whole_cases(n) + fraction_cases(n), timeout=240).values
+
+
+@cache
+def inputs(n: int, kind: str, dtype: str, shape: tuple[int, ...]) -> list[Array]:
+    return [rings.INPUTS[kind](rank, shape, dtype) for rank in range(n)]
+
+
+def chunks(x: Array, n: int) -> list[Array]:
+    """NumPy's own idea of n consecutive pieces whose sizes differ by one at most, the longer ones first."""
+    return np.array_split(x, n)
+
+
+def truth(n: int, operation: str, xs: list[Array], rank: int) -> Array:
+    """What a rank should get, from everyone's input."""
+    if operation in WHOLE:
+        return np.sum(xs, axis=0, dtype=xs[0].dtype)
+    if operation in SCATTERS:
+        return chunks(np.sum(xs, axis=0, dtype=xs[0].dtype), n)[rank]
+    if operation in GATHERS:
+        return np.concatenate([chunks(x, n)[source] for source, x in enumerate(xs)])
+    if operation == "all_to_all":
+        return np.stack([x[rank] for x in xs])
+    return xs[int(operation.removeprefix("broadcast from "))]
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_every_rank_gets_what_numpy_says(n: int) -> None:
+    for case in whole_cases(n):
+        operation, kind, dtype, shape = case
+        xs = inputs(n, kind, dtype, tuple(shape))
+        for rank, found in enumerate(outcomes(n)):
+            assert found[repr(case)]["digest"] == digest(truth(n, operation, xs, rank)), (case, rank)
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_the_input_is_left_alone(n: int) -> None:
+    for case, found in itertools.product(whole_cases(n) + fraction_cases(n), outcomes(n)):
+        assert found[repr(case)]["unchanged"], case
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_all_ranks_get_the_same_bits(n: int) -> None:
+    """Also where rounding makes the sum depend on the order: else the copies of a model would drift apart."""
+    for case in fraction_cases(n):
+        if case[0] in WHOLE:
+            assert len({found[repr(case)]["digest"] for found in outcomes(n)}) == 1, case
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_sums_of_fractions_are_within_rounding(n: int) -> None:
+    """Any order of summation is within (N-1)·ε·Σ|x| of the true sum (Higham, section 4.2); one ε more for the float64
+    sum that stands in for it here."""
+    for case in fraction_cases(n):
+        operation, kind, dtype, shape = case
+        if operation in WHOLE:
+            xs = np.array(inputs(n, kind, dtype, tuple(shape)), np.float64)
+            bound = n * np.finfo(dtype).eps * np.abs(xs).sum(axis=0)
+            assert (np.abs(outcomes(n)[0][repr(case)]["result"] - xs.sum(axis=0)) <= bound).all(), case
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_the_order_of_summation_is_the_documented_one(n: int) -> None:
+    """reduce_scatter: x[c+1] + x[c+2] + … + x[c], bit for bit; the ring's all_reduce puts these chunks together."""
+    for case in fraction_cases(n):
+        operation, kind, dtype, shape = case
+        xs = inputs(n, kind, dtype, tuple(shape))
+        parts = []
+        for c in range(n):
+            part = chunks(xs[(c + 1) % n], n)[c].copy()
+            for distance in range(2, n + 1):
+                part = part + chunks(xs[(c + distance) % n], n)[c]
+            parts.append(part)
+        for rank, found in enumerate(outcomes(n)):
+            if operation in SCATTERS:
+                assert found[repr(case)]["digest"] == digest(parts[rank]), (case, rank)
+            elif operation.startswith("all_reduce"):
+                assert found[repr(case)]["digest"] == digest(np.concatenate(parts)), (case, rank)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_every_rank_sends_as_many_bytes_as_the_formula_says(n: int) -> None:
+    for case in whole_cases(n):
+        operation, _, dtype, shape = case
+        itemsize = np.dtype(dtype).itemsize
+        if operation in FORMULAS:
+            expected = FORMULAS[operation](shape[0], n).sent
+        elif operation == "all_to_all":
+            expected = papers.all_to_all(int(np.prod(shape)), n).sent
+        else:
+            continue  # broadcasts from other roots: by hand, below
+        for rank, found in enumerate(outcomes(n)):
+            sent = sum(nbytes for nbytes, _ in found[repr(case)]["sent"].values())
+            assert sent == expected[rank] * itemsize, (case, rank)
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_the_ring_sends_to_the_right_neighbour_only(n: int) -> None:
+    """N-1 messages around the ring once, and all in the phase in which they are sent."""
+    for case in whole_cases(n):
+        if case[0] not in RING:
+            continue
+        for rank, found in enumerate(outcomes(n)):
+            sent = found[repr(case)]["sent"]
+            if n == 1:
+                assert sent == {}
+                continue
+            assert sent.keys() == {("counted", (rank + 1) % n)}, case
+            [(_, messages)] = sent.values()
+            assert messages == (2 if "all_reduce" in case[0] else 1) * (n - 1), case
+
+
+# What each rank sends to whom, {peer: (bytes, messages)}, of 10 float32, worked out on paper.
+BY_HAND: dict[tuple[str, int], list[dict[int, tuple[int, int]]]] = {
+    # Chunks of 3, 3, 2, 2. Each rank sends all chunks but its own: 7, 7, 8, 8 elements in 3 messages.
+    ("reduce_scatter", 4): [{1: (28, 3)}, {2: (28, 3)}, {3: (32, 3)}, {0: (32, 3)}],
+    # All chunks but the right neighbour's: 7, 8, 8, 7.
+    ("all_gather", 4): [{1: (28, 3)}, {2: (32, 3)}, {3: (32, 3)}, {0: (28, 3)}],
+    # Both: 14, 15, 16, 15 elements; together 60 = 2·(4-1)·10.
+    ("all_reduce", 4): [{1: (56, 6)}, {2: (60, 6)}, {3: (64, 6)}, {0: (60, 6)}],
+    # Chunks of 4, 3, 3: reduce-scatter 6, 7, 7; all-gather 7, 7, 6.
+    ("all_reduce", 3): [{1: (52, 4)}, {2: (56, 4)}, {0: (52, 4)}],
+    ("server", 3): [{1: (40, 1), 2: (40, 1)}, {0: (40, 1)}, {0: (40, 1)}],
+    # Up: 1 to 0 and 3 to 2; 2 to 0; 4 to 0. Down: 0 to 4; 0 to 2; 0 to 1 and 2 to 3.
+    ("tree", 5): [
+        {1: (40, 1), 2: (40, 1), 4: (40, 1)},
+        {0: (40, 1)},
+        {0: (40, 1), 3: (40, 1)},
+        {2: (40, 1)},
+        {0: (40, 1)},
+    ],
+    # Rank 0 folds into 1 and gets the result back; 1 and 2 exchange.
+    ("doubling", 3): [{1: (40, 1)}, {0: (40, 1), 2: (40, 1)}, {1: (40, 1)}],
+    # First with the neighbour, then with the one after.
+    ("doubling", 4): [
+        {1: (40, 1), 2: (40, 1)},
+        {0: (40, 1), 3: (40, 1)},
+        {0: (40, 1), 3: (40, 1)},
+        {1: (40, 1), 2: (40, 1)},
+    ],
+    # Chunks of 3, 3, 2, 2. Ranks 0 and 1 give away the last two (4 elements) and send back the first two (6), ranks 2
+    # and 3 the other way round: 10. Then neighbours swap single chunks, there and back: 3 + 3, or 2 + 2.
+    ("halving_doubling", 4): [
+        {2: (40, 2), 1: (24, 2)},
+        {3: (40, 2), 0: (24, 2)},
+        {0: (40, 2), 3: (16, 2)},
+        {1: (40, 2), 2: (16, 2)},
+    ],
+    # Chunks of 4, 3, 3. The root sends 4 to rank 0 and 3 to rank 2; then the ring, all but the right neighbour's chunk:
+    # 7, 7, 6.
+    ("broadcast from 1", 3): [{1: (28, 2)}, {0: (16, 1), 2: (40, 3)}, {0: (24, 2)}],
+}
+
+
+@pytest.mark.parametrize(("operation", "n"), BY_HAND)
+def test_messages_worked_out_by_hand(operation: str, n: int) -> None:
+    case = [operation, "whole numbers", "float32", [10]]
+    for rank, found in enumerate(outcomes(n)):
+        assert {peer: counts for (_, peer), counts in found[repr(case)]["sent"].items()} == BY_HAND[operation, n][rank]
+
+
+def test_all_to_all_sends_each_row_once() -> None:
+    """A row of 5 float32 to each of the others; none to oneself."""
+    for rank, found in enumerate(outcomes(4)):
+        sent = found[repr(["all_to_all", "whole numbers", "float32", [4, 5]])]["sent"]
+        assert sent == {("counted", peer): (20, 1) for peer in range(4) if peer != rank}
