@@ -281,7 +281,7 @@ WRONG = {
         papers.zero_volume = lambda *arguments: {**right(*arguments), "reduce-scatter gradients": 0}
         train.main("wrong", "", lambda units, settings, comm, options: zero1.ZeRO1(units, settings, comm), zero1.claims)
         """,
-        {("ZeRO §7", "reduce-scatter gradients"), ("ZeRO §7", "all of these")},
+        {("ZeRO §7", "reduce-scatter gradients"), ("ZeRO §7", "all that is sent")},
     ),
     "one byte too many from one rank": (
         """
@@ -297,7 +297,7 @@ WRONG = {
                         self.comm.recv(np.zeros(1, np.int8), 1)
         train.main("wrong", "", lambda units, settings, comm, options: Stray(units, settings, comm), zero2.claims)
         """,
-        {("ZeRO §7", "all-gather parameters"), ("ZeRO §7", "all of these")},
+        {("ZeRO §7", "all-gather parameters"), ("ZeRO §7", "all that is sent")},
     ),
     "a stage 3 that releases nothing after the forward": (
         """
@@ -309,7 +309,7 @@ WRONG = {
         make = lambda units, settings, comm, options: Hoarder(units, settings, comm)
         train.main("wrong", "", make, zero3.claims, zero3.add_options)
         """,
-        {("FSDP §4.2", "peak of what is gathered"), ("ZeRO §7", "all-gather backward"), ("ZeRO §7", "all of these")},
+        {("FSDP §4.2", "peak of what is gathered"), ("ZeRO §7", "all-gather backward"), ("ZeRO §7", "all that is sent")},
     ),
     "a stage 2 that keeps whole gradients": (
         """
