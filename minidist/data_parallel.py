@@ -44,7 +44,7 @@ class DataParallel(Engine):
     def reduce(self, flat: Flat) -> None:
         """Sum a unit's gradient over the ranks. Losses are weighted by their share of the batch: it is the mean."""
         with self.comm.phase("all-reduce gradients"):
-            flat.grad[...] = self.all_reduce(self.comm, flat.grad)
+            self.all_reduce(self.comm, flat.grad, flat.grad)
 
     def squared_norm(self) -> float:
         """Every rank has all gradients. Added shard by shard, as ZeRO must, they give the same number, bit for bit."""

@@ -44,14 +44,17 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None) -> Array:
     on the way adds its own part, and it ends its way round at rank c: x[c+1] + x[c+2] + … + x[c].
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    mine = x[chunk(x.size, n, rank)]
+    out = np.empty_like(mine) if out is None else out
+    buffers = [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]  # one is sent, one received into
     partial = x[chunk(x.size, n, (rank - 1) % n)]  # this rank's own part of the first chunk that it sends
     for step in range(2, n + 1):
         own = x[chunk(x.size, n, (rank - step) % n)]  # of the chunk that comes next, from the left
-        incoming = np.empty_like(own)
+        incoming = buffers[step % len(buffers)][: own.size]
         comm.sendrecv(partial, right, incoming, left)
-        partial = np.add(incoming, own, out=incoming)
-    out = np.empty_like(partial) if out is None else out
-    out[...] = partial
+        partial = np.add(incoming, own, out=incoming if step < n else out)
+    if n == 1:
+        out[...] = mine
     return out
 
 
@@ -59,13 +62,17 @@ def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Arr
     """Put everyone's chunk together; each rank gets all `size` elements. N-1 steps, S - |chunk r+1| elements sent.
 
     x is this rank's chunk of `size` elements, as `chunk` cuts them. out (size,) may be the array of which x is a view.
-    Each rank passes on what it received last, so that every chunk travels once around.
     """
-    n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     out = np.empty(size, x.dtype) if out is None else out
-    out[chunk(size, n, rank)] = x
+    out[chunk(size, comm.size, comm.rank)] = x
+    return _circulate(comm, out)
+
+
+def _circulate(comm: Comm, out: Array) -> Array:
+    """All-gather in place: each rank passes on what it received last, so that every chunk travels once around."""
+    n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for step in range(n - 1):
-        sending, receiving = chunk(size, n, (rank - step) % n), chunk(size, n, (rank - step - 1) % n)
+        sending, receiving = chunk(out.size, n, (rank - step) % n), chunk(out.size, n, (rank - step - 1) % n)
         comm.sendrecv(out[sending], right, out[receiving], left)
     return out
 
@@ -76,9 +83,8 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
     out (S,) may be x itself.
     """
     out = np.empty_like(x) if out is None else out
-    mine = out[chunk(x.size, comm.size, comm.rank)]
-    reduce_scatter(comm, x, out=mine)
-    return all_gather(comm, mine, x.size, out=out)
+    reduce_scatter(comm, x, out=out[chunk(x.size, comm.size, comm.rank)])
+    return _circulate(comm, out)
 
 
 def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
@@ -94,7 +100,7 @@ def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
                 comm.send(x[chunk(x.size, comm.size, dest)], dest)
     else:
         comm.recv(mine, root)
-    return all_gather(comm, mine, x.size, out=x)
+    return _circulate(comm, x)
 
 
 def all_to_all(comm: Comm, x: Array) -> Array:
@@ -110,9 +116,10 @@ def all_to_all(comm: Comm, x: Array) -> Array:
 # ---- for comparison: other ways to all-reduce ------------------------------------------------------------------------
 
 
-def server_all_reduce(comm: Comm, x: Array) -> Array:
+def server_all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
     """Everyone sends to rank 0, which adds up and sends back. Rank 0 sends and receives (N-1)·S: the hot spot."""
-    total = x.copy()
+    total = np.empty_like(x) if out is None else out
+    total[...] = x
     if comm.rank > 0:
         comm.send(x, 0)
         comm.recv(total, 0)

@@ -10,9 +10,10 @@ its number of elements in the MPI tag, which costs no byte and no message, and a
 says so.
 """
 
+import functools
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +26,6 @@ DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
 CODE_BITS = 4
-CODES = {name: code for code, name in enumerate(DTYPES)}
 
 
 class CommError(RuntimeError):
@@ -91,8 +91,7 @@ class Request:
         if self not in self.comm.ledger.open_requests:
             return  # waited for already
         status = MPI.Status()
-        with self.comm._waiting(f"wait for {self.kind}", self.peer), _truncation_is_checked_later(status):
-            self.handle.Wait(status)
+        self.comm._wait(f"wait for {self.kind}", (self.peer,), status, self.handle.Wait, status)
         self.comm.ledger.open_requests.remove(self)
         if self.kind == "irecv":
             self.comm._check(self.array, self.peer, status)
@@ -124,22 +123,20 @@ class Comm:
     def send(self, array: np.ndarray, dest: int) -> None:
         """Send `array`; returns when it may be written again. Large messages wait for the receiver."""
         buffer, tag = self._outgoing(array, dest)
-        with self._waiting("send", dest):
-            self._mpi.Send(buffer, dest, tag)
+        self._wait("send", (dest,), None, self._mpi.Send, buffer, dest, tag)
 
     def recv(self, out: np.ndarray, source: int) -> None:
         """Receive into `out`, in place. Raises CommError unless the message has out's dtype and size."""
         buffer, status = self._incoming(out, source), MPI.Status()
-        with self._waiting("recv", source), _truncation_is_checked_later(status):
-            self._mpi.Recv(buffer, source, MPI.ANY_TAG, status)
+        self._wait("recv", (source,), status, self._mpi.Recv, buffer, source, MPI.ANY_TAG, status)
         self._check(out, source, status)
 
     def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
         """Send `array` and receive into `out` at the same time: a ring of these cannot deadlock."""
         sending, tag = self._outgoing(array, dest)
         receiving, status = self._incoming(out, source), MPI.Status()
-        with self._waiting("sendrecv", dest, source), _truncation_is_checked_later(status):
-            self._mpi.Sendrecv(sending, dest, tag, receiving, source, MPI.ANY_TAG, status)
+        call = self._mpi.Sendrecv
+        self._wait("sendrecv", (dest, source), status, call, sending, dest, tag, receiving, source, MPI.ANY_TAG, status)
         self._check(out, source, status)
 
     # ---- non-blocking -----------------------------------------------------------------------------------------------
@@ -169,15 +166,13 @@ class Comm:
 
     def split(self, color: int, key: int = 0) -> "Comm":
         """One communicator for each color; within it, ranks are ordered by `key`, then by their rank here."""
-        with self._waiting("split", *range(self.size)):
-            return Comm(self._mpi.Split(color, key), self.ledger)
+        return Comm(self._wait("split", range(self.size), None, self._mpi.Split, color, key), self.ledger)
 
     # ---- control traffic --------------------------------------------------------------------------------------------
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        with self._waiting("barrier", *range(self.size)):
-            self._control.Barrier()
+        self._wait("barrier", range(self.size), None, self._control.Barrier)
 
     def gather_object(self, value: Any) -> list[Any] | None:
         """Control: on rank 0, the value of every rank, in order of rank; None elsewhere."""
@@ -202,13 +197,11 @@ class Comm:
         message = pickle.dumps(value)
         self.ledger.control[0] += len(message)
         self.ledger.control[1] += 1
-        with self._waiting("send (control)", dest):
-            self._control.Send([message, MPI.BYTE], dest)
+        self._wait("send (control)", (dest,), None, self._control.Send, [message, MPI.BYTE], dest)
 
     def _recv_object(self, source: int) -> Any:
         status = MPI.Status()
-        with self._waiting("recv (control)", source):
-            matched = self._control.Mprobe(source, MPI.ANY_TAG, status)
+        matched = self._wait("recv (control)", (source,), None, self._control.Mprobe, source, MPI.ANY_TAG, status)
         message = bytearray(status.Get_count(MPI.BYTE))
         matched.Recv([message, MPI.BYTE])
         return pickle.loads(message)
@@ -218,11 +211,12 @@ class Comm:
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[list, int]:
         """The MPI buffer of an array to send and its tag; counts it."""
         self._check_peer(dest, "send to")
-        if array.dtype.name not in CODES or not array.dtype.isnative:
+        code = dtype_code(array.dtype)
+        if code is None:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
         buffer = self._bytes(array)
         self.ledger.count(self.world_ranks[dest], array.nbytes)
-        return buffer, CODES[array.dtype.name] | min(array.size, self._count_limit) << CODE_BITS
+        return buffer, code | min(array.size, self._count_limit) << CODE_BITS
 
     def _incoming(self, out: np.ndarray, source: int) -> list:
         self._check_peer(source, "receive from")
@@ -244,35 +238,41 @@ class Comm:
 
     def _check(self, out: np.ndarray, source: int, status: MPI.Status) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""
-        dtype, size = DTYPES[status.tag & (1 << CODE_BITS) - 1], status.tag >> CODE_BITS
+        tag = status.tag
+        code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
         fits = status.Get_count(MPI.BYTE) == out.nbytes and status.error != MPI.ERR_TRUNCATE
-        if dtype != out.dtype.name or size != min(out.size, self._count_limit) or not fits:
+        if code != dtype_code(out.dtype) or size != min(out.size, self._count_limit) or not fits:
             more = " or more" if size == self._count_limit else ""
             raise CommError(
                 f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
-                f" which sent {size}{more} x {dtype}"
+                f" which sent {size}{more} x {DTYPES[code]}"
             )
 
-    @contextmanager
-    def _waiting(self, what: str, *peers: int) -> Iterator[None]:
-        """Note for the launcher's report on a hang what this rank is blocked in."""
-        self.ledger.waits += 1
-        self.ledger.waiting = (what, [self.world_ranks[peer] for peer in peers])
+    def _wait(
+        self, what: str, peers: Sequence[int], status: MPI.Status | None, call: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """Call MPI, and note meanwhile, for the launcher's report on a hang, what this rank is blocked in.
+
+        A message too long for its buffer is an MPI error that does not say how long it was. Where there is a `status`,
+        it is noted there, and `_check` says what was sent.
+        """
+        ledger = self.ledger
+        ledger.waits += 1
+        ledger.waiting = (what, [self.world_ranks[peer] for peer in peers])
         try:
-            yield
+            return call(*arguments)
+        except MPI.Exception as error:
+            if status is None or error.Get_error_class() != MPI.ERR_TRUNCATE:
+                raise
+            status.error = MPI.ERR_TRUNCATE
         finally:
-            self.ledger.waiting = None
+            ledger.waiting = None
 
 
-@contextmanager
-def _truncation_is_checked_later(status: MPI.Status) -> Iterator[None]:
-    """A message too long for its buffer is an MPI error that does not say how long it was; `Comm._check` does."""
-    try:
-        yield
-    except MPI.Exception as error:
-        if error.Get_error_class() != MPI.ERR_TRUNCATE:
-            raise
-        status.error = MPI.ERR_TRUNCATE
+@functools.cache
+def dtype_code(dtype: np.dtype) -> int | None:
+    """The dtype's code on the wire; None for one that cannot be sent (objects, byte-swapped numbers)."""
+    return DTYPES.index(dtype.name) if dtype.name in DTYPES and dtype.isnative else None
 
 
 def _caller() -> str:
