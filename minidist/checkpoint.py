@@ -22,31 +22,37 @@ from minidist.report import write_whole
 MOMENTS = ("moment1", "moment2")
 
 
-def weights(engine: Engine) -> dict[str, Array]:
-    """Every parameter by name, in its shape and in the optimizer's precision. All ranks must call."""
+def weights(engine: Engine, writer: bool) -> dict[str, Array]:
+    """Every parameter by name, in its shape and in the optimizer's precision; nothing where not `writer`.
+
+    All ranks must call: a unit is put together on all of them, but only the writer keeps it.
+    """
     found = {}
     for flat in engine.flats.values():
         for parameter, view in flat.views(engine.whole(flat, flat.master)):
-            found[parameter.name] = view
+            if writer:
+                found[parameter.name] = view
     return found
 
 
-def save(path: str, engine: Engine, vocabulary: str, writer: bool) -> None:
-    """Write everything that training needs to go on. All ranks must call; the one with `writer` writes."""
-    arrays = weights(engine)
+def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> None:
+    """Write everything that training needs to go on; all ranks must call. identity: what makes the model what it is,
+    beside the shapes of its parameters."""
+    arrays = weights(engine, writer)
     for flat in engine.flats.values():
         for name, moment in zip(MOMENTS, flat.moments, strict=False):
             for parameter, view in flat.views(engine.whole(flat, moment)):
-                arrays[f"{name}/{parameter.name}"] = view
+                if writer:
+                    arrays[f"{name}/{parameter.name}"] = view
     if not writer:
         return
     mixed = engine.precision.mixed
     state = {"steps": engine.steps, "updates": engine.updates, "mixed": mixed, "loss_scale": vars(engine.loss_scale)}
-    metadata = {"vocabulary": vocabulary, "state": json.dumps(state)}
+    metadata = {"identity": json.dumps(identity), "state": json.dumps(state)}
     write_whole(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 
 
-def check(path: str, units: list[Unit], vocabulary: str, moments: int, steps: int) -> None:
+def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int) -> None:
     """Raise UsageError unless the file holds this model and optimizer, with fewer than `steps` steps behind it."""
     try:
         open(path, "rb").close()  # says why it cannot be read, which safe_open does not
@@ -56,7 +62,7 @@ def check(path: str, units: list[Unit], vocabulary: str, moments: int, steps: in
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a safetensors file"
         raise UsageError(f"cannot read --load {path}: {reason}") from None
-    if not {"state", "vocabulary"} <= metadata.keys():
+    if not {"state", "identity"} <= metadata.keys():
         raise UsageError(f"--load {path} was not written by minidist's --save")
     for parameter in (parameter for unit in units for parameter in unit.parameters):
         found = shapes.get(parameter.name)
@@ -67,8 +73,10 @@ def check(path: str, units: list[Unit], vocabulary: str, moments: int, steps: in
         raise UsageError(f"--load {path} is of another model: it has more parameters than this one")
     if {name.split("/")[0] for name in shapes if "/" in name} != set(MOMENTS[:moments]):
         raise UsageError(f"--load {path} was made by another optimizer: use the same --optimizer")
-    if metadata["vocabulary"] != vocabulary:
-        raise UsageError(f"--load {path} was trained on a text with other characters: use the same --data")
+    for name, saved in json.loads(metadata["identity"]).items():
+        if saved != identity[name]:
+            asked = f"{saved} there, {identity[name]} here" if name != "characters" else "use the same --data"
+            raise UsageError(f"--load {path} is of another model: it has other {name}: {asked}")
     done = json.loads(metadata["state"])["steps"]
     if done >= steps:
         raise UsageError(f"--load {path} has {done} steps behind it: ask for more than that with --steps")

@@ -50,8 +50,8 @@ def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array
 
 
 def load(path: str | None, context: int) -> Corpus:
-    """A text file as a corpus, or without a path about 0.7 MB of English that comes with Python: the help pages of
-    `pydoc`. Raises UsageError when there is no such file, or too little text in it for sequences of `context`."""
+    """A text file as a corpus; without a path half a million characters of English that come with Python, the help
+    pages of `pydoc`. Raises UsageError if there is no such file, or too little text for sequences of `context`."""
     text = _read(path) if path else _python_topics()
     name = Path(path).name if path else "pydoc_data.topics"
     characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)

@@ -5,9 +5,10 @@
 
 Each rank runs forward and backward on its rows, the gradients are summed over the ranks, and every rank makes the same
 update. Two ways to sum: through a master rank, whose links carry N-1 times what anybody else's do; or with a ring
-all-reduce for each unit of the model, sent as soon as the unit's gradient is there, while the backward of the units
-below has yet to run (gradient buckets: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; the ring in deep
-learning: Sergeev & Del Balso, "Horovod", 2018).
+all-reduce for each unit of the model, as soon as the unit's gradient is there and before the backward of the unit below
+(gradient buckets: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.2; the ring in deep learning: Sergeev & Del
+Balso, "Horovod", 2018). PyTorch sends a bucket while the next gradients are computed. Here the order and the bytes are
+the same, but a rank waits for its messages.
 
 Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ optimizer state = 16Ψ bytes on every rank,
 however many ranks there are. That is what ZeRO sets out to divide.
@@ -61,9 +62,12 @@ def claims(run: Run) -> list[Claim]:
         return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
     all_gradients, n = run.padded * run.precision.bytes, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
-    hot_spot = [Claim("arithmetic", "sent by the master", "(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
+    hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
     if workers:
-        hot_spot.append(on_each_rank("arithmetic", "sent by a worker", "Ψ", all_gradients, workers, "bytes"))
+        hot_spot.append(on_each_rank("arithmetic", "sent by a worker", "2·Ψ", all_gradients, workers, "bytes"))
+    everything = [run.sent_by(rank) for rank in range(n)]
+    promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
+    hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
     return [*memory_claims(run, stage=0), *hot_spot]
 
 

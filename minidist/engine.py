@@ -52,7 +52,7 @@ class Engine:
     def __init__(self, units: list[Unit], settings: Settings) -> None:
         self.units, self.settings, self.precision = units, settings, settings.precision
         self.loss_scale = LossScale(65536.0 if self.precision.mixed else 1.0)
-        self.training = True
+        self.training = True  # between a forward and its backward, not in evaluate: whether a backward will come
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.peak = {"activations": 0, "transient": 0, "workspace": 0}  # bytes
@@ -110,10 +110,11 @@ class Engine:
         here = slice(rows.start, rows.stop)
         batch = Batch(x[here], y[here])
         h = batch.tokens
-        for unit in self.units:
-            self.before_forward(unit)
-            h = unit(Tensor(h), batch).data
-            self.after_forward(unit)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for unit in self.units:
+                self.before_forward(unit)
+                h = unit(Tensor(h), batch).data
+                self.after_forward(unit)
         return float(h) * len(rows) / len(x)
 
     def before_forward(self, unit: Unit) -> None:
@@ -161,6 +162,8 @@ class Engine:
             return
         norm = math.sqrt(self.squared_norm()) / self.loss_scale.scale
         overflow = not math.isfinite(norm)  # the same on every rank: all have the same norm
+        if overflow and not self.precision.mixed:
+            raise OverflowError(f"the gradient of step {self.steps} is not finite: lower --lr")
         if not overflow:
             self.update(clipping_factor(norm, self.settings.clip) / self.loss_scale.scale)
             self.after_update()
@@ -220,7 +223,8 @@ class Engine:
         """Bytes that this rank holds for good, and the most that it held at any moment of what comes and goes.
 
         transient: parameters gathered for one unit, gradients not yet reduced. workspace: a unit's parameters and
-        gradients as arithmetic sees them, where that is wider than they are stored.
+        gradients as arithmetic sees them, where that is wider than they are stored. Not counted: the messages in
+        transit, up to two chunks of (padded/N,) while a ring runs.
         """
         flats = self.flats.values()
         params = [flat.param for flat in flats]

@@ -32,13 +32,15 @@ class Parser(argparse.ArgumentParser):
         raise Finished(self.format_help())
 
 
-def at_least(smallest: int) -> Callable[[str], int]:
-    """An argument type: whole numbers from `smallest`."""
+def at_least(smallest: int, at_most: int = 10**15) -> Callable[[str], int]:
+    """An argument type: whole numbers from `smallest` to `at_most`."""
 
     def whole_number(text: str) -> int:
         value = int(text)
         if value < smallest:
             raise argparse.ArgumentTypeError(f"must be at least {smallest}, not {value}")
+        if value > at_most:
+            raise argparse.ArgumentTypeError(f"must be at most {at_most}, not {value}")
         return value
 
     return whole_number

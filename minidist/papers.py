@@ -135,7 +135,7 @@ def ring_all_gather(s: int, n: int) -> Cost:
 
 
 def ring_all_reduce(s: int, n: int) -> Cost:
-    """2(N-1) steps, 2(N-1)/N·S from each rank, which no algorithm can beat (Patarasuk & Yuan, theorem 1)."""
+    """2(N-1) steps, 2(N-1)/N·S from each rank, which no algorithm can beat (Patarasuk & Yuan)."""
     scatter, gather = ring_reduce_scatter(s, n), ring_all_gather(s, n)
     return Cost(2 * (n - 1), [a + b for a, b in zip(scatter.sent, gather.sent, strict=True)])
 

@@ -125,13 +125,13 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
     factors = {"parameters": p, "gradients": p, "optimizer": k}
     for kind, factor in factors.items():
         formula = f"{factor}Ψ/N" if divided[kind] else f"{factor}Ψ"
-        section = f"ZeRO §5.{max(stage, 1)}"
+        section = f"ZeRO §5.{stage}" if stage else "ZeRO §3.1"
         claims.append(on_each_rank(section, kind, formula, getattr(states, kind), run.memory_of(kind), "bytes"))
     held = [sum(rank[kind] for kind in divided) for rank in run.memory]
     whole = sum(factor for kind, factor in factors.items() if not divided[kind])
     shared = sum(factor for kind, factor in factors.items() if divided[kind])
     formula = " + ".join(term for term in (f"{whole}Ψ" * (whole > 0), f"{shared}Ψ/N" * (shared > 0)) if term)
-    return [*claims, on_each_rank("ZeRO Fig. 1", "model states together", formula, states.total, held, "bytes")]
+    return [*claims, on_each_rank("ZeRO Fig. 1", "together", formula, states.total, held, "bytes")]
 
 
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
@@ -156,15 +156,15 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
         "all-gather backward": f"{times}(Ψ-ψ_kept)(N-1)/N" if kept else f"{times}Ψ(N-1)/N",
         "reduce-scatter gradients": f"{times if stage >= 2 else ''}Ψ(N-1)/N",
     }
-    wire = run.precision.bytes
+    wire = run.precision.bytes  # of an element: the papers count elements, the wire counts bytes
     claims = [
-        on_each_rank("ZeRO §7", phase, formulas[phase], elements * wire, run.sent_in(phase), "bytes")
+        on_each_rank("ZeRO §7", phase, f"{wire}·{formulas[phase]}", elements * wire, run.sent_in(phase), "bytes")
         for phase, elements in volume.items()
     ]
     norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
     rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # whatever else was sent, in any phase
     psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
-    formula = f"({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{psis}Ψ(N-1)/N"
+    formula = f"{wire}·({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{wire}·{psis}Ψ(N-1)/N"
     claims.append(on_each_rank("ZeRO §7", "all that is sent", formula, sum(volume.values()) * wire, rest, "bytes"))
     if stage > 0:
         claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", 8 * (run.ranks - 1), norms, "bytes"))
@@ -225,8 +225,7 @@ def print_report(run: Run, claims: Sequence[Claim]) -> None:
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
     if claims:
         print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model. Numbers are bytes; what is")
-        print(f"sent is counted by the papers in elements, here of {run.precision.bytes} bytes each.\n")
+        print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.\n")
         print_zero_table()
 
 
@@ -242,21 +241,19 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
 
 
 def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
-    """One row for each collective, from its four claims: steps, sent by each rank, by the busiest, in all."""
+    """One row for each collective, from its six claims."""
     print(f"S = {_number(size)} float32 elements, {_number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
-    columns = ("steps", "busiest", "formula", "in all")
-    table = _table(
-        "Counted: steps one after another; bytes sent by the busiest rank, and in all",
-        left=("collective",),
-        right=columns,
-    )
+    columns = ("calls", "idlest", "busiest", "formula", "promised", "in all")
+    table = _table("Counted: message calls of the busiest rank, and bytes sent", left=("collective",), right=columns)
     table.add_column("", no_wrap=True)
-    for i in range(0, len(claims), 4):
-        steps, each, busiest, total = claims[i : i + 4]
-        numbers = [_number(claim.counted) for claim in (steps, busiest, total)]
-        numbers.insert(2, busiest.formula)
-        table.add_row(steps.source, *numbers, _verdict(all(claim.holds for claim in (steps, each, busiest, total))))
+    for i in range(0, len(claims), 6):
+        row = claims[i : i + 6]
+        _, calls, _, busiest, idlest, total = row
+        counted = [_number(claim.counted) for claim in (calls, idlest, busiest)]
+        promised = (busiest.formula, _number(busiest.expected), _number(total.counted))
+        table.add_row(calls.source, *counted, *promised, _verdict(all(claim.holds for claim in row)))
     _print(table)
+    print("✓: the result is right, and what was counted is as promised. p: 2^⌊lg N⌋.")
     _print_failures(claims)
 
 
@@ -264,13 +261,19 @@ def print_zero_table() -> None:
     """Table 1 of the ZeRO paper, from the formulas against which the run was checked."""
     stages = ("P_os", "P_os+g", "P_os+g+p")
     table = _table("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", left=(), right=("N",))
+    same = total = 0
     for psi in papers.ZERO_TABLE_1:
         for stage in stages:
             table.add_column(f"{papers.short(psi)}\n{stage}", justify="right")
     for n in next(iter(papers.ZERO_TABLE_1.values())):
         cells = [papers.zero_table_cell(psi, n, stage) for psi in papers.ZERO_TABLE_1 for stage in (1, 2, 3)]
+        printed = [cell for rows in papers.ZERO_TABLE_1.values() for cell in rows[n]]
+        same += sum(ours == theirs for ours, theirs in zip(cells, printed, strict=True))
+        total += len(cells)
         table.add_row(str(n), *cells)
     _print(table)
+    figure = " -> ".join(papers.zero_table_cell(7.5e9, 64, stage) for stage in range(4))
+    print(f"{same} of {total} cells are as the paper prints them. Figure 1 (7.5B, N = 64): {figure} GB")
 
 
 def _verdict(holds: bool) -> str:
@@ -290,7 +293,7 @@ def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Any:
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in left:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for heading in right:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

@@ -15,6 +15,8 @@ Every function works for each N >= 1 and each size, divisible by N or not, empty
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,8 +46,10 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None) -> Array:
     on the way adds its own part, and it ends its way round at rank c: x[c+1] + x[c+2] + … + x[c].
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    mine = x[chunk(x.size, n, rank)]
+    mine = x.reshape(-1)[chunk(x.size, n, rank)]
     out = np.empty_like(mine) if out is None else out
+    _check_shape(x, (x.size,))
+    _check_shape(out, mine.shape)
     buffers = [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]  # one is sent, one received into
     partial = x[chunk(x.size, n, (rank - 1) % n)]  # this rank's own part of the first chunk that it sends
     for step in range(2, n + 1):
@@ -64,8 +68,17 @@ def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Arr
     x is this rank's chunk of `size` elements, as `chunk` cuts them. out (size,) may be the array of which x is a view.
     """
     out = np.empty(size, x.dtype) if out is None else out
-    out[chunk(size, comm.size, comm.rank)] = x
+    mine = out[chunk(size, comm.size, comm.rank)]
+    _check_shape(out, (size,))
+    _check_shape(x, mine.shape)
+    mine[...] = x
     return _circulate(comm, out)
+
+
+def _check_shape(array: Array, shape: tuple[int, ...]) -> None:
+    """Raise ValueError for an array that NumPy would stretch, or cut, without a word."""
+    if array.shape != shape:
+        raise ValueError(f"an array of shape {array.shape} where {shape} is needed")
 
 
 def _circulate(comm: Comm, out: Array) -> Array:
@@ -233,23 +246,52 @@ def _unfold(comm: Comm, total: Array) -> None:
 
 # ---- the comparison --------------------------------------------------------------------------------------------------
 
-# name: what runs on x (S,), the formula that it is held against, and the papers' round figure for the busiest rank when
-# N is a power of two
+
+class Collective(NamedTuple):
+    """A row of the comparison."""
+
+    run: Callable[[Comm, Array], Array]  # x (S,) to the result
+    truth: Callable[[list[Array], int], Array]  # everyone's x and a rank to what that rank must get
+    cost: Callable[[int, int], papers.Cost]  # S and N to the exact cost
+    figure: str  # what the papers say that the busiest rank sends; p is the largest power of two up to N
+
+
+def sum_of(inputs: list[Array], rank: int) -> Array:
+    """What an all-reduce gives every rank."""
+    return np.sum(inputs, axis=0)
+
+
+def rows_of(n: int, x: Array) -> Array:
+    """x as n rows, without the elements that are left over."""
+    return x[: x.size // n * n].reshape(n, -1)
+
+
 COLLECTIVES = {
-    "all-reduce, ring": (all_reduce, papers.ring_all_reduce, "2(N-1)/N·S"),
-    "all-reduce, server": (server_all_reduce, papers.server_all_reduce, "(N-1)·S"),
-    "all-reduce, binomial tree": (tree_all_reduce, papers.tree_all_reduce, "⌈lg N⌉·S"),
-    "all-reduce, doubling": (doubling_all_reduce, papers.doubling_all_reduce, "lg N·S"),
-    "all-reduce, halving-doubling": (halving_doubling_all_reduce, papers.halving_doubling_all_reduce, "2(N-1)/N·S"),
-    "reduce-scatter, ring": (reduce_scatter, papers.ring_reduce_scatter, "(N-1)/N·S"),
-    "all-gather, ring": (
+    "all-reduce ring": Collective(all_reduce, sum_of, papers.ring_all_reduce, "2(N-1)/N·S"),
+    "all-reduce server": Collective(server_all_reduce, sum_of, papers.server_all_reduce, "(N-1)·S"),
+    "all-reduce tree": Collective(tree_all_reduce, sum_of, papers.tree_all_reduce, "⌈lg N⌉·S"),
+    "all-reduce doubling": Collective(doubling_all_reduce, sum_of, papers.doubling_all_reduce, "lg p·S"),
+    "all-reduce halving": Collective(
+        halving_doubling_all_reduce, sum_of, papers.halving_doubling_all_reduce, "2(p-1)/p·S"
+    ),
+    "reduce-scatter ring": Collective(
+        reduce_scatter,
+        lambda inputs, rank: sum_of(inputs, rank)[chunk(inputs[0].size, len(inputs), rank)],
+        papers.ring_reduce_scatter,
+        "(N-1)/N·S",
+    ),
+    "all-gather ring": Collective(
         lambda comm, x: all_gather(comm, x[chunk(x.size, comm.size, comm.rank)], x.size),
+        lambda inputs, rank: np.concatenate([x[chunk(x.size, len(inputs), i)] for i, x in enumerate(inputs)]),
         papers.ring_all_gather,
         "(N-1)/N·S",
     ),
-    "broadcast, scatter and ring": (lambda comm, x: broadcast(comm, x.copy()), papers.broadcast, "2(N-1)/N·S"),
-    "all-to-all, pairwise": (
-        lambda comm, x: all_to_all(comm, x[: x.size // comm.size * comm.size].reshape(comm.size, -1)),
+    "broadcast": Collective(
+        lambda comm, x: broadcast(comm, x.copy()), lambda inputs, rank: inputs[0], papers.broadcast, "2(N-1)/N·S"
+    ),
+    "all-to-all": Collective(
+        lambda comm, x: all_to_all(comm, rows_of(comm.size, x)),
+        lambda inputs, rank: np.stack([rows_of(len(inputs), x)[rank] for x in inputs]),
         papers.all_to_all,
         "(N-1)/N·S",
     ),
@@ -257,24 +299,27 @@ COLLECTIVES = {
 
 
 def compare(comm: Comm, options: argparse.Namespace) -> int:
-    """Run every collective once on `--size` float32, and hold what it sent against its formula."""
-    inputs = [np.random.default_rng(rank).integers(0, 100, options.size) for rank in range(comm.size)]
-    x = inputs[comm.rank].astype(np.float32)  # whole numbers: their sum is exact in any order
+    """Run every collective once on `--size` float32, and hold what it gave and sent against truth and formula."""
+    draws = (np.random.default_rng(rank) for rank in range(comm.size))
+    inputs = [draw.integers(0, 100, options.size).astype(np.float32) for draw in draws]
     claims = []
-    for name, (collective, formula, figure) in COLLECTIVES.items():
+    for name, (collective, truth, formula, figure) in COLLECTIVES.items():
         comm.ledger.reset()
         begun = comm.ledger.waits
-        result = collective(comm, x)
-        counted = comm.all_gather_object((comm.ledger.waits - begun, comm.ledger.total()))
-        if "all-reduce" in name and not np.array_equal(result, sum(inputs)):
-            raise AssertionError(f"{name} does not give the sum")
-        steps, sent = zip(*counted, strict=True)
+        result = collective(comm, inputs[comm.rank])
+        calls, nbytes = comm.ledger.waits - begun, comm.ledger.total()
+        wrong = int((result != truth(inputs, comm.rank)).sum())  # whole numbers: sums are exact in any order
+        counted = comm.all_gather_object((wrong, calls, nbytes))
+        wrongs, steps, sent = zip(*counted, strict=True)
         cost = formula(options.size, comm.size)
-        promised = [elements * x.itemsize for elements in cost.sent]
+        promised = [elements * result.itemsize for elements in cost.sent]
+        folded = "+S" if "p" in figure and comm.size & (comm.size - 1) else ""
         claims += [
-            Claim(name, "steps one after another", "", cost.steps, max(steps), "steps"),
-            on_each_rank(name, "sent by each rank", figure, promised, sent, "bytes"),
-            Claim(name, "sent by the busiest rank", figure, max(promised), max(sent), "bytes"),
+            on_each_rank(name, "wrong elements of the result", "", 0, wrongs, "elements"),
+            Claim(name, "calls of the busiest rank", "", cost.steps, max(steps), "calls"),
+            on_each_rank(name, "sent by each rank", figure + folded, promised, sent, "bytes"),
+            Claim(name, "sent by the busiest rank", figure + folded, max(promised), max(sent), "bytes"),
+            Claim(name, "sent by the idlest rank", "", min(promised), min(sent), "bytes"),
             Claim(name, "sent in all", "", sum(promised), sum(sent), "bytes"),
         ]
     if comm.rank == 0:
@@ -287,7 +332,7 @@ def compare(comm: Comm, options: argparse.Namespace) -> int:
 
 def prepare(arguments: list[str]) -> argparse.Namespace:
     parser = Parser("ring", __doc__ or "")
-    parser.add_argument("--size", type=at_least(0), default=1_000_003, help="S, the number of float32 elements")
+    parser.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
     parser.add_argument("--json", metavar="FILE", help="write the report for machines; - is standard output")
     options = parser.parse_args(arguments)
     check_writable("--json", options.json)

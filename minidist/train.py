@@ -40,7 +40,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add = made.add_argument
     add("--steps", type=at_least(0), default=200, help="steps of training")
     add("--model", choices=("gpt", "llama"), default="gpt", help="architecture")
-    add("--layers", type=at_least(1), default=4, help="transformer blocks")
+    add("--layers", type=at_least(1, at_most=10_000), default=4, help="transformer blocks")
     add("--width", type=at_least(1), default=64, help="of the residual stream")
     add("--heads", type=at_least(1), default=4, help="attention heads")
     add("--kv-heads", type=at_least(1), default=None, help="llama: key/value heads; as many as --heads if not given")
@@ -94,17 +94,22 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
         )
     if options.sample and options.json == "-":
         raise UsageError("--sample and --json - both want standard output: give --json a file")
+    if options.kv_heads and options.model != "llama":
+        raise UsageError("--kv-heads is of --model llama")
+    if options.save and options.save == options.json:
+        raise UsageError(f"--save and --json would both write {options.save}")
     check_writable("--json", options.json if options.json != "-" else None)
     check_writable("--save", options.save)
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
+    check_memory(options, units, ranks)
     optimizer: Optimizer
     if options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
     else:
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
     if options.load:
-        checkpoint.check(options.load, units, corpus.vocabulary, optimizer.moments, options.steps)
+        checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(
         precision=PRECISIONS[options.precision],
         optimizer=optimizer,
@@ -127,6 +132,22 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
         return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=kv_heads, hidden=hidden, **sizes))
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
+    """What makes two models of the same shapes different ones: for a checkpoint."""
+    heads, kv_heads = options.heads, options.kv_heads or options.heads
+    return {"model": options.model, "heads": heads, "kv-heads": kv_heads, "characters": corpus.vocabulary}
+
+
+def check_memory(options: Options, units: list[Unit], ranks: int) -> None:
+    """Raise UsageError for a model or a batch that this machine cannot hold, were it all for this one rank."""
+    states = 16 * count_parameters(units) / ranks  # bytes; the same in each precision, about
+    activations = 4 * options.batch / ranks / options.accumulate * options.context * options.width * options.layers
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if states + activations > present:
+        needed = f"at least {(states + activations) / 1e9:,.0f} GB on each of {ranks} ranks"
+        raise UsageError(f"this model and --batch need {needed}; this machine has {present / 1e9:,.0f} GB in all")
 
 
 # ---- the work -------------------------------------------------------------------------------------------------------
@@ -155,12 +176,13 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
         return 1
     everyone = comm.gather_object((validate(engine, corpus, options), history.sent or {}, engine.memory()))
     if options.save:
-        checkpoint.save(options.save, engine, corpus.vocabulary, writer=comm.rank == 0)
-    weights = checkpoint.weights(engine) if options.sample else {}
+        checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
+    weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
     if comm.rank > 0:
         return comm.broadcast_object(None)  # what rank 0 returns
     run = summarise(job, engine, history, everyone)
-    checked = [] if history.sent is None else claims(run)
+    complete = history.sent is not None  # a step that overflows sends less than the papers say
+    checked = claims(run) if complete else []
     if options.json != "-":
         print_report(run, checked)
     if options.json:
@@ -168,7 +190,9 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
     if options.sample:
         units = declare(options, len(corpus.vocabulary))
         print(corpus.decode(generate(units, weights, options.sample, options.context, options.seed)))
-    return comm.broadcast_object(0 if all(claim.holds for claim in checked) else 1)
+    if not complete and history.losses:
+        print("minidist: error: no step updated the parameters, so nothing was checked: lower --lr", file=sys.stderr)
+    return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
 
 
 def train(job: Job, engine: Engine, comm: Any) -> History:
@@ -182,7 +206,7 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
         loss = train_step(engine, job.corpus, options)
         history.milliseconds.append(1000 * (time.perf_counter() - begin))
         if engine.updates > updates:
-            history.sent = comm.ledger.by_phase()
+            history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
         parts = comm.gather_object(loss)
         if comm.rank == 0:
             history.losses.append(sum(parts))
@@ -201,7 +225,7 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         precision=job.settings.precision,
         moments=job.settings.optimizer.moments,
         parameters=count_parameters(job.units),
-        unit_sizes=[flat.padded for flat in engine.flats.values()],
+        unit_sizes=[-(-sum(p.size for p in unit.parameters) // len(everyone)) * len(everyone) for unit in job.units],
         tied=len(job.units[-1].reads) > 1,
         loss=history.losses,
         validation_loss=sum(validation),
@@ -239,7 +263,7 @@ def validate(engine: Engine, corpus: data.Corpus, options: Options) -> float:
 
 def main(
     chapter: str,
-    doc: str,
+    doc: str | None,
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
@@ -247,7 +271,7 @@ def main(
     """Run a chapter on the ranks that mpirun started."""
     from minidist.mpi.run import run  # serial training does without MPI
 
-    made = parser(doc, chapter)
+    made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
     run(
         prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),

@@ -57,7 +57,7 @@ class ZeRO2(ZeRO1):
 
 def claims(run: Run) -> list[Claim]:
     """What the paper says of this run, beside what it held and sent."""
-    peak = peak_claim(run, "ZeRO §5.2", "peak of the buckets", buckets=1)
+    peak = peak_claim(run, "arithmetic", "peak of buckets", buckets=1)
     return [*memory_claims(run, stage=2), peak, *traffic_claims(run, stage=2)]
 
 

@@ -5,13 +5,16 @@
 
 Rajbhandari et al., "ZeRO", SC 2020, section 5.3.
 
-Rank r holds shard r of every unit's parameters, gradients and optimizer state: 2Ψ/N + 2Ψ/N + 12Ψ/N = 16Ψ/N bytes. Any
-model fits if there are enough ranks. To compute with a unit, all of it must be here for a moment:
+A step is the engine's loop (`minidist/engine.py`), which calls the functions below, in this order:
 
-    forward    all-gather the unit, run it, release it                            (N-1)/N·Ψ sent over all units
-    backward   all-gather the unit again, run it, reduce-scatter its gradient,    (N-1)/N·Ψ
-               release it                                                         (N-1)/N·Ψ
-    update     of the shard, and that is all: the next forward gathers
+    for each unit         before_forward    gather its parameters          all-gather         (N-1)/N·Ψ sent in all
+                          after_forward     release them
+    for each, backwards   before_backward   gather them again              all-gather         (N-1)/N·Ψ
+                          after_backward    reduce its gradient, release   reduce-scatter     (N-1)/N·Ψ
+    step                  update            Adam on this rank's shard      nothing: the next forward gathers
+
+Rank r holds shard r of every unit's parameters, gradients and optimizer state: 2Ψ/N + 2Ψ/N + 12Ψ/N = 16Ψ/N bytes. Any
+model fits if there are enough ranks. To compute with a unit, all of it must be here, but only for that moment.
 
 3Ψ on the wire where data parallelism sends 2Ψ (section 7.2.2): 1.5 times the traffic for N times less memory.
 
@@ -72,9 +75,18 @@ class ZeRO3(ZeRO2):
             flat.bind(values, slopes=np.zeros(flat.padded, self.precision.computed))
 
     def after_backward(self, unit: Unit) -> None:
-        """Reduce the gradient as in stage 2, and release: a unit is the last to use its parameters in a backward."""
-        super().after_backward(unit)
-        self.flats[unit].gathered = None
+        """Reduce-scatter the unit's gradient, each rank its shard, and release: in a backward, a unit is the last to
+        read its own parameters."""
+        for flat in self.read_by(unit):
+            if flat.bucket is None:
+                flat.bucket = np.zeros(flat.padded, self.precision.stored)
+            flat.collect(flat.bucket)
+        self.observe()
+        for flat in self.read_by(unit):
+            flat.release()
+        flat = self.flats[unit]
+        self.reduce(flat)  # as in stage 2: flat.grad += reduce_scatter(flat.bucket)
+        flat.gathered = None
 
     def after_update(self) -> None:
         """The updated shards stay where they are: the next forward gathers them."""
@@ -85,7 +97,7 @@ def claims(run: Run) -> list[Claim]:
     kept = run.read_by_head if run.options.keep_last else 0
     return [
         *memory_claims(run, stage=3),
-        peak_claim(run, "FSDP §4.2", "peak of what is gathered", buckets=2),  # parameters and their gradients
+        peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
         *traffic_claims(run, stage=3, kept=kept),
     ]
 

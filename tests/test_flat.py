@@ -41,8 +41,7 @@ def test_starting_values_do_not_depend_on_the_number_of_shards():
 
 def test_bind_collect_release():
     flat = Flat(BLOCK, 4)
-    values, slopes = flat.initial(0).astype(np.float32), np.full(flat.padded, np.float32(7))
-    slopes[flat.size :] = 0
+    values, slopes = flat.initial(0).astype(np.float32), np.zeros(flat.padded, np.float32)
     flat.bind(values, slopes)
     used, unused = BLOCK.parameters[0], BLOCK.parameters[1]
     assert np.shares_memory(used.data, values)

@@ -52,12 +52,14 @@ class Ledger:
         entry[1] += 1
 
     def by_phase(self) -> dict[str, dict[str, int]]:
-        """{phase: {"bytes", "messages"}}: payload sent to all peers together."""
+        """{phase: {"bytes", "messages"}}: what was sent to all peers; control traffic, if any, as "control"."""
         total: dict[str, dict[str, int]] = {}
         for (phase, _), (nbytes, messages) in self.sent.items():
             entry = total.setdefault(phase, {"bytes": 0, "messages": 0})
             entry["bytes"] += nbytes
             entry["messages"] += messages
+        if self.control[1]:
+            total["control"] = {"bytes": self.control[0], "messages": self.control[1]}
         return total
 
     def total(self) -> int:
@@ -69,11 +71,11 @@ class Ledger:
         self.sent.clear()
         self.control = [0, 0]
 
-    def check_requests(self, since: int = 0) -> None:
-        """Raise if a request started after the first `since` ones was never waited for."""
-        dropped = self.open_requests[since:]
+    def check_requests(self, besides: Sequence["Request"] = ()) -> None:
+        """Raise if there is an open request other than `besides`: nobody has waited for it."""
+        dropped = [request for request in self.open_requests if request not in besides]
         if dropped:
-            del self.open_requests[since:]
+            self.open_requests = [request for request in self.open_requests if request in besides]
             started = "; ".join(str(request) for request in dropped)
             raise CommError(f"never waited for, so the data may be missing: {started}. Call wait() on each request.")
 
@@ -156,11 +158,11 @@ class Comm:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count what is sent inside under `name`. A request started inside must be waited for inside."""
-        outer, already_open = self.ledger.phase, len(self.ledger.open_requests)
+        outer, already_open = self.ledger.phase, list(self.ledger.open_requests)
         self.ledger.phase = name
         try:
             yield
-            self.ledger.check_requests(since=already_open)
+            self.ledger.check_requests(besides=already_open)
         finally:
             self.ledger.phase = outer
 

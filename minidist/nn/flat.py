@@ -1,6 +1,6 @@
 """A unit's parameters as one flat buffer: what the engines store, send, cut into shards and update.
 
-PyTorch's FSDP calls it FlatParameter (Zhao et al. 2023, section 4.2, figure 3): flatten each parameter, concatenate,
+PyTorch's FSDP calls it FlatParameter (Zhao et al. 2023, sections 3.2.1 and 4.2): flatten each parameter, concatenate,
 pad on the right to a multiple of the number of shards, cut evenly. A shard begins and ends anywhere, also in a matrix.
 """
 
@@ -45,7 +45,7 @@ class Flat:
         return pairs
 
     def bind(self, values: Array, slopes: Array | None = None) -> None:
-        """Let the parameters see these values (padded,), and for a backward write their gradients into `slopes`."""
+        """Let the parameters see these values (padded,), and for a backward add their gradients to `slopes`: zeros."""
         self.values, self.slopes = values, slopes
         for parameter, view in self.views(values):
             parameter.bind(view)
@@ -56,9 +56,6 @@ class Flat:
     def collect(self, grad: Array) -> None:
         """Add the gradient that the backward has written to `grad` (padded,), rounded to how gradients are stored."""
         assert self.slopes is not None
-        for parameter in self.parameters:
-            if not parameter.has_grad and parameter.grad is not None:
-                parameter.grad.fill(0)  # no operation used it
         np.add(grad, self.slopes, out=grad, casting="same_kind")
 
     def release(self) -> None:

@@ -23,7 +23,7 @@ class LlamaConfig:
     hidden: int = 11008  # of the MLP
     dropout: float = 0.0
     tied: bool = False
-    theta: float = 10_000.0  # the slowest rotation takes 2π·theta positions for a turn
+    theta: float = 10_000.0  # the slowest rotation takes about 2π·theta positions for a turn
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

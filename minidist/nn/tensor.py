@@ -30,7 +30,7 @@ class Parameter:
         self.name, self.shape = name, shape
         self.std, self.fill = std, fill  # drawn from N(0, std^2), or constant
         self.size = int(np.prod(shape, dtype=np.int64))
-        self.decays = len(shape) > 1  # matrices decay, biases and norms do not (GPT-3's habit)
+        self.decays = len(shape) > 1  # matrices decay, biases and norms do not (nanoGPT's habit)
         self.grad: Array | None = None
         self.has_grad = False
         self._data: Array | None = None
@@ -50,7 +50,7 @@ class Parameter:
         return self._data
 
     def bind(self, data: Array, grad: Array | None = None) -> None:
-        """Take `data` for the values and, for a backward, `grad` (contents ignored) for the gradient."""
+        """Take `data` for the values and, for a backward, `grad`, which is zero, for the gradient."""
         self._data = data
         if grad is not None:
             self.grad, self.has_grad = grad, False
