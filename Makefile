@@ -5,7 +5,9 @@ N = 4
 PYTHON = python3.13 python3.12 python3.11 python3
 VENV = .venv
 IN_VENV = PATH="$$PWD/$(VENV)/bin:$$PATH"
-INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable
+# editable_mode: a plain path, so that Python finds the package also from the folder above the clone.
+INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+    --editable
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile

@@ -53,7 +53,7 @@ def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> N
 
 
 def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int) -> None:
-    """Raise UsageError unless the file holds this model and optimizer, with fewer than `steps` steps behind it."""
+    """Raise UsageError unless the file holds this model and optimizer, with at most `steps` steps behind it."""
     try:
         open(path, "rb").close()  # says why it cannot be read, which safe_open does not
         with safe_open(path, framework="numpy") as file:
@@ -78,8 +78,8 @@ def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, 
             asked = f"{saved} there, {identity[name]} here" if name != "characters" else "use the same --data"
             raise UsageError(f"--load {path} is of another model: it has other {name}: {asked}")
     done = json.loads(metadata["state"])["steps"]
-    if done >= steps:
-        raise UsageError(f"--load {path} has {done} steps behind it: ask for more than that with --steps")
+    if done > steps:
+        raise UsageError(f"--load {path} has {done} steps behind it: ask for at least as many with --steps")
 
 
 def load(path: str, engine: Engine) -> None:

@@ -36,7 +36,10 @@ def at_least(smallest: int, at_most: int = 10**15) -> Callable[[str], int]:
     """An argument type: whole numbers from `smallest` to `at_most`."""
 
     def whole_number(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
         if value < smallest:
             raise argparse.ArgumentTypeError(f"must be at least {smallest}, not {value}")
         if value > at_most:
@@ -50,7 +53,10 @@ def within(low: float, high: float) -> Callable[[str], float]:
     """An argument type: numbers from `low` to `high`."""
 
     def number(text: str) -> float:
-        value = float(text)
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
         if not low <= value <= high:  # not a number is not within either
             raise argparse.ArgumentTypeError(f"must be from {low:g} to {high:g}, not {text}")
         return value

@@ -175,25 +175,20 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
 
 
 class Progress:
-    """A bar where there is a terminal, and plain lines where there is none.
-
-    Under mpirun a rank's standard output is a pipe even at a terminal, so the bar is drawn on the terminal itself.
-    """
+    """A bar where there is a terminal, and plain lines where there is none."""
 
     def __init__(self, steps: int, shown: bool) -> None:
         self.steps, self.shown, self.bar = steps, shown, None
-        if not shown:
-            return
-        try:
-            self.terminal = open("/dev/tty", "w", encoding="utf-8")  # noqa: SIM115  (until close)
-        except OSError:
+        path = terminal() if shown else None
+        if path is None:
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(30), TextColumn("{task.description}"))
-        self.bar = Bar(*columns, console=Console(file=self.terminal), transient=True)
+        self.screen = open(path, "w", encoding="utf-8")  # noqa: SIM115  (until close)
+        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
+        self.bar = Bar(*columns, console=Console(file=self.screen, force_terminal=True), transient=True)
         self.task = self.bar.add_task("", total=steps)
         self.bar.start()
 
@@ -209,7 +204,32 @@ class Progress:
         """Take the bar away."""
         if self.bar:
             self.bar.stop()
-            self.terminal.close()
+            self.screen.close()
+            self.bar = None
+
+
+LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun"}
+
+
+def terminal() -> str | None:
+    """The terminal that this program's output ends at, if any.
+
+    Under mpirun a rank's standard output is a pipe to mpirun, whose own may be a terminal: then it is that one. (Linux;
+    elsewhere a rank under mpirun has no terminal.)
+    """
+    if sys.stdout.isatty():
+        return os.ttyname(sys.stdout.fileno())
+    process = os.getpid()
+    try:
+        while process > 1:
+            name = Path(f"/proc/{process}/comm").read_text().strip()
+            if name in LAUNCHERS:
+                output = os.readlink(f"/proc/{process}/fd/1")
+                return output if output.startswith(("/dev/pts/", "/dev/tty")) else None
+            process = int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])  # its parent
+    except OSError:
+        pass
+    return None
 
 
 def print_report(run: Run, claims: Sequence[Claim]) -> None:
@@ -225,7 +245,17 @@ def print_report(run: Run, claims: Sequence[Claim]) -> None:
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
     if claims:
         print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.\n")
+        print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
+        states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
+        p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
+        undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total
+        if states[0] < undivided:
+            factor = undivided / states[0]
+            print(
+                f"Undivided it would be {2 * p + k}Ψ = {_number(undivided)} on each rank: {factor:.2f} times as much."
+            )
+        activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
+        print(f"Besides, on rank 0: activations {_number(activations)}, fp32 workspace {_number(workspace)}.\n")
         print_zero_table()
 
 

@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -184,7 +185,8 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
     complete = history.sent is not None  # a step that overflows sends less than the papers say
     checked = claims(run) if complete else []
     if options.json != "-":
-        print_report(run, checked)
+        with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+            print_report(run, checked)
     if options.json:
         write_json(options.json, run.as_json(checked))
     if options.sample:
@@ -200,18 +202,20 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
     options = job.options
     history = History([], [])
     progress = Progress(options.steps, shown=comm.rank == 0 and options.json != "-")
-    for step in range(engine.steps, options.steps):
-        begin, updates = time.perf_counter(), engine.updates
-        comm.ledger.reset()
-        loss = train_step(engine, job.corpus, options)
-        history.milliseconds.append(1000 * (time.perf_counter() - begin))
-        if engine.updates > updates:
-            history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
-        parts = comm.gather_object(loss)
-        if comm.rank == 0:
-            history.losses.append(sum(parts))
-            progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
-    progress.close()
+    try:
+        for step in range(engine.steps, options.steps):
+            begin, updates = time.perf_counter(), engine.updates
+            comm.ledger.reset()
+            loss = train_step(engine, job.corpus, options)
+            history.milliseconds.append(1000 * (time.perf_counter() - begin))
+            if engine.updates > updates:
+                history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
+            parts = comm.gather_object(loss)
+            if comm.rank == 0:
+                history.losses.append(sum(parts))
+                progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
+    finally:
+        progress.close()
     return history
 
 
@@ -315,7 +319,10 @@ def serial() -> int:
     except Finished as finished:
         print(finished)
         return 0
-    return run_job(job, Engine(job.units, job.settings), Alone(), lambda run: [])
+    try:
+        return run_job(job, Engine(job.units, job.settings), Alone(), lambda run: [])
+    except KeyboardInterrupt:
+        return 130  # as a shell reports an interrupted command
 
 
 if __name__ == "__main__":

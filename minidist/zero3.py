@@ -18,6 +18,15 @@ model fits if there are enough ranks. To compute with a unit, all of it must be 
 
 3Ψ on the wire where data parallelism sends 2Ψ (section 7.2.2): 1.5 times the traffic for N times less memory.
 
+One unit's arrays (`minidist/nn/flat.py`), and when they are here:
+
+    param, grad, master, moments   (padded/N,)   always: this rank's shard
+    gathered                       (padded,)     from before_* to after_*: everyone's param, put together
+    values                         (padded,)     meanwhile: gathered, widened for arithmetic
+    slopes, bucket                 (padded,)     in the backward: the gradient as computed, and rounded to be sent
+
+Real systems gather the next unit while this one computes. Here a rank waits for each gather: same bytes, same order.
+
 The last unit's backward follows right on its forward. With --keep-last it stays gathered in between and 3Ψ - ψ_kept is
 sent, as PyTorch's FSDP does with its outermost unit. A head tied to the embedding reads the embedding's matrix, so the
 embedding is gathered from its first use in a pass to its last: once a pass, like every other unit, but for long.

@@ -7,6 +7,7 @@ that answers when it is asked what the rank is doing, and tracemalloc would coun
 import gc
 import json
 import sys
+import time
 import tracemalloc
 import weakref
 from typing import Any
@@ -79,7 +80,16 @@ class Watched(ZeRO3):
         super().__init__(*arguments, **options)
 
     def look(self, when: str) -> None:
-        self.seen.append((when, sorted({what for what, reference in self.watched if reference() is not None})))
+        alive = self.alive()
+        for _ in range(100):  # the launcher's look at this rank's stack may hold a frame, and its arrays, for a moment
+            if not alive:
+                break
+            time.sleep(0.002)
+            alive = self.alive()
+        self.seen.append((when, sorted(alive)))
+
+    def alive(self) -> set[str]:
+        return {what for what, reference in self.watched if reference() is not None}
 
     def watch(self, flat: Flat) -> None:
         for what in ("gathered", "bucket", "values", "slopes"):
