@@ -214,6 +214,16 @@ class Progress:
 
 def print_report(run: Run, claims: Sequence[Claim]) -> None:
     """Losses, the claims, and what the paper prints for its own models."""
+    print_summary(run)
+    if claims:
+        print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
+        print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model. Numbers are bytes; what is")
+        print(f"sent is counted by the papers in elements, here of {run.precision.bytes} bytes each.\n")
+        print_zero_table()
+
+
+def print_summary(run: Run) -> None:
+    """The model and its losses."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     padding = f" (padded to {_number(run.padded)})" if run.padded > run.parameters else ""
     print(f"\n{run.options.model} with Ψ = {_number(run.parameters)} parameters{padding}", end=", ")
@@ -223,11 +233,6 @@ def print_report(run: Run, claims: Sequence[Claim]) -> None:
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
         print(f"of {run.step_ms['median']:.0f} ms (median)")
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
-    if claims:
-        print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model. Numbers are bytes; what is")
-        print(f"sent is counted by the papers in elements, here of {run.precision.bytes} bytes each.\n")
-        print_zero_table()
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
@@ -258,6 +263,14 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
         table.add_row(steps.source, *numbers, _verdict(all(claim.holds for claim in (steps, each, busiest, total))))
     _print(table)
     _print_failures(claims)
+
+
+def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of texts: one column to the left, the others to the right."""
+    table = _table(title, (left,), right)
+    for row in rows:
+        table.add_row(*row)
+    _print(table)
 
 
 def print_zero_table() -> None:
