@@ -212,7 +212,7 @@ def server_load(s: int, n: int, k: int) -> float:
 def server_colocated(s: int, n: int) -> float:
     """What each of n ranks sends that are workers and servers of 1/n of the keys: 2(N-1)/N·S, as in a ring all-reduce:
     the parts of its gradient that belong to others, and the weights of its own keys to all others."""
-    return 2 * (n - 1) / n * s
+    return 2 * (n - 1) * s / n
 
 
 def server_copies(s: int, n: int, r: int, aggregated: bool) -> int:
@@ -223,8 +223,8 @@ def server_copies(s: int, n: int, r: int, aggregated: bool) -> int:
 def server_keys(s: int, lists: int, iterations: int, cached: bool) -> int:
     """Bytes of 8-byte keys that a worker sends in a whole run, in `lists` lists for all S keys (section 4.2).
 
-    Every list goes with each pull and each push. Cached, it goes once, and an 8-byte signature stands for it after that:
-    with 8-byte values, that leaves half of the bytes.
+    Every list goes with each pull and each push. Cached, it goes once, and then an 8-byte signature stands for it: with
+    8-byte values, that leaves half of the bytes.
     """
     if not cached:
         return 2 * iterations * 8 * s

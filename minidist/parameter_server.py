@@ -43,12 +43,11 @@ from minidist.nn.optim import SGD, clipping_factor, squared_norm
 from minidist.nn.tensor import Array
 from minidist.ps import report
 from minidist.ps.messages import Header, Inbox, KeyLists, Kind, Mailbox, Message
+from minidist.ps.node import Node
 from minidist.ps.plan import Plan, add_options, consistent, prepare
-from minidist.ps.replication import Replica, Stopped
+from minidist.ps.replication import Replica
 from minidist.ps.simulated_time import LATENCY, Link, step_seconds
 from minidist.report import Progress
-
-NAP = 0.0002  # seconds of sleep when no message is there: another rank may need the core
 
 
 class StaleRead(RuntimeError):
@@ -69,6 +68,7 @@ class Server(Replica):
         self.sums: dict[int, Array] = {}  # bsp: of each range, the sum of the gradients that have come
         self.heard: set[tuple[int, int]] = set()  # and which have: (worker, range)
         self.norms: dict[int, Header] = {}  # bsp: each shard's latest Σ g²
+        self.into, self.out = Link(), Link()
 
     def handle(self, message: Message) -> None:
         """Take in a message, and do all that can be done now."""
@@ -80,7 +80,6 @@ class Server(Replica):
         elif header.kind == Kind.COPY:
             self.copy(message)
         elif self.copying and header.names_same(self.copying.header):  # COPIED
-            self.now = max(self.now, header.time + LATENCY)
             self.copied()
         self.advance()
 
@@ -107,11 +106,7 @@ class Server(Replica):
     def push(self, message: Message) -> None:
         """A worker's gradient of a range: add it to the sum (bsp), or update with it at once."""
         header, each = message.header, self.plan.ranges[message.header.range]
-        keys, gradient = self.key_lists.listed(message), message.values
-        if keys is not None or gradient is None:  # of keys that were filtered out, it is 0
-            gradient = np.zeros(each.hi - each.lo, self.mailbox.dtype)
-            if keys is not None:
-                gradient[keys - each.lo] = message.values
+        gradient = self.key_lists.dense(message, each.lo, each.hi, self.mailbox.dtype)
         if self.has(header) or (header.worker, header.range) in self.heard:
             return  # sent again because a server stopped, but it had come through before
         if self.plan.aggregate:
@@ -222,6 +217,7 @@ class Worker(Engine):
             self.compute(corpus)
             for i in ranges:
                 self.push(i)
+            self.clock += 1
             if self.steps < self.plan.options.steps:
                 for i in ranges:
                     self.pull(i)
@@ -235,8 +231,8 @@ class Worker(Engine):
             self.mailbox.send(rank, Message(Header(Kind.DONE)))
 
     def compute(self, corpus: Corpus) -> None:
-        """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of one's own
-        (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1); what is pushed is their sum."""
+        """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of its own
+        (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1). Their sum is pushed."""
         options, first = self.plan.options, self.steps
         steps = min(options.local_steps, options.steps - first)
         slow = math.prod(factor for rank, factor in options.slow if rank == self.mailbox.rank)
@@ -256,7 +252,7 @@ class Worker(Engine):
         if not self.plan.aggregate:  # nobody else will see this gradient: the mean over the own rows, clipped here
             norm = math.sqrt(squared_norm(self.accrued)) / self.share
             self.push_scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
-        self.first, self.clock = first - self.plan.first_step, self.clock + 1
+        self.first = first - self.plan.first_step
 
     def step(self) -> None:
         """After each backward: gradients wait in self.grads."""
@@ -278,8 +274,8 @@ class Worker(Engine):
             self.accrued[each.keys] = 0
             if self.plan.options.keys != "none":
                 keys = np.arange(each.lo, each.hi)
-        header = Header(Kind.PUSH, each.shard, range=i, clock=self.clock - 1, first=self.first, number=self.share)
-        self.ask(header._replace(more=1, values=gradient.size), keys, gradient)
+        header = Header(Kind.PUSH, each.shard, range=i, more=1, values=gradient.size, first=self.first)
+        self.ask(header._replace(number=self.share), keys, gradient)
 
     def pull(self, i: int) -> None:
         """Ask for the weights of a range."""
@@ -290,18 +286,18 @@ class Worker(Engine):
     def ask(self, header: Header, keys: Array | None = None, values: Array | None = None, again: bool = False) -> None:
         """Send a message to whoever serves its shard now."""
         dest = self.plan.chain(header.shard, self.mailbox.closed)[0]
-        if not again:
-            clock = header.clock if header.kind == Kind.PUSH else self.clock
-            header = header._replace(worker=self.number, clock=clock, stamp=self.now)
-            self.sent[header.shard].append(Message(header, keys, values))
-            if header.kind == Kind.PULL:
-                self.pulling.add((header.shard, header.range))
+        listed = keys
         if keys is not None:
             count, keys = self.key_lists.shortened(keys, dest)
             header = header._replace(keys=count)
-        nbytes = sum(array.nbytes for array in (keys, values) if array is not None) * (dest != self.mailbox.rank)
-        message = Message(header._replace(time=self.out.send(self.now, nbytes)), keys, values)
-        self.mailbox.send(dest, message, again)
+        if not again:
+            nbytes = sum(array.nbytes for array in (keys, values) if array is not None)
+            left = self.out.send(self.now, nbytes * (dest != self.mailbox.rank))
+            header = header._replace(worker=self.number, clock=self.clock, stamp=self.now, time=left)
+            self.sent[header.shard].append(Message(header, listed, values))
+            if header.kind == Kind.PULL:
+                self.pulling.add((header.shard, header.range))
+        self.mailbox.send(dest, Message(header, keys, values), again)
 
     def receive(self, message: Message) -> None:
         """Weights have come: are they fresh enough?"""
@@ -319,7 +315,7 @@ class Worker(Engine):
         self.weights[self.plan.ranges[header.range].keys] = message.values
 
     def wait(self, serve: Callable[[Callable[[], bool]], None]) -> None:
-        """Until all pulls are answered; then account for the time that it took: held back by servers, or on the wire."""
+        """Until all pulls are answered; then account for the simulated time: held back by servers, or on the wire."""
         serve(lambda: not self.pulling)
         asked, answers = self.now, [message for _, message in sorted(self.answers.items())]
         for message in answers:
@@ -343,68 +339,27 @@ class Worker(Engine):
                 self.ask(Header(Kind.PULL, shard))  # it had heard that this worker has finished; its successor has not
 
 
-# ---- a rank ----------------------------------------------------------------------------------------------------------
-
-
-class Node:
-    """What is on one rank: a worker, or a server and copies of others, or both."""
-
-    def __init__(self, comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> None:
-        self.mailbox, self.plan, self.done = Mailbox(comm, job.settings.precision.stored), plan, 0
-        self.servers = {
-            shard: Server(shard, plan, job.settings, start, self.mailbox)
-            for shard in range(len(plan.servers))
-            if comm.rank in plan.chain(shard, set())
-        }
-        self.worker = Worker(job.units, job.settings, plan, self.mailbox) if comm.rank in plan.workers else None
-
-    def serve(self, until: Callable[[], bool]) -> None:
-        """Handle messages as they come."""
-        while not until():
-            message = self.mailbox.next()
-            if message is None:
-                time.sleep(NAP)
-            elif message.header.kind == Kind.DONE:
-                self.done += 1
-            elif message.header.kind == Kind.CLOSED:
-                self.peer_stopped(message.header.worker)
-            elif message.header.kind == Kind.VALUES:
-                assert self.worker
-                self.worker.receive(message)
-            elif message.header.shard in self.servers:  # a server that has stopped ignores it
-                try:
-                    self.servers[message.header.shard].handle(message)
-                except Stopped:
-                    self.stop()
-
-    def stop(self) -> None:
-        """The server on this rank is gone, with its copies of others. Its host closes the connections."""
-        self.servers = {}
-        for rank in range(self.mailbox.comm.size):
-            self.mailbox.send(rank, Message(Header(Kind.CLOSED, worker=self.mailbox.rank)))
-
-    def peer_stopped(self, rank: int) -> None:
-        shards = range(len(self.plan.servers))
-        moved = [shard for shard in shards if self.plan.chain(shard, self.mailbox.closed)[0] == rank]
-        self.mailbox.closed.add(rank)
-        for server in list(self.servers.values()):
-            server.peer_stopped(moved)
-        if self.worker:
-            self.worker.peer_stopped(moved)
+# ---- the run ---------------------------------------------------------------------------------------------------------
 
 
 def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> report.Outcome | None:
     """A training from its start to its end; on rank 0, all that there is to know of it."""
     comm = comm.split(0, comm.rank)  # messages of another training cannot come here
     comm.ledger.reset()
-    node = Node(comm, job, plan, start)
+    mailbox = Mailbox(comm, job.settings.precision.stored)
+    held = [shard for shard in range(len(plan.servers)) if comm.rank in plan.chain(shard, set())]
+    servers = {shard: Server(shard, plan, job.settings, start, mailbox) for shard in held}
+    worker = Worker(job.units, job.settings, plan, mailbox) if comm.rank in plan.workers else None
+    node = Node(plan, mailbox, servers, worker)
     progress = Progress(plan.options.steps, shown=comm.rank == 0 and plan.options.json != "-")
-    if node.worker:
-        node.worker.train(job.corpus, node.serve, progress)
-    node.serve(lambda: node.done == len(plan.workers))
+    if worker:
+        worker.train(job.corpus, node.serve, progress)
+    node.serve(lambda: node.done == len(plan.workers))  # others may still need this rank's server
+    mailbox.closed = {rank for rank, stopped in enumerate(comm.all_gather_object(node.stopped)) if stopped}
     progress.close()
-    held = [report.Held.of(server) for server in node.servers.values()]
-    everyone = comm.gather_object(report.RankResult(node.worker.log if node.worker else None, comm.ledger.sent, held))
+    comm.flush()
+    found = [] if node.stopped else [report.Held.of(server) for server in servers.values()]
+    everyone = comm.gather_object(report.RankResult(worker.log if worker else None, comm.ledger.sent, found))
     return report.Outcome(plan, everyone) if everyone else None
 
 

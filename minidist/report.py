@@ -246,6 +246,13 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
     _print_failures(claims)
 
 
+def print_verdict(claims: Sequence[Claim]) -> None:
+    """Where there are too many claims for a table: those that do not hold."""
+    failed = sum(not claim.holds for claim in claims)
+    print(f"{len(claims) - failed} of {len(claims)} claims on bytes, clocks and reads hold")
+    _print_failures(claims)
+
+
 def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     """One row for each collective, from its four claims: steps, sent by each rank, by the busiest, in all."""
     print(f"S = {_number(size)} float32 elements, {_number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
@@ -267,7 +274,8 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
 
 def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of texts: one column to the left, the others to the right."""
-    table = _table(title, (left,), right)
+    print(f"\n{title}")
+    table = _table("", (left,), right)
     for row in rows:
         table.add_row(*row)
     _print(table)

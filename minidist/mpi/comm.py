@@ -165,6 +165,11 @@ class Comm:
         self._posted = [request for request in self._posted if not request.Test()]
         self._posted.append(self._mpi.Isend(buffer, dest, tag))
 
+    def flush(self) -> None:
+        """Return when all that was posted has been taken, or is where it needs this process no more."""
+        MPI.Request.Waitall(self._posted)
+        self._posted = []
+
     # ---- phases and groups ------------------------------------------------------------------------------------------
 
     @contextmanager

@@ -173,3 +173,13 @@ class KeyLists:
         signature = int.from_bytes(blake2b(message.keys.tobytes(), digest_size=8).digest(), "big", signed=True)
         self.seen[signature] = message.keys
         return message.keys
+
+    def dense(self, message: Message, lo: int, hi: int, dtype: type[np.floating]) -> Array:
+        """The values of keys lo to hi-1; of keys that the message does not list, 0."""
+        keys, values = self.listed(message), message.values
+        if keys is None and values is not None:
+            return values
+        whole = np.zeros(hi - lo, dtype)
+        if keys is not None and values is not None:
+            whole[keys - lo] = values
+        return whole

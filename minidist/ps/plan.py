@@ -154,6 +154,8 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
         raise UsageError("--stop: without --replicas there is nobody to take over")
     if options.stop and options.staleness_sweep:
         raise UsageError("--stop and --staleness-sweep do not go together")
+    if options.stop and options.keys == "cached":
+        raise UsageError("--stop and --keys cached do not go together: the next server has not seen the keys")
     if options.filter and options.keys == "cached":
         raise UsageError("--filter and --keys cached: the keys that pass a filter are never twice the same")
 

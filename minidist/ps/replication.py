@@ -19,7 +19,7 @@ from minidist.engine import Settings
 from minidist.nn.tensor import Array
 from minidist.ps.messages import Header, Kind, Mailbox, Message
 from minidist.ps.plan import Plan
-from minidist.ps.simulated_time import Link
+from minidist.ps.simulated_time import BANDWIDTH, LATENCY
 from minidist.ps.vector_clock import RangeClocks
 
 
@@ -38,7 +38,7 @@ class Replica:
         lo, hi = min(each.lo for each in self.ranges.values()), max(each.hi for each in self.ranges.values())
         self.clocks = RangeClocks(lo, hi, len(plan.workers))
         self.copying: Message | None = None  # the update that is on its way down the chain
-        self.now, self.into, self.out = 0.0, Link(), Link()  # simulated time, and the cable in both directions
+        self.now = 0.0  # simulated time
         self.events = 0
 
     # ---- weights ----------------------------------------------------------------------------------------------------
@@ -90,13 +90,15 @@ class Replica:
         """Update, and have every copy do the same. In bsp one gradient is copied where N were pushed (replication after
         aggregation)."""
         self.apply(header, gradient)
-        self.copying = Message(header, values=gradient)
+        if copies := self.plan.options.replicas:
+            self.now += copies * (LATENCY + gradient.nbytes / BANDWIDTH) + LATENCY  # hop by hop, and the word back
+        self.copying = Message(header._replace(time=self.now), values=gradient)
         self.pass_on(self.copying)
         self.event()
 
     def copy(self, message: Message) -> None:
         """On a copy: make the update that the server has made."""
-        self.now = max(self.now, self.into.receive(message.header.time, message.nbytes))
+        self.now = message.header.time
         if message.values is not None and not self.has(message.header):
             self.apply(message.header, message.values)
         self.pass_on(message)
@@ -106,10 +108,9 @@ class Replica:
         header, values, chain = message.header, message.values, self.chain
         place = chain.index(self.mailbox.rank)
         if place + 1 < len(chain) and values is not None:
-            left = self.out.send(self.now, values.nbytes)
-            self.mailbox.send(chain[place + 1], Message(header._replace(time=left), values=values))
+            self.mailbox.send(chain[place + 1], Message(header, values=values))
         elif place > 0:
-            self.mailbox.send(chain[0], Message(header._replace(kind=Kind.COPIED, values=0, time=self.now)))
+            self.mailbox.send(chain[0], Message(header._replace(kind=Kind.COPIED, values=0)))
         else:
             self.copied()
 

@@ -16,7 +16,16 @@ from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import moved, segments
 from minidist.ps.plan import Plan
 from minidist.ps.replication import Replica
-from minidist.report import Claim, Run, on_each_rank, print_claims, print_summary, print_table, write_json
+from minidist.report import (
+    Claim,
+    Run,
+    on_each_rank,
+    print_claims,
+    print_summary,
+    print_table,
+    print_verdict,
+    write_json,
+)
 from minidist.sample import generate
 
 WINDOW = 10  # losses are printed as the mean of so many steps
@@ -253,6 +262,7 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     if options.json != "-":
         if options.staleness_sweep:
             print_sweep(outcomes, runs)
+            print_verdict([claim for made in checked for claim in made])
         else:
             print_summary(runs[0])
             print_one(outcomes[0], checked[0])
@@ -350,7 +360,9 @@ def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
         losses = [f"{float(np.mean(run.loss[-WINDOW:])):.3f}", f"{run.validation_loss:.3f}"]
         rows.append([outcome.plan.name, *shares, f"{outcome.seconds:.2f}", *losses])
     headings = ("computing", "wire", "idle", "seconds", "loss", "validation")
-    print_table("Of the workers' simulated time (Li et al., figure 13: idle 50% at 0, 1.7% at 16)", "", headings, rows)
+    print_table(
+        "Where the workers' simulated time goes (Li et al., figure 13: idle 50% at 0, 1.7% at 16)", "", headings, rows
+    )
     shown = [outcome for outcome in outcomes if outcome.plan.name in ("bsp", "ssp 4", "async")]
     names = [outcome.plan.name for outcome in shown]
     steps = len(runs[0].loss)
