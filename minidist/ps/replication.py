@@ -37,7 +37,8 @@ class Replica:
         self.state = {i: [whole[each.keys].copy() for whole in start] for i, each in self.ranges.items()}
         lo, hi = min(each.lo for each in self.ranges.values()), max(each.hi for each in self.ranges.values())
         self.clocks = RangeClocks(lo, hi, len(plan.workers))
-        self.copying: Message | None = None  # the update that is on its way down the chain
+        self.copying: Message | None = None  # on the server: the update that is on its way down the chain
+        self.passed: Message | None = None  # on a copy: the last update that was passed on
         self.now = 0.0  # simulated time
         self.events = 0
 
@@ -101,6 +102,7 @@ class Replica:
         self.now = message.header.time
         if message.values is not None and not self.has(message.header):
             self.apply(message.header, message.values)
+        self.passed = message
         self.pass_on(message)
 
     def pass_on(self, message: Message) -> None:
@@ -113,6 +115,13 @@ class Replica:
             self.mailbox.send(chain[0], Message(header._replace(kind=Kind.COPIED, values=0)))
         else:
             self.copied()
+
+    def mend(self) -> None:
+        """A rank of the chain may be gone, and with it an update that was on its way, or the word that it has arrived:
+        pass it on again, to who is next now. What was made already is not made twice, and no word is missed twice."""
+        message = self.copying if self.serves else self.passed
+        if message:
+            self.pass_on(message)
 
     def copied(self) -> None:
         """The update is on every copy."""

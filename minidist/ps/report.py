@@ -168,40 +168,36 @@ def claims(outcome: Outcome) -> list[Claim]:
     n, s, times = len(plan.workers), plan.size, plan.iterations
     value = 8 if options.precision == "fp64" else 4
     made: list[Claim] = []
-    pushed = [outcome.sent("push values", rank) / times for rank in plan.workers]
-    pulled = [outcome.received("pull values", rank) / times for rank in plan.workers]
-    both = [a + b for a, b in zip(pushed, pulled, strict=True)]
+    pushed = [outcome.sent("push values", rank) for rank in plan.workers]  # in the whole run
+    pulled = [outcome.received("pull values", rank) for rank in plan.workers]
     if options.filter:
-        entries = [log.significant * (8 + value) for log in outcome.logs]
-        counted = [outcome.sent("push values", rank) + outcome.sent("push keys", rank) for rank in plan.workers]
-        made.append(
-            on_each_rank("PS §3.6", "pushed by a worker in the run", f"{8 + value}·sent", entries, counted, "bytes")
-        )
-    elif options.colocated:
-        sent = [(outcome.sent("push values", r) + outcome.sent("pull values", r)) / times for r in plan.workers]
-        ring = [value * elements for elements in papers.ring_all_reduce(s, n).sent]
-        promised = value * papers.server_colocated(s, n)
-        made.append(on_each_rank("PS, co-located", "sent by a rank", "2(N-1)/N·S", promised, sent, "bytes"))
-        made.append(on_each_rank("Horovod §3", "as much as in a ring", "2(N-1)/N·S", ring, sent, "bytes"))
-    else:
-        made.append(
-            on_each_rank(
-                "PS §2.1", "pushed and pulled by a worker", "2S", value * papers.server_worker(s), both, "bytes"
-            )
-        )
-        made += load_claims(outcome, value) if not options.stop else []
-    if options.keys != "none" and not options.colocated and not options.stop:
+        with_keys = [sent + outcome.sent("push keys", rank) for sent, rank in zip(pushed, plan.workers, strict=True)]
+        promised = [(8 + value) * log.significant for log in outcome.logs]
+        claim, formula = "pushed by a worker in the run", f"{8 + value}·passed"
+        made.append(on_each_rank("PS §3.6", claim, formula, promised, with_keys, "bytes"))
+    elif not options.colocated:
+        both = [(a + b) / times for a, b in zip(pushed, pulled, strict=True)]
+        dense = value * papers.server_worker(s)
+        made.append(on_each_rank("PS §2.1", "pushed and pulled by a worker", "2S", dense, both, "bytes"))
+        made += load_claims(outcome, value) if not options.stop else []  # the load moves to the copy
+    elif not options.stop:
+        sent = [(a + outcome.sent("pull values", rank)) / times for rank, a in enumerate(pushed)]
+        colocated, ring = papers.server_colocated(s, n), papers.ring_all_reduce(s, n).sent
+        made += [
+            on_each_rank("PS, co-located", "sent by a rank", "2(N-1)/N·S", value * colocated, sent, "bytes"),
+            on_each_rank("Horovod §3", "as in a ring", "2(N-1)/N·S", [value * n for n in ring], sent, "bytes"),
+        ]
+    if options.keys != "none" and not (options.colocated or options.filter or options.stop):
+        keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
         cached = options.keys == "cached"
-        promised = papers.server_keys(s, len(plan.ranges), times, cached)
-        if not options.filter:
-            sent = [outcome.sent("push keys", r) + outcome.sent("pull keys", r) for r in plan.workers]
-            formula = "8S + 8(2T-1)·lists" if cached else "2T·8S"
-            made.append(on_each_rank("PS §4.2", "keys from a worker in the run", formula, promised, sent, "bytes"))
+        formula = "8S + 8(2T-1)·lists" if cached else "2T·8S"
+        listed = papers.server_keys(s, len(plan.ranges), times, cached)
+        made.append(on_each_rank("PS §4.2", "keys from a worker in the run", formula, listed, keys, "bytes"))
     if options.replicas and not options.stop:
         copied = sum(outcome.sent("replicate values", rank) for rank in plan.servers) / times
-        promised = value * papers.server_copies(s, n, options.replicas, plan.aggregate)
+        copies = value * papers.server_copies(s, n, options.replicas, plan.aggregate)
         how, formula = ("after aggregation", "r·S") if plan.aggregate else ("push by push", "r·N·S")
-        made.append(Claim("PS §4.4", f"copied by all servers, {how}", formula, promised, copied, "bytes"))
+        made.append(Claim("PS §4.4", f"copied by all servers, {how}", formula, copies, copied, "bytes"))
     return made + state_claims(outcome)
 
 
