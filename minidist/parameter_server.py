@@ -32,21 +32,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import ring, train
+from minidist import train
 from minidist.data import Corpus
-from minidist.engine import Engine, Settings
+from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
-from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
-from minidist.nn.optim import SGD, clipping_factor, squared_norm
+from minidist.nn.memory import keep_freed_memory
+from minidist.nn.optim import clipping_factor, squared_norm
 from minidist.nn.tensor import Array
 from minidist.ps import report
+from minidist.ps.gradients import Gradients
 from minidist.ps.messages import Header, Inbox, KeyLists, Kind, Mailbox, Message
 from minidist.ps.node import Node
 from minidist.ps.plan import Plan, add_options, consistent, prepare
 from minidist.ps.replication import Replica
-from minidist.ps.simulated_time import LATENCY, Link, step_seconds
+from minidist.ps.simulated_time import LATENCY, Link
 from minidist.report import Progress
 
 
@@ -176,34 +177,18 @@ class Server(Replica):
 # ---- the worker ------------------------------------------------------------------------------------------------------
 
 
-class Worker(Engine):
-    """Forward and backward on a share of the batch, with weights that are pulled and gradients that are pushed."""
+class Worker(Gradients):
+    """It pulls weights, has its engine compute a gradient (gradients.py), and pushes that."""
 
     def __init__(self, units: list[Unit], settings: Settings, plan: Plan, mailbox: Mailbox) -> None:
-        self.plan, self.mailbox, self.number = plan, mailbox, plan.workers.index(mailbox.rank)
-        self.shards = len(plan.servers)  # units are padded to a multiple of this
-        self.weights, self.grads, self.accrued = np.zeros((3, plan.size), settings.precision.stored)
-        self.placed = 0  # keys that have a unit
-        super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
-        self.steps, self.clock = plan.first_step, 0
-        self.share = self.push_scale = 1.0
+        super().__init__(units, settings, plan, number=plan.workers.index(mailbox.rank))
+        self.mailbox, self.clock = mailbox, 0
         self.last = {plan.of(shard)[-1] for shard in range(self.shards)}  # the last range of each shard
         self.pulling: set[tuple[int, int]] = set()  # (shard, range) of pulls that are not answered
         self.answers: dict[tuple[int, int], Message] = {}
         self.sent: dict[int, list[Message]] = {shard: [] for shard in range(self.shards)}  # for a server that stops
         self.key_lists = KeyLists(plan.options.keys == "cached")
-        self.now, self.into, self.out = 0.0, Link(), Link()
-        self.log = report.WorkerLog()
-
-    def allocate(self, flat: Flat, start: Array) -> None:
-        """A unit's place among the S weights and gradients. The weights themselves come with the first pull."""
-        keys = slice(self.placed, self.placed + flat.padded)
-        flat.param, flat.grad, self.placed = self.weights[keys], self.grads[keys], keys.stop
-
-    def rows(self, n: int) -> range:
-        part = ring.chunk(n, len(self.plan.workers), self.number)
-        self.share = (part.stop - part.start) / n
-        return range(part.start, part.stop)
+        self.into, self.out = Link(), Link()
 
     def train(self, corpus: Corpus, serve: Callable[[Callable[[], bool]], None], progress: Progress) -> None:
         """All iterations of this worker. serve: handle messages until something is so."""
@@ -229,41 +214,12 @@ class Worker(Engine):
         for rank in range(self.mailbox.comm.size):
             self.mailbox.send(rank, Message(Header(Kind.DONE)))
 
-    def compute(self, corpus: Corpus) -> None:
-        """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of its own
-        (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1). Their sum is pushed."""
-        options, first = self.plan.options, self.steps
-        steps = min(options.local_steps, options.steps - first)
-        slow = math.prod(factor for rank, factor in options.slow if rank == self.mailbox.rank)
-        for step in range(first, first + steps):
-            self.log.losses.append(train.train_step(self, corpus, options))
-            tokens = round(self.share * options.batch) * options.context
-            seconds = step_seconds(self.placed, tokens, options.jitter, slow, (options.seed, self.number, step))
-            self.now += seconds
-            self.log.computing += seconds
-            self.log.ended.append(self.now)
-            self.accrued += self.grads
-            if step + 1 < first + steps:
-                lr = self.settings.learning_rate(self.plan.first_update + step - self.plan.first_step)
-                self.weights -= lr / self.share * self.grads
-            self.grads.fill(0)
-        self.push_scale = 1.0
-        if not self.plan.aggregate:  # nobody else will see this gradient: the mean over the own rows, clipped here
-            norm = math.sqrt(squared_norm(self.accrued)) / self.share
-            self.push_scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
-        self.first = first - self.plan.first_step
-
-    def step(self) -> None:
-        """After each backward: gradients wait in self.grads."""
-        self.micro_batch = (self.micro_batch + 1) % self.settings.accumulate
-        self.steps += self.micro_batch == 0
-
     # ---- push and pull: asynchronous --------------------------------------------------------------------------------
 
     def push(self, i: int) -> None:
         """Send the gradient of a range."""
         each, keys = self.plan.ranges[i], None
-        gradient = self.accrued[each.keys] * self.push_scale
+        gradient = self.accrued[each.keys] * self.scale
         if self.plan.options.filter:  # the significantly-modified filter (section 3.6); what is not sent stays accrued
             significant = np.flatnonzero(np.abs(gradient) > self.plan.options.filter)
             gradient, keys = gradient[significant], each.lo + significant
@@ -363,6 +319,7 @@ def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> re
 
 
 def main(comm: Comm, prepared: tuple[train.Job, Plan]) -> int:
+    keep_freed_memory()
     job, plan = prepared
     whole = report.Whole(job, len(plan.servers))
     start = whole.read()

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from jobs.parameter_server import by_name, prepared
 from jobs.puppets import play
-
 from minidist import UsageError, train
 from minidist.engine import Engine
 from minidist.mpi.launch import launch

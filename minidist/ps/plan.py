@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from minidist import UsageError, ring, train
+from minidist import UsageError, train
 from minidist.nn.flat import Flat
 from minidist.options import Parser, at_least, within
 from minidist.ps.consistent_hash import Segment, segments
@@ -67,6 +67,11 @@ class Plan:
         k = len(self.servers)
         holders = [self.servers[(shard + i) % k] for i in range(self.options.replicas + 1)]
         return [rank for rank in holders if rank not in closed]
+
+
+def share(n: int, parts: int, i: int) -> range:
+    """The i-th of consecutive shares of 0 … n-1, as equal as can be."""
+    return range(n * i // parts, n * (i + 1) // parts)
 
 
 def cut(flats: Sequence[Flat], held: Sequence[Segment]) -> list[Range]:
@@ -166,7 +171,7 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
     if options.placement == "hash":
         held = segments(range(k), options.virtual, size)
     else:
-        held = [(part.start, part.stop, i) for i, part in enumerate(ring.chunk(size, k, i) for i in range(k))]
+        held = [(keys.start, keys.stop, i) for i, keys in enumerate(share(size, k, i) for i in range(k))]
     if len({shard for _, _, shard in held}) < k:
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
     plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options)

@@ -1,9 +1,8 @@
 """What a parameter server's run is held against, and how it is shown."""
 
 import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy as np
 
 from minidist import checkpoint, papers, train
 from minidist.engine import Engine
-from minidist.nn.layers import count_parameters
 from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import moved, segments
+from minidist.ps.gradients import WorkerLog
 from minidist.ps.plan import Plan
 from minidist.ps.replication import Replica
 from minidist.report import (
@@ -30,20 +29,6 @@ from minidist.sample import generate
 
 WINDOW = 10  # losses are printed as the mean of so many steps
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
-
-
-@dataclass
-class WorkerLog:
-    """What a worker did. Times are simulated, in seconds, except for the milliseconds."""
-
-    losses: list[float] = field(default_factory=list)  # of each step: this worker's part of the batch's loss
-    ended: list[float] = field(default_factory=list)  # when each step ended
-    computing: float = 0.0
-    wire: float = 0.0  # waiting for messages to get through
-    held: float = 0.0  # waiting for other workers
-    reads: list[tuple[int, int, int, int]] = field(default_factory=list)  # clocks: its own, oldest, newest, of itself
-    significant: int = 0  # gradient elements that passed the filter
-    milliseconds: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -252,7 +237,7 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     runs, checked = [], []
     for outcome in outcomes:
         whole.write(outcome)
-        runs.append(as_run(job, outcome, train.validate(whole, job.corpus, job.options)))
+        runs.append(as_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
         checked.append(claims(outcome) if outcome.losses else [])
     options = job.options
     if options.json != "-":
@@ -279,7 +264,7 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     return 0 if all(claim.holds for made in checked for claim in made) else 1
 
 
-def as_run(job: train.Job, outcome: Outcome, validation: float) -> Run:
+def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) -> Run:
     """As the other chapters report theirs. `sent` is of the whole run: workers are in different iterations."""
     sent: list[dict[str, dict[str, int]]] = []
     for rank in outcome.ranks:
@@ -289,29 +274,15 @@ def as_run(job: train.Job, outcome: Outcome, validation: float) -> Run:
             entry["bytes"] += nbytes
             entry["messages"] += messages
         sent.append(phases)
-    milliseconds = outcome.logs[0].milliseconds or [0.0]
     itemsize = np.dtype(job.settings.precision.stored).itemsize
     memory = []
     for rank in outcome.ranks:
         weights, optimizer = (sum(held.nbytes[i] for held in rank.held) for i in (0, 1))
         own = outcome.plan.size * itemsize if rank.log else 0
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
-    return Run(
-        chapter=job.chapter,
-        options=job.options,
-        ranks=len(outcome.ranks),
-        precision=job.settings.precision,
-        moments=job.settings.optimizer.moments,
-        parameters=count_parameters(job.units),
-        unit_sizes=[sum(each.hi - each.lo for each in outcome.plan.ranges)],
-        tied=len(job.units[-1].reads) > 1,
-        loss=outcome.losses,
-        validation_loss=validation,
-        unigram_entropy=job.corpus.unigram_entropy(),
-        step_ms={"median": statistics.median(milliseconds), "min": min(milliseconds)},
-        sent=sent,
-        memory=memory,
-    )
+    validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
+    history = train.History(outcome.losses, outcome.logs[0].milliseconds)
+    return train.summarise(job, whole, history, list(zip(validations, sent, memory, strict=True)))
 
 
 def simulated(outcome: Outcome) -> dict[str, Any]:
