@@ -2,7 +2,7 @@
 
     mpirun -n 4 python -m minidist.parameter_server --consistency bsp
     mpirun -n 4 python -m minidist.parameter_server --consistency ssp --staleness 4
-    mpirun -n 4 python -m minidist.parameter_server --staleness-sweep
+    mpirun -n 4 python -m minidist.parameter_server --staleness-sweep --batch 15
 
 Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
 Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013 (ssp).

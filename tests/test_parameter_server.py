@@ -56,6 +56,9 @@ LOOSE = variants(
     "--consistency=ssp --staleness=2 --servers=2 --filter=1e-3",
     "--consistency=ssp --staleness=1 --servers=2 --replicas=1",
 )
+PUSH_BY_PUSH = variants(
+    *(f"--consistency=ssp --staleness=0 --servers=2 --clip=0.3 --optimizer={o}" for o in ("sgd", "adamw"))
+)
 STOPS = variants(
     *(
         f"{mode} --servers=2 --replicas=1 --stop={rank}:{event}"
@@ -69,7 +72,7 @@ STOPS = variants(
 @cache
 def on_ranks(n: int, naps: bool = False) -> dict[str, Any]:
     """All cases for n ranks in one job."""
-    cases = BSP[n] + {2: ALONE, 4: LOOSE + STOPS}.get(n, [])
+    cases = LOOSE + STOPS[::2] if naps else BSP[n] + {2: ALONE, 4: LOOSE + STOPS + PUSH_BY_PUSH}.get(n, [])
     return launch("jobs.parameter_server:train_all", n, cases, naps, timeout=240).values[0]
 
 
@@ -166,12 +169,44 @@ def test_local_steps_between_pulls() -> None:
     assert_same(result(ALONE[1], 2), losses, weights_of(engine))
 
 
+@pytest.mark.parametrize("arguments", PUSH_BY_PUSH, ids=short)
+def test_each_push_is_an_update(arguments: list[str]) -> None:
+    """With bound 0, all read the weights of the last iteration, and their gradients, each clipped on its own, are then
+    applied one after the other, as they end in simulated time, with the learning rate times the share of the batch."""
+    found = result(arguments)
+    job, engine = alone([argument for argument in arguments if argument != "--clip=0.3"])
+    losses, updates = [], 0
+    for step in range(5):
+        x, y = job.corpus.batch(9, 8, key=(0, step))
+        pushes, total = [], 0.0
+        for worker, rows in enumerate((slice(0, 4), slice(4, 9))):
+            share = (rows.stop - rows.start) / 9
+            loss = engine.forward(x[rows], y[rows])
+            engine.backward(loss)
+            engine.micro_batch = 0
+            gradients = {flat: flat.grad.copy() for flat in engine.flats.values()}
+            norm = math.sqrt(sum(float(g @ g) for g in gradients.values()))
+            pushes.append((found["ended"][worker][step], share, min(1, 0.3 / norm), gradients))
+            total += share * loss.value
+            for flat in engine.flats.values():
+                flat.grad.fill(0)
+        for _, share, scale, gradients in sorted(pushes, key=lambda push: push[0]):
+            updates += 1
+            for flat, gradient in gradients.items():
+                job.settings.optimizer.update(
+                    flat.param, gradient, flat.moments, scale=scale, lr=share * job.settings.learning_rate(step),
+                    step=updates, decayed=flat.decayed,
+                )  # fmt: skip
+        losses.append(total)
+    assert_same(found, losses, weights_of(engine))
+
+
 # ---- the order of events is that of simulated time -------------------------------------------------------------------
 
 
 def test_the_same_run_in_whatever_order_messages_arrive() -> None:
     awake, sleepy = on_ranks(4), on_ranks(4, naps=True)
-    for arguments in awake:
+    for arguments in sleepy:
         for name in ("losses", "seconds", "idle", "reads"):
             assert awake[arguments][name] == sleepy[arguments][name], (arguments, name)
 

@@ -330,6 +330,12 @@ def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
     print_table(
         "Where the workers' simulated time goes (Li et al., figure 13: idle 50% at 0, 1.7% at 16)", "", headings, rows
     )
+    options, workers = outcomes[0].plan.options, len(outcomes[0].plan.workers)
+    if options.batch % workers:
+        print(
+            f"--batch {options.batch} gives the {workers} workers unequal shares: those with more rows are always behind,"
+        )
+        print("and in the long run every bound makes the others wait for them.")
     shown = [outcome for outcome in outcomes if outcome.plan.name in ("bsp", "ssp 4", "async")]
     names = [outcome.plan.name for outcome in shown]
     steps = len(runs[0].loss)

@@ -50,7 +50,7 @@ def found(whole: Whole, outcome: Outcome) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "idle": outcome.part("held"),
         "reads": [log.reads for log in outcome.logs],
-        "costs": [np.diff([0.0, *log.ended]).tolist() for log in outcome.logs],
+        "ended": [log.ended for log in outcome.logs],
         "significant": [log.significant for log in outcome.logs],
         "sent": [[(phase, peer, *counts) for (phase, peer), counts in rank.sent.items()] for rank in outcome.ranks],
         "ranges": [(each.lo, each.hi, each.shard) for each in outcome.plan.ranges],
