@@ -25,6 +25,11 @@ CHAPTERS = (
         "python -m minidist.train",
     ),
     Chapter(
+        "parameter_server",
+        "Li et al., OSDI 2014; Ho et al., NIPS 2013 (SSP)",
+        "mpirun -n 4 python -m minidist.parameter_server",
+    ),
+    Chapter(
         "ring",
         "Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005",
         "mpirun -n 4 python -m minidist.ring",
@@ -63,8 +68,8 @@ def contents() -> str:
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR")
     lines = []
     for name, paper, launch in CHAPTERS:
-        title = f"{name:15}"
-        lines += [(title if plain else f"\033[1m{title}\033[0m") + paper, " " * 15 + launch, ""]
+        title = f"{name:18}"
+        lines += [(title if plain else f"\033[1m{title}\033[0m") + paper, " " * 18 + launch, ""]
     return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor"])
 
 

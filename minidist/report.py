@@ -234,6 +234,23 @@ def terminal() -> str | None:
 
 def print_report(run: Run, claims: Sequence[Claim]) -> None:
     """Losses, the claims, and what the paper prints for its own models."""
+    print_summary(run)
+    if claims:
+        print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
+        print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
+        states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
+        p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
+        undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total
+        if states[0] < undivided:
+            times = f"{undivided / states[0]:.2f} times as much"
+            print(f"Undivided it would be {2 * p + k}Ψ = {_number(undivided)} on each rank: {times}.")
+        activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
+        print(f"Besides, on rank 0: activations {_number(activations)}, fp32 workspace {_number(workspace)}.\n")
+        print_zero_table()
+
+
+def print_summary(run: Run) -> None:
+    """The model and its losses."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     padding = f" (padded to {_number(run.padded)})" if run.padded > run.parameters else ""
     print(f"\n{run.options.model} with Ψ = {_number(run.parameters)} parameters{padding}", end=", ")
@@ -243,20 +260,6 @@ def print_report(run: Run, claims: Sequence[Claim]) -> None:
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
         print(f"of {run.step_ms['median']:.0f} ms (median)")
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
-    if claims:
-        print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
-        states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
-        p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
-        undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total
-        if states[0] < undivided:
-            factor = undivided / states[0]
-            print(
-                f"Undivided it would be {2 * p + k}Ψ = {_number(undivided)} on each rank: {factor:.2f} times as much."
-            )
-        activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
-        print(f"Besides, on rank 0: activations {_number(activations)}, fp32 workspace {_number(workspace)}.\n")
-        print_zero_table()
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
@@ -267,6 +270,13 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
         numbers = (_number(claim.expected), _number(claim.counted))
         table.add_row(claim.source, claim.claim, claim.formula, *numbers, _verdict(claim.holds))
     _print(table)
+    _print_failures(claims)
+
+
+def print_verdict(claims: Sequence[Claim]) -> None:
+    """Where there are too many claims for a table: those that do not hold."""
+    failed = sum(not claim.holds for claim in claims)
+    print(f"{len(claims) - failed} of {len(claims)} claims on bytes, clocks and reads hold")
     _print_failures(claims)
 
 
@@ -285,6 +295,15 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     _print(table)
     print("✓: the result is right, and what was counted is as promised. p: 2^⌊lg N⌋.")
     _print_failures(claims)
+
+
+def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of texts: one column to the left, the others to the right."""
+    print(f"\n{title}")
+    table = _table("", (left,), right)
+    for row in rows:
+        table.add_row(*row)
+    _print(table)
 
 
 def print_zero_table() -> None:

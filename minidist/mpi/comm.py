@@ -116,6 +116,7 @@ class Comm:
         self.ledger = ledger or Ledger()
         everyone = MPI.COMM_WORLD.Get_group()
         self.world_ranks: list[int] = mpi.Get_group().Translate_ranks(None, everyone)
+        self._posted: list[MPI.Request] = []
         # The tag holds (dtype code, element count); what does not fit saturates and is then only known as "or more".
         largest_tag = mpi.Get_attr(MPI.TAG_UB) or 32767  # what every MPI must offer
         self._count_limit = (largest_tag >> CODE_BITS) - 1
@@ -152,6 +153,24 @@ class Comm:
         """Start receiving into `out`, which holds the message once the request's wait() has returned."""
         buffer = self._incoming(out, source)
         return Request(self, "irecv", source, out, self._mpi.Irecv(buffer, source, MPI.ANY_TAG))
+
+    # ---- mail: for whoever does not know who speaks next -------------------------------------------------------------
+
+    def probe(self) -> int | None:
+        """The rank from which a message is waiting, or None. Never blocks."""
+        status = MPI.Status()
+        return status.Get_source() if self._mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status) else None
+
+    def post(self, array: np.ndarray, dest: int) -> None:
+        """Send a copy of `array` in the background. Never blocks, and `array` may be written again at once."""
+        buffer, tag = self._outgoing(array.copy(), dest)  # the request keeps the copy
+        self._posted = [request for request in self._posted if not request.Test()]
+        self._posted.append(self._mpi.Isend(buffer, dest, tag))
+
+    def flush(self) -> None:
+        """Return when all that was posted has been taken, or is where it needs this process no more."""
+        MPI.Request.Waitall(self._posted)
+        self._posted = []
 
     # ---- phases and groups ------------------------------------------------------------------------------------------
 

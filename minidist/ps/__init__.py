@@ -1,0 +1,1 @@
+"""Parts of the parameter server that are not its algorithm; that is in minidist/parameter_server.py."""

@@ -1,0 +1,69 @@
+"""The loop of a rank: it hands each message to whom it concerns, the worker or one of the servers on this rank."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from minidist.ps.messages import Header, Kind, Mailbox, Message
+from minidist.ps.plan import Plan
+from minidist.ps.replication import Stopped
+
+NAP = 0.0002  # seconds of sleep when no message is there: another rank may need the core
+
+
+class ServerPart(Protocol):
+    def handle(self, message: Message) -> None: ...
+
+    def peer_stopped(self, moved: list[int]) -> None: ...
+
+
+class WorkerPart(Protocol):
+    def receive(self, message: Message) -> None: ...
+
+    def peer_stopped(self, moved: list[int]) -> None: ...
+
+
+class Node:
+    """What is on one rank: a worker, or a server and copies of others, or both."""
+
+    def __init__(
+        self, plan: Plan, mailbox: Mailbox, servers: Mapping[int, ServerPart], worker: WorkerPart | None
+    ) -> None:
+        self.plan, self.mailbox, self.servers, self.worker = plan, mailbox, servers, worker
+        self.done = 0  # workers that are
+        self.stopped = False  # the server on this rank
+
+    def serve(self, until: Callable[[], bool]) -> None:
+        """Handle messages as they come."""
+        while not until():
+            message = self.mailbox.next()
+            if message is None:
+                time.sleep(NAP)
+            elif message.header.kind == Kind.DONE:
+                self.done += 1
+            elif message.header.kind == Kind.CLOSED:
+                self.peer_stopped(message.header.worker)
+            elif message.header.kind == Kind.VALUES:
+                assert self.worker
+                self.worker.receive(message)
+            elif message.header.shard in self.servers:  # a server that has stopped ignores it
+                try:
+                    self.servers[message.header.shard].handle(message)
+                except Stopped:
+                    self.stop()
+
+    def stop(self) -> None:
+        """The server on this rank is gone, with its copies of others. Its host closes the connections."""
+        self.stopped, self.servers = True, {}
+        for rank in range(self.mailbox.comm.size):
+            self.mailbox.send(rank, Message(Header(Kind.CLOSED, worker=self.mailbox.rank)))
+
+    def peer_stopped(self, rank: int) -> None:
+        """The server on `rank` has stopped."""
+        shards = range(len(self.plan.servers))
+        moved = [shard for shard in shards if self.plan.chain(shard, self.mailbox.closed)[0] == rank]
+        self.mailbox.closed.add(rank)
+        for server in self.servers.values():
+            server.peer_stopped(moved)
+        if self.worker:
+            self.worker.peer_stopped(moved)

@@ -1,0 +1,46 @@
+"""Simulated time for ranks that do not wait for one another: how long a step takes, and how long a message.
+
+Two cores cannot show who would wait for whom on a cluster, and wall time differs from run to run. So ranks carry a
+simulated time: a step costs what its arithmetic would cost at a fixed speed, times the worker's luck; a message leaves
+when the sender's link is free, and has arrived when its last byte is through the receiver's link.
+
+Luck is a deck of cards: in every 8 steps each worker meets the same eight factors, in an order of its own. So at any
+moment some are fast and some are slow, as on a shared cluster, but in the long run all are equally fast. A worker that
+is always slower than the others is another matter (--slow): sooner or later every bound makes them wait for it.
+"""
+
+import numpy as np
+
+SPEED = 20e9  # floating-point operations a second and worker
+BANDWIDTH = 1.25e9  # bytes a second in each direction: 10 Gbit/s Ethernet, as in Li et al., OSDI 2014, section 5.1
+LATENCY = 50e-6  # seconds from one rank to another
+DECK = -np.log(1 - (np.arange(8) + 0.5) / 8)  # quantiles of an exponential distribution: mostly quick, seldom slow
+DECK /= DECK.mean()
+
+
+def step_seconds(parameters: int, tokens: int, jitter: float, slow: float, key: tuple[int, int, int]) -> float:
+    """What forward and backward of `tokens` tokens cost: 6 operations a parameter and token (2 forward, 4 backward).
+
+    jitter: how much of it is luck, from 0 (none) to 1 (all). key: (seed, worker, step).
+    """
+    seed, worker, step = key
+    deal, card = divmod(step, len(DECK))
+    luck = DECK[np.random.default_rng((seed, worker, deal)).permutation(len(DECK))[card]]
+    return slow * (1 - jitter + jitter * float(luck)) * 6 * parameters * tokens / SPEED
+
+
+class Link:
+    """One direction of a rank's cable: one message after the other."""
+
+    def __init__(self) -> None:
+        self.free = 0.0  # when the last byte so far is through
+
+    def send(self, ready: float, nbytes: int) -> float:
+        """When the last byte of a message, ready to go at `ready`, has left."""
+        self.free = max(self.free, ready) + nbytes / BANDWIDTH
+        return self.free
+
+    def receive(self, left: float, nbytes: int) -> float:
+        """When the last byte of a message is here that left its sender's link at `left`."""
+        self.free = max(self.free + nbytes / BANDWIDTH, left + LATENCY)
+        return self.free

@@ -1,0 +1,49 @@
+"""Vector clocks for ranges of keys: what has reached which keys, from whom (Li et al., OSDI 2014, section 4.1).
+
+A clock for every key and worker would be n keys times m workers. But workers push ranges, and all keys of a range have
+the same clock, so one vector of m numbers is kept for each range. When a range is pushed whose borders are new, the
+ranges that they cut are split. A push into the middle of a range cuts it twice: into 3 pieces, never more. After pushes
+of k different ranges there are at most 2k + 1 ranges, so O(m·k) numbers, however many keys there are.
+"""
+
+from bisect import bisect_right
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class RangeClocks:
+    """For each key from `lo` to `hi`, how many updates of each of `workers` workers it has received."""
+
+    def __init__(self, lo: int, hi: int, workers: int) -> None:
+        self.borders = [lo, hi]  # range i: borders[i] to borders[i+1]
+        self.vectors = [np.zeros(workers, np.int64)]
+        self.most_pieces = 1  # into which a single set has split one range
+
+    def set(self, lo: int, hi: int, worker: int, clock: int) -> None:
+        """Keys lo to hi, which is past lo, have received `clock` updates from `worker`."""
+        left, right = self._cut(lo), self._cut(hi)
+        both_in_one = left is not None and right == lo
+        self.most_pieces = max(self.most_pieces, 1 + (left is not None or right is not None) + both_in_one)
+        for i in range(self.borders.index(lo), self.borders.index(hi)):
+            self.vectors[i][worker] = clock
+
+    def read(self, lo: int, hi: int) -> Array:
+        """For each worker, how many of its updates every key from lo to hi has received."""
+        first, last = bisect_right(self.borders, lo) - 1, bisect_right(self.borders, hi - 1)
+        return np.min(self.vectors[first:last], axis=0)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are kept."""
+        return sum(vector.size for vector in self.vectors)
+
+    def _cut(self, key: int) -> int | None:
+        """Make `key` a border; the old left border of the range that this splits, or None if it was one already."""
+        i = bisect_right(self.borders, key) - 1
+        if self.borders[i] == key:
+            return None
+        self.borders.insert(i + 1, key)
+        self.vectors.insert(i + 1, self.vectors[i].copy())
+        return self.borders[i]

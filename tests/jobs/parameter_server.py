@@ -1,0 +1,91 @@
+"""What tests/test_parameter_server.py runs on ranks: small trainings with a parameter server, and the mail."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minidist import parameter_server, train
+from minidist.nn.flat import Flat
+from minidist.ps.plan import add_options, consistent, prepare
+from minidist.ps.report import Outcome, Whole, claims
+
+
+def prepared(arguments: list[str], ranks: int) -> Any:
+    made = train.parser(parameter_server.__doc__ or "", "parameter_server")
+    add_options(made)
+    return prepare(made, arguments, ranks)
+
+
+def train_all(comm: Any, cases: list[list[str]], naps: bool = False) -> dict[str, Any]:
+    """Train with each command line; what came of it by the command line. naps: ranks fall asleep now and then, so that
+    messages arrive in another order."""
+    results = {}
+    if naps:
+        compute, rng = parameter_server.Worker.compute, np.random.default_rng(comm.rank)
+
+        def sleepy(self: Any, corpus: Any) -> None:
+            time.sleep(0.02 * rng.random())
+            compute(self, corpus)
+
+        parameter_server.Worker.compute = sleepy  # type: ignore[method-assign]
+    for arguments in cases:
+        job, plan = prepared(arguments, comm.size)
+        whole = Whole(job, len(plan.servers))
+        plan = consistent(plan, job.options.consistency, job.options.staleness)
+        outcome = parameter_server.train_once(comm, job, plan, whole.read())
+        if outcome:
+            results[" ".join(arguments)] = found(whole, outcome)
+    return results
+
+
+def found(whole: Whole, outcome: Outcome) -> dict[str, Any]:
+    whole.write(outcome)
+    return {
+        "size": outcome.plan.size,
+        "losses": outcome.losses,
+        "weights": by_name(list(whole.flats.values())),
+        "seconds": outcome.seconds,
+        "idle": outcome.part("held"),
+        "reads": [log.reads for log in outcome.logs],
+        "ended": [log.ended for log in outcome.logs],
+        "significant": [log.significant for log in outcome.logs],
+        "sent": [[(phase, peer, *counts) for (phase, peer), counts in rank.sent.items()] for rank in outcome.ranks],
+        "ranges": [(each.lo, each.hi, each.shard) for each in outcome.plan.ranges],
+        "claims": [(claim.claim, claim.expected, claim.counted) for claim in claims(outcome)],
+    }
+
+
+def by_name(flats: list[Flat]) -> dict[str, np.ndarray]:
+    return {parameter.name: view.astype(np.float64) for flat in flats for parameter, view in flat.views(flat.master)}
+
+
+def chapter(comm: Any, arguments: list[str], path: str) -> Any:
+    """The whole chapter as the command line runs it: its exit status and its JSON report."""
+    status = parameter_server.main(comm, prepared([*arguments, "--json", path], comm.size))
+    return status, json.loads(Path(path).read_text()) if comm.rank == 0 else None
+
+
+def mail(comm: Any) -> list[Any]:
+    """Everyone posts a large array to everyone, before anybody receives; then takes what comes."""
+    assert comm.probe() is None
+    comm.barrier()
+    array = np.full(200_000, float(comm.rank))
+    with comm.phase("mail"):
+        for dest in range(comm.size):
+            if dest != comm.rank:
+                comm.post(array, dest)
+                array += 100  # it has been copied
+    got: dict[int, float] = {}
+    while len(got) < comm.size - 1:
+        source = comm.probe()
+        if source is None:
+            continue
+        out = np.empty(200_000)
+        comm.recv(out, source)
+        assert (out == out[0]).all()
+        got[source] = float(out[0])
+    comm.flush()
+    return [sorted(got.items()), comm.ledger.by_phase()["mail"]]
