@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Unit
+from minidist.nn.layers import Batch, Block, Unit
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
-from minidist.nn.tensor import Array, Tape, Tensor
+from minidist.nn.tensor import Array, Tape, Tensor, recomputed
 
 
 @dataclass
@@ -32,6 +32,7 @@ class Settings:
     learning_rate: Callable[[int], float] = lambda update: 1e-3  # of the update's number, from 0
     clip: float = 1.0  # the largest norm of all gradients together; 0: no clipping
     accumulate: int = 1  # micro-batches to an update
+    recompute: str = "none"  # what the backward computes again instead of keeping it: none, selective, full
     seed: int = 0
 
 
@@ -91,17 +92,24 @@ class Engine:
         rows = self.rows(len(x))
         here = slice(rows.start, rows.stop)
         key = (self.settings.seed, self.steps, self.micro_batch)
-        batch = Batch(x[here], y[here], first=rows.start, key=key)
+        selective = self.settings.recompute == "selective"
+        batch = Batch(x[here], y[here], first=rows.start, key=key, selective=selective)
         tapes = [Tape(np.float16 if self.precision.mixed else None) for _ in self.units]
         h = batch.tokens  # (B, T), then (B, T, C) from unit to unit, then the loss
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit float16 is found in step()
             for unit, tape in zip(self.units, tapes, strict=True):
                 self.before_forward(unit)
-                h = unit(tape.tensor(h), batch).data
+                h = self.run_unit(unit, tape.tensor(h), batch).data
                 self.observe(tapes)
                 self.after_forward(unit)
         weight = len(rows) / len(x) / self.settings.accumulate
         return Loss(float(h) * weight, weight, tapes)
+
+    def run_unit(self, unit: Unit, x: Tensor, batch: Batch) -> Tensor:
+        """A unit's forward. With full recomputation a block keeps its input alone, and runs again in the backward."""
+        if self.settings.recompute == "full" and isinstance(unit, Block):
+            return recomputed(lambda x: unit(x, batch), x)
+        return unit(x, batch)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """This rank's part of the mean loss over sequences x and their targets y, without dropout; keeps nothing."""
@@ -135,7 +143,7 @@ class Engine:
                 self.before_backward(unit)
                 assert dh is not None
                 dh = tape.backward(dh)
-                self.observe(loss.tapes)
+                self.observe(loss.tapes, tape.recomputed)
                 self.after_backward(unit)
 
     def before_backward(self, unit: Unit) -> None:
@@ -205,12 +213,12 @@ class Engine:
         """All of a unit (padded,), from the piece of it that each rank holds. Here: the piece is all."""
         return piece
 
-    def observe(self, tapes: Sequence[Tape] = ()) -> None:
-        """Note how much of what comes and goes is held at this moment."""
+    def observe(self, tapes: Sequence[Tape] = (), recomputed: int = 0) -> None:
+        """Note how much of what comes and goes is held at this moment, `recomputed` bytes of activations among it."""
         flats = self.flats.values()
         stored = [a for flat in flats for a in (flat.param, flat.gathered, flat.bucket)]
         now = {
-            "activations": sum(tape.nbytes for tape in tapes),
+            "activations": sum(tape.nbytes for tape in tapes) + recomputed,
             "transient": held(a for flat in flats for a in (flat.gathered, flat.bucket)),
             "workspace": held((a for flat in flats for a in (flat.values, flat.slopes)), besides=stored),
         }

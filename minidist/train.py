@@ -49,6 +49,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--dropout", type=within(0, 0.99), default=0.0, help="probability of zeroing an activation")
     add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
+    add("--recompute", choices=("none", "selective", "full"), default="none", help="activations: attention, or all")
     add(
         "--precision", choices=tuple(PRECISIONS), default="mixed", help="fp16 storage with fp32 master copy, or all one"
     )
@@ -111,6 +112,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
         learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
         clip=options.clip,
         accumulate=options.accumulate,
+        recompute=options.recompute,
         seed=options.seed,
     )
     return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings)

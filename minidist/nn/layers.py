@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from minidist.nn import ops
-from minidist.nn.tensor import Array, Parameter, Tensor
+from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,14 @@ class Batch:
     tokens, targets: integers (B, T); targets None means that logits are wanted instead of a loss.
     first: the number of the first of the B sequences within the global batch.
     key: makes dropout masks of different steps differ; None switches dropout off (evaluation).
+    selective: recompute the core of attention in the backward, instead of keeping what it makes.
     """
 
     tokens: Array
     targets: Array | None = None
     first: int = 0
     key: tuple[int, ...] | None = None
+    selective: bool = False
 
     def mask(self, name: str, p: float, shape: tuple[int, ...]) -> Array:
         """Boolean (B, *shape), each element false with probability p.
@@ -102,6 +104,27 @@ class Dropout:
         return ops.dropout(x, batch.mask(self.name, self.p, x.shape[1:]), self.p)
 
 
+class Attention:
+    """Causal attention over [Q | K | V], with dropout of its probabilities; see ops.attention for the shapes."""
+
+    def __init__(self, name: str, heads: int, kv_heads: int, p: float) -> None:
+        self.name, self.heads, self.kv_heads, self.p = name, heads, kv_heads, p
+
+    def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
+        """The core is cheap to compute, and what it makes is most of what a layer keeps: 5as/h of 34 + 5as/h. So it is
+        what selective recomputation recomputes (Korthikanti et al. 2022, section 5)."""
+
+        def core(qkv: Tensor) -> Tensor:
+            mask = None if self.p == 0 or batch.key is None else self.mask(batch, qkv.shape[1])
+            return ops.attention(qkv, self.heads, self.kv_heads, mask, self.p)
+
+        return recomputed(core, qkv) if batch.selective else core(qkv)
+
+    def mask(self, batch: Batch, length: int) -> Array:
+        """Boolean (B, H, T, T)."""
+        return batch.mask(self.name, self.p, (self.heads, length, length))
+
+
 class Unit:
     """A piece of the model that is gathered, held, recomputed and moved as one: the embedding, a block, the head.
 
@@ -122,6 +145,23 @@ class Unit:
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         """The next unit's x; the first unit is given the tokens, the last one returns loss or logits."""
         raise NotImplementedError
+
+
+class Block(Unit):
+    """One of the transformer's L layers: attention and MLP, each behind a norm and added to the residual stream.
+
+    It is what full recomputation recomputes; the embedding keeps little, and the head's backward follows at once.
+    """
+
+    norm1: LayerNorm | RMSNorm
+    qkv: Linear
+    attention: Attention
+    projection: Linear
+    norm2: LayerNorm | RMSNorm
+    up: Linear
+    down: Linear
+    dropout1: Dropout
+    dropout2: Dropout
 
 
 class Head(Unit):
