@@ -26,8 +26,7 @@ def weights(engine: Engine) -> dict[str, Array]:
     """Every parameter by name, in its shape and in the optimizer's precision. All ranks must call."""
     found = {}
     for flat in engine.flats.values():
-        for parameter, view in flat.views(engine.whole(flat, flat.master)):
-            found[parameter.name] = view
+        found.update(engine.whole_parameters(flat, flat.master))
     return found
 
 
@@ -36,8 +35,8 @@ def save(path: str, engine: Engine, vocabulary: str, writer: bool) -> None:
     arrays = weights(engine)
     for flat in engine.flats.values():
         for name, moment in zip(MOMENTS, flat.moments, strict=False):
-            for parameter, view in flat.views(engine.whole(flat, moment)):
-                arrays[f"{name}/{parameter.name}"] = view
+            for parameter, whole in engine.whole_parameters(flat, moment).items():
+                arrays[f"{name}/{parameter}"] = whole
     if not writer:
         return
     mixed = engine.precision.mixed
@@ -84,7 +83,7 @@ def load(path: str, engine: Engine) -> None:
             for prefix, piece in [("", flat.master), *zip((f"{m}/" for m in MOMENTS), flat.moments, strict=False)]:
                 for parameter, view in flat.views(whole):
                     if prefix + parameter.name in names:
-                        view[...] = file.get_tensor(prefix + parameter.name)
+                        view[...] = parameter.part(file.get_tensor(prefix + parameter.name))
                 piece[...] = whole[engine.piece(flat)]
                 if prefix == "":
                     flat.param[...] = whole if flat.param.size == flat.padded else whole[engine.piece(flat)]

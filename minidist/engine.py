@@ -213,6 +213,11 @@ class Engine:
         """All of a unit (padded,), from the piece of it that each rank holds. Here: the piece is all."""
         return piece
 
+    def whole_parameters(self, flat: Flat, piece: Array) -> dict[str, Array]:
+        """All of a unit by the parameters' names, each as the model declares it, from the piece of it that each rank
+        holds (of values, gradients or optimizer state). All ranks must call."""
+        return {parameter.name: view for parameter, view in flat.views(self.whole(flat, piece))}
+
     def observe(self, tapes: Sequence[Tape] = (), recomputed: int = 0) -> None:
         """Note how much of what comes and goes is held at this moment, `recomputed` bytes of activations among it."""
         flats = self.flats.values()

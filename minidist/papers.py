@@ -193,3 +193,73 @@ def _folded(n: int, s: int, members: list[int], steps: int) -> Cost:
     rest = n - len(members)
     folded = [cost for member in members[:rest] for cost in (s, member + s)]
     return Cost(steps + 2 * (rest > 0), folded + members[rest:])
+
+
+# ---- tensor and sequence parallelism: Shoeybi et al. 2019, arXiv 1909.08053; Korthikanti et al. 2022, 2205.05198 -----
+
+# t ranks share every layer; s: length of a sequence, b: sequences in a micro-batch, h: width, a: heads, v: vocabulary.
+
+
+def padded_vocabulary(v: int, multiple: int) -> int:
+    """The vocabulary with entries that never occur, so that it divides (Megatron-LM: 50,257 to 51,200 for 8 ranks)."""
+    return -(-v // multiple) * multiple
+
+
+def gpt_parameters(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> int:
+    """Parameters on each of t ranks. Divided: the matrices of 12h² and the biases of the column-parallel ones, 7h, in a
+    layer, and the embedding. On every rank: the other biases and the norms, 6h in a layer, and the positions."""
+    v = padded_vocabulary(v, t)
+    return ((1 if tied else 2) * v * h + layers * (12 * h * h + 7 * h)) // t + s * h + 6 * layers * h + 2 * h
+
+
+def llama_parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[int]:
+    """Parameters on each of t ranks, with kv key/value heads and an MLP of width f, which need not be divisible."""
+    v = padded_vocabulary(v, t)
+    attention = 2 * h * h + 2 * h * (h // a * kv)
+    divided = ((1 if tied else 2) * v * h + layers * attention) // t
+    return [divided + layers * (3 * h * part + 2 * h) + h for part in chunk_sizes(f, t)]
+
+
+def layer_activations(
+    s: int, b: int, h: int, a: int, t: int = 1, sequence: bool = False, recompute: str = "none", p: int = 2,
+    dropout: bool = True,
+) -> float:  # fmt: skip
+    """Bytes of activations that a layer of GPT keeps on each of t ranks (Korthikanti et al., table 2).
+
+    With p = 2 bytes an element and 1 for an element of a dropout mask: sbh(10 + 24/t + 5as/ht), where attention's core,
+    the last term, is what selective recomputation recomputes. Sequence parallelism divides the 10 as well. Without
+    dropout there are no masks, and the softmax's output serves for what dropout would leave of it.
+    """
+    apart = t if sequence else 1
+    if recompute == "full":
+        return s * b * h * p / apart
+    shared = 4 * p + 2 * dropout  # the input of both norms and of both column-parallel layers, and two dropout masks
+    divided = 12 * p  # q, k, v, the input of the projection; the input of GeLU and its output, 4h each
+    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    return s * b * h * shared / apart + (s * b * h * divided + core) / t
+
+
+def layer_activations_llama(
+    s: int, b: int, h: int, a: int, kv: int, f: int, t: int = 1, sequence: bool = False, recompute: str = "none",
+    p: int = 2, dropout: bool = True,
+) -> list[float]:  # fmt: skip
+    """The same count for a layer of Llama, for each of t ranks: k and v are kv/a as wide, the MLP keeps 2f and f."""
+    apart = t if sequence else 1
+    if recompute == "full":
+        return [s * b * h * p / apart] * t
+    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    attention = s * b * (2 * h + 2 * (h // a * kv)) * p
+    shared = s * b * h * (4 * p + 2 * dropout) / apart
+    return [shared + (attention + core) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+
+
+# Megatron-LM's table 1: {billions of parameters as printed: (width, layers)}, with v = 51,200 and s = 1,024.
+MEGATRON_TABLE_1 = {"1.2": (1536, 40), "2.5": (1920, 54), "4.2": (2304, 64), "8.3": (3072, 72)}
+
+# Korthikanti's table 3: {model: (heads, width, layers, sequences in a micro-batch)}, with s = 2,048 and t = 8.
+KORTHIKANTI_TABLE_3 = {
+    "22B": (64, 6144, 48, 4),
+    "175B": (96, 12288, 96, 1),
+    "530B": (128, 20480, 105, 1),
+    "1T": (160, 25600, 128, 1),
+}

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Run:
     precision: Precision
     moments: int  # arrays of optimizer state
     parameters: int  # Ψ
+    vocabulary: int
     unit_sizes: list[int]  # each unit's parameters, padded to a multiple of the number of ranks
     tied: bool  # the head reads the embedding's matrix
     loss: list[float]  # of the global batch, for each step
@@ -73,9 +74,9 @@ class Run:
         """Parameters that the last unit reads."""
         return self.unit_sizes[-1] + (self.unit_sizes[0] if self.tied else 0)
 
-    def sent_in(self, phase: str) -> list[int]:
-        """Bytes that each rank sent in a phase."""
-        return [phases.get(phase, {"bytes": 0})["bytes"] for phases in self.sent]
+    def sent_in(self, *names: str, count: str = "bytes") -> list[int]:
+        """Bytes (or messages) that each rank sent in some phases together."""
+        return [sum(phases.get(name, {count: 0})[count] for name in names) for phases in self.sent]
 
     def sent_by(self, rank: int) -> int:
         """Bytes that a rank sent, in all phases."""
@@ -212,8 +213,8 @@ class Progress:
             self.terminal.close()
 
 
-def print_report(run: Run, claims: Sequence[Claim]) -> None:
-    """Losses, the claims, and what the paper prints for its own models."""
+def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None]) -> None:
+    """Losses, the claims, and what the paper prints for its own models (`closing`)."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     padding = f" (padded to {_number(run.padded)})" if run.padded > run.parameters else ""
     print(f"\n{run.options.model} with Ψ = {_number(run.parameters)} parameters{padding}", end=", ")
@@ -225,9 +226,7 @@ def print_report(run: Run, claims: Sequence[Claim]) -> None:
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
     if claims:
         print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model. Numbers are bytes; what is")
-        print(f"sent is counted by the papers in elements, here of {run.precision.bytes} bytes each.\n")
-        print_zero_table()
+        closing(run)
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
@@ -260,8 +259,10 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     _print_failures(claims)
 
 
-def print_zero_table() -> None:
-    """Table 1 of the ZeRO paper, from the formulas against which the run was checked."""
+def print_zero_closing(run: Run) -> None:
+    """The letters of ZeRO's claims, and the paper's table 1 by the formulas against which the run was checked."""
+    print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model. Numbers are bytes; what is")
+    print(f"sent is counted by the papers in elements, here of {run.precision.bytes} bytes each.\n")
     stages = ("P_os", "P_os+g", "P_os+g+p")
     table = _table("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", left=(), right=("N",))
     for psi in papers.ZERO_TABLE_1:
@@ -270,6 +271,27 @@ def print_zero_table() -> None:
     for n in next(iter(papers.ZERO_TABLE_1.values())):
         cells = [papers.zero_table_cell(psi, n, stage) for psi in papers.ZERO_TABLE_1 for stage in (1, 2, 3)]
         table.add_row(str(n), *cells)
+    _print(table)
+
+
+def print_activations_closing(run: Run) -> None:
+    """The letters of tensor parallelism's claims, and Korthikanti's table 2 for the paper's own models."""
+    print("What is sent is counted for one micro-batch, and between the two ends for one layer.")
+    print("b: sequences of a micro-batch; s: their length; h: width; a: heads; v: vocabulary,")
+    print("padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
+    table = _table(
+        "The same formulas for Korthikanti's models on 8 ranks: MB that a layer keeps",
+        left=("model",),
+        right=("a", "h", "b", "tensor\nparallel", "and\nsequence", "and\nselective", "both", "full", "both /\nfirst"),
+    )
+    for model, (a, h, _, b) in papers.KORTHIKANTI_TABLE_3.items():
+        kept = [
+            papers.layer_activations(2048, b, h, a, 8, sequence, recompute)
+            for sequence, recompute in ((False, "none"), (True, "none"), (False, "selective"), (True, "selective"))
+        ]
+        full = papers.layer_activations(2048, b, h, a, 8, recompute="full")
+        cells = [f"{nbytes / 1e6:.0f}" for nbytes in (*kept, full)]
+        table.add_row(model, str(a), str(h), str(b), *cells, f"{100 * kept[-1] / kept[0]:.1f}%")
     _print(table)
 
 

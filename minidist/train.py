@@ -21,16 +21,18 @@ from minidist import Finished, UsageError, checkpoint, data
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
-from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import PRECISIONS
 from minidist.options import Parser, at_least, within
-from minidist.report import Claim, Progress, Run, check_writable, print_report, write_json
+from minidist.report import Claim, Progress, Run, check_writable, print_report, print_zero_closing, write_json
 from minidist.sample import generate
 
 Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
+Shares = Callable[[Options, int], int]
+Closing = Callable[[Run], None]
 VALIDATION_BATCHES = 8
 
 
@@ -82,9 +84,15 @@ class Job:
     settings: Settings
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
+def every_rank(options: Options, ranks: int) -> int:
+    """Among how many a batch is shared out. Here: among all."""
+    return ranks
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares = every_rank) -> Job:
     """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated."""
     options = made.parse_args(arguments)
+    ranks = shares(options, ranks)
     if options.batch % options.accumulate:
         raise UsageError(f"--batch {options.batch} is not divisible by --accumulate {options.accumulate}")
     if options.batch // options.accumulate < ranks:
@@ -124,7 +132,7 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
     try:
         if options.model == "gpt":
             return gpt(GPTConfig(vocabulary=vocabulary, tied=not options.untied, **sizes))
-        hidden = -(-options.width * 8 // 3 // 8) * 8  # 8/3 of the width: as many parameters as GPT's 4 (Shazeer 2020)
+        hidden = hidden_width(options.width)
         kv_heads = options.kv_heads or options.heads
         return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=kv_heads, hidden=hidden, **sizes))
     except ValueError as error:
@@ -143,7 +151,9 @@ class History:
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
 
 
-def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]]) -> int:
+def run_job(
+    job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]], closing: Closing = print_zero_closing
+) -> int:
     """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
     keep_freed_memory()
     options, corpus = job.options, job.corpus
@@ -164,7 +174,7 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
     run = summarise(job, engine, history, everyone)
     checked = [] if history.sent is None else claims(run)
     if options.json != "-":
-        print_report(run, checked)
+        print_report(run, checked, closing)
     if options.json:
         write_json(options.json, run.as_json(checked))
     if options.sample:
@@ -203,6 +213,7 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         precision=job.settings.precision,
         moments=job.settings.optimizer.moments,
         parameters=count_parameters(job.units),
+        vocabulary=len(job.corpus.vocabulary),
         unit_sizes=[flat.padded for flat in engine.flats.values()],
         tied=len(job.units[-1].reads) > 1,
         loss=history.losses,
@@ -245,15 +256,23 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
+    shares: Shares = every_rank,
+    closing: Closing = print_zero_closing,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started."""
+    """Run a chapter on the ranks that mpirun started.
+
+    shares: among how many of the ranks a batch is shared out; raises UsageError for a layout that cannot work.
+    closing: prints what is to be said below the table of claims.
+    """
     from minidist.mpi.run import run  # serial training does without MPI
 
     made = parser(doc, chapter)
     add_options(made)
     run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
-        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
+        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size, shares),
+        main=lambda comm, job: run_job(
+            job, make_engine(job.units, job.settings, comm, job.options), comm, claims, closing
+        ),
     )
 
 

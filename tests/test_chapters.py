@@ -309,7 +309,11 @@ WRONG = {
         make = lambda units, settings, comm, options: Hoarder(units, settings, comm)
         train.main("wrong", "", make, zero3.claims, zero3.add_options)
         """,
-        {("FSDP §4.2", "peak of what is gathered"), ("ZeRO §7", "all-gather backward"), ("ZeRO §7", "all that is sent")},
+        {
+            ("FSDP §4.2", "peak of what is gathered"),
+            ("ZeRO §7", "all-gather backward"),
+            ("ZeRO §7", "all that is sent"),
+        },
     ),
     "a stage 2 that keeps whole gradients": (
         """

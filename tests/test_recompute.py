@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import engines, recompute
 
+from jobs import engines, recompute
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt

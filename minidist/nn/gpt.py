@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from minidist.nn import ops
-from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, LayerNorm, Linear, Unit
+from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, LayerNorm, Linear, Positions, Unit
 from minidist.nn.tensor import Tensor
 
 
@@ -32,13 +32,12 @@ class GPTEmbedding(Unit):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__("embedding")
         self.token = Embedding("wte", config.vocabulary, config.width)
-        self.position = Embedding("wpe", config.context, config.width)
+        self.position = Positions("wpe", config.context, config.width)
         self.dropout = Dropout("embedding.dropout", config.dropout)
         self.own([self.token, self.position])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        x = self.token(x)  # (B, T) -> (B, T, C)
-        return self.dropout(ops.add_positions(x, self.position.weight), batch)
+        return self.dropout(self.position(self.token(x)), batch)  # (B, T) -> (B, T, C)
 
 
 class GPTBlock(Block):

@@ -34,6 +34,11 @@ class LlamaConfig:
             raise ValueError(f"rotary embedding turns pairs: width/heads = {self.width // self.heads} must be even")
 
 
+def hidden_width(width: int) -> int:
+    """Of the MLP: 8/3 of the width, for as many parameters as GPT's 4 (Shazeer 2020), rounded up to a multiple of 8."""
+    return -(-width * 8 // 3 // 8) * 8
+
+
 class LlamaEmbedding(Unit):
     """Token embedding; positions come in by rotation, in attention."""
 

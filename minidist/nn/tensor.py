@@ -42,6 +42,10 @@ class Parameter:
         name = list(self.name.encode())
         return np.random.default_rng([seed, *self.shape, *name]).standard_normal(self.shape) * self.std
 
+    def part(self, whole: Array) -> Array:
+        """What is held here of an array that holds the parameter as the model declares it. Here: all of it."""
+        return whole
+
     @property
     def data(self) -> Array:
         """The values, of `shape`. Raises Released when they are not here."""
