@@ -49,6 +49,11 @@ CHAPTERS = (
         "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters as well",
         "mpirun -n 4 python -m minidist.zero3",
     ),
+    Chapter(
+        "tensor_parallel",
+        "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
+        "mpirun -n 4 python -m minidist.tensor_parallel",
+    ),
 )
 
 USAGE = """\
@@ -63,8 +68,8 @@ def contents() -> str:
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR")
     lines = []
     for name, paper, launch in CHAPTERS:
-        title = f"{name:15}"
-        lines += [(title if plain else f"\033[1m{title}\033[0m") + paper, " " * 15 + launch, ""]
+        title = f"{name:17}"
+        lines += [(title if plain else f"\033[1m{title}\033[0m") + paper, " " * 17 + launch, ""]
     return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor"])
 
 
