@@ -23,20 +23,22 @@ MOMENTS = ("moment1", "moment2")
 
 
 def weights(engine: Engine) -> dict[str, Array]:
-    """Every parameter by name, in its shape and in the optimizer's precision. All ranks must call."""
+    """On rank 0, every parameter by name, in its shape and in the optimizer's precision. All ranks must call."""
     found = {}
     for flat in engine.flats.values():
         found.update(engine.whole_parameters(flat, flat.master))
-    return found
+    return engine.gathered(found)
 
 
 def save(path: str, engine: Engine, vocabulary: str, writer: bool) -> None:
     """Write everything that training needs to go on. All ranks must call; the one with `writer` writes."""
     arrays = weights(engine)
+    moments = {}
     for flat in engine.flats.values():
         for name, moment in zip(MOMENTS, flat.moments, strict=False):
             for parameter, whole in engine.whole_parameters(flat, moment).items():
-                arrays[f"{name}/{parameter}"] = whole
+                moments[f"{name}/{parameter}"] = whole
+    arrays |= engine.gathered(moments)
     if not writer:
         return
     mixed = engine.precision.mixed

@@ -13,6 +13,7 @@ The caller passes the same global batch on every rank; the engine takes its shar
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +84,18 @@ class Engine:
     def rows(self, n: int) -> range:
         """Which of a global micro-batch's n sequences are this rank's. Here: all."""
         return range(n)
+
+    # ---- a step -----------------------------------------------------------------------------------------------------
+
+    def train_batch(self, x: Array, y: Array) -> float:
+        """A whole step over a global batch; this rank's part of its loss."""
+        loss = 0.0
+        for rows in np.split(np.arange(len(x)), self.settings.accumulate):
+            micro_batch = self.forward(x[rows], y[rows])
+            self.backward(micro_batch)
+            self.step()
+            loss += micro_batch.value
+        return loss
 
     # ---- forward ----------------------------------------------------------------------------------------------------
 
@@ -212,6 +225,14 @@ class Engine:
     def whole(self, flat: Flat, piece: Array) -> Array:
         """All of a unit (padded,), from the piece of it that each rank holds. Here: the piece is all."""
         return piece
+
+    def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
+        """Arrays of all units by name, on rank 0, from the ranks that have them. Here: every rank has them all."""
+        return named
+
+    def counted(self) -> dict[str, Any]:
+        """What else this rank has counted, for its chapter's claims."""
+        return {}
 
     def whole_parameters(self, flat: Flat, piece: Array) -> dict[str, Array]:
         """All of a unit by the parameters' names, each as the model declares it, from the piece of it that each rank

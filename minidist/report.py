@@ -63,6 +63,7 @@ class Run:
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
     memory: list[dict[str, int]]  # per rank: bytes
+    counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
 
     @property
     def padded(self) -> int:
@@ -101,6 +102,7 @@ class Run:
             "claims": claims_as_rows(claims),
             "sent": self.sent,
             "memory": self.memory,
+            **({"counted": self.counted} if any(self.counted) else {}),
         }
 
 
@@ -292,6 +294,24 @@ def print_activations_closing(run: Run) -> None:
         full = papers.layer_activations(2048, b, h, a, 8, recompute="full")
         cells = [f"{nbytes / 1e6:.0f}" for nbytes in (*kept, full)]
         table.add_row(model, str(a), str(h), str(b), *cells, f"{100 * kept[-1] / kept[0]:.1f}%")
+    _print(table)
+
+
+def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
+    """Zero Bubble's table 5: a line for each model and m, each rate as the ranks' clocks have it and as printed."""
+    schedules = list(dict.fromkeys(row["schedule"] for row in rows))
+    table = _table(
+        "Zero Bubble's table 5, bubble rates: by ranks' clocks | as printed", left=("model",), right=("p", "m")
+    )
+    for schedule in schedules:
+        table.add_column(schedule, justify="right", no_wrap=True)
+    for i in range(0, len(rows), len(schedules)):
+        line = rows[i : i + len(schedules)]
+        cells = [
+            f"{row['bubble']:.4f} | {row['printed']:.4f} {_verdict(round(row['bubble'], 4) == row['printed'])}"
+            for row in line
+        ]
+        table.add_row(line[0]["model"], str(line[0]["p"]), str(line[0]["m"]), *cells)
     _print(table)
 
 

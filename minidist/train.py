@@ -165,7 +165,9 @@ def run_job(
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
-    everyone = comm.gather_object((validate(engine, corpus, options), history.sent or {}, engine.memory()))
+    everyone = comm.gather_object(
+        (validate(engine, corpus, options), history.sent or {}, engine.memory(), engine.counted())
+    )
     if options.save:
         checkpoint.save(options.save, engine, corpus.vocabulary, writer=comm.rank == 0)
     weights = checkpoint.weights(engine) if options.sample else {}
@@ -191,7 +193,7 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
     for step in range(engine.steps, options.steps):
         begin, updates = time.perf_counter(), engine.updates
         comm.ledger.reset()
-        loss = train_step(engine, job.corpus, options)
+        loss = train_step(engine, job.corpus, options, step)
         history.milliseconds.append(1000 * (time.perf_counter() - begin))
         if engine.updates > updates:
             history.sent = comm.ledger.by_phase()
@@ -204,8 +206,8 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
 
 
 def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
-    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent and held."""
-    validation, sent, memory = zip(*everyone, strict=True)
+    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
+    validation, sent, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
@@ -225,19 +227,13 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         },
         sent=list(sent),
         memory=list(memory),
+        counted=list(counted),
     )
 
 
-def train_step(engine: Engine, corpus: data.Corpus, options: Options) -> float:
+def train_step(engine: Engine, corpus: data.Corpus, options: Options, step: int) -> float:
     """One step over the step's global batch; this rank's part of its loss."""
-    x, y = corpus.batch(options.batch, options.context, key=(options.seed, engine.steps))
-    loss = 0.0
-    for rows in np.split(np.arange(options.batch), options.accumulate):
-        micro_batch = engine.forward(x[rows], y[rows])
-        engine.backward(micro_batch)
-        engine.step()
-        loss += micro_batch.value
-    return loss
+    return engine.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
 
 
 def validate(engine: Engine, corpus: data.Corpus, options: Options) -> float:
