@@ -263,3 +263,115 @@ KORTHIKANTI_TABLE_3 = {
     "530B": (128, 20480, 105, 1),
     "1T": (160, 25600, 128, 1),
 }
+# ---- pipelines -------------------------------------------------------------------------------------------------------
+#
+# GPipe: Huang et al., NeurIPS 2019, arXiv 1811.06965. PipeDream: Narayanan et al., SOSP 2019, and Harlap et al., arXiv
+# 1806.03377. 2BW: Narayanan et al., arXiv 2006.09503. PTD: Narayanan et al., SC 2021, arXiv 2104.04473. Zero Bubble: Qi
+# et al., arXiv 2401.10241. p (K, n, d) is the number of stages, m (M) that of micro-batches, v of a stage's chunks.
+
+
+def gpipe_bubble(p: int, m: int) -> float:
+    """The part of all time that a worker idles: (K-1)/(M+K-1) (GPipe, section 2.3, where it is an O()).
+
+    "Negligible when M >= 4K" was found in experiments: the formula gives 15.8 % for K = 4, M = 16.
+    """
+    return (p - 1) / (m + p - 1)
+
+
+def megatron_bubble(p: int, m: int, v: int = 1) -> float:
+    """Idle time to the time of the work, not to all time: (p-1)/m, interleaved (1/v)(p-1)/m (PTD, section 2.2)."""
+    return (p - 1) / (v * m)
+
+
+def zero_bubble_idle(schedule: str, p: int, t_f: float, t_b: float, t_w: float) -> float:
+    """Idle time of a stage between its first and its last operation, in the unit of the times (Zero Bubble, table 2).
+
+    1F1B (p-1)(T_F+T_B+T_W), ZB-H1 (p-1)(T_F+T_B-T_W), ZB-H2 (p-1)(T_F+T_B-2T_W): of the stage that idles most, and
+    when there are micro-batches enough to fill the pipeline (see `fills`).
+    """
+    return (p - 1) * (t_f + t_b + {"1f1b": 1, "zb-h1": -1, "zb-h2": -2}[schedule] * t_w)
+
+
+def fills(schedule: str, p: int) -> int:
+    """From how many micro-batches on the formula above holds: as many as stage 1 has in flight; 1F1B's always does."""
+    return {"1f1b": 1, "zb-h1": p, "zb-h2": 2 * p - 1}[schedule]
+
+
+def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> int:
+    """The most (chunks of) micro-batches whose forward has run on a stage (1 to p), and whose backward has not ended.
+
+    GPipe keeps m, 1F1B at most p, on stage i min(p-i+1, m) (PTD, section 2.2.1). ZB-H1 keeps (p-i+1) before B and (i-1)
+    before W: p together; ZB-H2 (2p-2i+1) and (2i-2): 2p-1 (Zero Bubble, section 3).
+    Interleaved, a worker does 2(p-i) + (v-1)p forwards before the first that a backward follows (Megatron-LM,
+    schedules.py). m: what there is at all; without a flush, of all updates.
+    """
+    most = {
+        "naive": 1,
+        "gpipe": m,
+        "interleaved": 2 * (p - stage) + (v - 1) * p + 1 if v > 1 else p - stage + 1,
+        "zb-h1": p,
+        "zb-h2": 2 * p - 1,
+    }
+    return min(most.get(schedule, p - stage + 1), m * v)
+
+
+def weight_versions(schedule: str, n: int, stage: int) -> int:
+    """Versions of its weights that stage i of n keeps: PipeDream n-i+1 (SOSP 2019, section 3.3: one for each minibatch
+    under way), 2BW 2, with a flush 1 (2BW, sections 3.1 and 3.2)."""
+    return {"pipedream": n - stage + 1, "2bw": 2}.get(schedule, 1)
+
+
+def weight_delay(schedule: str, n: int, stage: int) -> int:
+    """How many updates lie between the weights of which a gradient was taken and those to which it is applied.
+
+    PipeDream's stage i of n: n-i; with vertical sync n-1 on all stages (SOSP 2019, section 3.3); 2BW: 1 (section 3.1).
+    """
+    return {"pipedream": n - stage, "vertical-sync": n - 1, "2bw": 1}.get(schedule, 0)
+
+
+def boundary_elements(b: int, s: int, h: int) -> int:
+    """Elements that cross a boundary between stages for a micro-batch of b sequences of s, in each direction: bsh (PTD,
+    section 3.2). Interleaved, there are v times as many boundaries."""
+    return b * s * h
+
+
+def two_bw_version(k: int, m: int) -> int:
+    """The version of the weights that micro-batch k, counted from 1, uses: max(⌊(k-1)/m⌋ - 1, 0) (2BW, section 3.1)."""
+    return max((k - 1) // m - 1, 0)
+
+
+@dataclass(frozen=True)
+class ZeroBubbleRow:
+    """A setting of Zero Bubble's experiments: times of one stage in ms (table 9), and the bubble rates (table 5)."""
+
+    model: str
+    p: int
+    m: int
+    t_f: float
+    t_b: float
+    t_w: float
+    t_comm: float
+    bubble: dict[str, float]  # schedule -> as printed
+
+
+def _zero_bubble_row(model: str, p: int, m: int, *numbers: float) -> ZeroBubbleRow:
+    t_f, t_b, t_w, t_comm, *rates = numbers
+    return ZeroBubbleRow(model, p, m, t_f, t_b, t_w, t_comm, dict(zip(("1f1b", "zb-h1", "zb-h2"), rates, strict=True)))
+
+
+# Tables 5 and 9. A bubble rate is (cost - m(T_F+T_B+T_W))/cost, cost the longest that any stage takes from its first to
+# its last operation, with T_comm for each message.
+ZERO_BUBBLE_TABLE_5 = (
+    _zero_bubble_row("1.5B", 8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431, 0.1585, 0.1083),
+    _zero_bubble_row("1.5B", 8, 32, 18.513, 18.086, 9.331, 0.626, 0.1985, 0.1242, 0.0837),
+    _zero_bubble_row("1.5B", 8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240, 0.0674, 0.0444),
+    _zero_bubble_row("6.2B", 8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347, 0.1323, 0.0698),
+    _zero_bubble_row("6.2B", 8, 32, 29.802, 29.428, 19.530, 0.577, 0.1898, 0.1045, 0.0559),
+    _zero_bubble_row("6.2B", 8, 64, 29.935, 29.621, 19.388, 0.535, 0.1091, 0.0554, 0.0294),
+    _zero_bubble_row("14.6B", 16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552, 0.1397, 0.0672),
+    _zero_bubble_row("14.6B", 16, 64, 11.307, 11.254, 8.101, 0.379, 0.2082, 0.1088, 0.0516),
+    _zero_bubble_row("14.6B", 16, 128, 11.325, 11.308, 8.109, 0.378, 0.1251, 0.0576, 0.0266),
+    _zero_bubble_row("28.3B", 32, 96, 10.419, 10.207, 7.715, 0.408, 0.2646, 0.1421, 0.0641),
+    _zero_bubble_row("28.3B", 32, 128, 10.408, 10.204, 7.703, 0.408, 0.2168, 0.1106, 0.0490),
+    _zero_bubble_row("28.3B", 32, 256, 10.402, 10.248, 7.698, 0.460, 0.1352, 0.0594, 0.0257),
+)
