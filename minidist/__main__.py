@@ -54,6 +54,11 @@ CHAPTERS = (
         "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
         "mpirun -n 4 python -m minidist.tensor_parallel",
     ),
+    Chapter(
+        "pipeline",
+        "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
+        "mpirun -n 4 python -m minidist.pipeline",
+    ),
 )
 
 USAGE = """\
