@@ -132,5 +132,5 @@ def message_claims(run: Run) -> list[Claim]:
 
 def print_letters(run: Run) -> None:
     """What the formulas' letters mean."""
-    print("p (K, n): stages; i: one of them, from 1; m (M): micro-batches; v: chunks of a stage;")
+    print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
     print("F, B, W: a unit of time each; b: sequences of a micro-batch; s: length; h: width.\n")
