@@ -54,6 +54,16 @@ CHAPTERS = (
         "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters as well",
         "mpirun -n 4 python -m minidist.zero3",
     ),
+    Chapter(
+        "tensor_parallel",
+        "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
+        "mpirun -n 4 python -m minidist.tensor_parallel",
+    ),
+    Chapter(
+        "pipeline",
+        "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
+        "mpirun -n 4 python -m minidist.pipeline",
+    ),
 )
 
 USAGE = """\

@@ -6,6 +6,7 @@ training, or in data parallel on 3. (DeepSpeed's own files, one for each rank, c
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from safetensors.numpy import save as serialize
 
 from minidist import UsageError
 from minidist.engine import Engine
+from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 from minidist.report import write_whole
@@ -23,33 +25,38 @@ MOMENTS = ("moment1", "moment2")
 
 
 def weights(engine: Engine, writer: bool) -> dict[str, Array]:
-    """Every parameter by name, in its shape and in the optimizer's precision; nothing where not `writer`.
+    """On rank 0, every parameter by name, in its shape and in the optimizer's precision. All ranks must call.
 
-    All ranks must call: a unit is put together on all of them, but only the writer keeps it.
+    A unit is put together on all ranks that share it, but kept only where it is wanted: by the writer, rank 0.
     """
-    found = {}
-    for flat in engine.flats.values():
-        for parameter, view in flat.views(engine.whole(flat, flat.master)):
-            if writer:
-                found[parameter.name] = view
-    return found
+    return _collect(engine, writer, lambda flat: {"": flat.master})
 
 
 def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> None:
-    """Write everything that training needs to go on; all ranks must call. identity: what makes the model what it is,
-    beside the shapes of its parameters."""
+    """Write everything that training needs to go on; all ranks must call, and rank 0, the writer, writes.
+
+    identity: what makes the model what it is, beside the shapes of its parameters.
+    """
+    prefixes = [f"{name}/" for name in MOMENTS]
     arrays = weights(engine, writer)
-    for flat in engine.flats.values():
-        for name, moment in zip(MOMENTS, flat.moments, strict=False):
-            for parameter, view in flat.views(engine.whole(flat, moment)):
-                if writer:
-                    arrays[f"{name}/{parameter.name}"] = view
+    arrays |= _collect(engine, writer, lambda flat: dict(zip(prefixes, flat.moments, strict=False)))
     if not writer:
         return
     mixed = engine.precision.mixed
     state = {"steps": engine.steps, "updates": engine.updates, "mixed": mixed, "loss_scale": vars(engine.loss_scale)}
     metadata = {"identity": json.dumps(identity), "state": json.dumps(state)}
     write_whole(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
+
+
+def _collect(engine: Engine, writer: bool, pieces: Callable[[Flat], dict[str, Array]]) -> dict[str, Array]:
+    """Some pieces of every unit, {prefix: piece}, put together and by the parameters' names, on rank 0."""
+    found = {}
+    for flat in engine.flats.values():
+        for prefix, piece in pieces(flat).items():
+            whole = engine.whole_parameters(flat, piece)
+            if writer or engine.holds_a_stage:
+                found.update({prefix + name: array for name, array in whole.items()})
+    return engine.gathered(found)
 
 
 def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int) -> None:
@@ -92,7 +99,7 @@ def load(path: str, engine: Engine) -> None:
             for prefix, piece in [("", flat.master), *zip((f"{m}/" for m in MOMENTS), flat.moments, strict=False)]:
                 for parameter, view in flat.views(whole):
                     if prefix + parameter.name in names:
-                        view[...] = file.get_tensor(prefix + parameter.name)
+                        view[...] = parameter.part(file.get_tensor(prefix + parameter.name))
                 piece[...] = whole[engine.piece(flat)]
                 if prefix == "":
                     flat.param[...] = whole if flat.param.size == flat.padded else whole[engine.piece(flat)]

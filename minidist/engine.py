@@ -13,14 +13,15 @@ The caller passes the same global batch on every rank; the engine takes its shar
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Unit
+from minidist.nn.layers import Batch, Block, Unit
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
-from minidist.nn.tensor import Array, Tape, Tensor
+from minidist.nn.tensor import Array, Tape, Tensor, recomputed
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Settings:
     learning_rate: Callable[[int], float] = lambda update: 1e-3  # of the update's number, from 0
     clip: float = 1.0  # the largest norm of all gradients together; 0: no clipping
     accumulate: int = 1  # micro-batches to an update
+    recompute: str = "none"  # what the backward computes again instead of keeping it: none, selective, full
     seed: int = 0
 
 
@@ -48,6 +50,7 @@ class Engine:
     """Serial training: the truth to which every other engine is compared."""
 
     shards = 1  # every unit's flat buffer is padded to a multiple of this
+    holds_a_stage = False  # whether other ranks have other units
 
     def __init__(self, units: list[Unit], settings: Settings) -> None:
         self.units, self.settings, self.precision = units, settings, settings.precision
@@ -83,6 +86,18 @@ class Engine:
         """Which of a global micro-batch's n sequences are this rank's. Here: all."""
         return range(n)
 
+    # ---- a step -----------------------------------------------------------------------------------------------------
+
+    def train_batch(self, x: Array, y: Array) -> float:
+        """A whole step over a global batch; this rank's part of its loss."""
+        loss = 0.0
+        for rows in np.split(np.arange(len(x)), self.settings.accumulate):
+            micro_batch = self.forward(x[rows], y[rows])
+            self.backward(micro_batch)
+            self.step()
+            loss += micro_batch.value
+        return loss
+
     # ---- forward ----------------------------------------------------------------------------------------------------
 
     def forward(self, x: Array, y: Array) -> Loss:
@@ -91,17 +106,24 @@ class Engine:
         rows = self.rows(len(x))
         here = slice(rows.start, rows.stop)
         key = (self.settings.seed, self.steps, self.micro_batch)
-        batch = Batch(x[here], y[here], first=rows.start, key=key)
+        selective = self.settings.recompute == "selective"
+        batch = Batch(x[here], y[here], first=rows.start, key=key, selective=selective)
         tapes = [Tape(np.float16 if self.precision.mixed else None) for _ in self.units]
         h = batch.tokens  # (B, T), then (B, T, C) from unit to unit, then the loss
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit float16 is found in step()
             for unit, tape in zip(self.units, tapes, strict=True):
                 self.before_forward(unit)
-                h = unit(tape.tensor(h), batch).data
+                h = self.run_unit(unit, tape.tensor(h), batch).data
                 self.observe(tapes)
                 self.after_forward(unit)
         weight = len(rows) / len(x) / self.settings.accumulate
         return Loss(float(h) * weight, weight, tapes)
+
+    def run_unit(self, unit: Unit, x: Tensor, batch: Batch) -> Tensor:
+        """A unit's forward. With full recomputation a block keeps its input alone, and runs again in the backward."""
+        if self.settings.recompute == "full" and isinstance(unit, Block):
+            return recomputed(lambda x: unit(x, batch), x)
+        return unit(x, batch)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """This rank's part of the mean loss over sequences x and their targets y, without dropout; keeps nothing."""
@@ -136,7 +158,7 @@ class Engine:
                 self.before_backward(unit)
                 assert dh is not None
                 dh = tape.backward(dh)
-                self.observe(loss.tapes)
+                self.observe(loss.tapes, tape.recomputed)
                 self.after_backward(unit)
 
     def before_backward(self, unit: Unit) -> None:
@@ -208,12 +230,25 @@ class Engine:
         """All of a unit (padded,), from the piece of it that each rank holds. Here: the piece is all."""
         return piece
 
-    def observe(self, tapes: Sequence[Tape] = ()) -> None:
-        """Note how much of what comes and goes is held at this moment."""
+    def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
+        """Arrays of all units by name, on rank 0, from the ranks that have them. Here: every rank has them all."""
+        return named
+
+    def counted(self) -> dict[str, Any]:
+        """What else this rank has counted, for its chapter's claims."""
+        return {}
+
+    def whole_parameters(self, flat: Flat, piece: Array) -> dict[str, Array]:
+        """All of a unit by the parameters' names, each as the model declares it, from the piece of it that each rank
+        holds (of values, gradients or optimizer state). All ranks must call."""
+        return {parameter.name: view for parameter, view in flat.views(self.whole(flat, piece))}
+
+    def observe(self, tapes: Sequence[Tape] = (), recomputed: int = 0) -> None:
+        """Note how much of what comes and goes is held at this moment, `recomputed` bytes of activations among it."""
         flats = self.flats.values()
         stored = [a for flat in flats for a in (flat.param, flat.gathered, flat.bucket)]
         now = {
-            "activations": sum(tape.nbytes for tape in tapes),
+            "activations": sum(tape.nbytes for tape in tapes) + recomputed,
             "transient": held(a for flat in flats for a in (flat.gathered, flat.bucket)),
             "workspace": held((a for flat in flats for a in (flat.values, flat.slopes)), besides=stored),
         }

@@ -234,3 +234,185 @@ def server_keys(s: int, lists: int, iterations: int, cached: bool) -> int:
 def joining_server(s: int, k: int) -> float:
     """How many keys about move when a server joins k others (section 4.3): its fair share."""
     return s / (k + 1)
+
+
+# ---- tensor and sequence parallelism: Shoeybi et al. 2019, arXiv 1909.08053; Korthikanti et al. 2022, 2205.05198 -----
+
+# t ranks share every layer; s: length of a sequence, b: sequences in a micro-batch, h: width, a: heads, v: vocabulary.
+
+
+def padded_vocabulary(v: int, multiple: int) -> int:
+    """The vocabulary with entries that never occur, so that it divides (Megatron-LM: 50,257 to 51,200 for 8 ranks)."""
+    return -(-v // multiple) * multiple
+
+
+def gpt_parameters(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> int:
+    """Parameters on each of t ranks. Divided: the matrices of 12h² and the biases of the column-parallel ones, 7h, in a
+    layer, and the embedding. On every rank: the other biases and the norms, 6h in a layer, and the positions."""
+    v = padded_vocabulary(v, t)
+    return ((1 if tied else 2) * v * h + layers * (12 * h * h + 7 * h)) // t + s * h + 6 * layers * h + 2 * h
+
+
+def llama_parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[int]:
+    """Parameters on each of t ranks, with kv key/value heads and an MLP of width f, which need not be divisible."""
+    v = padded_vocabulary(v, t)
+    attention = 2 * h * h + 2 * h * (h // a * kv)
+    divided = ((1 if tied else 2) * v * h + layers * attention) // t
+    return [divided + layers * (3 * h * part + 2 * h) + h for part in chunk_sizes(f, t)]
+
+
+def layer_activations(
+    s: int, b: int, h: int, a: int, t: int = 1, sequence: bool = False, recompute: str = "none", p: int = 2,
+    dropout: bool = True,
+) -> float:  # fmt: skip
+    """Bytes of activations that a layer of GPT keeps on each of t ranks (Korthikanti et al., table 2).
+
+    With p = 2 bytes an element and 1 for an element of a dropout mask: sbh(10 + 24/t + 5as/ht), where attention's core,
+    the last term, is what selective recomputation recomputes. Sequence parallelism divides the 10 as well. Without
+    dropout there are no masks, and the softmax's output serves for what dropout would leave of it.
+    """
+    apart = t if sequence else 1
+    if recompute == "full":
+        return s * b * h * p / apart
+    shared = 4 * p + 2 * dropout  # the input of both norms and of both column-parallel layers, and two dropout masks
+    divided = 12 * p  # q, k, v, the input of the projection; the input of GeLU and its output, 4h each
+    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    return s * b * h * shared / apart + (s * b * h * divided + core) / t
+
+
+def layer_activations_llama(
+    s: int, b: int, h: int, a: int, kv: int, f: int, t: int = 1, sequence: bool = False, recompute: str = "none",
+    p: int = 2, dropout: bool = True,
+) -> list[float]:  # fmt: skip
+    """The same count for a layer of Llama, for each of t ranks: k and v are kv/a as wide, the MLP keeps 2f and f."""
+    apart = t if sequence else 1
+    if recompute == "full":
+        return [s * b * h * p / apart] * t
+    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    attention = s * b * (2 * h + 2 * (h // a * kv)) * p
+    shared = s * b * h * (4 * p + 2 * dropout) / apart
+    return [shared + (attention + core) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+
+
+# Megatron-LM's table 1: {billions of parameters as printed: (width, layers)}, with v = 51,200 and s = 1,024.
+MEGATRON_TABLE_1 = {"1.2": (1536, 40), "2.5": (1920, 54), "4.2": (2304, 64), "8.3": (3072, 72)}
+
+# Korthikanti's table 3: {model: (heads, width, layers, sequences in a micro-batch)}, with s = 2,048 and t = 8.
+KORTHIKANTI_TABLE_3 = {
+    "22B": (64, 6144, 48, 4),
+    "175B": (96, 12288, 96, 1),
+    "530B": (128, 20480, 105, 1),
+    "1T": (160, 25600, 128, 1),
+}
+# ---- pipelines -------------------------------------------------------------------------------------------------------
+#
+# GPipe: Huang et al., NeurIPS 2019, arXiv 1811.06965. PipeDream: Narayanan et al., SOSP 2019, and Harlap et al., arXiv
+# 1806.03377. 2BW: Narayanan et al., arXiv 2006.09503. PTD: Narayanan et al., SC 2021, arXiv 2104.04473. Zero Bubble: Qi
+# et al., arXiv 2401.10241. p (K, n, d) is the number of stages, m (M) that of micro-batches, v of a stage's chunks.
+
+
+def gpipe_bubble(p: int, m: int) -> float:
+    """The part of all time that a worker idles: (K-1)/(M+K-1) (GPipe, section 2.3, where it is an O()).
+
+    "Negligible when M >= 4K" was found in experiments: the formula gives 15.8 % for K = 4, M = 16.
+    """
+    return (p - 1) / (m + p - 1)
+
+
+def megatron_bubble(p: int, m: int, v: int = 1) -> float:
+    """Idle time to the time of the work, not to all time: (p-1)/m, interleaved (1/v)(p-1)/m (PTD, section 2.2)."""
+    return (p - 1) / (v * m)
+
+
+def zero_bubble_idle(schedule: str, p: int, t_f: float, t_b: float, t_w: float) -> float:
+    """Idle time of a stage between its first and its last operation, in the unit of the times (Zero Bubble, table 2).
+
+    1F1B (p-1)(T_F+T_B+T_W), ZB-H1 (p-1)(T_F+T_B-T_W), ZB-H2 (p-1)(T_F+T_B-2T_W): of the stage that idles most, and
+    when there are micro-batches enough to fill the pipeline (see `fills`).
+    """
+    return (p - 1) * (t_f + t_b + {"1f1b": 1, "zb-h1": -1, "zb-h2": -2}[schedule] * t_w)
+
+
+def fills(schedule: str, p: int) -> int:
+    """From how many micro-batches on the formula above holds: as many as stage 1 has in flight; 1F1B's always does."""
+    return {"1f1b": 1, "zb-h1": p, "zb-h2": 2 * p - 1}[schedule]
+
+
+def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> int:
+    """The most (chunks of) micro-batches whose forward has run on a stage (1 to p), and whose backward has not ended.
+
+    GPipe keeps m, 1F1B at most p, on stage i min(p-i+1, m) (PTD, section 2.2.1). ZB-H1 keeps (p-i+1) before B and (i-1)
+    before W: p together; ZB-H2 (2p-2i+1) and (2i-2): 2p-1 (Zero Bubble, section 3).
+    Interleaved, a worker does 2(p-i) + (v-1)p forwards before the first that a backward follows (Megatron-LM,
+    schedules.py). m: what there is at all; without a flush, of all updates.
+    """
+    most = {
+        "naive": 1,
+        "gpipe": m,
+        "interleaved": 2 * (p - stage) + (v - 1) * p + 1 if v > 1 else p - stage + 1,
+        "zb-h1": p,
+        "zb-h2": 2 * p - 1,
+    }
+    return min(most.get(schedule, p - stage + 1), m * v)
+
+
+def weight_versions(schedule: str, n: int, stage: int) -> int:
+    """Versions of its weights that stage i of n keeps: PipeDream n-i+1 (SOSP 2019, section 3.3: one for each minibatch
+    under way), 2BW 2, with a flush 1 (2BW, sections 3.1 and 3.2)."""
+    return {"pipedream": n - stage + 1, "2bw": 2}.get(schedule, 1)
+
+
+def weight_delay(schedule: str, n: int, stage: int) -> int:
+    """How many updates lie between the weights of which a gradient was taken and those to which it is applied.
+
+    PipeDream's stage i of n: n-i; with vertical sync n-1 on all stages (SOSP 2019, section 3.3); 2BW: 1 (section 3.1).
+    """
+    return {"pipedream": n - stage, "vertical-sync": n - 1, "2bw": 1}.get(schedule, 0)
+
+
+def boundary_elements(b: int, s: int, h: int) -> int:
+    """Elements that cross a boundary between stages for a micro-batch of b sequences of s, in each direction: bsh (PTD,
+    section 3.2). Interleaved, there are v times as many boundaries."""
+    return b * s * h
+
+
+def two_bw_version(k: int, m: int) -> int:
+    """The version of the weights that micro-batch k, counted from 1, uses: max(⌊(k-1)/m⌋ - 1, 0) (2BW, section 3.1)."""
+    return max((k - 1) // m - 1, 0)
+
+
+@dataclass(frozen=True)
+class ZeroBubbleRow:
+    """A setting of Zero Bubble's experiments: times of one stage in ms (table 9), and the bubble rates (table 5)."""
+
+    model: str
+    p: int
+    m: int
+    t_f: float
+    t_b: float
+    t_w: float
+    t_comm: float
+    bubble: dict[str, float]  # schedule -> as printed
+
+
+def _zero_bubble_row(model: str, p: int, m: int, *numbers: float) -> ZeroBubbleRow:
+    t_f, t_b, t_w, t_comm, *rates = numbers
+    return ZeroBubbleRow(model, p, m, t_f, t_b, t_w, t_comm, dict(zip(("1f1b", "zb-h1", "zb-h2"), rates, strict=True)))
+
+
+# Tables 5 and 9. A bubble rate is (cost - m(T_F+T_B+T_W))/cost, cost the longest that any stage takes from its first to
+# its last operation, with T_comm for each message.
+ZERO_BUBBLE_TABLE_5 = (
+    _zero_bubble_row("1.5B", 8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431, 0.1585, 0.1083),
+    _zero_bubble_row("1.5B", 8, 32, 18.513, 18.086, 9.331, 0.626, 0.1985, 0.1242, 0.0837),
+    _zero_bubble_row("1.5B", 8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240, 0.0674, 0.0444),
+    _zero_bubble_row("6.2B", 8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347, 0.1323, 0.0698),
+    _zero_bubble_row("6.2B", 8, 32, 29.802, 29.428, 19.530, 0.577, 0.1898, 0.1045, 0.0559),
+    _zero_bubble_row("6.2B", 8, 64, 29.935, 29.621, 19.388, 0.535, 0.1091, 0.0554, 0.0294),
+    _zero_bubble_row("14.6B", 16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552, 0.1397, 0.0672),
+    _zero_bubble_row("14.6B", 16, 64, 11.307, 11.254, 8.101, 0.379, 0.2082, 0.1088, 0.0516),
+    _zero_bubble_row("14.6B", 16, 128, 11.325, 11.308, 8.109, 0.378, 0.1251, 0.0576, 0.0266),
+    _zero_bubble_row("28.3B", 32, 96, 10.419, 10.207, 7.715, 0.408, 0.2646, 0.1421, 0.0641),
+    _zero_bubble_row("28.3B", 32, 128, 10.408, 10.204, 7.703, 0.408, 0.2168, 0.1106, 0.0490),
+    _zero_bubble_row("28.3B", 32, 256, 10.402, 10.248, 7.698, 0.460, 0.1352, 0.0594, 0.0257),
+)

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Run:
     precision: Precision
     moments: int  # arrays of optimizer state
     parameters: int  # Ψ
+    vocabulary: int
     unit_sizes: list[int]  # each unit's parameters, padded to a multiple of the number of ranks
     tied: bool  # the head reads the embedding's matrix
     loss: list[float]  # of the global batch, for each step
@@ -62,6 +63,7 @@ class Run:
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
     memory: list[dict[str, int]]  # per rank: bytes
+    counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
 
     @property
     def padded(self) -> int:
@@ -73,9 +75,9 @@ class Run:
         """Parameters that the last unit reads."""
         return self.unit_sizes[-1] + (self.unit_sizes[0] if self.tied else 0)
 
-    def sent_in(self, phase: str) -> list[int]:
-        """Bytes that each rank sent in a phase."""
-        return [phases.get(phase, {"bytes": 0})["bytes"] for phases in self.sent]
+    def sent_in(self, *names: str, count: str = "bytes") -> list[int]:
+        """Bytes (or messages) that each rank sent in some phases together."""
+        return [sum(phases.get(name, {count: 0})[count] for name in names) for phases in self.sent]
 
     def sent_by(self, rank: int) -> int:
         """Bytes that a rank sent, in all phases."""
@@ -100,6 +102,7 @@ class Run:
             "claims": claims_as_rows(claims),
             "sent": self.sent,
             "memory": self.memory,
+            **({"counted": self.counted} if any(self.counted) else {}),
         }
 
 
@@ -232,21 +235,12 @@ def terminal() -> str | None:
     return None
 
 
-def print_report(run: Run, claims: Sequence[Claim]) -> None:
-    """Losses, the claims, and what the paper prints for its own models."""
+def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None]) -> None:
+    """Losses, the claims, and what the paper prints for its own models (`closing`)."""
     print_summary(run)
     if claims:
         print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
-        print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
-        states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
-        p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
-        undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total
-        if states[0] < undivided:
-            times = f"{undivided / states[0]:.2f} times as much"
-            print(f"Undivided it would be {2 * p + k}Ψ = {_number(undivided)} on each rank: {times}.")
-        activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
-        print(f"Besides, on rank 0: activations {_number(activations)}, fp32 workspace {_number(workspace)}.\n")
-        print_zero_table()
+        closing(run)
 
 
 def print_summary(run: Run) -> None:
@@ -306,8 +300,17 @@ def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequ
     _print(table)
 
 
-def print_zero_table() -> None:
-    """Table 1 of the ZeRO paper, from the formulas against which the run was checked."""
+def print_zero_closing(run: Run) -> None:
+    """What the numbers of ZeRO's claims mean, and the paper's table 1 by the formulas that the run was held against."""
+    print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
+    states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
+    p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
+    undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total
+    if states[0] < undivided:
+        times = f"{undivided / states[0]:.2f} times as much"
+        print(f"Undivided it would be {2 * p + k}Ψ = {_number(undivided)} on each rank: {times}.")
+    activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
+    print(f"Besides, on rank 0: activations {_number(activations)}, fp32 workspace {_number(workspace)}.\n")
     stages = ("P_os", "P_os+g", "P_os+g+p")
     table = _table("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", left=(), right=("N",))
     same = total = 0
@@ -323,6 +326,45 @@ def print_zero_table() -> None:
     _print(table)
     figure = " -> ".join(papers.zero_table_cell(7.5e9, 64, stage) for stage in range(4))
     print(f"{same} of {total} cells are as the paper prints them. Figure 1 (7.5B, N = 64): {figure} GB")
+
+
+def print_activations_closing(run: Run) -> None:
+    """The letters of tensor parallelism's claims, and Korthikanti's table 2 for the paper's own models."""
+    print("What is sent is counted for one micro-batch, and between the two ends for one layer.")
+    print("b: sequences of a micro-batch; s: their length; h: width; a: heads; v: vocabulary,")
+    print("padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
+    table = _table(
+        "The same formulas for Korthikanti's models on 8 ranks: MB that a layer keeps",
+        left=("model",),
+        right=("a", "h", "b", "tensor\nparallel", "and\nsequence", "and\nselective", "both", "full", "both /\nfirst"),
+    )
+    for model, (a, h, _, b) in papers.KORTHIKANTI_TABLE_3.items():
+        kept = [
+            papers.layer_activations(2048, b, h, a, 8, sequence, recompute)
+            for sequence, recompute in ((False, "none"), (True, "none"), (False, "selective"), (True, "selective"))
+        ]
+        full = papers.layer_activations(2048, b, h, a, 8, recompute="full")
+        cells = [f"{nbytes / 1e6:.0f}" for nbytes in (*kept, full)]
+        table.add_row(model, str(a), str(h), str(b), *cells, f"{100 * kept[-1] / kept[0]:.1f}%")
+    _print(table)
+
+
+def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
+    """Zero Bubble's table 5: a line for each model and m, each rate as the ranks' clocks have it and as printed."""
+    schedules = list(dict.fromkeys(row["schedule"] for row in rows))
+    table = _table(
+        "Zero Bubble's table 5, bubble rates: by ranks' clocks | as printed", left=("model",), right=("p", "m")
+    )
+    for schedule in schedules:
+        table.add_column(schedule, justify="right", no_wrap=True)
+    for i in range(0, len(rows), len(schedules)):
+        line = rows[i : i + len(schedules)]
+        cells = [
+            f"{row['bubble']:.4f} | {row['printed']:.4f} {_verdict(round(row['bubble'], 4) == row['printed'])}"
+            for row in line
+        ]
+        table.add_row(line[0]["model"], str(line[0]["p"]), str(line[0]["m"]), *cells)
+    _print(table)
 
 
 def _verdict(holds: bool) -> str:

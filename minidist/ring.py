@@ -39,11 +39,12 @@ def chunk(size: int, n: int, i: int) -> slice:
 # ---- the ring --------------------------------------------------------------------------------------------------------
 
 
-def reduce_scatter(comm: Comm, x: Array, out: Array | None = None) -> Array:
+def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
     """Sum x over the ranks; rank r gets chunk r of the sum. N-1 steps, S - |chunk r| elements sent.
 
     x (S,) is the same size everywhere. out (|chunk r|,) may be a view of x. Chunk c sets out from rank c+1, each rank
     on the way adds its own part, and it ends its way round at rank c: x[c+1] + x[c+2] + … + x[c].
+    With op = np.maximum it is the largest instead of the sum.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     mine = x.reshape(-1)[chunk(x.size, n, rank)]
@@ -56,7 +57,7 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None) -> Array:
         own = x[chunk(x.size, n, (rank - step) % n)]  # of the chunk that comes next, from the left
         incoming = buffers[step % len(buffers)][: own.size]
         comm.sendrecv(partial, right, incoming, left)
-        partial = np.add(incoming, own, out=incoming if step < n else out)
+        partial = op(incoming, own, out=incoming if step < n else out)
     if n == 1:
         out[...] = mine
     return out
@@ -90,13 +91,13 @@ def _circulate(comm: Comm, out: Array) -> Array:
     return out
 
 
-def all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
+def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
     """Sum x over the ranks; each gets all of the sum, to the same bit. 2(N-1) steps, 2S - |chunk r| - |chunk r+1| sent.
 
-    out (S,) may be x itself.
+    out (S,) may be x itself. With op = np.maximum it is the largest instead of the sum.
     """
     out = np.empty_like(x) if out is None else out
-    reduce_scatter(comm, x, out=out[chunk(x.size, comm.size, comm.rank)])
+    reduce_scatter(comm, x, out=out[chunk(x.size, comm.size, comm.rank)], op=op)
     return _circulate(comm, out)
 
 

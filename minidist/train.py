@@ -22,16 +22,18 @@ from minidist import Finished, UsageError, checkpoint, data
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
-from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import PRECISIONS
 from minidist.options import Parser, at_least, within
-from minidist.report import Claim, Progress, Run, check_writable, print_report, write_json
+from minidist.report import Claim, Progress, Run, check_writable, print_report, print_zero_closing, write_json
 from minidist.sample import generate
 
 Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
+Shares = Callable[[Options, int], int]
+Closing = Callable[[Run], None]
 VALIDATION_BATCHES = 8
 
 
@@ -50,6 +52,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--dropout", type=within(0, 0.99), default=0.0, help="probability of zeroing an activation")
     add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
+    add("--recompute", choices=("none", "selective", "full"), default="none", help="activations: attention, or all")
     add(
         "--precision", choices=tuple(PRECISIONS), default="mixed", help="fp16 storage with fp32 master copy, or all one"
     )
@@ -82,9 +85,15 @@ class Job:
     settings: Settings
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
+def every_rank(options: Options, ranks: int) -> int:
+    """Among how many a batch is shared out. Here: among all."""
+    return ranks
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares = every_rank) -> Job:
     """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated."""
     options = made.parse_args(arguments)
+    ranks = shares(options, ranks)
     if options.batch % options.accumulate:
         raise UsageError(f"--batch {options.batch} is not divisible by --accumulate {options.accumulate}")
     if options.batch // options.accumulate < ranks:
@@ -117,6 +126,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
         learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
         clip=options.clip,
         accumulate=options.accumulate,
+        recompute=options.recompute,
         seed=options.seed,
     )
     return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings)
@@ -128,7 +138,7 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
     try:
         if options.model == "gpt":
             return gpt(GPTConfig(vocabulary=vocabulary, tied=not options.untied, **sizes))
-        hidden = -(-options.width * 8 // 3 // 8) * 8  # 8/3 of the width: as many parameters as GPT's 4 (Shazeer 2020)
+        hidden = hidden_width(options.width)
         kv_heads = options.kv_heads or options.heads
         return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=kv_heads, hidden=hidden, **sizes))
     except ValueError as error:
@@ -163,7 +173,9 @@ class History:
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
 
 
-def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]]) -> int:
+def run_job(
+    job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]], closing: Closing = print_zero_closing
+) -> int:
     """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
     keep_freed_memory()
     options, corpus = job.options, job.corpus
@@ -175,7 +187,9 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
-    everyone = comm.gather_object((validate(engine, corpus, options), history.sent or {}, engine.memory()))
+    everyone = comm.gather_object(
+        (validate(engine, corpus, options), history.sent or {}, engine.memory(), engine.counted())
+    )
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
@@ -186,7 +200,7 @@ def run_job(job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Cl
     checked = claims(run) if complete else []
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
-            print_report(run, checked)
+            print_report(run, checked, closing)
     if options.json:
         write_json(options.json, run.as_json(checked))
     if options.sample:
@@ -206,7 +220,7 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
         for step in range(engine.steps, options.steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
-            loss = train_step(engine, job.corpus, options)
+            loss = train_step(engine, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
@@ -220,8 +234,8 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
 
 
 def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
-    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent and held."""
-    validation, sent, memory = zip(*everyone, strict=True)
+    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
+    validation, sent, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
@@ -229,7 +243,11 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         precision=job.settings.precision,
         moments=job.settings.optimizer.moments,
         parameters=count_parameters(job.units),
-        unit_sizes=[-(-sum(p.size for p in unit.parameters) // len(everyone)) * len(everyone) for unit in job.units],
+        vocabulary=len(job.corpus.vocabulary),
+        unit_sizes=[  # from the declared shapes, not from what the engine made of them
+            -(-sum(parameter.size for parameter in unit.parameters) // engine.shards) * engine.shards
+            for unit in engine.units
+        ],
         tied=len(job.units[-1].reads) > 1,
         loss=history.losses,
         validation_loss=sum(validation),
@@ -240,19 +258,13 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         },
         sent=list(sent),
         memory=list(memory),
+        counted=list(counted),
     )
 
 
-def train_step(engine: Engine, corpus: data.Corpus, options: Options) -> float:
+def train_step(engine: Engine, corpus: data.Corpus, options: Options, step: int) -> float:
     """One step over the step's global batch; this rank's part of its loss."""
-    x, y = corpus.batch(options.batch, options.context, key=(options.seed, engine.steps))
-    loss = 0.0
-    for rows in np.split(np.arange(options.batch), options.accumulate):
-        micro_batch = engine.forward(x[rows], y[rows])
-        engine.backward(micro_batch)
-        engine.step()
-        loss += micro_batch.value
-    return loss
+    return engine.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
 
 
 def validate(engine: Engine, corpus: data.Corpus, options: Options) -> float:
@@ -271,15 +283,23 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
+    shares: Shares = every_rank,
+    closing: Closing = print_zero_closing,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started."""
+    """Run a chapter on the ranks that mpirun started.
+
+    shares: among how many of the ranks a batch is shared out; raises UsageError for a layout that cannot work.
+    closing: prints what is to be said below the table of claims.
+    """
     from minidist.mpi.run import run  # serial training does without MPI
 
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
     run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
-        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
+        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size, shares),
+        main=lambda comm, job: run_job(
+            job, make_engine(job.units, job.settings, comm, job.options), comm, claims, closing
+        ),
     )
 
 

@@ -109,7 +109,7 @@ def assert_same(found: dict[str, Any], losses: list[float], weights: dict[str, n
 @cache
 def serial(arguments: tuple[str, ...]) -> tuple[list[float], dict[str, np.ndarray]]:
     job, engine = alone(list(arguments))
-    losses = [train.train_step(engine, job.corpus, job.options) for _ in range(job.options.steps)]
+    losses = [train.train_step(engine, job.corpus, job.options, step) for step in range(job.options.steps)]
     return losses, weights_of(engine)
 
 
@@ -473,7 +473,7 @@ def test_save_and_go_on(tmp_path: Any) -> None:
         "jobs.parameter_server:chapter", 3, [*options, *schedule, f"--load={path}"], report
     ).values
     job, engine = alone([*options, *schedule])
-    losses = [train.train_step(engine, job.corpus, job.options) for _ in range(5)]
+    losses = [train.train_step(engine, job.corpus, job.options, step) for step in range(5)]
     assert status == 0
     np.testing.assert_allclose([*begun["loss"], *ended["loss"]], losses, rtol=1e-12)
     x, y = job.corpus.validation_batch(72, 8)

@@ -13,6 +13,7 @@ says so.
 import functools
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,6 +99,13 @@ class Request:
         if self.kind == "irecv":
             self.comm._check(self.array, self.peer, status)
 
+    def done(self) -> bool:
+        """Whether the message is through, without waiting for it; if it is, this was the wait()."""
+        if self in self.comm.ledger.open_requests and not self.handle.Get_status():
+            return False
+        self.wait()
+        return True
+
     def __str__(self) -> str:
         preposition = "from" if self.kind == "irecv" else "to"
         return f"{self.kind} {preposition} rank {self.peer} at {self.where} in phase {self.phase!r}"
@@ -175,13 +183,15 @@ class Comm:
     # ---- phases and groups ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count what is sent inside under `name`. A request started inside must be waited for inside."""
+    def phase(self, name: str, leave_open: bool = False) -> Iterator[None]:
+        """Count what is sent inside under `name`. A request started inside must be waited for inside, unless it may be
+        left open: then at the latest when the rank ends."""
         outer, already_open = self.ledger.phase, list(self.ledger.open_requests)
         self.ledger.phase = name
         try:
             yield
-            self.ledger.check_requests(besides=already_open)
+            if not leave_open:
+                self.ledger.check_requests(besides=already_open)
         finally:
             self.ledger.phase = outer
 
@@ -198,34 +208,43 @@ class Comm:
     def gather_object(self, value: Any) -> list[Any] | None:
         """Control: on rank 0, the value of every rank, in order of rank; None elsewhere."""
         if self.rank > 0:
-            self._send_object(value, 0)
+            self.send_object(value, 0)
             return None
-        return [value] + [self._recv_object(source) for source in range(1, self.size)]
+        return [value] + [self.recv_object(source) for source in range(1, self.size)]
 
     def broadcast_object(self, value: Any) -> Any:
         """Control: rank 0's value, on every rank."""
         if self.rank > 0:
-            return self._recv_object(0)
+            return self.recv_object(0)
         for dest in range(1, self.size):
-            self._send_object(value, dest)
+            self.send_object(value, dest)
         return value
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Control: the value of every rank, in order of rank, on every rank."""
         return self.broadcast_object(self.gather_object(value))
 
-    def _send_object(self, value: Any, dest: int) -> None:
+    def send_object(self, value: Any, dest: int) -> None:
+        """Control: any value, to one rank."""
         message = pickle.dumps(value)
         self.ledger.control[0] += len(message)
         self.ledger.control[1] += 1
         self._wait("send (control)", (dest,), None, self._control.Send, [message, MPI.BYTE], dest)
 
-    def _recv_object(self, source: int) -> Any:
+    def recv_object(self, source: int) -> Any:
+        """Control: the next value that one rank has sent here."""
         status = MPI.Status()
-        matched = self._wait("recv (control)", (source,), None, self._control.Mprobe, source, MPI.ANY_TAG, status)
+        matched = self._wait("recv (control)", (source,), None, self._find_control, source, status)
         message = bytearray(status.Get_count(MPI.BYTE))
         matched.Recv([message, MPI.BYTE])
         return pickle.loads(message)
+
+    def _find_control(self, source: int, status: MPI.Status) -> MPI.Message:
+        """The next control message from a rank. MPI's own waiting would keep the core for a whole time slice; here
+        another rank of this core may run, and many ranks on a few cores take turns quickly."""
+        while (matched := self._control.Improbe(source, MPI.ANY_TAG, status)) is None:
+            time.sleep(0)
+        return matched
 
     # ---- what every message goes through ----------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from minidist.nn import ops
-from minidist.nn.layers import Batch, Dropout, Embedding, Head, LayerNorm, Linear, Unit
+from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, LayerNorm, Linear, Positions, Unit
 from minidist.nn.tensor import Tensor
 
 
@@ -32,24 +32,24 @@ class GPTEmbedding(Unit):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__("embedding")
         self.token = Embedding("wte", config.vocabulary, config.width)
-        self.position = Embedding("wpe", config.context, config.width)
+        self.position = Positions("wpe", config.context, config.width)
         self.dropout = Dropout("embedding.dropout", config.dropout)
         self.own([self.token, self.position])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        x = self.token(x)  # (B, T) -> (B, T, C)
-        return self.dropout(ops.add_positions(x, self.position.weight), batch)
+        return self.dropout(self.position(self.token(x)), batch)  # (B, T) -> (B, T, C)
 
 
-class GPTBlock(Unit):
+class GPTBlock(Block):
     """Attention and MLP, each behind a layer norm (pre-LN) and added to the residual stream."""
 
     def __init__(self, name: str, config: GPTConfig) -> None:
         super().__init__(name)
-        width, bias, self.heads, self.p = config.width, config.bias, config.heads, config.dropout
+        width, bias, heads = config.width, config.bias, config.heads
         out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
         self.norm1 = LayerNorm(f"{name}.norm1", width, bias)
         self.qkv = Linear(f"{name}.qkv", width, 3 * width, bias)
+        self.attention = Attention(f"{name}.attention", heads, heads, config.dropout)
         self.projection = Linear(f"{name}.projection", width, width, bias, std=out)
         self.norm2 = LayerNorm(f"{name}.norm2", width, bias)
         self.up = Linear(f"{name}.up", width, 4 * width, bias)
@@ -59,10 +59,7 @@ class GPTBlock(Unit):
         self.own([self.norm1, self.qkv, self.projection, self.norm2, self.up, self.down])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        length, mask = x.shape[1], None
-        if self.p > 0 and batch.key is not None:
-            mask = batch.mask(f"{self.name}.attention", self.p, (self.heads, length, length))
-        a = ops.attention(self.qkv(self.norm1(x)), self.heads, mask=mask, p=self.p)  # (B, T, C)
+        a = self.attention(self.qkv(self.norm1(x)), batch)  # (B, T, C) -> (B, T, 3C) -> (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
         m = self.down(ops.gelu(self.up(self.norm2(x))))  # (B, T, C) -> (B, T, 4C) -> (B, T, C)
         return ops.add(x, self.dropout2(m, batch))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist.nn import ops
-from minidist.nn.layers import Batch, Dropout, Embedding, Head, Linear, RMSNorm, Unit
+from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, Linear, RMSNorm, Unit
 from minidist.nn.tensor import Tensor
 
 
@@ -34,6 +34,11 @@ class LlamaConfig:
             raise ValueError(f"rotary embedding turns pairs: width/heads = {self.width // self.heads} must be even")
 
 
+def hidden_width(width: int) -> int:
+    """Of the MLP: 8/3 of the width, for as many parameters as GPT's 4 (Shazeer 2020), rounded up to a multiple of 8."""
+    return -(-width * 8 // 3 // 8) * 8
+
+
 class LlamaEmbedding(Unit):
     """Token embedding; positions come in by rotation, in attention."""
 
@@ -47,16 +52,17 @@ class LlamaEmbedding(Unit):
         return self.dropout(self.token(x), batch)  # (B, T) -> (B, T, C)
 
 
-class LlamaBlock(Unit):
+class LlamaBlock(Block):
     """Rotary attention and SwiGLU MLP, each behind an RMSNorm and added to the residual stream."""
 
     def __init__(self, name: str, config: LlamaConfig) -> None:
         super().__init__(name)
-        self.heads, self.kv_heads, self.p, self.theta = config.heads, config.kv_heads, config.dropout, config.theta
-        width, self.depth = config.width, config.width // config.heads
+        self.theta, self.depth = config.theta, config.width // config.heads
+        width, heads, kv_heads = config.width, config.heads, config.kv_heads
         out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
         self.norm1 = RMSNorm(f"{name}.norm1", width)
-        self.qkv = Linear(f"{name}.qkv", width, (config.heads + 2 * config.kv_heads) * self.depth, bias=False)
+        self.qkv = Linear(f"{name}.qkv", width, (heads + 2 * kv_heads) * self.depth, bias=False)
+        self.attention = Attention(f"{name}.attention", heads, kv_heads, config.dropout)
         self.projection = Linear(f"{name}.projection", width, width, bias=False, std=out)
         self.norm2 = RMSNorm(f"{name}.norm2", width)
         self.up = Linear(f"{name}.up", width, 2 * config.hidden, bias=False)  # gate and up projection as one
@@ -66,13 +72,12 @@ class LlamaBlock(Unit):
         self.own([self.norm1, self.qkv, self.projection, self.norm2, self.up, self.down])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        length, mask = x.shape[1], None
-        if self.p > 0 and batch.key is not None:
-            mask = batch.mask(f"{self.name}.attention", self.p, (self.heads, length, length))
+        qkv = self.qkv(self.norm1(x))  # (B, T, C) -> (B, T, C + 2·Hkv·D)
+        length, dtype = qkv.shape[1], qkv.data.dtype
         angle = np.outer(np.arange(length), self.theta ** (-np.arange(0, self.depth, 2) / self.depth))  # (T, D/2)
-        cos, sin = np.cos(angle).astype(x.data.dtype), np.sin(angle).astype(x.data.dtype)
-        qkv = ops.rotary(self.qkv(self.norm1(x)), self.heads + self.kv_heads, cos, sin)  # turns Q and K, not V
-        a = ops.attention(qkv, self.heads, self.kv_heads, mask=mask, p=self.p)  # (B, T, C)
+        turned = self.attention.heads + self.attention.kv_heads  # Q and K, not V
+        qkv = ops.rotary(qkv, turned, np.cos(angle).astype(dtype), np.sin(angle).astype(dtype))
+        a = self.attention(qkv, batch)  # (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
         m = self.down(ops.swiglu(self.up(self.norm2(x))))  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)
         return ops.add(x, self.dropout2(m, batch))

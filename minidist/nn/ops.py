@@ -70,19 +70,29 @@ def embedding(tokens: Tensor, weight: Parameter) -> Tensor:
     return record(y, (tokens,), backward, keep=(tokens.data,), weight_backward=weight_backward)
 
 
-def add_positions(x: Tensor, weight: Parameter) -> Tensor:
-    """y = x + W[0:T] for x (B, T, C) and learned positions W (context, C)."""
-    length = x.shape[1]
+def add_positions(x: Tensor, weight: Parameter, first: int = 0) -> Tensor:
+    """y = x + W[first : first + T] for x (B, T, C) and learned positions W (context, C)."""
+    here = slice(first, first + x.shape[1])
 
     def backward(dy: Array) -> Array:
         def write(out: Array) -> None:
-            np.sum(dy, axis=0, out=out[:length])
-            out[length:] = 0
+            out.fill(0)
+            np.sum(dy, axis=0, out=out[here])
 
         weight.accumulate(write)
         return dy
 
-    return record(x.data + weight.data[:length], (x,), backward)
+    return record(x.data + weight.data[here], (x,), backward)
+
+
+def add_bias(x: Tensor, bias: Parameter) -> Tensor:
+    """y = x + b for x (..., C) and b (C), where the bias must wait for what `linear` cannot do in between."""
+
+    def backward(dy: Array) -> Array:
+        bias.accumulate(lambda out: _column_sum(dy, out))
+        return dy
+
+    return record(x.data + bias.data, (x,), backward)
 
 
 # ---- element by element ----------------------------------------------------------------------------------------------

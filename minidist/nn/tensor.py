@@ -42,6 +42,10 @@ class Parameter:
         name = list(self.name.encode())
         return np.random.default_rng([seed, *self.shape, *name]).standard_normal(self.shape) * self.std
 
+    def part(self, whole: Array) -> Array:
+        """What is held here of an array that holds the parameter as the model declares it. Here: all of it."""
+        return whole
+
     @property
     def data(self) -> Array:
         """The values, of `shape`. Raises Released when they are not here."""
@@ -86,14 +90,18 @@ class Tensor:
 
 
 class Step(NamedTuple):
-    """One operation on the tape. Tensors are named by number, so that the tape does not keep their data alive."""
+    """One operation on the tape. Tensors are named by number, so that the tape does not keep their data alive.
+
+    A step that is to be recomputed has the function to run `again` in place of a backward.
+    """
 
     output: int
     inputs: tuple[int, ...]
-    backward: Callable[..., Gradients]
+    backward: Callable[..., Gradients] | None
     weight_backward: Callable[..., None] | None
     kept: tuple[Array, ...]
     widths: tuple[np.dtype, ...]  # the dtypes that the kept arrays had, and have again in the backward
+    again: Callable[[Tensor], Tensor] | None = None
 
 
 class Tape:
@@ -107,6 +115,7 @@ class Tape:
         self.store = store
         self.steps: list[Step] = []
         self.postponed: list[tuple[Step, Array]] = []
+        self.recomputed = 0  # the most bytes that were kept at once after something had been recomputed
         self._tensors = 0
         self._stored: dict[int, tuple[weakref.ref, Array]] = {}  # id of an array -> (that array, what is stored of it)
 
@@ -129,6 +138,13 @@ class Tape:
             dout = gradients.pop(step.output, None)
             if dout is None:
                 continue  # nobody used this output
+            if step.again is not None:  # run it again: what it puts on the tape now comes next
+                (x,) = _widened(step)
+                gradients[step.again(Tensor(x, self, step.inputs[0])).number] = dout
+                self._stored.clear()
+                self.recomputed = max(self.recomputed, self.nbytes)
+                continue
+            assert step.backward is not None
             dxs = step.backward(dout, *_widened(step))
             for number, dx in zip(step.inputs, dxs if isinstance(dxs, tuple) else (dxs,), strict=True):
                 if dx is None:
@@ -191,6 +207,19 @@ def record(
     widths = tuple(a.dtype for a in keep + keep_exact)
     numbers = tuple(t.number for t in inputs)
     tape.steps.append(Step(output.number, numbers, backward, weight_backward, kept, widths))
+    return output
+
+
+def recomputed(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x), of which x alone is kept: the backward runs the function again (Chen et al. 2016, section 3).
+
+    The function must give the same result twice, and hold on to no array of activations.
+    """
+    if x.tape is None:
+        return function(x)
+    output = x.tape.tensor(function(Tensor(x.data)).data)  # without a tape nothing is kept
+    kept = (x.tape.store_array(x.data, exact=False),)
+    x.tape.steps.append(Step(output.number, (x.number,), None, None, kept, (x.data.dtype,), function))
     return output
 
 

@@ -60,7 +60,7 @@ class Gradients(Engine):
         steps = min(options.local_steps, options.steps - first)
         slow = math.prod(factor for rank, factor in options.slow if rank == self.plan.workers[self.number])
         for step in range(first, first + steps):
-            self.log.losses.append(train.train_step(self, corpus, options))
+            self.log.losses.append(train.train_step(self, corpus, options, step))
             tokens = round(self.share * options.batch) * options.context
             seconds = step_seconds(self.placed, tokens, options.jitter, slow, (options.seed, self.number, step))
             self.now += seconds

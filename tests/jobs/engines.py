@@ -79,9 +79,9 @@ def train(engine: Engine, batch: int) -> dict[str, Any]:
 def by_name(engine: Engine, piece: Any) -> dict[str, np.ndarray]:
     """Whole arrays from everyone's pieces, cut at the parameters' borders."""
     return {
-        parameter.name: view.astype(np.float64)
+        name: whole.astype(np.float64)
         for flat in engine.flats.values()
-        for parameter, view in flat.views(engine.whole(flat, piece(flat)))
+        for name, whole in engine.whole_parameters(flat, piece(flat)).items()
     }
 
 

@@ -1,0 +1,42 @@
+"""A parameter of which a rank holds a part: what tensor parallelism cuts (Shoeybi et al. 2019, section 3)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minidist.nn.tensor import Array, Parameter
+
+
+def cut(sections: Sequence[int], ranks: int) -> list[Array]:
+    """Which places of an axis each rank holds, when sections of these sizes lie on it one after another: an equal share
+    of every section. [Q | K | V] cut by heads are three sections, [gate | up] of SwiGLU two."""
+    starts = np.cumsum([0, *sections[:-1]])
+    shares = [np.array_split(start + np.arange(size), ranks) for start, size in zip(starts, sections, strict=True)]
+    return [np.concatenate(share) for share in zip(*shares, strict=True)]
+
+
+class Sliced(Parameter):
+    """A rank's part of a parameter along one axis. It starts as that part of the whole would, drawn as a whole.
+
+    places: which places of the axis each rank holds, as `cut` gives them. They may go beyond the whole's end (a padded
+    vocabulary); what is there starts at zero, and is left out when the parts are joined.
+    """
+
+    def __init__(self, whole: Parameter, axis: int, places: list[Array], rank: int) -> None:
+        shape = list(whole.shape)
+        shape[axis] = len(places[rank])
+        super().__init__(whole.name, tuple(shape), whole.std, whole.fill)
+        self.whole, self.axis, self.places, self.rank = whole, axis, places, rank
+
+    def initial(self, seed: int) -> Array:
+        return self.part(self.whole.initial(seed))
+
+    def part(self, whole: Array) -> Array:
+        padding = [(0, 0)] * whole.ndim
+        padding[self.axis] = (0, sum(map(len, self.places)) - whole.shape[self.axis])
+        return np.pad(whole, padding).take(self.places[self.rank], self.axis)
+
+    def join(self, parts: Sequence[Array]) -> Array:
+        """The whole, from every rank's part in order of rank."""
+        order = np.argsort(np.concatenate(self.places))[: self.whole.shape[self.axis]]
+        return np.concatenate(parts, self.axis).take(order, self.axis)

@@ -1,0 +1,343 @@
+"""Pipeline parallelism: every rank holds a stage of the model, and micro-batches flow through.
+
+    mpirun -n 4 python -m minidist.pipeline --schedule 1f1b --micro-batches 8
+    mpirun -n 4 python -m minidist.pipeline --schedule zb-h1 --trace trace.json
+    mpirun -n 8 python -m minidist.pipeline --zero-bubble-table
+    python -m minidist.pipeline --draw all -p 4 -m 8
+
+Huang et al., "GPipe", NeurIPS 2019, arXiv 1811.06965.
+Narayanan et al., "PipeDream", SOSP 2019; "Memory-efficient pipeline-parallel DNN training", 2021, arXiv 2006.09503
+(2BW); "Efficient large-scale language model training on GPU clusters", SC 2021, arXiv 2104.04473 (PTD).
+Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241.
+
+A stage waits for its input from the stage before, and for its output's gradient from the stage after. In which order it
+does what it can do is the schedule: it decides how long stages idle (the bubble), how many micro-batches they hold at a
+time, and whether weights change while micro-batches are under way. `minidist.schedules` has nine, as streams of
+instructions; `minidist.interpreter` goes through any of them on a logical clock; here are the tensors, which know none.
+
+The clock gives F, B and W of a stage one unit of time each and messages none, as the papers' formulas do; updates, and
+what ranks exchange for them, take no time either.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minidist import pipeline_options, train, zero_bubble
+from minidist.engine import Engine, Settings, held
+from minidist.interpreter import UNIT_COSTS, OverRanks, Worker
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Batch, Head, Unit
+from minidist.nn.optim import squared_norm
+from minidist.nn.tensor import Array, Tape, Tensor
+from minidist.pipeline_claims import claims, print_letters
+from minidist.schedules import (
+    ACTIVATION,
+    GRADIENT,
+    SCHEDULES,
+    Backward,
+    Forward,
+    Instructions,
+    Receive,
+    Send,
+    Step,
+    Weight,
+    places,
+)
+from minidist.timeline import print_timelines, write_trace
+
+if TYPE_CHECKING:  # drawing does without MPI
+    from minidist.mpi.comm import Comm
+
+
+@dataclass
+class Passage:
+    """What a micro-batch leaves in a chunk on its way through, from its forward to the end of its backward."""
+
+    version: int  # of the weights
+    x: Array  # the chunk's input
+    tapes: list[Tape] = field(default_factory=list)  # with re-materialisation, only from B to W
+
+
+class Pipeline(Engine):
+    """One stage: its chunks of the model, and the micro-batches in them."""
+
+    holds_a_stage = True
+
+    def __init__(
+        self,
+        parts: Sequence[list[Unit]],  # the model cut into v·p chunks: chunk c of stage s is parts[c·p + s]
+        settings: Settings,  # accumulate: m, the micro-batches to an update
+        comm: "Comm",
+        schedule: str = "1f1b",
+        steps: int = 1,  # of the whole training: a schedule without flush is one stream over all of them
+        replicas: tuple[int, ...] = (),  # ranks of each stage; one of each if not given
+    ) -> None:
+        stages = len(replicas) or comm.size
+        self.comm, self.schedule, self.total = comm, SCHEDULES[schedule], steps
+        self.at = places(stages, settings.accumulate, len(parts) // stages, steps, replicas)[comm.rank]
+        self.chunks = parts[self.at.stage :: stages]
+        self.own = [unit for chunk in self.chunks for unit in chunk]
+        units = [unit for part in parts for unit in part]
+        super().__init__([unit for unit in units if any(unit in own.reads for own in self.own)], settings)
+        head = units[-1]
+        if not self.schedule.flushes and len(head.reads) > 1:
+            raise ValueError(f"{schedule} updates each stage on its own: it cannot tie the head to the embedding")
+        assert isinstance(head, Head)
+        self.width, self.tied = head.weight.shape[1], len(head.reads) > 1
+
+        # Ranks that hold the same unit sum its gradients: replicas of a stage, or the first and the last stage of a
+        # model whose head is tied to the embedding.
+        ends = (0, stages - 1)
+        self.sharers = comm.split(self.at.stage if replicas else int(self.at.stage in ends))
+        self.shared = [flat for unit, flat in self.flats.items() if replicas or (self.tied and unit is units[0])]
+
+        self.rematerialise = settings.recompute == "full"  # of a chunk its input is kept, and all else made again
+        self.wire = OverRanks(self.at, comm)
+        self.worker = Worker(self.at, self.wire, UNIT_COSTS, stage=self)
+        self.stream: Instructions | None = None
+        self.made = self.version = 0  # updates that the stream has made; the version of the weights in use
+        self.stash: dict[int, dict[Flat, Array]] = {}  # older versions that are still needed
+        self.batches: dict[int, Batch] = {}  # the micro-batches under way
+        self.passages: dict[tuple[int, int], Passage] = {}  # (micro-batch, chunk)
+        self.mail: dict[tuple[str, int, int], Array] = {}  # (what, micro-batch, chunk): to be sent, or received
+        self.most = {"in_flight": 0, "with_activations": 0, "versions": 1, "stash_bytes": 0, "delay": 0}
+        self.versions_used: dict[int, int] = {}  # by micro-batch
+
+    # ---- a step -----------------------------------------------------------------------------------------------------
+
+    def train_batch(self, x: Array, y: Array) -> float:
+        """One step; this rank's part of its loss. Without a flush, some of its backwards come in the steps after it."""
+        m = self.settings.accumulate
+        if self.schedule.flushes or self.stream is None:
+            self.begin()
+        assert self.stream is not None
+        step, selective = self.first_step + self.admitted // m, self.settings.recompute == "selective"
+        for i, rows in enumerate(np.split(np.arange(len(x)), m)):
+            share = self.rows(len(rows))
+            mine = rows[share.start : share.stop]
+            key = (self.settings.seed, step, i)  # the dropout of a serial run with m micro-batches
+            self.batches[self.admitted + i] = Batch(x[mine], y[mine], share.start, key, selective)
+            self.share = len(mine) / len(rows) / m
+        self.admitted += m
+        self.loss = 0.0
+        for instruction in self.stream:
+            if not isinstance(instruction, Step) and instruction.micro_batch >= self.admitted:
+                self.stream = chain([instruction], self.stream)  # of a step that has yet to begin
+                return self.loss
+            self.worker.perform(instruction)
+        self.wire.wait()
+        return self.loss
+
+    def begin(self) -> None:
+        """A stream of instructions from its beginning, and from time 0."""
+        self.first_step, self.admitted, self.made = self.steps, 0, 0
+        at = self.at if self.schedule.flushes else replace(self.at, updates=self.total - self.steps)
+        self.stream = self.schedule.instructions(at)
+        costs = UNIT_COSTS | ({"R": 1.0} if self.rematerialise else {})
+        workers = at.workers(at.stage)  # a stage gets replicas because it takes so many times as long
+        costs = {letter: workers * cost for letter, cost in costs.items()}
+        self.worker = Worker(at, self.wire, costs, stage=self)
+
+    def compute(self, instruction: Forward | Backward | Weight | Step) -> None:
+        match instruction:
+            case Forward(k, chunk, version):
+                self.forward_chunk(k, chunk, version)
+            case Backward(k, chunk):
+                self.backward_chunk(k, chunk)
+            case Weight(k, chunk):
+                self.weight_chunk(k, chunk)
+            case Step(oldest):
+                self.update_weights(oldest)
+
+    # ---- F, B and W -------------------------------------------------------------------------------------------------
+
+    def forward_chunk(self, k: int, chunk: int, version: int) -> None:
+        first, last = self.at.is_first(chunk), self.at.is_last(chunk)
+        x = self.batches[k].tokens if first else self.mail.pop((ACTIVATION, k, chunk))
+        passage = self.passages[k, chunk] = Passage(version, x)
+        y = self.run_chunk(passage, k, chunk, keep=not self.rematerialise)
+        if last:
+            self.loss += float(y) * self.share
+        else:
+            self.mail[ACTIVATION, k, chunk] = self.stored(y)
+
+    def run_chunk(self, passage: Passage, k: int, chunk: int, keep: bool) -> Array:
+        """A chunk's output (B, T, C), or the loss, for a passage's input; `keep` what the backward needs."""
+        units, self.version = self.chunks[chunk], passage.version
+        if keep:
+            passage.tapes = [Tape(np.float16 if self.precision.mixed else None) for _ in units]
+        h = passage.x if self.at.is_first(chunk) else self.widened(passage.x)
+        for i, unit in enumerate(units):
+            self.before_forward(unit)
+            h = unit(passage.tapes[i].tensor(h) if keep else Tensor(h), self.batches[k]).data
+            self.after_forward(unit)
+        self.observe_passages()
+        return h
+
+    def backward_chunk(self, k: int, chunk: int) -> None:
+        """The gradient of the chunk's input; those of matrices wait for W."""
+        passage = self.passages[k, chunk]
+        if not passage.tapes:
+            self.run_chunk(passage, k, chunk, keep=True)  # the same dropout masks: they depend on the micro-batch alone
+        self.version = self.versions_used[k] = passage.version
+        if self.at.is_last(chunk):
+            dh: Array | None = np.asarray(self.share * self.loss_scale.scale, self.precision.computed)
+        else:
+            dh = self.widened(self.mail.pop((GRADIENT, k, chunk)))
+        with np.errstate(over="ignore", invalid="ignore"):  # a float16 gradient that overflows is found in step()
+            for unit, tape in zip(reversed(self.chunks[chunk]), reversed(passage.tapes), strict=True):
+                self.before_backward(unit)
+                assert dh is not None
+                dh = tape.backward(dh, postpone_weights=True)
+                self.after_backward(unit)
+            if not self.at.is_first(chunk):
+                assert dh is not None
+                self.mail[GRADIENT, k, chunk] = self.stored(dh)
+
+    def weight_chunk(self, k: int, chunk: int) -> None:
+        """The gradients of the chunk's matrices, from the inputs that the micro-batch's own tapes have kept."""
+        passage = self.passages[k, chunk]
+        self.version = passage.version
+        with np.errstate(over="ignore", invalid="ignore"):
+            for unit, tape in zip(reversed(self.chunks[chunk]), reversed(passage.tapes), strict=True):
+                self.before_backward(unit)
+                tape.weight_backward()
+                self.after_backward(unit)
+        del self.passages[k, chunk]
+        self.most["delay"] = max(self.most["delay"], self.made - passage.version)
+        if chunk == 0:
+            del self.batches[k]
+
+    # ---- messages ---------------------------------------------------------------------------------------------------
+
+    def stored(self, h: Array) -> Array:
+        """A result as it is sent: in mixed precision float16, like everything that is stored."""
+        return np.ascontiguousarray(h, self.precision.stored)
+
+    def outgoing(self, message: Send) -> Array:
+        return self.mail.pop((message.what, message.micro_batch, message.chunk))
+
+    def incoming(self, message: Receive) -> Array:
+        shape = *self.batches[message.micro_batch].tokens.shape, self.width  # (B, T, C)
+        buffer = np.empty(shape, self.precision.stored)
+        self.mail[message.what, message.micro_batch, message.chunk] = buffer
+        return buffer
+
+    # ---- the weights and their versions -----------------------------------------------------------------------------
+
+    def before_forward(self, unit: Unit) -> None:
+        for flat in self.read_by(unit):
+            flat.bind(self.widened(self.weights(flat)))
+
+    def before_backward(self, unit: Unit) -> None:
+        for flat in self.read_by(unit):
+            flat.bind(self.widened(self.weights(flat)), slopes=np.zeros(flat.padded, self.precision.computed))
+
+    def weights(self, flat: Flat) -> Array:
+        """The version of a unit's parameters that is in use."""
+        return flat.param if self.version == self.made else self.stash[self.version][flat]
+
+    def update_weights(self, oldest: int) -> None:
+        """Make the next version of the weights; keep the present one if a micro-batch may still ask for it."""
+        if self.made >= oldest:
+            self.stash[self.made] = {flat: flat.param.copy() for flat in self.flats.values()}
+        self.stash = {version: weights for version, weights in self.stash.items() if version >= oldest}
+        self.most["versions"] = max(self.most["versions"], 1 + len(self.stash))
+        self.most["stash_bytes"] = max(
+            self.most["stash_bytes"], held(array for weights in self.stash.values() for array in weights.values())
+        )
+        self.sum_shared_gradients()
+        self.micro_batch = self.settings.accumulate - 1
+        self.step()
+        self.made += 1
+
+    def sum_shared_gradients(self) -> None:
+        """Everyone who has a unit makes the same update of it."""
+        from minidist import ring  # not above: drawing does without MPI
+
+        for flat in self.shared:
+            with self.comm.phase("shared gradients"), np.errstate(over="ignore", invalid="ignore"):
+                flat.grad[...] = ring.all_reduce(self.sharers, flat.grad)
+
+    def squared_norm(self) -> float:
+        """Over all stages, each unit once. Without a flush stages update on their own, each with a norm of its own."""
+        from minidist import ring
+
+        mine = sum(squared_norm(self.owned(self.flats[unit])[1]) for unit in self.own)
+        if not self.schedule.flushes:
+            return mine
+        with self.comm.phase("norm"):
+            return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
+
+    # ---- for the loop and the report --------------------------------------------------------------------------------
+
+    def evaluate(self, x: Array, y: Array) -> float:
+        """The mean loss over sequences x and their targets y, on the rank that has the head; 0 on others."""
+        self.training, self.version = False, self.made
+        if self.at.replica > 0:
+            return 0.0
+        h = x
+        for chunk, units in enumerate(self.chunks):
+            if not self.at.is_first(chunk):
+                received = np.empty((*x.shape, self.width), self.precision.stored)
+                self.wire.receive(Receive(ACTIVATION, 0, chunk), received)
+                h = self.widened(received)
+            for unit in units:
+                self.before_forward(unit)
+                h = unit(Tensor(h), Batch(x, y)).data
+                self.after_forward(unit)
+            if not self.at.is_last(chunk):
+                self.wire.send(Send(ACTIVATION, 0, chunk), self.stored(h), time=0.0)
+        self.wire.wait()
+        return float(h) if self.at.is_last(len(self.chunks) - 1) else 0.0
+
+    def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
+        everyone = self.comm.gather_object(named) or []
+        return {name: array for stage in everyone for name, array in stage.items()}
+
+    def observe_passages(self) -> None:
+        """Note how much is held at this moment."""
+        passages = self.passages.values()
+        inputs = sum(passage.x.nbytes for passage in passages if not passage.tapes)
+        self.observe([tape for passage in passages for tape in passage.tapes], inputs)
+        self.most["in_flight"] = max(self.most["in_flight"], len(passages))
+        self.most["with_activations"] = max(self.most["with_activations"], sum(bool(p.tapes) for p in passages))
+
+    def counted(self) -> dict[str, Any]:
+        """Of the last stream of instructions, and since the beginning the most of what comes and goes."""
+        times = {name: getattr(self.worker.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
+        return {**times, **self.most, "versions_used": sorted(self.versions_used.items())}
+
+
+def main(comm: "Comm", job: train.Job | train.Options) -> int:
+    """Train and report, and show what the clocks say; or the table."""
+    if not isinstance(job, train.Job):
+        return zero_bubble.main(comm, job.json)
+    options = job.options
+    parts = pipeline_options.cut(options, job.units, job.settings.precision.bytes)
+    engine = Pipeline(parts, job.settings, comm, options.schedule, options.steps, options.replicas)
+    status = train.run_job(job, engine, comm, claims, print_letters)
+    timelines = comm.gather_object(engine.worker.timeline)
+    if timelines and timelines[0].spans:
+        if options.json != "-":
+            what = "Last step" if engine.schedule.flushes else "Beginning"
+            print(f"{what}, simulated time: F forward, B input gradient, W weight gradient")
+            print_timelines("", timelines, goes_on=not engine.schedule.flushes)
+        if options.trace:
+            write_trace(options.trace, timelines)
+    return status
+
+
+if __name__ == "__main__":
+    options = train.parser(__doc__, "pipeline")
+    pipeline_options.add_options(options)
+    if any(argument.startswith("--draw") for argument in sys.argv):
+        sys.exit(pipeline_options.draw(options, sys.argv[1:]))
+    from minidist.mpi.run import run
+
+    run(prepare=lambda comm: pipeline_options.prepare(options, sys.argv[1:], comm.size), main=main)

@@ -1,0 +1,136 @@
+"""What the papers say of a pipeline, beside what its clocks and counters say."""
+
+from collections.abc import Callable
+from typing import Any
+
+from minidist import papers
+from minidist.report import Claim, Run, on_each_rank
+from minidist.schedules import SCHEDULES, places
+
+
+def claims(run: Run) -> list[Claim]:
+    """The claims that hold for the run's schedule."""
+    with_flush = SCHEDULES[run.options.schedule].flushes
+    made = bubble_claims(run) if with_flush else version_claims(run)
+    return [*made, *memory_claims(run), *message_claims(run)]
+
+
+def of_each(run: Run, kind: str) -> list[Any]:
+    """What each rank has counted."""
+    return [counted[kind] for counted in run.counted]
+
+
+def bubble_claims(run: Run) -> list[Claim]:
+    """How long stages idle in a step. There are two definitions: of all time, and compared to the time of the work."""
+    schedule, p, m, v = run.options.schedule, run.options.stages, run.options.micro_batches, run.options.chunks
+    starts, ends, work = of_each(run, "start"), of_each(run, "end"), of_each(run, "busy")[0]
+    step = max(ends) - min(starts)
+    made = []
+    if schedule == "naive":
+        formula, expected = "(K-1)/K", papers.gpipe_bubble(p, 1)
+        made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
+    if schedule in ("gpipe", "1f1b"):
+        formula, expected = "(K-1)/(M+K-1)", papers.gpipe_bubble(p, m)
+        made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
+    if schedule in ("gpipe", "1f1b", "interleaved"):
+        formula, expected = "(1/v)(p-1)/m" if v > 1 else "(p-1)/m", papers.megatron_bubble(p, m, v)
+        made.append(Claim("PTD §2.2", "idle / work", formula, expected, (step - work) / work, ""))
+    filling = {"1f1b": "+W", "zb-h1": "-W", "zb-h2": "-2W"}
+    if schedule in filling and m >= papers.fills(schedule, p):
+        longest = max(end - start for start, end in zip(starts, ends, strict=True))
+        t_b = 2.0 if run.options.recompute == "full" else 1.0  # the forward again, and B
+        expected = papers.zero_bubble_idle(schedule, p, 1.0, t_b, 1.0)
+        formula = f"(p-1)(F+B{filling[schedule]})"
+        made.append(Claim("ZB table 2", "idle, in units of F", formula, expected, longest - work, "T_F"))
+    return made
+
+
+def version_claims(run: Run) -> list[Claim]:
+    """Without a flush: which weights a gradient was taken of, and to which it was applied."""
+    schedule, n, m, updates = run.options.schedule, run.options.stages, run.options.micro_batches, len(run.loss)
+    source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
+    made = []
+    if m == 1 or schedule == "2bw":  # of PipeDream's minibatches, an update for each
+        formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
+        delays = [min(papers.weight_delay(schedule, n, stage), updates - 1) for stage in range(1, n + 1)]
+        made.append(on_each_rank(source, "updates behind", formula, delays, of_each(run, "delay"), "updates"))
+    if schedule == "2bw":
+        expected, counted = [], []
+        for used in of_each(run, "versions_used"):
+            for k, version in reversed(used):  # the last first: that is the one in the table
+                expected.append(papers.two_bw_version(k + 1, m))
+                counted.append(version)
+        formula = "max(⌊(k-1)/m⌋-1, 0)"
+        made.append(on_each_rank(source, "version, every k", formula, expected, counted, "updates"))
+    return made
+
+
+def memory_claims(run: Run) -> list[Claim]:
+    """How many micro-batches a stage holds, and how many versions of its weights."""
+    o, updates = run.options, len(run.loss)
+    schedule, p = o.schedule, o.stages
+    if o.replicas:
+        return []  # the papers give no formulas for stages of several workers
+    in_all = o.micro_batches * (1 if SCHEDULES[schedule].flushes else updates)
+    sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
+    sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3"}
+    formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
+
+    def on_stages(source: str, claim: str, formula: str, promised: Callable[[int], int], kind: str) -> Claim:
+        return on_each_rank(source, claim, formula, [promised(i) for i in range(1, p + 1)], of_each(run, kind), "")
+
+    made = [
+        on_stages(
+            sources.get(schedule, "PTD §2.2"),
+            "chunks in flight" if o.chunks > 1 else "micro-batches in flight",
+            formulas.get(schedule, "min(p-i+1, m)"),
+            lambda i: papers.in_flight(schedule, p, in_all, i, o.chunks),
+            "in_flight",
+        )
+    ]
+    if o.recompute == "full":
+        made.append(on_stages("GPipe §2.3", "with activations", "1", lambda i: 1, "with_activations"))
+    one_each = o.micro_batches == 1 or schedule != "pipedream"  # an update for each of PipeDream's minibatches
+    if schedule != "vertical-sync" and one_each:  # for others the papers give no number
+        formula = {"pipedream": "n-i+1", "2bw": "2"}.get(schedule, "1")
+        source = "PipeDream §3.3" if schedule == "pipedream" else "2BW §3"
+        # The first update leaves at most two.
+        most = min(updates + 1, papers.weight_versions(schedule, p, 1))
+        made.append(
+            on_stages(
+                source,
+                "weight versions",
+                formula,
+                lambda i: min(papers.weight_versions(schedule, p, i), most),
+                "versions",
+            )
+        )
+    return made
+
+
+def message_claims(run: Run) -> list[Claim]:
+    """Activations and gradients that each rank sends in a step: b·s·h elements for each micro-batch and boundary."""
+    o = run.options
+    element = run.precision.bytes
+    micro_batch = papers.boundary_elements(o.batch // o.micro_batches, o.context, o.width) * element
+    made = []
+    for phase, edge in (("activations", "is_last"), ("gradients", "is_first")):
+        if phase == "gradients" and not SCHEDULES[o.schedule].flushes:
+            continue  # the last step sends those of the steps before it as well
+        expected = []
+        for at in places(o.stages, o.micro_batches, o.chunks, replicas=o.replicas):
+            boundaries = sum(not getattr(at, edge)(chunk) for chunk in range(o.chunks)) if o.stages > 1 else 0
+            expected.append(boundaries * micro_batch * o.micro_batches // at.workers(at.stage))
+        formula = f"{element}·{'v·' if o.chunks > 1 else ''}m·bsh"
+        # The first rank sends no gradients, the last no activations: the table shows one that does.
+        order = slice(None, None, -1 if phase == "gradients" else 1)
+        made.append(
+            on_each_rank("PTD §2.2", f"{phase} sent", formula, expected[order], run.sent_in(phase)[order], "bytes")
+        )
+    return made
+
+
+def print_letters(run: Run) -> None:
+    """What the formulas' letters mean."""
+    print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
+    print("F, B, W: a unit of time each; b: sequences of a micro-batch; s: length; h: width.\n")

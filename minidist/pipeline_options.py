@@ -1,0 +1,160 @@
+"""The pipeline chapter's command line: what it takes, what cannot work, and a layout that would."""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from minidist import Finished, UsageError, balance, train, zero_bubble
+from minidist.interpreter import UNIT_COSTS, simulate
+from minidist.nn.layers import Unit
+from minidist.options import Parser, at_least
+from minidist.report import check_writable
+from minidist.schedules import SCHEDULES, places
+from minidist.timeline import print_timelines, summary
+
+BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
+
+
+def stage_workers(text: str) -> tuple[int, ...] | str:
+    """An argument type: 2,1,1, or auto."""
+    if text == "auto":
+        return text
+    counts = tuple(int(part) for part in text.split(","))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"every stage needs a rank, not {text}")
+    return counts
+
+
+def add_options(parser: Parser) -> None:
+    add = parser.add_argument
+    names = ", ".join(SCHEDULES)
+    add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help=f"one of {names}")
+    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; if not given, about 8, PipeDream 1")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; 2 if not given")
+    add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
+    add("--trace", metavar="FILE", help="write the timeline for https://ui.perfetto.dev")
+    add(
+        "--draw",
+        choices=("all", *SCHEDULES),
+        metavar="NAME",
+        help="draw a schedule, or all, and do nothing else",
+    )
+    add("-p", "--stages", type=at_least(1), default=4, metavar="P", help="--draw: stages")
+    add("--zero-bubble-table", action="store_true", help="Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
+
+
+# Without a flush each stage updates on its own, so by default nothing is asked for on which all would have to agree: no
+# norm of all gradients, no common loss scale, no matrix that two stages share.
+ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | argparse.Namespace":
+    """Parse and check; for --zero-bubble-table the options alone. Raises UsageError for whatever cannot work."""
+    options = made.parse_args(arguments)
+    check_writable("--json", options.json if options.json != "-" else None)
+    check_writable("--trace", options.trace)
+    if options.zero_bubble_table:
+        if ranks not in zero_bubble.RANKS:
+            raise UsageError(f"the paper has no pipeline of {ranks} stages: use mpirun -n 8, -n 16 or -n 32")
+        return options
+    if not SCHEDULES[options.schedule].flushes:
+        arguments = [*ON_ITS_OWN, *arguments]
+        options = made.parse_args(arguments)
+        if options.clip:
+            raise UsageError(f"{options.schedule} updates each stage on its own, without a norm of all: use --clip 0")
+        if options.precision == "mixed":
+            raise UsageError(f"{options.schedule} updates each stage on its own: use --precision fp32")
+    if options.accumulate > 1:
+        raise UsageError(f"a pipeline accumulates over its micro-batches: use --micro-batches {options.accumulate}")
+    if options.replicas == "auto":
+        units = train.prepare(made, arguments, ranks=1).units
+        known = balance.profile(units, options.batch, options.context, itemsize=4)
+        options.replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
+    layout = fit(options, ranks)
+    job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks=1)
+    vars(job.options).update(layout)
+    check_units(job.options, job.units)
+    return job
+
+
+def fit(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
+    """Stages, chunks and micro-batches, whether they were given or not. Raises UsageError if they do not fit."""
+    name, replicas = options.schedule, options.replicas
+    in_turns = name in ("pipedream", "vertical-sync")
+    if replicas and not in_turns:
+        raise UsageError(f"{name} has one rank for each stage: leave --replicas away, or use --schedule pipedream")
+    if replicas and sum(replicas) != ranks:
+        counts = ",".join(map(str, replicas))
+        raise UsageError(f"--replicas {counts} are {sum(replicas)} ranks, not {ranks}: use mpirun -n {sum(replicas)}")
+    stages = len(replicas) or ranks
+    chunks = options.chunks or (2 if name == "interleaved" else 1)
+    if chunks > 1 and name != "interleaved":
+        raise UsageError(f"{name} has one chunk to a stage: leave --chunks away, or use --schedule interleaved")
+
+    # m must be a multiple of something and at least something, and the batch a multiple of m.
+    multiple = stages if name == "interleaved" else math.lcm(*replicas) if replicas else 1
+    least = stages if name == "2bw" else 1
+    batch, usual = options.batch, multiple if in_turns else 8
+    fitting = [m for m in range(least, batch + 1) if m % multiple == 0 and batch % m == 0]
+    default = next((m for m in fitting if m >= usual), fitting[-1] if fitting else usual)
+    m = options.micro_batches or default
+    if m not in fitting:
+        good = -(-max(m, least) // multiple) * multiple
+        needed = f"a multiple of {multiple}" if m % multiple else f"at least {least}" if m < least else ""
+        if needed:
+            reason = f"{name} on {ranks} ranks needs {needed} for --micro-batches, not {m}"
+        else:
+            reason = f"--batch {batch} is not divisible by --micro-batches {m}"
+        more = f" --batch {-(-batch // good) * good}" if batch % good else ""
+        raise UsageError(f"{reason}: use --micro-batches {good}{more}")
+    return {"stages": stages, "chunks": chunks, "micro_batches": m, "replicas": replicas}
+
+
+def check_units(options: argparse.Namespace, units: list[Unit]) -> None:
+    """Each chunk needs a unit of the model."""
+    needed = options.stages * options.chunks
+    if needed > len(units):
+        whole = f"{options.stages} stages" + (f" of {options.chunks} chunks" if options.chunks > 1 else "")
+        raise UsageError(
+            f"{len(units)} units (embedding, {options.layers} blocks, head) are too few for {whole}:"
+            f" use --layers {needed - 2}"
+        )
+
+
+def cut(options: argparse.Namespace, units: list[Unit], itemsize: int) -> list[list[Unit]]:
+    """The units of each chunk, balanced."""
+    known = balance.profile(units, options.batch // options.micro_batches, options.context, itemsize)
+    replicas = options.replicas or (1,) * (options.stages * options.chunks)
+    _, stages = balance.partition(known, sum(replicas), BANDWIDTH, replicas)
+    return [units[which.start : which.stop] for which, _ in stages]
+
+
+def draw(made: Parser, arguments: list[str]) -> int:
+    """--draw: print the timelines of schedules, from one process and without MPI."""
+    if int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0) > 0:
+        return 0  # under mpirun one drawing is enough
+    try:
+        options = made.parse_args(arguments)
+        p, m = options.stages, options.micro_batches or 8
+        for name in SCHEDULES if options.draw == "all" else (options.draw,):
+            schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
+            if name == "interleaved" and m % p:
+                raise UsageError(f"interleaved needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}")
+            if name == "2bw" and m < p:
+                raise UsageError(f"2bw needs at least as many micro-batches as stages, not {m}: use -m {p}")
+            # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
+            to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
+            streams = [(at, schedule.instructions(at)) for at in places(p, to_update, v, updates)]
+            timelines = simulate(streams, UNIT_COSTS)
+            print_timelines(f"{name}  {schedule.paper}", timelines, goes_on=not schedule.flushes)
+            every = "every micro-batch" if to_update == 1 else f"every {m} micro-batches"
+            print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
+    except UsageError as error:
+        print(f"minidist: error: {error}", file=sys.stderr)
+        return 2
+    except Finished as finished:
+        print(finished)
+    return 0

@@ -1,0 +1,134 @@
+"""Timelines of a pipeline: drawn in the terminal, or written for a trace viewer. The times are those of logical clocks.
+
+`write_trace` writes the Trace Event Format, which https://ui.perfetto.dev and chrome://tracing open: a process for each
+rank, a slice for each piece of work, an arrow for each message.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow"}
+NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient"}
+MICROSECONDS = 1000  # of the trace to a unit of logical time
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece of work."""
+
+    letter: str
+    start: float
+    end: float
+    micro_batch: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A message as one of its ends saw it; both call it by the same name: what, micro-batch, boundary of the model."""
+
+    name: tuple[str, int, int]
+    time: float
+    sent: bool
+
+
+@dataclass
+class Timeline:
+    """What one rank did."""
+
+    title: str
+    spans: list[Span] = field(default_factory=list)
+    mail: list[Mail] = field(default_factory=list)
+
+    @property
+    def start(self) -> float:
+        return self.spans[0].start
+
+    @property
+    def end(self) -> float:
+        return self.spans[-1].end
+
+    @property
+    def busy(self) -> float:
+        return sum(span.end - span.start for span in self.spans)
+
+
+def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False) -> None:
+    """A line for each rank: two columns to a unit of time, or one if all of it fits then. What is longer still, or
+    `goes_on` anyway, is cut.
+
+    Each piece of work shows its letter, and where there is room the last digit of its micro-batch, counted from 1.
+    Second and later chunks of a stage have small letters.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    title_width = max(len(timeline.title) for timeline in timelines) + 2
+    room = console.width - title_width - 1
+    interleaved = any(span.chunk for timeline in timelines for span in timeline.spans)
+    end = max(timeline.end for timeline in timelines)
+    scale = 1 if interleaved or (end <= room < 2 * end and not goes_on) else 2
+    if heading:
+        console.print(Text(heading, style="bold"))
+    for timeline in timelines:
+        line, column = Text(timeline.title.ljust(title_width)), 0
+        for span in timeline.spans:
+            first, stop = int(span.start * scale), int(span.end * scale)
+            if stop > room:
+                line.append(" " * (room - column) + "…")
+                break
+            letter = span.letter if span.chunk == 0 else span.letter.lower()
+            line.append(" " * (first - column))
+            label = f"{letter}{(span.micro_batch + 1) % 10}"[: stop - first].ljust(stop - first, "-")
+            line.append(label, style=COLOURS[span.letter])
+            column = stop
+        console.print(line)
+
+
+def in_flight(timeline: Timeline) -> int:
+    """The most (chunks of) micro-batches between their F and the end of their W."""
+    now, most = 0, 0
+    for span in timeline.spans:
+        now += (span.letter == "F") - (span.letter == "W")
+        most = max(most, now)
+    return most
+
+
+def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
+    """In numbers, what a drawing of a whole step shows. chunks: of a stage, which together take a unit of time."""
+    step = max(timeline.end for timeline in timelines)
+    longest = max(timeline.end - timeline.start for timeline in timelines)
+    idle = f"{1 - timelines[0].busy / step:.1%} idle"
+    if longest < step:
+        idle += f" (of each stage's own time, {1 - timelines[0].busy / longest:.1%})"
+    flying = " ".join(str(in_flight(timeline)) for timeline in timelines)
+    return f"{step / chunks:g} units of time, {idle}; in flight {flying}"
+
+
+def write_trace(path: str, timelines: Sequence[Timeline]) -> None:
+    """Write the trace of all ranks, in order of rank."""
+    events: list[dict[str, Any]] = []
+    for rank, timeline in enumerate(timelines):
+        here = {"pid": rank, "tid": 0}
+        title = {"name": f"rank {rank}: {timeline.title}"}
+        events.append({"ph": "M", "name": "process_name", **here, "args": title})
+        events.append({"ph": "M", "name": "process_sort_index", **here, "args": {"sort_index": rank}})
+        for span in timeline.spans:
+            what = {"micro-batch": span.micro_batch + 1, "chunk": span.chunk + 1}
+            slice_ = {"name": f"{span.letter}{span.micro_batch + 1}", "cat": NAMES[span.letter]}
+            times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
+            events.append({"ph": "X", **slice_, **here, **times, "args": what})
+        for mail in timeline.mail:
+            # An arrow starts inside the slice that made the message, so a little before its end, and is bound to the
+            # slice that begins where it arrives.
+            time = mail.time * MICROSECONDS
+            end = {"ph": "s", "ts": time - 1} if mail.sent else {"ph": "f", "bp": "e", "ts": time}
+            carried, micro_batch, boundary = mail.name
+            label = {"name": carried, "cat": "message", "id": f"{carried} {micro_batch + 1} {boundary + 1}"}
+            events.append({**end, **label, **here})
+    document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"time": "simulated: a logical clock's"}}
+    Path(path).write_text(json.dumps(document), encoding="utf-8")

@@ -1,0 +1,62 @@
+"""Zero Bubble's table 5 again: its bubble rates, from ranks that exchange nothing but logical time.
+
+    mpirun -n 8 python -m minidist.pipeline --zero-bubble-table        (and -n 16, -n 32)
+
+Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241. The paper measures how long a stage of its models
+takes for F, B and W and how long a message takes (table 9), and derives how much of a step each schedule idles (table
+5). Here every rank is a stage: it goes through its schedule on a clock that these times drive.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from minidist.interpreter import OverRanks, Worker
+from minidist.papers import ZERO_BUBBLE_TABLE_5, ZeroBubbleRow
+from minidist.report import print_zero_bubble, write_json
+from minidist.schedules import SCHEDULES, places
+
+if TYPE_CHECKING:
+    from minidist.mpi.comm import Comm
+
+RANKS = tuple(sorted({row.p for row in ZERO_BUBBLE_TABLE_5}))
+
+
+def bubble_rate(comm: "Comm", row: ZeroBubbleRow, schedule: str) -> float | None:
+    """The bubble rate on rank 0, None elsewhere. All ranks must call."""
+    at = places(row.p, row.m)[comm.rank]
+    worker = Worker(at, OverRanks(at, comm), {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm)
+    for instruction in SCHEDULES[schedule].instructions(at):
+        worker.perform(instruction)
+    spans = comm.gather_object(worker.timeline.end - worker.timeline.start)
+    if spans is None:
+        return None
+    cost = max(spans)
+    return (cost - row.m * (row.t_f + row.t_b + row.t_w)) / cost
+
+
+def table(comm: "Comm") -> list[dict[str, Any]]:
+    """The rows of table 5 for as many stages as there are ranks; on rank 0, computed beside printed."""
+    rows = []
+    for row in ZERO_BUBBLE_TABLE_5:
+        if row.p == comm.size:
+            for schedule, printed in row.bubble.items():
+                rate = bubble_rate(comm, row, schedule)
+                known = {"model": row.model, "p": row.p, "m": row.m, "schedule": schedule}
+                rows.append({**known, "bubble": rate, "printed": printed})
+    return rows
+
+
+def agrees(row: dict[str, Any]) -> bool:
+    """Whether the rate, rounded to the four decimals of the paper, is the printed one."""
+    return bool(round(row["bubble"], 4) == row["printed"])
+
+
+def main(comm: "Comm", json_file: str | None) -> int:
+    """Print the table; 1 if a number is not the printed one."""
+    rows = table(comm)
+    if comm.rank > 0:
+        return int(comm.broadcast_object(None))
+    if json_file != "-":
+        print_zero_bubble(rows)
+    if json_file:
+        write_json(json_file, rows)
+    return int(comm.broadcast_object(0 if all(agrees(row) for row in rows) else 1))

@@ -1,0 +1,96 @@
+"""What tests/test_tensor_parallel.py runs on ranks: small models cut for 1 to 4 of them."""
+
+from typing import Any
+
+import numpy as np
+
+from jobs import engines
+from minidist import checkpoint
+from minidist.engine import Engine, Settings
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.tensor_parallel import TensorParallel
+
+VOCABULARY, CONTEXT = 23, 12  # 23 is divisible by no number of ranks above 1; 12 by all of them
+BATCH = 6
+
+
+def model(name: str) -> list[Unit]:
+    """A model whose heads, and shared key/value heads, divide by 1, 2, 3 and 4; Llama's hidden width does not."""
+    sizes: dict[str, Any] = {"vocabulary": VOCABULARY, "context": CONTEXT, "layers": 2, "dropout": 0.1}
+    sizes["tied"] = "untied" not in name
+    if name.startswith("gpt"):
+        return gpt(GPTConfig(heads=12, width=36, bias="without bias" not in name, **sizes))
+    return llama(LlamaConfig(heads=24, kv_heads=12, width=48, hidden=37, **sizes))
+
+
+def settings(precision: str, optimizer: str, accumulate: int, recompute: str) -> Settings:
+    made = engines.settings(precision, optimizer, accumulate, clip=0.5)
+    made.recompute = recompute
+    return made
+
+
+def train(engine: Engine) -> dict[str, Any]:
+    """Some steps; this rank's losses, the first step's gradients, and the final parameters, whole and by name."""
+    accumulate = engine.settings.accumulate
+    losses, norms, gradients = [], [], {}
+    for step in range(2):
+        tokens = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
+        loss = 0.0
+        for part in np.split(tokens, accumulate):
+            micro_batch = engine.forward(part[:, :-1], part[:, 1:])
+            engine.backward(micro_batch)
+            loss += micro_batch.value
+            if engine.last_micro_batch:
+                norms.append(engine.squared_norm())
+                if step == 0:
+                    gradients = engines.by_name(engine, lambda flat: engine.owned(flat)[1])
+            engine.step()
+        losses.append(loss)
+    evaluated = engine.evaluate(tokens[:, :-1], tokens[:, 1:])
+    parameters = engines.by_name(engine, lambda flat: flat.master)
+    return {
+        "losses": np.array([*losses, evaluated]),
+        "norms": np.array(norms),
+        "gradients": gradients,
+        "parameters": parameters,
+    }
+
+
+def train_all(comm: Any, cases: list[list[Any]]) -> dict[str, Any]:
+    """Each case is [model, sequence parallel, gather logits, precision, optimizer, accumulate, recompute]."""
+    results = {}
+    for case in cases:
+        name, sequence, gather, *rest = case
+        result = train(TensorParallel(model(name), settings(*rest), comm, sequence, gather))
+        result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
+        results[repr(case)] = result if comm.rank == 0 else {}
+    return results
+
+
+def count_all(comm: Any, cases: list[list[Any]]) -> list[dict[str, Any]]:
+    """What this rank sends in one step of one micro-batch, and holds. Cases as above."""
+    counted = []
+    for name, sequence, gather, *rest in cases:
+        engine = TensorParallel(model(name), settings(*rest), comm, sequence, gather)
+        tokens = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
+        comm.ledger.reset()
+        engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
+        engine.step()
+        counted.append({"sent": comm.ledger.by_phase(), "memory": engine.memory()})
+    return counted
+
+
+def saved_and_loaded(comm: Any, path: str) -> dict[str, Any]:
+    """Two steps; a checkpoint; and the parameters that an engine of another kind, with the rest of the ranks, loads."""
+    engine = TensorParallel(model("gpt"), settings("fp64", "adamw", 1, "none"), comm)
+    train(engine)
+    checkpoint.save(path, engine, {}, writer=comm.rank == 0)
+    again = TensorParallel(model("gpt"), settings("fp64", "adamw", 1, "none"), comm, sequence=True)
+    checkpoint.load(path, again)
+    same = [
+        np.array_equal(again.flats[b].param, engine.flats[a].param)
+        for a, b in zip(engine.units, again.units, strict=True)
+    ]
+    return {"same": all(same), "parameters": engines.by_name(again, lambda flat: flat.master)}

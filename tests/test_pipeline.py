@@ -1,0 +1,292 @@
+"""Pipelines on ranks, against serial training and against the papers' equations for delayed gradients."""
+
+import itertools
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs import pipelines
+from minidist.engine import Engine
+from minidist.interpreter import simulate
+from minidist.mpi.launch import launch
+from minidist.nn.layers import Batch, Unit
+from minidist.nn.tensor import Array, Tape
+from minidist.schedules import SCHEDULES, places
+
+RANKS = (1, 2, 3, 4)
+MODELS = ("gpt", "gpt untied", "llama tied", "llama untied")
+STEPS = 2
+LAYERS = 6  # 8 units: enough for 4 stages of 2 chunks
+WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
+
+
+def case(schedule: str, model: str, m: int, **more: Any) -> dict[str, Any]:
+    usual = {"precision": "fp64", "optimizer": "sgd", "clip": 0.5, "steps": STEPS, "layers": LAYERS}
+    return {"schedule": schedule, "model": model, "m": m, **usual, **more}
+
+
+def synchronous(n: int) -> dict[str, dict[str, Any]]:
+    """Every schedule with every model, and what else there is, with some; on many ranks less of it."""
+    if n > 4:
+        return {
+            "1f1b": case("1f1b", "gpt", 6, optimizer="adamw"),
+            "gpipe": case("gpipe", "gpt untied", 4, recompute="full"),
+            "zb-h2": case("zb-h2", "llama tied", 12),
+        }
+    cases: dict[str, dict[str, Any]] = {}
+    for schedule, model in itertools.product(WITH_FLUSH, MODELS):
+        m = {"interleaved": 12 // n * n if n != 1 else 4}.get(schedule, 6)
+        chunks = {"chunks": 2} if schedule == "interleaved" else {}
+        recompute = "full" if (len(cases) + len(cases) // 4) % 2 else "none"
+        optimizer = "adamw" if len(cases) % 3 == 0 else "sgd"
+        name = f"{schedule}, {model}, {recompute}"
+        cases[name] = case(schedule, model, m, recompute=recompute, optimizer=optimizer, **chunks)
+    if n <= 2:
+        cases["interleaved, 4 chunks"] = case("interleaved", "gpt", 4, chunks=4)
+    cases["selective"] = case("zb-h1", "gpt", 6, recompute="selective")
+    cases["mixed"] = case("1f1b", "gpt", 6, precision="mixed", optimizer="adamw")
+    return cases
+
+
+@cache
+def on_ranks(n: int) -> list[dict[str, Any]]:
+    cases = synchronous(n)
+    if n == 3:
+        cases |= ASYNCHRONOUS | {"one buffer": case("gpipe", "gpt", 6, **{"one buffer": True})}
+    return launch("jobs.pipelines:train_all", n, cases, timeout=240).values
+
+
+@cache
+def serial(model: str, precision: str, optimizer: str, m: int, clip: float) -> dict[str, Any]:
+    engine = Engine(pipelines.model(model, LAYERS), pipelines.settings(precision, optimizer, m, clip))
+    losses, gradients = [], {}
+    for step in range(STEPS):
+        x, y = pipelines.tokens(step)
+        loss = 0.0
+        for rows in np.split(np.arange(len(x)), m):
+            micro_batch = engine.forward(x[rows], y[rows])
+            engine.backward(micro_batch)
+            if step == 0 and engine.last_micro_batch:
+                gradients = {p.name: v.copy() for f in engine.flats.values() for p, v in f.views(f.grad)}
+            engine.step()
+            loss += micro_batch.value
+        losses.append(loss)
+    parameters = {p.name: v for f in engine.flats.values() for p, v in f.views(f.master)}
+    validation = engine.evaluate(*pipelines.tokens(99))
+    return {"losses": losses, "gradients": gradients, "parameters": parameters, "validation": validation}
+
+
+def truth_of(case: dict[str, Any]) -> dict[str, Any]:
+    return serial(case["model"], case["precision"], case["optimizer"], case["m"], case["clip"])
+
+
+def largest_difference(found: dict[str, Array], truth: dict[str, Array]) -> float:
+    """Over all parameters, the largest difference relative to the parameter's largest element."""
+    assert found.keys() == truth.keys()
+    return max(float(np.abs(found[name] - truth[name]).max() / np.abs(truth[name]).max()) for name in truth)
+
+
+EXACT = [(n, name) for n in (*RANKS, 6, 8) for name in synchronous(n) if name != "mixed"]
+
+
+@pytest.mark.parametrize(("n", "name"), EXACT, ids=lambda value: str(value))
+def test_equals_serial_training(n, name):
+    found, truth = on_ranks(n)[0][name], truth_of(synchronous(n)[name])
+    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-12, atol=0)
+    np.testing.assert_allclose(found["validation"], truth["validation"], rtol=1e-12, atol=0)
+    assert largest_difference(found["gradients"], truth["gradients"]) < 1e-12
+    assert largest_difference(found["parameters"], truth["parameters"]) < 1e-12
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_mixed_precision_is_close_to_serial_training(n):
+    found, truth = on_ranks(n)[0]["mixed"], truth_of(synchronous(n)["mixed"])
+    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=2e-3)
+    for name, gradient in truth["gradients"].items():
+        error = np.linalg.norm(found["gradients"][name].astype(float) - gradient)
+        assert error < 1e-2 * np.linalg.norm(gradient.astype(float)) + 1e-3 * np.sqrt(gradient.size), name
+
+
+def test_one_receive_buffer_for_all_micro_batches_is_noticed():
+    """With it losses are right, and the weights' gradients of a stage all use the last micro-batch's input."""
+    found, truth = on_ranks(3)[0]["one buffer"], truth_of(case("gpipe", "gpt", 6))
+    assert found["losses"][0] == pytest.approx(truth["losses"][0], rel=1e-12)
+    assert largest_difference(found["gradients"], truth["gradients"]) > 1e-2
+
+
+@pytest.mark.parametrize(("n", "name"), EXACT, ids=lambda value: str(value))
+def test_clocks_of_ranks_and_of_one_process_agree(n, name):
+    given = synchronous(n)[name]
+    costs = {"F": 1.0, "B": 1.0, "W": 1.0} | ({"R": 1.0} if given.get("recompute") == "full" else {})
+    at = places(n, given["m"], given.get("chunks", 1))
+    timelines = simulate([(place, SCHEDULES[given["schedule"]].instructions(place)) for place in at], costs)
+    for rank, timeline in enumerate(timelines):
+        spans = [(s.letter, s.start, s.end, s.micro_batch, s.chunk) for s in timeline.spans]
+        assert [tuple(span) for span in on_ranks(n)[rank][name]["spans"]] == spans
+
+
+# ---- delayed gradients -----------------------------------------------------------------------------------------------
+
+UPDATES = 7
+DELAYED: dict[str, Any] = {"clip": 0.0, "steps": UPDATES, "layers": 3}  # 5 units
+ASYNCHRONOUS = {
+    "pipedream": case("pipedream", "gpt untied", 1, **DELAYED),
+    "pipedream llama": case("pipedream", "llama untied", 1, **DELAYED, recompute="full"),
+    "pipedream 2,1": case("pipedream", "gpt untied", 2, **DELAYED, replicas=[2, 1]),
+    "pipedream 1,2": case("pipedream", "gpt untied", 4, **DELAYED, replicas=[1, 2]),
+    "vertical-sync": case("vertical-sync", "gpt untied", 1, **DELAYED),
+    "2bw": case("2bw", "gpt untied", 4, **DELAYED),
+    "2bw llama": case("2bw", "llama untied", 3, **DELAYED, recompute="full"),
+}
+Weights = dict[str, Array]
+
+
+def gradient(units: list[Unit], weights: Weights, batch: Batch, share: float) -> tuple[float, Weights]:
+    """f and ∇f for one micro-batch, of the weights given by name."""
+    parameters = [parameter for unit in units for parameter in unit.parameters]
+    slopes = {parameter.name: np.zeros(parameter.shape) for parameter in parameters}
+    for parameter in parameters:
+        parameter.bind(weights[parameter.name], slopes[parameter.name])
+    tapes, h = [Tape() for _ in units], batch.tokens
+    for unit, tape in zip(units, tapes, strict=True):
+        h = unit(tape.tensor(h), batch).data
+    dh: Any = np.asarray(share)
+    for tape in reversed(tapes):
+        dh = tape.backward(dh)
+    return float(h) * share, slopes
+
+
+def version_used(given: dict[str, Any], stage: int, k: int, stages: int) -> int:
+    """The t of W^(t) that stage (from 0) of n uses for micro-batch k (from 0), by the papers.
+
+    PipeDream: w_i^(t-n+i) for the t-th minibatch, i from 1; with vertical sync w^(t-n+1) on all stages; not below 0.
+    2BW: max(⌊(k-1)/m⌋ - 1, 0) for k from 1. Replicas: by going through 1F1B-RR one micro-batch after the other.
+    """
+    if given["schedule"] == "2bw":
+        return max(k // given["m"] - 1, 0)
+    if "replicas" not in given:
+        return max(k - (stages - 1) + (stage if given["schedule"] == "pipedream" else 0), 0)
+    replicas = given["replicas"]
+    mine = range(k % replicas[stage], k + 1, replicas[stage])
+    finished, room = 0, -(-sum(replicas[stage:]) // replicas[stage])
+    for taken_in in range(len(mine)):
+        if taken_in - finished == room:
+            finished += 1
+    return finished * replicas[stage] // given["m"]
+
+
+def delayed(given: dict[str, Any], stages: int) -> dict[str, Any]:
+    """The serial loop: W^(t+1) = W^(t) - ν v, with v the momentum of ∇f at each stage's own, older weights."""
+    units = pipelines.model(given["model"], given["layers"])
+    parts = pipelines.cut(units, stages)
+    stage_of = {p.name: i for i, part in enumerate(parts) for unit in part for p in unit.parameters}
+    start = {p.name: p.initial(5) for unit in units for p in unit.parameters}
+    history, velocity = [start], {name: np.zeros_like(w) for name, w in start.items()}
+    m, losses = given["m"], []
+    for t in range(given["steps"]):
+        x, y = pipelines.tokens(t)
+        workers = {name: given.get("replicas", [1] * stages)[s] for name, s in stage_of.items()}
+        sums = {name: np.zeros((workers[name], *w.shape)) for name, w in start.items()}  # of each worker of the stage
+        loss = 0.0
+        for i, rows in enumerate(np.split(np.arange(len(x)), m)):
+            seen = {name: history[version_used(given, s, t * m + i, stages)][name] for name, s in stage_of.items()}
+            value, slopes = gradient(units, seen, Batch(x[rows], y[rows], key=(5, t, i)), 1 / m)
+            loss += value
+            for name, r in workers.items():
+                sums[name][(t * m + i) % r] += slopes[name]
+        lr = 1e-1 / (t + 1)
+        velocity = {name: v * 0.9 + sum(sums[name]) for name, v in velocity.items()}
+        history.append({name: w - lr * velocity[name] for name, w in history[-1].items()})
+        losses.append(loss)
+    return {"losses": losses, "parameters": history[-1]}
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_equals_the_delayed_gradient_equation_to_the_last_bit(name):
+    given = ASYNCHRONOUS[name]
+    found, truth = on_ranks(3)[0][name], delayed(given, len(given.get("replicas", (1, 1, 1))))
+    for parameter, values in truth["parameters"].items():
+        np.testing.assert_array_equal(found["parameters"][parameter], values, err_msg=parameter)
+    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-14)
+
+
+def test_delays_matter():
+    """Otherwise the test above would say nothing."""
+    given = ASYNCHRONOUS["pipedream"]
+    undelayed = delayed({**given, "schedule": "pipedream"}, stages=1)
+    assert largest_difference(on_ranks(3)[0]["pipedream"]["parameters"], undelayed["parameters"]) > 1e-3
+
+
+# ---- the chapter -----------------------------------------------------------------------------------------------------
+
+SMALL = "--steps 6 --layers 3 --width 16 --heads 2 --context 8"
+LINES = {
+    **{name: f"--schedule {name} {SMALL}" for name in SCHEDULES if name != "interleaved"},
+    "interleaved": f"--schedule interleaved {SMALL} --layers 4 --micro-batches 6 --batch 12",
+    "gpipe-again": f"--schedule gpipe {SMALL} --recompute full --precision fp32 --model llama --micro-batches 4",
+    "pipedream-8": f"--schedule pipedream --micro-batches 8 {SMALL}",
+    "replicas-auto": f"--schedule pipedream --replicas auto --batch 12 {SMALL}",
+    "replicas": f"--schedule pipedream --replicas 2,1 {SMALL}",
+}
+
+
+@cache
+def chapters() -> dict[str, Any]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return launch("jobs.pipelines:chapters", 3, LINES, folder, timeout=240).values[0]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_claim_holds(name):
+    found = chapters()[name]
+    assert found["status"] == 0
+    claims = found["report"]["claims"]
+    assert claims
+    assert all(claim["holds"] for claim in claims)
+    assert found["report"]["loss"][-1] < found["report"]["loss"][0]
+
+
+def counted(name: str, claim: str) -> float:
+    (found,) = [c["counted"] for c in chapters()[name]["report"]["claims"] if c["claim"] == claim]
+    return found
+
+
+def test_counts_by_hand():
+    """3 stages, 16 sequences of 8 tokens of width 16, 8 micro-batches."""
+    assert counted("1f1b", "idle / all time") == 2 / 10
+    assert counted("1f1b", "idle / work") == 2 / 8
+    assert counted("interleaved", "idle / work") == 2 / 6 / 2
+    assert counted("1f1b", "activations sent") == 16 * 8 * 16 * 2  # two bytes in mixed precision
+    assert counted("interleaved", "activations sent") == 2 * 12 * 8 * 16 * 2
+    assert counted("1f1b", "micro-batches in flight") == 3
+    assert counted("gpipe", "micro-batches in flight") == 8
+    assert counted("gpipe-again", "with activations") == 1
+    assert counted("pipedream", "weight versions") == 3
+    assert counted("2bw", "weight versions") == 2
+    assert counted("1f1b", "weight versions") == 1
+    assert counted("2bw", "version, every k") == 4  # the sixth and last update's
+
+
+def test_goes_on_from_a_checkpoint(tmp_path):
+    """Two steps on 3 stages, saved, and two more on 2 stages: as four steps at once."""
+    file = str(tmp_path / "model.safetensors")
+    line = f"{SMALL} --precision fp64 --lr 1e-3 --min-lr 1e-3 --warmup 0"
+    first = {"first": f"{line} --steps 2 --save {file}"}
+    assert launch("jobs.pipelines:chapters", 3, first, str(tmp_path), timeout=60).status == "ok"
+    rest = {"rest": f"{line} --steps 4 --load {file} --schedule zb-h2", "whole": f"{line} --steps 4"}
+    found = launch("jobs.pipelines:chapters", 2, rest, str(tmp_path), timeout=60).values[0]
+    np.testing.assert_allclose(found["rest"]["report"]["loss"], found["whole"]["report"]["loss"][2:], rtol=1e-12)
+
+
+def test_zero_bubble_table_from_ranks():
+    rows = launch("jobs.pipelines:table", 8, timeout=120).values[0]
+    assert len(rows) == 18
+    for row in rows:
+        assert set(row) == {"model", "p", "m", "schedule", "bubble", "printed"}
+        assert round(row["bubble"], 4) == row["printed"], row
+    assert json.loads(json.dumps(rows)) == rows

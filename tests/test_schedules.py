@@ -1,0 +1,452 @@
+"""Every schedule without MPI: what it promises for all numbers of stages, micro-batches and chunks."""
+
+import functools
+import itertools
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minidist import UsageError, balance, data, papers, pipeline_options, train
+from minidist.interpreter import simulate
+from minidist.mpi.clock import Clock
+from minidist.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
+from minidist.timeline import Span, Timeline, print_timelines, write_trace
+
+WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
+WITHOUT_FLUSH = [name for name, schedule in SCHEDULES.items() if not schedule.flushes]
+COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}
+
+
+@dataclass
+class Seen:
+    """What one worker did in `play`."""
+
+    live: int = 0
+    most_live: int = 0
+    made: int = 0  # updates
+    oldest: int = 0
+    most_versions: int = 1
+    forward: dict[tuple[int, int], int] = field(default_factory=dict)  # (micro-batch, chunk) -> version
+    backward: set[tuple[int, int]] = field(default_factory=set)
+    weight: set[tuple[int, int]] = field(default_factory=set)
+    used_at_update: list[list[int]] = field(default_factory=list)  # per update: the versions of its gradients
+
+
+def play(at: Sequence[Place], name: str) -> list[Seen]:
+    """All workers with blocking receives over channels that keep their order, as MPI's do. Not the interpreter: what an
+    instruction needs is written down here again, and so is who its peer is."""
+    p, v = at[0].stages, at[0].chunks
+    workers = at[0].replicas or (1,) * p
+    rank_of = {(place.stage, place.replica): rank for rank, place in enumerate(at)}
+    streams = [deque(SCHEDULES[name].instructions(place)) for place in at]
+    channels: dict[tuple[str, int, int], deque[tuple[int, int]]] = defaultdict(deque)
+    seen = [Seen() for _ in at]
+    have: list[set[tuple[str, int, int]]] = [set() for _ in at]  # received, and not used yet
+    waiting = False
+    while not waiting:
+        waiting = True
+        for rank, (place, stream, me) in enumerate(zip(at, streams, seen, strict=True)):
+            while stream:
+                instruction = stream[0]
+                if isinstance(instruction, Step):
+                    me.used_at_update.append(
+                        [me.forward[key] for key in me.weight if key[0] // place.micro_batches == me.made]
+                    )
+                    me.made += 1
+                    me.oldest = max(me.oldest, instruction.oldest)
+                    me.most_versions = max(me.most_versions, me.made - min(me.oldest, me.made) + 1)
+                    stream.popleft()
+                    waiting = False
+                    continue
+                k, part = instruction.micro_batch, instruction.chunk * p + place.stage
+                key = k, instruction.chunk
+                assert k % workers[place.stage] == place.replica
+                if isinstance(instruction, Receive | Send):
+                    down = instruction.what == "activations"
+                    sending = isinstance(instruction, Send)
+                    other = part + (1 if down == sending else -1)
+                    assert 0 <= other < p * v
+                    peer = rank_of[other % p, k % workers[other % p]]
+                    assert peer == place.peer(instruction)
+                    if sending:
+                        assert key in (me.forward if down else me.backward)
+                        channels[instruction.what, rank, peer].append((k, other))
+                    else:
+                        channel = channels[instruction.what, peer, rank]
+                        if not channel:
+                            break
+                        assert channel.popleft() == (k, part), "messages between two workers overtake each other"
+                        have[rank].add((instruction.what, *key))
+                elif isinstance(instruction, Forward):
+                    assert key not in me.forward
+                    if part > 0:
+                        have[rank].remove(("activations", *key))
+                    assert me.oldest <= instruction.version <= me.made, "weights that are not there"
+                    me.forward[key] = instruction.version
+                    me.live += 1
+                    me.most_live = max(me.most_live, me.live)
+                elif isinstance(instruction, Backward):
+                    assert key in me.forward
+                    assert key not in me.backward
+                    if part < p * v - 1:
+                        have[rank].remove(("gradients", *key))
+                    assert me.forward[key] >= me.oldest, "weights that are not there any more"
+                    me.backward.add(key)
+                else:
+                    assert isinstance(instruction, Weight)
+                    assert key in me.backward
+                    assert key not in me.weight
+                    me.weight.add(key)
+                    me.live -= 1
+                stream.popleft()
+                waiting = False
+    assert not any(streams), "deadlock"
+    assert not any(channels.values()), "a message that nobody received"
+    total = at[0].micro_batches * at[0].updates
+    for place, me in zip(at, seen, strict=True):
+        everything = {(k, chunk) for k in range(place.replica, total, workers[place.stage]) for chunk in range(v)}
+        assert set(me.forward) == me.backward == me.weight == everything
+        assert me.made == place.updates
+        assert me.live == 0
+    return seen
+
+
+def check_with_flush(name: str, p: int, m: int, v: int = 1) -> None:
+    for i, seen in enumerate(play(places(p, m, v), name), start=1):
+        assert seen.most_live == papers.in_flight(name, p, m, i, v)
+        assert seen.most_versions == 1
+        assert set(seen.forward.values()) == {0}
+
+
+def check_without_flush(name: str, p: int, m: int, updates: int) -> None:
+    for i, seen in enumerate(play(places(p, m, 1, updates), name), start=1):
+        assert seen.most_live == min(p - i + 1, m * updates)
+        delays = [t - version for t, versions in enumerate(seen.used_at_update) for version in versions]
+        delay = {"pipedream": p - i, "vertical-sync": p - 1, "2bw": 1}[name]
+        versions = {"pipedream": p - i + 1, "vertical-sync": p, "2bw": 2}[name]
+        assert max(delays) == min(delay, updates - 1)
+        assert all(d == min(delay, t) for t, d in enumerate(delays)) or m > 1
+        assert seen.most_versions == min(versions, updates + 1)
+
+
+@pytest.mark.parametrize("name", WITH_FLUSH)
+def test_with_flush_small_and_exhaustive(name):
+    for p, m in itertools.product(range(1, 7), range(1, 13)):
+        if name != "interleaved":
+            check_with_flush(name, p, m)
+        elif m % p == 0:
+            for v in range(1, 5):
+                check_with_flush(name, p, m, v)
+
+
+@pytest.mark.parametrize("name", WITH_FLUSH)
+@given(p=st.integers(1, 16), m=st.integers(1, 64), v=st.integers(1, 4))
+@settings(max_examples=30, deadline=None)
+def test_with_flush(name, p, m, v):
+    if name == "interleaved":
+        check_with_flush(name, p, max(m // p, 1) * p, v)
+    else:
+        check_with_flush(name, p, m)
+
+
+@pytest.mark.parametrize("name", ["pipedream", "vertical-sync"])
+@given(p=st.integers(1, 16), updates=st.integers(1, 64))
+@settings(max_examples=30, deadline=None)
+def test_pipedream(name, p, updates):
+    check_without_flush(name, p, 1, updates)
+
+
+@given(p=st.integers(1, 16), more=st.integers(0, 8), updates=st.integers(1, 5))
+@settings(max_examples=30, deadline=None)
+def test_two_bw(p, more, updates):
+    m = p + more
+    check_without_flush("2bw", p, m, updates)
+    for seen in play(places(p, m, 1, updates), "2bw"):
+        for (k, _), version in seen.forward.items():
+            assert version == max(k // m - 1, 0)  # the paper's k counts from 1
+
+
+@pytest.mark.parametrize("name", ["pipedream", "vertical-sync"])
+@given(replicas=st.lists(st.integers(1, 4), min_size=1, max_size=5), turns=st.integers(1, 2), updates=st.integers(1, 5))
+@settings(max_examples=30, deadline=None)
+def test_replicated_stages(name, replicas, turns, updates):
+    m = math.lcm(*replicas) * turns
+    at = places(len(replicas), m, 1, updates, tuple(replicas))
+    for place, seen in zip(at, play(at, name), strict=True):
+        downstream = sum(replicas[place.stage :])
+        assert seen.most_live == min(-(-downstream // replicas[place.stage]), m * updates // replicas[place.stage])
+
+
+# ---- on the clock ----------------------------------------------------------------------------------------------------
+
+
+def on_the_clock(
+    name: str, p: int, m: int, v: int = 1, costs: dict[str, float] = COSTS, latency: float = 0.0
+) -> list[Timeline]:
+    return simulate([(at, SCHEDULES[name].instructions(at)) for at in places(p, m, v)], costs, latency)
+
+
+def times(timelines: list[Timeline]) -> tuple[float, float, float]:
+    """Work of a stage, the longest time between a stage's first and last work, the whole."""
+    whole = max(t.end for t in timelines) - min(t.start for t in timelines)
+    return timelines[0].busy, max(t.end - t.start for t in timelines), whole
+
+
+@given(p=st.integers(1, 16), m=st.integers(1, 64))
+@settings(max_examples=25, deadline=None)
+def test_bubbles(p, m):
+    for name in ("gpipe", "1f1b"):
+        work, _, whole = times(on_the_clock(name, p, m))
+        assert (whole - work) / whole == (p - 1) / (m + p - 1)
+        assert (whole - work) / work == (p - 1) / m
+    work, _, whole = times(on_the_clock("naive", p, m))
+    assert whole == p * work
+
+
+@given(p=st.integers(1, 8), groups=st.integers(1, 6), v=st.integers(1, 4))
+@settings(max_examples=25, deadline=None)
+def test_interleaved_bubble(p, groups, v):
+    work, _, whole = times(on_the_clock("interleaved", p, groups * p, v))
+    assert (whole - work) / work == (p - 1) / (v * groups * p)
+
+
+@given(p=st.integers(1, 10), more=st.integers(0, 12), costs=st.tuples(st.integers(1, 5), st.integers(1, 5)).map(sorted))
+@settings(max_examples=25, deadline=None)
+def test_zero_bubble_formulas(p, more, costs):
+    """For T_W <= T_F, T_B, as the paper assumes."""
+    t_w, t_f = costs
+    t_b = t_f
+    for name, least, formula in (
+        ("1f1b", 1, (p - 1) * (t_f + t_b + t_w)),
+        ("zb-h1", p, (p - 1) * (t_f + t_b - t_w)),
+        ("zb-h2", 2 * p - 1, (p - 1) * (t_f + t_b - 2 * t_w)),
+    ):
+        work, longest, _ = times(on_the_clock(name, p, least + more, costs={"F": t_f, "B": t_b, "W": t_w}))
+        assert longest - work == formula
+
+
+def test_bubbles_that_the_papers_print():
+    assert papers.megatron_bubble(4, 8, 2) == 0.1875
+    assert papers.megatron_bubble(8, 16, 2) == 0.21875
+    assert papers.megatron_bubble(8, 32, 4) == 0.0546875
+    assert [round(100 * papers.gpipe_bubble(k, 4 * k), 1) for k in (2, 4, 8, 16)] == [11.1, 15.8, 17.9, 19.0]
+
+
+@pytest.mark.parametrize("row", papers.ZERO_BUBBLE_TABLE_5, ids=lambda row: f"{row.model} {row.p} {row.m}")
+def test_zero_bubble_table_5(row):
+    """Without ranks; tests/test_pipeline.py has it with 8."""
+    for name, printed in row.bubble.items():
+        costs = {"F": row.t_f, "B": row.t_b, "W": row.t_w}
+        work, cost, _ = times(on_the_clock(name, row.p, row.m, costs=costs, latency=row.t_comm))
+        assert round((cost - work) / cost, 4) == printed
+
+
+def test_clock():
+    clock = Clock(latency=2.0, bandwidth=100.0)
+    clock.work(5.0)
+    clock.receive(1.0, 100)  # was there at 1 + 2 + 1: before now
+    assert clock.now == 5.0
+    clock.receive(7.0, 300)
+    assert clock.now == 7 + 2 + 3
+
+
+# ---- the balance of stages -------------------------------------------------------------------------------------------
+
+
+def cuts(n: int, workers: int) -> list[list[tuple[range, int]]]:
+    """Every way to cut n units into stages with some workers each."""
+    found: list[list[tuple[range, int]]] = []
+    for stages in range(1, min(n, workers) + 1):
+        for inner in itertools.combinations(range(1, n), stages - 1):
+            borders = [0, *inner, n]
+            for counts in itertools.product(range(1, workers + 1), repeat=stages):
+                if sum(counts) == workers:
+                    found.append([(range(a, b), c) for a, b, c in zip(borders, borders[1:], counts, strict=False)])
+    return found
+
+
+def pace(known: balance.Profile, stages: list[tuple[range, int]], bandwidth: float) -> float:
+    links = [2 * known.activations[units[-1]] / bandwidth for units, _ in stages[:-1]]
+    for units, m in stages:
+        work = sum(known.times[i] for i in units)
+        gradients = 2 * (m - 1) / m * sum(known.weights[i] for i in units) / bandwidth
+        links.append(max(work, gradients) / m)
+    return max(links)
+
+
+UNITS = st.lists(st.tuples(*[st.integers(0, 20)] * 3), min_size=1, max_size=5)
+
+
+@given(units=UNITS, workers=st.integers(1, 4), bandwidth=st.sampled_from([0.3, 1.0, 7.0]))
+@settings(max_examples=100, deadline=None)
+def test_balance_is_the_best_of_all_cuts(units, workers, bandwidth):
+    known = balance.Profile(*([float(x) for x in column] for column in zip(*units, strict=True)))
+    best = min(pace(known, stages, bandwidth) for stages in cuts(len(units), workers))
+    found, stages = balance.partition(known, workers, bandwidth)
+    assert found == pytest.approx(best)
+    assert pace(known, stages, bandwidth) == pytest.approx(best)
+    for replicas in {tuple(count for _, count in stages) for stages in cuts(len(units), workers)}:
+        settled = [stages for stages in cuts(len(units), workers) if tuple(c for _, c in stages) == replicas]
+        found, stages = balance.partition(known, workers, bandwidth, replicas)
+        assert tuple(count for _, count in stages) == replicas
+        assert found == pytest.approx(min(pace(known, stages, bandwidth) for stages in settled))
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def text_is_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "load", functools.cache(data.load))
+        yield
+
+
+def prepared(line: str, ranks: int) -> Any:
+    made = train.parser("", "pipeline")
+    pipeline_options.add_options(made)
+    return pipeline_options.prepare(made, shlex.split(line), ranks)
+
+
+IMPOSSIBLE = [
+    (8, "", "too few for 8 stages", ["--layers 6"]),
+    (4, "--schedule interleaved", "too few for 4 stages of 2 chunks", ["--layers 6"]),
+    (3, "--schedule interleaved", "a multiple of 3", ["--micro-batches 9", "--batch 18"]),
+    (4, "--schedule interleaved -m 6 --layers 6", "a multiple of 4", ["--micro-batches 8"]),
+    (4, "-m 3", "not divisible", ["--micro-batches 3", "--batch 18"]),
+    (4, "--schedule 2bw -m 2", "at least 4", ["--micro-batches 4"]),
+    (4, "--schedule pipedream --replicas 3,1 -m 2", "a multiple of 3", ["--micro-batches 3", "--batch 18"]),
+]
+
+
+@pytest.mark.parametrize(("ranks", "line", "says", "advice"), IMPOSSIBLE)
+def test_a_layout_that_cannot_work_names_one_that_would(ranks, line, says, advice):
+    with pytest.raises(UsageError) as refusal:
+        prepared(line, ranks)
+    message = str(refusal.value)
+    assert says in message
+    assert message.count("\n") == 0
+    assert message.split("use ")[-1] == " ".join(advice)
+    prepared(f"{line} {' '.join(advice)}", ranks)  # it does work
+
+
+@given(
+    name=st.sampled_from(list(SCHEDULES)),
+    ranks=st.integers(1, 9),
+    m=st.one_of(st.none(), st.integers(1, 20)),
+    v=st.one_of(st.none(), st.integers(1, 3)),
+    batch=st.integers(1, 40),
+)
+@settings(max_examples=100, deadline=None)
+def test_following_the_advice_leads_to_a_layout_that_works(name, ranks, m, v, batch):
+    line = f"--schedule {name} --batch {batch}" + (f" -m {m}" if m else "")
+    line += f" --chunks {v}" if v and name == "interleaved" else ""
+    for _ in range(3):  # the layout, then the model
+        try:
+            prepared(line, ranks)
+            return
+        except UsageError as refusal:
+            line += " " + str(refusal).split("use ")[-1]
+    raise AssertionError(line)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "line", "advice"),
+    [
+        (4, "--schedule pipedream --replicas 2,1", "mpirun -n 3"),
+        (3, "--schedule gpipe --replicas 2,1", "leave --replicas away"),
+        (4, "--schedule 1f1b --chunks 2", "--schedule interleaved"),
+        (4, "--schedule pipedream --clip 1", "--clip 0"),
+        (4, "--schedule 2bw --precision mixed", "--precision fp32"),
+        (4, "--accumulate 4", "--micro-batches 4"),
+        (4, "--zero-bubble-table", "-n 8, -n 16 or -n 32"),
+        (4, "--replicas 0,4", "every stage needs a rank"),
+    ],
+)
+def test_what_does_not_go_together(ranks, line, advice):
+    with pytest.raises(UsageError, match=advice):
+        prepared(line, ranks)
+
+
+def run_without_mpi(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As `python -m minidist.pipeline` does, in a Python that has no mpi4py."""
+    code = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('minidist.pipeline', run_name='__main__')"
+    environment = {**os.environ, "COLUMNS": "80"}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_draws_all_schedules_without_mpi():
+    drawn = run_without_mpi("--draw", "all", "-p", "4", "-m", "8")
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    lines = drawn.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    pictures = {
+        line.split()[0]: lines[i + 1 : i + 5]
+        for i, line in enumerate(lines)
+        if line.split()[:1] and line.split()[0] in SCHEDULES
+    }
+    assert list(pictures) == list(SCHEDULES)
+    assert pictures["1f1b"][3] == "stage 4        " + "".join(f"F{k}B{k}W{k}" for k in range(1, 9))
+    assert pictures["zb-h1"][0] == "stage 1  F1F2F3F4      B1W1F5B2W2F6B3W3F7B4W4F8B5W5B6W6B7W7B8W8"
+    assert all(line.startswith("stage") for picture in pictures.values() for line in picture)
+    assert "33 units of time, 27.3% idle; in flight 4 3 2 1" in lines
+    assert "28.5 units of time" in drawn.stdout
+
+
+def test_drawing_of_work_that_takes_longer(capsys):
+    """Stages of two workers: F, B and W of each take twice the time of the single worker's."""
+    at = places(2, 2, 1, 1, (2, 1))
+    spans = [Span("F", 0, 2, 0, 0), Span("B", 3, 5, 0, 0), Span("W", 5, 7, 0, 0)]
+    alone = [Span("F", 2, 3, 0, 0), Span("B", 3, 4, 0, 0), Span("W", 4, 5, 0, 0)]
+    assert [place.workers(place.stage) for place in at] == [2, 2, 1]
+    print_timelines("replicas", [Timeline("one of two", spans), Timeline("alone", alone)])
+    heading, two, one = capsys.readouterr().out.splitlines()
+    assert heading == "replicas"
+    assert two.rstrip() == "one of two  F1--  B1--W1--"
+    assert one.rstrip() == "alone           F1B1W1"
+
+
+def test_drawing_says_what_it_cannot_draw():
+    drawn = run_without_mpi("--draw", "interleaved", "-p", "4", "-m", "6")
+    assert (drawn.returncode, drawn.stdout) == (2, "")
+    assert drawn.stderr.count("\n") == 1
+    assert "use -m 8" in drawn.stderr
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2"])
+def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
+    p, m, v = 4, 8, 2 if name == "interleaved" else 1
+    timelines = on_the_clock(name, p, m, v)
+    write_trace(str(tmp_path / "trace.json"), timelines)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert len(slices) == 3 * p * m * v
+    assert {event["pid"] for event in events} == set(range(p))
+    arrows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        if event["ph"] in "sf":
+            arrows[event["id"]].append(event)
+    assert len(arrows) == 2 * m * (p * v - 1)
+
+    def around(event: dict[str, Any]) -> list[dict[str, Any]]:
+        return [s for s in slices if s["pid"] == event["pid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]]
+
+    for ends in arrows.values():
+        (start,) = [event for event in ends if event["ph"] == "s"]
+        (finish,) = [event for event in ends if event["ph"] == "f"]
+        assert start["ts"] < finish["ts"]
+        assert start["pid"] != finish["pid"]
+        (made_by,), (used_by,) = around(start), around(finish)  # an arrow without a slice at each end is not shown
+        assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]

@@ -1,0 +1,267 @@
+"""Tensor and sequence parallelism on 1 to 4 ranks against serial training, and what they send and keep."""
+
+import itertools
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs import tensor_parallels as jobs
+from minidist import papers
+from minidist.engine import Engine
+from minidist.mpi.launch import find_mpiexec, launch
+from minidist.nn.sliced import Sliced, cut
+from minidist.nn.tensor import Parameter
+
+RANKS = (1, 2, 3, 4)
+MODELS = ("gpt", "gpt untied", "llama", "llama untied")
+SEQUENCE = (False, True)
+EXACT: list[list[Any]] = [
+    *([model, sequence, False, "fp64", "adamw", 2, "none"] for model in MODELS for sequence in SEQUENCE),
+    *(
+        [model, sequence, False, "fp64", "sgd", 1, recompute]
+        for model, sequence, recompute in itertools.product(("gpt", "llama untied"), SEQUENCE, ("selective", "full"))
+    ),
+    *([model, sequence, True, "fp64", "sgd", 1, "none"] for model in ("gpt untied", "llama") for sequence in SEQUENCE),
+    ["gpt without bias", True, False, "fp64", "sgd", 1, "none"],
+]
+MIXED: list[list[Any]] = [
+    [model, sequence, False, "mixed", "adamw", 1, "none"] for model in ("gpt", "llama untied") for sequence in SEQUENCE
+]
+
+
+@cache
+def on_ranks(n: int) -> dict[str, Any]:
+    """All cases in one job."""
+    return launch("jobs.tensor_parallels:train_all", n, EXACT + MIXED, timeout=240).values[0]
+
+
+@cache
+def serial(name: str, *settings: Any) -> dict[str, Any]:
+    return jobs.train(Engine(jobs.model(name), jobs.settings(*settings)))
+
+
+def largest_difference(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> float:
+    """Over all parameters, the largest relative difference in the norm. (Of single elements, Adam's first updates of
+    lr·g/(|g| + 1e-8) make the rounding error of a gradient near zero a million times larger.)"""
+    assert found.keys() == truth.keys()
+    return max(float(np.linalg.norm(found[name] - truth[name]) / np.linalg.norm(truth[name])) for name in truth)
+
+
+@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: " ".join(map(str, case)))
+def test_equals_serial_training(case: list[Any], n: int) -> None:
+    """Losses, with and without dropout, norms, gradients and parameters, put together from everyone's parts."""
+    name, _, _, *settings = case
+    found, truth = on_ranks(n)[repr(case)], serial(name, *settings)
+    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-12, atol=0)
+    np.testing.assert_allclose(found["norms"], truth["norms"], rtol=1e-12, atol=0)
+    assert largest_difference(found["gradients"], truth["gradients"]) < 1e-12
+    assert largest_difference(found["parameters"], truth["parameters"]) < 1e-12
+
+
+@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("case", MIXED, ids=lambda case: " ".join(map(str, case)))
+def test_mixed_precision_is_close_to_serial_training(case: list[Any], n: int) -> None:
+    """Activations travel in float16, which has 11 bits."""
+    name, _, _, *settings = case
+    found, truth = on_ranks(n)[repr(case)], serial(name, *settings)
+    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=2e-3)
+    for name, gradient in truth["gradients"].items():
+        error = np.linalg.norm(found["gradients"][name] - gradient)
+        assert error < 4e-3 * np.linalg.norm(gradient) + 1e-3 * np.sqrt(gradient.size), name
+
+
+# ---- what is sent and held -------------------------------------------------------------------------------------------
+
+B, S, H, A, LAYERS = jobs.BATCH, jobs.CONTEXT, 36, 12, 2
+COUNTED: list[list[Any]] = [
+    ["gpt", sequence, gather, "mixed", "adamw", 1, recompute]
+    for sequence, gather, recompute in [
+        (False, False, "none"),
+        (True, False, "none"),
+        (False, False, "selective"),
+        (True, False, "selective"),
+        (False, True, "full"),
+        (True, True, "full"),
+    ]
+]
+
+
+@cache
+def counted(n: int) -> list[list[dict[str, Any]]]:
+    """For each rank, the counts of each case."""
+    return launch("jobs.tensor_parallels:count_all", n, COUNTED, timeout=60).values
+
+
+def sent(counts: dict[str, Any], words: str) -> tuple[int, int]:
+    """Bytes and messages in all phases whose name has these words."""
+    found = [entry for phase, entry in counts["sent"].items() if words in phase]
+    return sum(entry["bytes"] for entry in found), sum(entry["messages"] for entry in found)
+
+
+@pytest.mark.parametrize("t", [2, 4])
+@pytest.mark.parametrize("i", range(len(COUNTED)), ids=lambda i: " ".join(map(str, COUNTED[i][1:])))
+def test_bytes_and_messages(i: int, t: int) -> None:
+    """By the papers' formulas, in bytes of float16; every size here divides by t."""
+    _, sequence, gather, *_, recompute = COUNTED[i]
+    one = 2 * B * S * H * (t - 1) // t  # bytes of an all-gather or a reduce-scatter of b·s·h
+    forwards = 2 if recompute == "full" else 1
+    for rank in range(t):
+        counts = counted(t)[rank][i]
+        if sequence:
+            assert sent(counts, "layers: all-gather forward") == (
+                2 * one * LAYERS * forwards,
+                2 * (t - 1) * LAYERS * forwards,
+            )
+            assert sent(counts, "layers: reduce-scatter forward") == sent(counts, "layers: all-gather forward")
+            assert sent(counts, "layers: reduce-scatter backward") == (2 * one * LAYERS, 2 * (t - 1) * LAYERS)
+            assert sent(counts, "layers: all-gather backward") == (2 * one * LAYERS, 2 * (t - 1) * LAYERS)
+            assert sent(counts, "layers: all-gather again") == (2 * one * LAYERS, 2 * (t - 1) * LAYERS)
+            assert sent(counts, "ends: all-gather again") == (one, t - 1)
+            assert sent(counts, "ends: all-reduce") == sent(counts, "layers: all-reduce") == (0, 0)
+            not_cut = S * H + LAYERS * 6 * H + 2 * H
+            assert sent(counts, "all-reduce gradients")[0] == 2 * 2 * not_cut * (t - 1) // t
+        else:
+            assert sent(counts, "layers: all-reduce forward") == (
+                4 * one * LAYERS * forwards,
+                4 * (t - 1) * LAYERS * forwards,
+            )
+            assert sent(counts, "layers: all-reduce backward") == (4 * one * LAYERS, 4 * (t - 1) * LAYERS)
+            assert sent(counts, "all-gather ") == sent(counts, "reduce-scatter") == (0, 0)
+        everything = sent(counts, "layers:")[0] - sent(counts, "layers: all-gather again")[0]
+        assert everything == LAYERS * (8 if recompute != "full" else 12) * one  # whether by sequence or not
+        assert sent(counts, "ends:")[0] - sent(counts, "ends: all-gather again")[0] == 4 * one
+        if gather:
+            assert sent(counts, "loss")[0] == 2 * B * S * 24 * (t - 1) // t  # 23 entries padded to 24, in float16
+        else:
+            assert sent(counts, "loss") == (4 * 3 * 2 * B * S * (t - 1) // t, 3 * 2 * (t - 1))  # in float32
+        assert sent(counts, "norm") == (8 * (t - 1), t - 1)
+
+
+@pytest.mark.parametrize("t", [1, 2, 3, 4])
+def test_bytes_held(t: int) -> None:
+    """Korthikanti's table 2, for a layer, and beside it the norms' four statistics in float32; parameters cut by t."""
+    sbh, scores, statistics = S * B * H, 5 * A * S * S * B, 16 * S * B
+    table = [
+        10 * sbh + (24 * sbh + scores) // t + statistics,
+        (34 * sbh + scores + statistics) // t,
+        10 * sbh + 24 * sbh // t + statistics,
+        (34 * sbh + statistics) // t,
+        2 * sbh,
+        2 * sbh // t,
+    ]
+    padded = 23 if t == 1 else 24
+    parameters = (padded * H + LAYERS * (12 * H * H + 7 * H)) // t + S * H + LAYERS * 6 * H + 2 * H
+    for rank in range(t):
+        for i, (keeps, counts) in enumerate(zip(table, counted(t)[rank], strict=True)):
+            assert counts["memory"]["parameters"] == 2 * parameters
+            assert counts["memory"]["gradients"] == 2 * parameters
+            assert counts["memory"]["optimizer"] == 12 * parameters
+            assert counts["memory"]["layer_activations"] == LAYERS * keeps, COUNTED[i]
+
+
+# ---- around it -------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_whole(tmp_path: Path) -> None:
+    """What three ranks have saved is the serial run's parameters, and each gets its own part back."""
+    results = launch("jobs.tensor_parallels:saved_and_loaded", 3, str(tmp_path / "x.safetensors"), timeout=60).values
+    truth = serial("gpt", "fp64", "adamw", 1, "none")["parameters"]
+    assert all(result["same"] for result in results)
+    assert largest_difference(results[0]["parameters"], truth) < 1e-12
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 1))
+def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, axis: int) -> None:
+    """Each place is on one rank, and joining what the ranks drew gives what serial training draws."""
+    size = sum(sections)
+    whole = Parameter("w", (size, 3) if axis == 0 else (3, size), std=1.0)
+    places = cut([*sections, 2], ranks)  # the last section lies beyond the end: padding
+    assert sorted(np.concatenate(places)) == list(range(size + 2))
+    parts = [Sliced(whole, axis, places, rank) for rank in range(ranks)]
+    assert sum(part.size for part in parts) == 3 * (size + 2)
+    np.testing.assert_array_equal(parts[0].join([part.initial(7) for part in parts]), whole.initial(7))
+
+
+def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
+    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.tensor_parallel", *options.split()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("n", "options"),
+    [
+        (1, "--sequence-parallel"),
+        (3, "--heads 6 --width 24 --accumulate 2"),
+        (3, "--heads 6 --width 24 --model llama --kv-heads 3 --context 9 --sequence-parallel --precision fp32"),
+        (2, "--untied --gather-logits --recompute selective --dropout 0 --optimizer sgd"),
+        (2, "--model llama --heads 4 --kv-heads 2 --recompute full --accumulate 2 --precision fp64"),
+    ],
+)
+def test_every_claim_holds(n: int, options: str) -> None:
+    done = run_chapter(n, f"--layers 2 --width 16 --context 8 --batch 4 --steps 2 --json - {options}")
+    assert done.returncode == 0, done.stderr
+    claims = json.loads(done.stdout)["claims"]
+    assert len(claims) >= 9
+    assert all(claim["holds"] for claim in claims)
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "says"),
+    [
+        (3, "--heads 4", "--heads 4 cannot be shared by 3 ranks: use mpirun -n 2, or a multiple of 3"),
+        (4, "--model llama --heads 4 --kv-heads 2", "--kv-heads 2 cannot be shared by 4 ranks: use mpirun -n 2"),
+        (2, "--context 9 --sequence-parallel", "--context 9 cannot be shared by 2 ranks: use mpirun -n 1"),
+        (2, "--batch 1 --accumulate 2", "--batch 1 is not divisible by --accumulate 2"),
+    ],
+)
+def test_what_cannot_work_is_one_line(n: int, options: str, says: str) -> None:
+    done = run_chapter(n, options)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+# ---- the papers' own figures -----------------------------------------------------------------------------------------
+
+
+def test_megatrons_models_have_the_printed_sizes() -> None:
+    vocabulary = papers.padded_vocabulary(50_257, 128 * 8)
+    assert vocabulary == 51_200
+    for printed, (width, layers) in papers.MEGATRON_TABLE_1.items():
+        assert f"{papers.gpt_parameters(vocabulary, 1024, width, layers) / 1e9:.1f}" == printed
+    assert papers.gpt_parameters(vocabulary, 1024, 3072, 72) == 8_317_040_640
+    assert papers.llama_parameters(32_000, 4096, 32, 32, 32, 11_008) == [6_738_415_616]
+    assert papers.llama_parameters(32_000, 8192, 80, 64, 8, 28_672) == [68_976_648_192]
+
+
+@pytest.mark.parametrize("t", [1, 2, 8])
+def test_parts_add_up(t: int) -> None:
+    """What is cut is there once, the rest t times: positions, norms, the biases that are added after the sum."""
+    h, layers = 3072, 72
+    rest = 1024 * h + layers * 6 * h + 2 * h
+    assert t * (papers.gpt_parameters(51_200, 1024, h, layers, t) - rest) + rest == 8_317_040_640
+
+
+def test_korthikantis_ratios() -> None:
+    """Figure 7 in per cent of tensor parallelism alone: sequence parallelism, selective recomputation, both."""
+    ratios = {
+        "22B": (66.8, 49.4, 16.1),
+        "175B": (62.0, 56.5, 18.5),
+        "530B": (58.3, 61.9, 20.2),
+        "1T": (58.3, 61.9, 20.2),
+    }
+    for model, (a, h, _, b) in papers.KORTHIKANTI_TABLE_3.items():
+        alone = papers.layer_activations(2048, b, h, a, 8)
+        modes = ((True, "none"), (False, "selective"), (True, "selective"))
+        found = [100 * papers.layer_activations(2048, b, h, a, 8, *mode) / alone for mode in modes]
+        assert tuple(round(percent, 1) for percent in found) == ratios[model]
+    assert papers.layer_activations(2048, 1, 12_288, 96) == 2048 * 12_288 * (34 + 80)  # 5as/h = 80: equation 1
