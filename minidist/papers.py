@@ -193,3 +193,22 @@ def _folded(n: int, s: int, members: list[int], steps: int) -> Cost:
     rest = n - len(members)
     folded = [cost for member in members[:rest] for cost in (s, member + s)]
     return Cost(steps + 2 * (rest > 0), folded + members[rest:])
+
+
+# ---- MapReduce: Dean & Ghemawat, OSDI 2004 ---------------------------------------------------------------------------
+
+
+def mapreduce_pair(key: str, value: str) -> int:
+    """Bytes of an intermediate pair: |k| + |v| in UTF-8, a tab, a line feed, and one for each character escaped.
+
+    Without a combiner, reducers fetch the sum of this over all pairs that map emits; with one, over the distinct keys of
+    each map task (section 4.3).
+    """
+    escaped = sum(text.count(character) for text in (key, value) for character in "\\\t\n")
+    return len(key.encode()) + len(value.encode()) + 2 + escaped
+
+
+def mapreduce_decisions(m: int, r: int, again: int = 0, backups: int = 0) -> int:
+    """The master's scheduling decisions: O(M + R) (section 3.5), one for each task, once more for each task that must
+    start again (3.3, 4.6), and one for each backup (3.6)."""
+    return m + r + again + backups

@@ -6,9 +6,10 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from minidist import UsageError, papers
 from minidist.nn.precision import Precision
@@ -230,6 +231,33 @@ def terminal() -> str | None:
     except OSError:
         pass
     return None
+
+
+class StatusLine:
+    """One line that says how far the work is: rewritten where there is a terminal, now and then a new one elsewhere."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown, self.next, self.text = shown, 0.0, ""
+        self.terminal: TextIO | None = None
+        if shown:
+            with suppress(OSError):  # under mpirun standard output is a pipe; the terminal itself is not
+                self.terminal = open("/dev/tty", "w", encoding="utf-8")  # noqa: SIM115  (until close)
+
+    def show(self, text: str, progress: float) -> None:
+        """progress: from 0 to 1; without a terminal there is a line for each tenth."""
+        if self.terminal and text != self.text:
+            self.terminal.write(f"\r\033[K{text}")
+            self.terminal.flush()
+        elif self.shown and not self.terminal and progress >= self.next:
+            print(text, flush=True)
+            self.next = (int(10 * progress) + 1) / 10
+        self.text = text
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self.terminal:
+            self.terminal.write("\r\033[K")
+            self.terminal.close()
 
 
 def print_report(run: Run, claims: Sequence[Claim]) -> None:
