@@ -83,6 +83,7 @@ def run(comm: Comm, plan: Plan) -> Outcome:
                 time.sleep(IDLE)
         to_master.close()
         to_workers.close()
+    plan.clear(comm.rank)
     sent = comm.all_gather_object(comm.ledger.by_phase().get("shuffle", {"bytes": 0})["bytes"] - sent_before)
     outcome: Outcome = comm.broadcast_object(master.outcome() if comm.rank == 0 else None)
     if comm.rank == 0:
@@ -198,6 +199,7 @@ class Worker:
         except Abandoned:
             self.tell_master("dropped", attempt.name, attempt.progress)
         else:
+            self.tell_master("pong", self.sent)
             self.tell_master("done", attempt.name, (sizes, attempt.stats, attempt.counters))
         self.job.counters = outer  # of the reduce that waits for this map, if it is so
 
@@ -395,7 +397,7 @@ def same(m: int, before: int, now: int) -> int:
     """The size of a region, which must be what it was when the map was done before."""
     if now != before:
         raise RuntimeError(
-            f"map {m}, done again, gave {now} bytes instead of {before}: its output depends on more than its input"
+            f"map {m} gave {before} bytes, and {now} when it was done again: it depends on more than its input"
         )
     return now
 

@@ -1,10 +1,11 @@
 """What MapReduce reads and writes: splits of the input, region files, and the runs of the external sort.
 
-Intermediate pairs stand in region files as `key<TAB>value`, one a line, in UTF-8. A backslash, tab or line break inside a
-key or value is written as \\\\, \\t or \\n. Whoever wants to see what the shuffle moves can open these files while a job runs.
+Intermediate pairs stand in region files as `key<TAB>value`, one a line, in UTF-8. A backslash, tab or line break inside
+a key or value is written as \\\\, \\t or \\n. What the shuffle moves can be read in these files while a job runs.
 """
 
 import heapq
+import itertools
 import json
 import os
 import re
@@ -81,7 +82,8 @@ def split(files: Sequence[tuple[str, int]], m: int | None) -> list[list[Piece]]:
     """
     total = sum(size for _, size in files)
     m = m or max(1, -(-total // SPLIT))
-    cuts, before, last = [], 0, (0, 0)  # last: the target and the place of the cut before
+    cuts: list[int] = []
+    before, last = 0, (0, 0)  # last: the target and the place of the cut before
     starts = []
     for path, size in files:
         starts.append(before)
@@ -97,7 +99,7 @@ def split(files: Sequence[tuple[str, int]], m: int | None) -> list[list[Piece]]:
             for (path, size), start in zip(files, starts, strict=True)
             if max(low, start) < min(high, start + size)
         ]
-        for low, high in zip(bounds, bounds[1:], strict=False)
+        for low, high in itertools.pairwise(bounds)
     ]
 
 

@@ -11,8 +11,8 @@ and, if it wants to, with more:
     partition(key, reducers) -> int     which of the outputs a key belongs to (section 4.1); crc32(key) mod R otherwise
     plan(lines, reducers)               called once before the job with a sample of the input
     map_block(document, text) -> (pairs, n, bytes)
-                                        map and combine of many lines at once, for speed; n and bytes: how many pairs map
-                                        would have emitted, and how many bytes their keys and values take
+                                        map and combine of many lines at once, for speed; n and bytes: how many pairs
+                                        map would have emitted, and how many bytes their keys and values take
 
 It may count in `self.counters`, a Counter that is new for each task; the sums stay exact however often a task is done
 (section 4.9). Values of a key come in the order of the input.
@@ -71,8 +71,8 @@ class WordCount:
             every = text.split("\n")
             lines = [line for line in every if not line.isascii()]
             text = "\n".join(line for line in every if line.isascii())
-        for word, n in Counter(text.encode().translate(WORD_CHARACTERS).split()).items():
-            counts[word.decode()] = n
+        plain = Counter(text.encode().translate(WORD_CHARACTERS).split())
+        counts.update({word.decode(): n for word, n in plain.items()})
         for line in lines:
             for word in matches(self.words, line.removesuffix("\r")):
                 counts[word.casefold()] += 1

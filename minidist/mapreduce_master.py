@@ -1,7 +1,7 @@
 """The master of `minidist.mapreduce`: who does what, who is missing, and what must be done again.
 
-Dean & Ghemawat, OSDI 2004, sections 3.2 (what the master remembers), 3.3 (failures), 3.4 (locality), 3.6 (backup tasks),
-4.6 (bad records) and 4.9 (counters). It touches no data: it reads small messages, and answers with small messages.
+Dean & Ghemawat, OSDI 2004, sections 3.2 (what the master remembers), 3.3 (failures), 3.4 (locality), 3.6 (backup
+tasks), 4.6 (bad records) and 4.9 (counters). It touches no data: it reads small messages, and answers with small ones.
 """
 
 import time
@@ -209,7 +209,7 @@ class Master:
             raise RuntimeError(f"no worker has answered for {6 * timeout:g} s")
 
     def lose(self, worker: int) -> None:
-        """What it was doing, and the maps that it has done, are idle again. Its reduces are not: their output is safe."""
+        """What it was doing is idle again, and the maps that it has done are. Reduces are not: their output is safe."""
         self.alive.remove(worker)
         self.stalled.discard(worker)
         self.events.note("lost", worker=worker, detail=self.plan.timeout)

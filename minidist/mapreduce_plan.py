@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -48,7 +49,7 @@ class Plan:
     shown: bool = False  # the status line
 
     def __post_init__(self) -> None:
-        """Look at the input and the folders. Raises UsageError, or Finished, before anything is written."""
+        """Look at the input. Raises UsageError if it cannot be read."""
         self.files = check_inputs(self.inputs)  # (path, bytes) of each
         self.splits = split(self.files, self.maps)
         self.combine = self.combine and hasattr(self.job, "combine") and self.job.combine is not None
@@ -64,11 +65,11 @@ class Plan:
             "reducers": self.reducers,
             "combine": self.combine,
         }
-        self._check_output()
         name = blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()
         self.locals = self.local / f"minidist-{name}" if self.local else self.folder
 
-    def _check_output(self) -> None:
+    def check_output(self) -> None:
+        """Raise UsageError unless the job may begin, or go on, in its folder; Finished if it is done already."""
         output, begun = self.output, self.folder / "job.json"
         if output.exists() and not output.is_dir():
             raise UsageError(f"--output {output} is not a folder")
@@ -109,6 +110,7 @@ class Plan:
 
     def begin(self) -> None:
         """On one rank, first of all."""
+        self.check_output()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "job.json", self.manifest)
 
@@ -135,10 +137,15 @@ class Plan:
         done = [r for r in range(self.reducers) if (self.output / part(r, self.reducers)).exists()]
         return {r: read_result(self.folder / f"reduce-{r:05}.json") for r in done}
 
+    def clear(self, rank: int) -> None:
+        """On each rank, when nobody fetches any more."""
+        shutil.rmtree(self.locals / f"worker-{rank}", ignore_errors=True)
+        with suppress(OSError):  # other ranks of this machine are not so far yet
+            self.locals.rmdir()
+
     def end(self) -> None:
-        """On one rank, when all else is done."""
-        shutil.rmtree(self.locals, ignore_errors=True)
-        shutil.rmtree(self.folder)
+        """On one rank, last of all."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def read_result(path: Path) -> Any:
@@ -202,4 +209,5 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
         log=bool(options.inject) and options.json != "-",
         shown=options.json != "-",
     )
+    plan.check_output()
     return plan, options.json

@@ -216,10 +216,8 @@ def print_outcome(plan: Plan, outcome: Outcome) -> None:
     print(f"\n{plan.name}: {_bytes(size)} in M = {m} splits, R = {r} outputs, {n}")
     print(f"{outcome.seconds:.1f} s, {size / 1e6 / outcome.seconds:.1f} MB/s; the output is in {plan.output}")
     if plan.combine and outcome.fetched:
-        times = stats["bytes of pairs"] / outcome.fetched
-        print(
-            f"without the combiner, reduces would have fetched {_bytes(stats['bytes of pairs'])}: {times:.1f} times as many"
-        )
+        without, times = _bytes(stats["bytes of pairs"]), stats["bytes of pairs"] / outcome.fetched
+        print(f"without the combiner, reduces would have fetched {without}: {times:.1f} times as many")
     near, first = outcome.count("assigned", "near"), outcome.count("assigned", "near", "far")
     if first:
         replicas = f"{plan.replicas} replicas" if plan.replicas > 1 else "1 replica"

@@ -201,8 +201,8 @@ def _folded(n: int, s: int, members: list[int], steps: int) -> Cost:
 def mapreduce_pair(key: str, value: str) -> int:
     """Bytes of an intermediate pair: |k| + |v| in UTF-8, a tab, a line feed, and one for each character escaped.
 
-    Without a combiner, reducers fetch the sum of this over all pairs that map emits; with one, over the distinct keys of
-    each map task (section 4.3).
+    Without a combiner, reducers fetch the sum of this over all pairs that map emits; with one, over the distinct keys
+    of each map task (section 4.3).
     """
     escaped = sum(text.count(character) for text in (key, value) for character in "\\\t\n")
     return len(key.encode()) + len(value.encode()) + 2 + escaped

@@ -31,7 +31,8 @@ class Mailbox:
 
     Messages of one rank arrive in the order in which it posted them, except that one with a payload arrives when all of
     it is here. Sends are synchronous: a message is delivered when its receiver has taken it, and not while it lies in
-    some buffer of MPI; so nothing of a job can turn up in the next one. All ranks make the same mailboxes; those that are in use at the same time have different numbers.
+    some buffer of MPI, so that nothing of a job can turn up in the next one. All ranks make the same mailboxes; those
+    that are in use at the same time have different numbers.
     """
 
     def __init__(self, comm: Comm, number: int) -> None:
