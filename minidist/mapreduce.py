@@ -38,6 +38,7 @@ from minidist.mapreduce_files import (
     PAIR_BYTES,
     Block,
     ExternalSort,
+    Pair,
     blocks,
     region,
     sample,
@@ -265,39 +266,38 @@ class Worker:
         return self.pairs_of_records(attempt, block)
 
     def pairs_of_records(self, attempt: Attempt, block: Block) -> Iterator[tuple[str, str]]:
-        stats = attempt.stats
         for offset, line in block.records():
             record = (block.document, offset)
             if record in attempt.bad:
-                stats["records left out"] += 1
+                attempt.stats["records left out"] += 1
                 continue
             try:
                 self.plan.faults.check(line)
-                for key, value in self.job.map(block.document, line):
-                    stats["pairs"] += 1
-                    stats["bytes of pairs"] += papers.mapreduce_pair(key, value)
-                    yield key, value
+                pairs = iter(self.job.map(block.document, line))
+                while some := list(itertools.islice(pairs, 1000)):  # one line may be long
+                    attempt.stats["pairs"] += len(some)
+                    attempt.stats["bytes of pairs"] += papers.mapreduce_bytes(*zip(*some, strict=True))
+                    yield from some
             except Exception as error:
                 raise BadRecord(record) from error
-            stats["records"] += 1
+            attempt.stats["records"] += 1
             self.breathe(attempt)
 
     def spill(self, attempt: Attempt, buffer: dict[str, list[str]], folder: Path) -> None:
-        """Combine the values of each key, and append its pairs to the file of its region."""
+        """Combine the values of each key, and append its pairs to the file of its region (section 4.3)."""
         regions: list[list[str]] = [[] for _ in range(self.plan.reducers)]
-        for key, values in buffer.items():
-            if self.plan.combine and len(values) > 1:
-                values = list(self.job.combine(key, values))
-            lines = regions[self.plan.partition(key)]
-            for value in values:
-                attempt.stats["combined pairs"] += 1
-                attempt.stats["bytes of combined pairs"] += papers.mapreduce_pair(key, value)
-                lines.append(write_pair(key, value))
+        combine = self.job.combine if self.plan.combine else lambda key, values: values
+        pairs = [(key, value) for key, values in buffer.items() for value in combine(key, values)]
+        for key, value in pairs:
+            regions[self.plan.partition(key)].append(write_pair(key, value))
         for r, lines in enumerate(regions):
             if lines:
                 with open(region(folder, r), "ab") as file:
                     file.write("".join(lines).encode())
                 self.plan.faults.at("region")
+        if pairs:
+            attempt.stats["combined pairs"] += len(pairs)
+            attempt.stats["bytes of combined pairs"] += papers.mapreduce_bytes(*zip(*pairs, strict=True))
 
     def map_folder(self, m: int) -> Path:
         return self.folder / f"map-{m:05}"
@@ -316,10 +316,7 @@ class Worker:
             if stops:
                 self.stop_answering()
             with open(unfinished, "w", encoding="utf-8", newline="\n") as file:
-                for key, pairs in itertools.groupby(sorter.merged(), KEY):
-                    if key not in attempt.bad:
-                        file.writelines(self.reduced(attempt, key, (value for _, value in pairs)))
-                    self.breathe(attempt)
+                file.writelines(self.lines(attempt, sorter.merged()))
                 self.plan.faults.at("write")
             self.breathe(attempt, late=True)
         finally:
@@ -378,19 +375,25 @@ class Worker:
         if self.tasks:
             self.work(self.tasks.popleft())
 
-    def reduced(self, attempt: Attempt, key: str, values: Iterator[str]) -> Iterator[str]:
-        """The lines of one key in the output."""
-        try:
-            for value in self.job.reduce(key, values):
-                line = key if value is None else f"{key}\t{value}"
-                if "\n" in line:
-                    raise ValueError(f"a key or value with a line break cannot stand in a line of output: {line!r}")
-                attempt.stats["lines of output"] += 1
-                yield line + "\n"
-        except OSError:  # of the disk, and not of the record
-            raise
-        except Exception as error:
-            raise BadRecord(key) from error
+    def lines(self, attempt: Attempt, pairs: Iterator[Pair]) -> Iterator[str]:
+        """The output: the user's reduce for one key after another."""
+        count = 0
+        for key, of_key in itertools.groupby(pairs, KEY):
+            self.breathe(attempt)
+            if key in attempt.bad:
+                continue
+            try:
+                for value in self.job.reduce(key, (value for _, value in of_key)):
+                    line = key if value is None else f"{key}\t{value}"
+                    if "\n" in line:
+                        raise ValueError(f"a line break cannot stand in a line of output: {line!r}")
+                    yield line + "\n"
+                    count += 1
+            except OSError:  # it is the disk that failed, and not the function
+                raise
+            except Exception as error:
+                raise BadRecord(key) from error
+        attempt.stats["lines of output"] = count
 
 
 def same(m: int, before: int, now: int) -> int:

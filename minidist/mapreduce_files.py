@@ -160,12 +160,8 @@ def write_pair(key: str, value: str) -> str:
     return line
 
 
-def read_pair(line: str) -> Pair:
-    """The pair of a line without its line break."""
-    pair = line.split("\t", 1)
-    if "\\" in line:
-        pair = [ESCAPED.sub(lambda found: MEANINGS[found[0]], text) for text in pair]
-    return pair
+def unescape(text: str) -> str:
+    return ESCAPED.sub(lambda found: MEANINGS[found[0]], text) if "\\" in text else text
 
 
 KEY = itemgetter(0)
@@ -192,7 +188,10 @@ class ExternalSort:
         """Take the next bytes of a region."""
         lines, newline, self.rest = (self.rest + piece).rpartition(b"\n")
         if newline:
-            fresh = [read_pair(line) for line in lines.decode().split("\n")]
+            text = lines.decode()
+            fresh = [line.split("\t", 1) for line in text.split("\n")]
+            if "\\" in text:
+                fresh = [[unescape(key), unescape(value)] for key, value in fresh]
             self.pairs += fresh
             self.count += len(fresh)
             self.held += len(lines) + PAIR_BYTES * len(fresh)
@@ -231,7 +230,8 @@ class ExternalSort:
 def _read_run(path: Path) -> Iterator[Pair]:
     with open(path, encoding="utf-8", newline="\n") as file:
         for line in file:
-            yield read_pair(line[:-1])
+            key, value = line[:-1].split("\t", 1)
+            yield [unescape(key), unescape(value)]
 
 
 # ---- files that appear whole ----------------------------------------------------------------------------------------

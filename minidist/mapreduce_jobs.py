@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from minidist import UsageError
 
 Pairs = Iterable[tuple[str, str]]
@@ -43,8 +45,6 @@ class Functions:
 
 
 WORD = r"\w+"
-# Of the ASCII characters: letters to lower case, other \w as they are, the rest to blanks.
-WORD_CHARACTERS = bytes(ord(chr(i).lower()) if re.match(r"\w", chr(i)) else ord(" ") for i in range(128)) + bytes(128)
 
 
 class WordCount:
@@ -63,22 +63,50 @@ class WordCount:
     combine = reduce
 
     def map_block(self, document: str, text: str) -> tuple[Pairs, int, int]:
-        """In ASCII, as nearly all lines of most texts are, a table and `split` find the words; no search is needed."""
-        lines, counts = [], Counter[str]()
-        if self.pattern != WORD:
-            lines, text = text.split("\n"), ""
-        elif not text.isascii():
-            every = text.split("\n")
-            lines = [line for line in every if not line.isascii()]
-            text = "\n".join(line for line in every if line.isascii())
-        plain = Counter(text.encode().translate(WORD_CHARACTERS).split())
-        counts.update({word.decode(): n for word, n in plain.items()})
-        for line in lines:
-            for word in matches(self.words, line.removesuffix("\r")):
-                counts[word.casefold()] += 1
-        total = counts.total()
-        nbytes = sum(len(word.encode()) * n for word, n in counts.items()) + total  # and a "1" each
-        return [(word, str(n)) for word, n in counts.items()], total, nbytes
+        """Nearly all lines of most texts are ASCII, and in these words can be found and counted without a search."""
+        plain, lines = ascii_lines(text) if self.pattern == WORD else (b"", text.split("\n"))
+        words, counts = count_ascii_words(plain)
+        others = Counter(w.casefold() for line in lines for w in matches(self.words, line.removesuffix("\r")))
+        words += others.keys()
+        counts += others.values()
+        total = sum(counts)
+        nbytes = sum(len(word.encode()) * n for word, n in zip(words, counts, strict=True)) + total  # and a "1" each
+        return zip(words, map(str, counts), strict=True), total, nbytes
+
+
+def ascii_lines(text: str) -> tuple[bytes, list[str]]:
+    """The lines of a text that are all ASCII, as one, and the others."""
+    data = text.encode()
+    plain, others, end = [], [], 0
+    for place in np.flatnonzero(np.frombuffer(data, np.uint8) > 127).tolist():
+        if place >= end:
+            start = data.rfind(b"\n", end, place) + 1 or end
+            plain.append(data[end:start])
+            end = data.find(b"\n", place) + 1 or len(data)
+            others.append(data[start:end].decode())
+    return b"".join([*plain, data[end:]]), others
+
+
+# Of the ASCII characters: letters to lower case, other \w as they are, the rest to zero.
+WORD_BYTES = bytes(ord(chr(i).lower()) if re.match(r"\w", chr(i)) else 0 for i in range(128)) + bytes(128)
+FIRST_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # of a word of 8 bytes
+
+
+def count_ascii_words(text: bytes) -> tuple[list[str], list[int]]:
+    """The different words of a text in ASCII, in lower case, and how often each of them occurs.
+
+    Up to eight characters are one number of 64 bits, and sorting numbers is the fastest way to count them.
+    """
+    folded = b"\0" + text.translate(WORD_BYTES) + bytes(8)
+    edges = np.flatnonzero(np.diff(np.frombuffer(folded, np.uint8) != 0)) + 1
+    starts, ends = edges[::2], edges[1::2]
+    lengths = ends - starts
+    short, long = lengths <= 8, lengths > 8
+    windows = np.ndarray(len(folded) - 7, "<u8", folded, strides=(1,))  # the eight bytes from each place on
+    numbers, counts = np.unique(windows[starts[short]] & FIRST_BYTES[lengths[short]], return_counts=True)
+    others = Counter(folded[i:j] for i, j in zip(starts[long].tolist(), ends[long].tolist(), strict=True))
+    words = [word.decode() for word in (*numbers.view("S8").tolist(), *others)]
+    return words, [*counts.tolist(), *others.values()]
 
 
 class Grep:

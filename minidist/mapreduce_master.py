@@ -15,6 +15,7 @@ from minidist.mapreduce_report import Events, Outcome
 from minidist.mpi.mailbox import Mailbox
 
 TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
+BACKUP_AFTER = 0.5  # seconds; for less, another execution is not worth it
 BAD_RECORDS = 10  # in one task; where there are more, it is the function that is at fault
 
 
@@ -125,12 +126,13 @@ class Master:
         """Nothing is idle. A task in progress elsewhere that takes twice the usual time deserves a backup (3.6)."""
         if not self.plan.backup or not self.times[kind]:
             return None
-        begun_before = time.monotonic() - 2 * sum(self.times[kind]) / len(self.times[kind])
-        others = (task for other in self.workers if other != worker for task in self.doing[other] if not task.done)
-        late = (
-            t for t in others if t.name[0] == kind and len(t.running) == 1 and min(t.running.values()) < begun_before
-        )
-        return next(late, None)
+        too_long = max(BACKUP_AFTER, 2 * sum(self.times[kind]) / len(self.times[kind]))
+        for other in self.workers:
+            for task in self.doing[other]:
+                alone = other != worker and list(task.running) == [other] and not task.done
+                if alone and task.name[0] == kind and time.monotonic() - task.running[other] > too_long:
+                    return task
+        return None
 
     def assign(self, task: Task, worker: int) -> None:
         kind, number = task.name
@@ -188,7 +190,7 @@ class Master:
     def drop(self, worker: int, task: Task, progress: float) -> None:
         """A worker has left a task that someone else had finished first: how much longer would it have taken?"""
         since = self.release(task, worker)
-        if task.done and since is not None and progress > 0 and not self.ending:
+        if task.done and since is not None and progress > 0:
             self.events.saved += (time.monotonic() - since) * (1 - progress) / progress
 
     # -- who is missing --

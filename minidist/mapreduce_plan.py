@@ -55,6 +55,7 @@ class Plan:
         self.combine = self.combine and hasattr(self.job, "combine") and self.job.combine is not None
         self.whole_blocks = self.combine and hasattr(self.job, "map_block")
         self.block = min(max(self.memory // 32, 64 << 10), 2 * MB)  # bytes of input that a worker takes at a time
+        self.own_partition = getattr(self.job, "partition", None)
         self.sampled = min(10_000, 1000 + 100 * self.reducers) if hasattr(self.job, "plan") else 0  # lines
         self.folder = self.output / ".mapreduce"
         self.name = type(self.job).__name__ if hasattr(type(self.job), "map") else self.job.map.__qualname__
@@ -98,10 +99,9 @@ class Plan:
 
     def partition(self, key: str) -> int:
         """The reduce task of a key: crc32, for Python's own hash of a text differs from process to process."""
-        own = getattr(self.job, "partition", None)
-        if own is None:
+        if self.own_partition is None:
             return crc32(key.encode()) % self.reducers
-        r: int = own(key, self.reducers)
+        r: int = self.own_partition(key, self.reducers)
         if not 0 <= r < self.reducers:
             raise ValueError(f"partition({key!r}, {self.reducers}) is {r}, and not from 0 to {self.reducers - 1}")
         return r

@@ -5,6 +5,8 @@
 pass the padded count. Nothing in here looks at a run.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # ---- ZeRO: Rajbhandari et al., SC 2020, arXiv 1910.02054 -------------------------------------------------------------
@@ -198,14 +200,14 @@ def _folded(n: int, s: int, members: list[int], steps: int) -> Cost:
 # ---- MapReduce: Dean & Ghemawat, OSDI 2004 ---------------------------------------------------------------------------
 
 
-def mapreduce_pair(key: str, value: str) -> int:
-    """Bytes of an intermediate pair: |k| + |v| in UTF-8, a tab, a line feed, and one for each character escaped.
+def mapreduce_bytes(keys: Sequence[str], values: Sequence[str]) -> int:
+    """Bytes of intermediate pairs: |k| + |v| in UTF-8, a tab, a line feed, and one for each character escaped.
 
-    Without a combiner, reducers fetch the sum of this over all pairs that map emits; with one, over the distinct keys
-    of each map task (section 4.3).
+    Without a combiner, reducers fetch this for all pairs that map emits; with one, for a pair for each distinct key of
+    each map task (section 4.3).
     """
-    escaped = sum(text.count(character) for text in (key, value) for character in "\\\t\n")
-    return len(key.encode()) + len(value.encode()) + 2 + escaped
+    text = "".join(itertools.chain(keys, values))
+    return len(text.encode()) + len(keys) + len(values) + sum(map(text.count, "\\\t\n"))
 
 
 def mapreduce_decisions(m: int, r: int, again: int = 0, backups: int = 0) -> int:
