@@ -235,9 +235,9 @@ class Worker:
                 if held > self.plan.memory:
                     self.spill(attempt, buffer, unfinished)
                     buffer, held = {}, 0
+            self.breathe(attempt, late=True)
             attempt.stats["input bytes"] += len(block.data)
             attempt.progress = attempt.stats["input bytes"] / total
-            self.breathe(attempt, late=True)
         if stops:
             self.stop_answering()
         self.spill(attempt, buffer, unfinished)
@@ -286,8 +286,11 @@ class Worker:
     def spill(self, attempt: Attempt, buffer: dict[str, list[str]], folder: Path) -> None:
         """Combine the values of each key, and append its pairs to the file of its region (section 4.3)."""
         regions: list[list[str]] = [[] for _ in range(self.plan.reducers)]
-        combine = self.job.combine if self.plan.combine else lambda key, values: values
-        pairs = [(key, value) for key, values in buffer.items() for value in combine(key, values)]
+        pairs = [
+            (key, value)
+            for key, values in buffer.items()
+            for value in (self.job.combine(key, values) if self.plan.combine and len(values) > 1 else values)
+        ]
         for key, value in pairs:
             regions[self.plan.partition(key)].append(write_pair(key, value))
         for r, lines in enumerate(regions):

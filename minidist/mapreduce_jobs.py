@@ -7,7 +7,8 @@ A job is anything with two functions, as the paper has them (section 2): a class
 
 and, if it wants to, with more:
 
-    combine(key, values) -> values      the reduce that already runs where map ran (section 4.3)
+    combine(key, values) -> values      the reduce that already runs where map ran (section 4.3), on some of a key's
+                                        values, on what it has returned itself, or not at all
     partition(key, reducers) -> int     which of the outputs a key belongs to (section 4.1); crc32(key) mod R otherwise
     plan(lines, reducers)               called once before the job with a sample of the input
     map_block(document, text) -> (pairs, n, bytes)

@@ -16,6 +16,7 @@ from minidist.mpi.mailbox import Mailbox
 
 TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
 BACKUP_AFTER = 0.5  # seconds; for less, another execution is not worth it
+SILENCE = 60.0  # seconds that the master waits for one of the workers to come back when all have been given up
 BAD_RECORDS = 10  # in one task; where there are more, it is the function that is at fault
 
 
@@ -54,7 +55,7 @@ class Master:
         self.drained = 0
         self.finished = self.ending = False
         for r, result in plan.committed().items():
-            self.complete(0, self.tasks["reduce"][r], result)
+            self.complete(-1, self.tasks["reduce"][r], result)
 
     def step(self) -> bool:
         """Read what has come, look who is missing, give work to those who have none. Whether anything had come."""
@@ -147,7 +148,7 @@ class Master:
 
     def release(self, task: Task, worker: int) -> float | None:
         """A worker is no longer at a task; since when it was, None if it had been given up."""
-        if task in self.doing[worker]:
+        if task in self.doing.get(worker, []):
             self.doing[worker].remove(task)
         return task.running.pop(worker, None)
 
@@ -207,8 +208,8 @@ class Master:
         for worker in self.workers:
             if worker in self.alive and now - self.heard[worker] > timeout and not self.ending:
                 self.lose(worker)
-        if not self.alive and now - max(self.heard.values()) > 6 * timeout:
-            raise RuntimeError(f"no worker has answered for {6 * timeout:g} s")
+        if not self.alive and now - max(self.heard.values()) > timeout + SILENCE:
+            raise RuntimeError(f"no worker has answered for {timeout + SILENCE:g} s")
 
     def lose(self, worker: int) -> None:
         """What it was doing is idle again, and the maps that it has done are. Reduces are not: their output is safe."""

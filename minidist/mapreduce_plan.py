@@ -54,7 +54,7 @@ class Plan:
         self.splits = split(self.files, self.maps)
         self.combine = self.combine and hasattr(self.job, "combine") and self.job.combine is not None
         self.whole_blocks = self.combine and hasattr(self.job, "map_block")
-        self.block = min(max(self.memory // 32, 64 << 10), 2 * MB)  # bytes of input that a worker takes at a time
+        self.block = min(max(self.memory // 16, 64 << 10), 4 * MB)  # bytes of input that a worker takes at a time
         self.own_partition = getattr(self.job, "partition", None)
         self.sampled = min(10_000, 1000 + 100 * self.reducers) if hasattr(self.job, "plan") else 0  # lines
         self.folder = self.output / ".mapreduce"
@@ -94,7 +94,7 @@ class Plan:
 
     def near(self, m: int, workers: range) -> list[int]:
         """The workers with a replica of split m (3.4). Simulated: here all ranks read from the same disk."""
-        order = sorted(workers, key=lambda worker: crc32(f"{m} {worker}".encode()))
+        order = sorted(workers, key=lambda worker: blake2b(f"{m} {worker}".encode()).digest())
         return order[: self.replicas]
 
     def partition(self, key: str) -> int:

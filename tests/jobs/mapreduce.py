@@ -1,5 +1,6 @@
 """What tests/test_mapreduce.py runs on ranks: many jobs one after another, and what they report."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,8 +19,11 @@ class Vowels:
     """A job of one's own: the lines that begin with each letter, longest first; it has a partition and counters."""
 
     counters: Counter[str]
+    pause = 0.0
 
     def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
+        if self.counters["lines"] == 0:
+            time.sleep(self.pause)  # a task takes a while, so that every worker gets some
         self.counters["lines"] += 1
         self.counters["vowels"] += sum(line.count(vowel) for vowel in "aeiou")
         if line:
@@ -41,6 +45,10 @@ def count_values(key: str, values: Iterable[str]) -> Iterator[str]:
     yield str(sum(1 for _ in values))
 
 
+class SlowVowels(Vowels):
+    pause = 0.15
+
+
 class FailsOnKey(Vowels):
     """Its reduce fails on one key."""
 
@@ -52,7 +60,12 @@ class FailsOnKey(Vowels):
 
 
 def make(name: str) -> Any:
-    own = {"vowels": Vowels(), "fails-on-a-key": FailsOnKey(), "lengths": Functions(emit_length, count_values)}
+    own = {
+        "vowels": Vowels(),
+        "slow vowels": SlowVowels(),
+        "fails-on-a-key": FailsOnKey(),
+        "lengths": Functions(emit_length, count_values),
+    }
     if name in own:
         return own[name]
     kind, _, pattern = name.partition(" ")
@@ -60,7 +73,7 @@ def make(name: str) -> Any:
 
 
 def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Each case has a job, M and R, what is injected, and perhaps other fields of a plan. Reports by name of the case."""
+    """A case has a job, M and R, what is injected, and perhaps other fields of a plan. Reports by name of the case."""
     reports = {}
     for case in cases:
         options = dict(case)
