@@ -24,13 +24,8 @@ import shutil
 import sys
 import time
 import traceback
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from minidist import papers
 from minidist.mapreduce_files import (
@@ -45,19 +40,15 @@ from minidist.mapreduce_files import (
     write_pair,
     write_whole,
 )
-from minidist.mapreduce_master import Master, TaskName
+from minidist.mapreduce_master import Master
 from minidist.mapreduce_plan import Plan, prepare
 from minidist.mapreduce_report import Outcome, report
+from minidist.mapreduce_shuffle import IDLE, Abandoned, Attempt, Peer
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.run import run as run_chapter
 
-PIECE, WINDOW = 1 << 20, 8  # a reducer asks for so many bytes of a region at a time, and has so many requests under way
-IDLE = 0.001  # seconds of sleep for a rank that has nothing to do, so that it leaves the core to one that has
-BREATH = 0.005  # seconds after which a rank at work looks whether someone wants something of it
 VALUE_BYTES = 60  # of Python objects around the characters of a value
-NOWHERE = -1  # where a region is that was lost with its worker
-Place = tuple[int, int, int]  # of a piece: reduce r, map m, offset in the region
 
 
 def run(comm: Comm, plan: Plan) -> Outcome:
@@ -96,98 +87,12 @@ def run(comm: Comm, plan: Plan) -> Outcome:
 # ---- a worker --------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Attempt:
-    """One execution of a task on this worker."""
-
-    name: TaskName
-    bad: set[Any]  # records to leave out
-    progress: float = 0.0
-    stats: Counter[str] = field(default_factory=Counter)
-    counters: Counter[str] = field(default_factory=Counter)  # the user's
-
-
-class Abandoned(Exception):
-    """Someone else has finished the task that this worker is at, or the job is over."""
-
-
 class BadRecord(Exception):
     """The user's function failed on this record."""
 
 
-class Worker:
-    """Does the tasks that it is given, and meanwhile serves its map output to reducers and answers the master."""
-
-    def __init__(self, plan: Plan, rank: int, to_master: Mailbox, inbox: Mailbox) -> None:
-        self.plan, self.job, self.rank, self.to_master, self.inbox = plan, plan.job, rank, to_master, inbox
-        self.folder, held = plan.own_folder(rank)
-        self.tasks: deque[Attempt] = deque()
-        self.unwanted: set[TaskName] = set()
-        self.where: dict[int, list[tuple[int, int]]] = {}  # for reduce r, of each map: (worker, bytes of region r)
-        self.asked: dict[Place, int] = {}  # the pieces that the present reduce waits for, and who was asked for them
-        self.arrived: dict[Place, bytes] = {}
-        self.ended = self.drained = self.finished = False
-        self.next_breath, self.sent = 0.0, 0
-        self.tell_master("hello", held)
-
-    def tell_master(self, *message: Any) -> None:
-        self.to_master.post(0, message)
-
-    def step(self) -> bool:
-        """Answer, then do a task. Whether there was one, or a message."""
-        busy = self.serve()
-        if self.tasks and not self.ended:
-            self.work(self.tasks.popleft())
-        elif self.ended and not self.drained and self.inbox.quiet:
-            self.drained = True  # all that this worker has sent has arrived; when it is so everywhere, all may leave
-            self.tell_master("drained", None)
-        return busy
-
-    def serve(self) -> bool:
-        """Do what messages ask; whether there were any."""
-        busy = False
-        while mail := self.inbox.poll():
-            busy = True
-            match mail.message:
-                case "task", (kind, number), bad, where:
-                    if kind == "reduce":
-                        self.where[number] = where
-                    self.unwanted.discard((kind, number))
-                    self.tasks.append(Attempt((kind, number), set(bad)))
-                case "drop", name:
-                    self.unwanted.add(name)
-                case "lost", maps:
-                    for r, m in itertools.product(self.where, maps):
-                        self.where[r][m] = (NOWHERE, self.where[r][m][1])
-                case "moved", m, worker, sizes:
-                    for r, where in self.where.items():
-                        where[m] = (worker, same(m, where[m][1], sizes[r]))
-                case ("ping",) if not self.drained:
-                    self.tell_master("pong", self.sent)
-                case "fetch", r, m, offset, nbytes if not self.ended:
-                    piece = np.frombuffer(self.read(r, m, offset, nbytes), np.uint8)
-                    self.inbox.post(mail.source, ("region", r, m, offset), piece)
-                    self.sent += nbytes
-                case "region", *place if tuple(place) in self.asked and mail.payload is not None:
-                    self.arrived[tuple(place)] = mail.payload.tobytes()
-                case ("end",):
-                    self.ended = True
-                case ("leave",):
-                    self.finished = True
-        return busy
-
-    def breathe(self, attempt: Attempt, late: bool = False) -> None:
-        """Called all the time while a task runs: once in a while, look whether someone wants something."""
-        if late or time.monotonic() > self.next_breath:
-            self.look_up(attempt)
-            self.plan.faults.drag(lambda: self.look_up(attempt))
-            self.next_breath = time.monotonic() + BREATH
-
-    def look_up(self, attempt: Attempt) -> None:
-        """Serve; leave a task that nobody needs any more."""
-        self.serve()
-        if self.ended or attempt.name in self.unwanted:
-            raise Abandoned
+class Worker(Peer):
+    """Does the tasks that the master gives it. How it gets them, and regions from its peers, see `Peer`."""
 
     def work(self, attempt: Attempt) -> None:
         """Do a task, and tell the master how it went."""
@@ -203,14 +108,7 @@ class Worker:
             self.tell_master("pong", self.sent)
             self.tell_master("done", attempt.name, (sizes, attempt.stats, attempt.counters))
         self.job.counters = outer  # of the reduce that waits for this map, if it is so
-
-    def stop_answering(self) -> None:
-        """Injected: ignore everything but the end of the job."""
-        while not self.ended:
-            mail = self.inbox.poll()
-            self.ended = mail is not None and mail.message == ("end",)
-            time.sleep(0 if mail else IDLE)
-        raise Abandoned
+        self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
 
     # -- map: steps 3 and 4 of section 3.1 --
 
@@ -302,9 +200,6 @@ class Worker:
             attempt.stats["combined pairs"] += len(pairs)
             attempt.stats["bytes of combined pairs"] += papers.mapreduce_bytes(*zip(*pairs, strict=True))
 
-    def map_folder(self, m: int) -> Path:
-        return self.folder / f"map-{m:05}"
-
     # -- reduce: steps 5 and 6 --
 
     def reduce(self, attempt: Attempt) -> list[int]:
@@ -330,54 +225,6 @@ class Worker:
         self.plan.faults.at("commit")
         return []
 
-    def fetch(self, attempt: Attempt) -> Iterator[bytes]:
-        """The regions in order of the maps, piece by piece, from whoever holds them."""
-        r = attempt.name[1]
-        where = self.where[r]  # messages change it while this runs
-        wanted = deque((r, m, at) for m, (_, size) in enumerate(where) for at in range(0, size, PIECE))
-        total = max(1, len(wanted))
-        while wanted or self.asked:
-            while wanted and len(self.asked) < WINDOW:
-                self.asked[wanted.popleft()] = NOWHERE
-            for place, asked in self.asked.items():
-                holder, size = where[place[1]]
-                if holder != asked and place not in self.arrived:  # not asked yet, or it has moved
-                    self.asked[place] = holder
-                    self.ask(holder, place, min(PIECE, size - place[2]))
-            first = next(iter(self.asked))
-            if first in self.arrived:
-                piece = self.arrived.pop(first)
-                source = "own disk" if self.asked.pop(first) == self.rank else "others"
-                attempt.stats[f"bytes fetched from {source}"] += len(piece)
-                attempt.progress = 0.5 * (1 - (len(wanted) + len(self.asked)) / total)
-                yield piece
-            elif where[first[1]][0] == NOWHERE:
-                self.wait_for_map(attempt)
-            elif not self.serve():
-                time.sleep(IDLE)
-            self.breathe(attempt)
-
-    def ask(self, holder: int, place: Place, nbytes: int) -> None:
-        """Ask the worker that holds a piece for it; on one's own disk it can be read."""
-        if holder == self.rank:
-            self.arrived[place] = self.read(*place, nbytes)
-        elif holder != NOWHERE:
-            self.inbox.post(holder, ("fetch", *place, nbytes))
-
-    def read(self, r: int, m: int, offset: int, nbytes: int) -> bytes:
-        with open(region(self.map_folder(m), r), "rb") as file:
-            file.seek(offset)
-            return file.read(nbytes)
-
-    def wait_for_map(self, attempt: Attempt) -> None:
-        """The region was on a machine that is lost. Perhaps it is this worker that must do the map again."""
-        self.tell_master("stalled", attempt.name)
-        while not self.tasks and any(worker == NOWHERE for worker, _ in self.where[attempt.name[1]]):
-            time.sleep(IDLE)
-            self.breathe(attempt)
-        if self.tasks:
-            self.work(self.tasks.popleft())
-
     def lines(self, attempt: Attempt, pairs: Iterator[Pair]) -> Iterator[str]:
         """The output: the user's reduce for one key after another."""
         count = 0
@@ -397,15 +244,6 @@ class Worker:
             except Exception as error:
                 raise BadRecord(key) from error
         attempt.stats["lines of output"] = count
-
-
-def same(m: int, before: int, now: int) -> int:
-    """The size of a region, which must be what it was when the map was done before."""
-    if now != before:
-        raise RuntimeError(
-            f"map {m} gave {before} bytes, and {now} when it was done again: it depends on more than its input"
-        )
-    return now
 
 
 def main(comm: Comm, prepared: tuple[Plan, str | None]) -> int:

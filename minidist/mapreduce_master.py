@@ -53,6 +53,7 @@ class Master:
         self.sent: Counter[int] = Counter()  # bytes that each worker has sent to reducers
         self.pinged = self.stepped = time.monotonic()
         self.drained = 0
+        self.reducing = False  # whether a reduce has begun
         self.finished = self.ending = False
         for r, result in plan.committed().items():
             self.complete(-1, self.tasks["reduce"][r], result)
@@ -106,9 +107,10 @@ class Master:
         for worker in workers:
             self.to_workers.post(worker, message)
 
-    def reducers(self) -> list[int]:
-        """Workers with a reduce in progress: they must learn where regions go (section 3.3)."""
-        return [worker for worker, doing in self.doing.items() if any(task.name[0] == "reduce" for task in doing)]
+    def tell_reducers(self, *message: Any) -> None:
+        """Reduces in progress must learn where regions go (3.3), those of a worker that may come back as well."""
+        if self.reducing:
+            self.tell(self.workers, *message)
 
     # -- who does what --
 
@@ -143,6 +145,7 @@ class Master:
         task.running[worker] = time.monotonic()
         self.doing[worker].append(task)
         bad = [record for record, times in task.failures.items() if times > 1]  # to be left out (section 4.6)
+        self.reducing |= kind == "reduce"
         where = [(done.worker, done.result[0][number]) for done in self.tasks["map"]] if kind == "reduce" else []
         self.tell([worker], "task", task.name, bad, where)
 
@@ -174,7 +177,7 @@ class Master:
             self.plan.faults.at(kind)
         self.tell(task.running, "drop", task.name)
         if kind == "map":
-            self.tell(self.reducers(), "moved", number, worker, result[0])
+            self.tell_reducers("moved", number, worker, result[0])
             if not self.left["map"]:
                 self.stalled.clear()
 
@@ -217,7 +220,7 @@ class Master:
         self.stalled.discard(worker)
         self.events.note("lost", worker=worker, detail=self.plan.timeout)
         gone = [task for task in self.tasks["map"] if task.done and task.worker == worker]
-        self.tell(self.reducers(), "lost", [task.name[1] for task in gone])
+        self.tell_reducers("lost", [task.name[1] for task in gone])
         for task in gone:
             task.done = False
             self.left["map"] += 1
