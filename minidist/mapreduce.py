@@ -38,10 +38,9 @@ from minidist.mapreduce_files import (
     region,
     sample,
     write_pair,
-    write_whole,
 )
 from minidist.mapreduce_master import Master
-from minidist.mapreduce_plan import Plan, prepare
+from minidist.mapreduce_plan import Plan, prepare, write_json
 from minidist.mapreduce_report import Outcome, report
 from minidist.mapreduce_shuffle import IDLE, Abandoned, Attempt, Peer
 from minidist.mpi.comm import Comm
@@ -141,7 +140,7 @@ class Worker(Peer):
         self.spill(attempt, buffer, unfinished)
         files = [region(unfinished, r) for r in range(self.plan.reducers)]
         sizes = [file.stat().st_size if file.exists() else 0 for file in files]
-        write_whole(unfinished / "done.json", (sizes, attempt.stats, attempt.counters))
+        write_json(unfinished / "done.json", (sizes, attempt.stats, attempt.counters))
         if not self.map_folder(attempt.name[1]).exists():  # done before, by a worker that was given up too early
             os.rename(unfinished, self.map_folder(attempt.name[1]))
         return sizes

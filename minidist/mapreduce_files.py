@@ -6,14 +6,12 @@ a key or value is written as \\\\, \\t or \\n. What the shuffle moves can be rea
 
 import heapq
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from minidist import UsageError
 
@@ -234,7 +232,7 @@ def _read_run(path: Path) -> Iterator[Pair]:
             yield [unescape(key), unescape(value)]
 
 
-# ---- files that appear whole ----------------------------------------------------------------------------------------
+# ---- names of files --------------------------------------------------------------------------------------------------
 
 
 def part(r: int, reducers: int) -> str:
@@ -245,10 +243,3 @@ def part(r: int, reducers: int) -> str:
 def region(folder: Path, r: int) -> Path:
     """The file of what a map has for reduce task r; there is none if it has nothing for it."""
     return folder / f"region-{r:05}"
-
-
-def write_whole(path: Path, document: Any) -> None:
-    """JSON that is either there entirely or not at all."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(document))
-    os.replace(unfinished, path)

@@ -80,7 +80,7 @@ class Master:
 
     def hear(self, worker: int, message: Any) -> None:
         self.heard[worker] = time.monotonic()
-        if worker not in self.alive:
+        if worker not in self.alive and not self.ending:
             self.alive.add(worker)
             self.events.note("joined", worker=worker, detail="again" if message[0] != "hello" else "")
         match message:

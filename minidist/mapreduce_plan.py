@@ -21,9 +21,9 @@ from zlib import crc32
 
 from minidist import Finished, UsageError, mapreduce_jobs
 from minidist.mapreduce_faults import Faults, parse
-from minidist.mapreduce_files import check_inputs, part, split, write_whole
+from minidist.mapreduce_files import check_inputs, part, split
 from minidist.options import Parser, at_least, within
-from minidist.report import check_writable
+from minidist.report import check_writable, write_whole
 
 MB = 1 << 20
 
@@ -112,7 +112,7 @@ class Plan:
         """On one rank, first of all."""
         self.check_output()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "job.json", self.manifest)
+        write_json(self.folder / "job.json", self.manifest)
 
     def own_folder(self, rank: int) -> tuple[Path, dict[int, Any]]:
         """The folder of a worker's own files, and the results of the maps whose output is there from before."""
@@ -129,7 +129,7 @@ class Plan:
 
     def commit(self, r: int, unfinished: Path, result: Any) -> None:
         """Give an output file its name: it is there as a whole or not at all."""
-        write_whole(self.folder / f"reduce-{r:05}.json", result)
+        write_json(self.folder / f"reduce-{r:05}.json", result)
         os.replace(unfinished, self.output / part(r, self.reducers))
 
     def committed(self) -> dict[int, Any]:
@@ -148,6 +148,11 @@ class Plan:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def write_json(path: Path, document: Any) -> None:
+    """Write something that is then there as a whole, or not at all."""
+    write_whole(str(path), json.dumps(document).encode())
+
+
 def read_result(path: Path) -> Any:
     """(bytes of the regions, what the attempt counted, what the user's function counted)"""
     sizes, stats, counters = json.loads(path.read_text())
@@ -161,7 +166,12 @@ def parser(doc: str) -> Parser:
     made = Parser("mapreduce", doc)
     add = made.add_argument
     add("job_and_files", nargs="+", metavar="JOB FILE", help=f"{', '.join(mapreduce_jobs.JOBS)}; and the input")
-    add("--output", metavar="DIR", required=True, help="folder for the output, one file for each reduce task")
+    add(
+        "--output",
+        metavar="DIR",
+        default="mapreduce-output",
+        help="folder for the output: a file from each reduce task",
+    )
     add("--reducers", type=at_least(1), default=4, metavar="R", help="reduce tasks")
     add("--maps", type=at_least(1), metavar="M", help="map tasks; without it, one for every 16 MB")
     add("--pattern", help="wordcount, inverted-index: what a word is, instead of \\w+; grep: what to look for")

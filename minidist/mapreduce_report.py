@@ -101,46 +101,32 @@ class Outcome:
 def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
     """What the paper says of this run, beside what it did."""
     stats, m, r = outcome.stats, len(plan.splits), plan.reducers
-    made = []
+    made: list[Claim] = []
 
-    def claim(source: str, text: str, formula: str, expected: float, counted: float, unit: str) -> None:
-        made.append(Claim(f"MR {source}", text, formula, expected, counted, unit))
+    def claim(section: str, text: str, formula: str, expected: float, counted: float, unit: str) -> None:
+        made.append(Claim(f"MR {section}", text, formula, expected, counted, unit))
 
-    pairs = "distinct k of M tasks" if plan.combine else "all pairs"
     claim("§3.1", "input mapped", "Σ files", sum(size for _, size in plan.files), stats["input bytes"], "bytes")
-    claim(
-        "§4.3",
-        "fetched by reduces",
-        f"Σ |k|+|v|+2, {pairs}",
-        stats["bytes of combined pairs"],
-        outcome.fetched,
-        "bytes",
-    )
+    text = "fetched, combined" if plan.combine else "fetched"
+    claim("§4.3", text, "Σ |k|+|v|+2", stats["bytes of combined pairs"], outcome.fetched, "bytes")
     backups, again = outcome.count("assigned", "backup"), outcome.count("again")
-    if not (backups or again or outcome.count("found")):  # an attempt that does not count has fetched something too
-        claim(
-            "§3.1",
-            "of this, over the wire",
-            "from others",
-            stats["bytes fetched from others"],
-            sum(outcome.sent),
-            "bytes",
-        )
-    claim("§4.9", "pairs reduced", "pairs of the maps", stats["combined pairs"], stats["pairs reduced"], "pairs")
-    formula = "M + R" + " + again" * bool(again) + " + backups" * bool(backups)
     unassigned = outcome.count("found") + outcome.count("unneeded")
-    decisions = papers.mapreduce_decisions(m, r, again, backups) - unassigned
-    formula += " - not needed" * bool(unassigned)
-    claim("§3.5", "scheduling decisions", formula, decisions, outcome.count("assigned"), "decisions")
+    if not (backups or again or unassigned):  # an attempt that does not count has fetched something too
+        others = stats["bytes fetched from others"]
+        claim("§3.1", "of this, on the wire", "from others", others, sum(outcome.sent), "bytes")
+    claim("§4.9", "pairs reduced", "pairs of the maps", stats["combined pairs"], stats["pairs reduced"], "pairs")
+    terms = [("M + R", 1), ("again", again), ("backups", backups)]
+    formula = " + ".join(term for term, number in terms if number) + " - not needed" * bool(unassigned)
+    expected = papers.mapreduce_decisions(m, r, again, backups) - unassigned
+    claim("§3.5", "decisions", formula, expected, outcome.count("assigned"), "decisions")
     if outcome.count("lost"):
         lost, repeated = failures(outcome.events)
         claim("§3.3", "maps done again", "done or begun there", lost["map"], repeated["map"], "tasks")
         claim("§3.3", "reduces done again", "begun there", lost["reduce"], repeated["reduce"], "tasks")
         claim("§3.3", "of these, completed", "0", 0, repeated["reduce, completed"], "tasks")
-    workers = max(1, len(outcome.sent) - 1)
-    if plan.replicas >= workers:  # a replica everywhere
+    if plan.replicas >= max(1, len(outcome.sent) - 1):  # a replica on every worker's machine
         first = outcome.count("assigned", "near", "far")
-        claim("§3.4", "maps near their split", "all", first, outcome.count("assigned", "near"), "tasks")
+        claim("§3.4", "maps near a replica", "all", first, outcome.count("assigned", "near"), "tasks")
     return made
 
 
@@ -190,6 +176,8 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
     if rank == 0 and json != "-":
         print_outcome(plan, outcome)
         print_claims(checked, "What the paper promises, and what was counted")
+        of = "a map task's distinct keys" if plan.combine else "all pairs"
+        print(f"Σ |k|+|v|+2: over {of}, the bytes of key and value, a tab and a line feed.")
     if rank == 0 and json:
         document = {
             "chapter": "mapreduce",
@@ -220,8 +208,7 @@ def print_outcome(plan: Plan, outcome: Outcome) -> None:
         print(f"without the combiner, reduces would have fetched {without}: {times:.1f} times as many")
     near, first = outcome.count("assigned", "near"), outcome.count("assigned", "near", "far")
     if first:
-        replicas = f"{plan.replicas} replicas" if plan.replicas > 1 else "1 replica"
-        print(f"{near} of {first} map tasks began near one of the {replicas} of their split ({near / first:.0%})")
+        print(f"{near} of {first} map tasks began where one of the replicas of their split is ({near / first:.0%})")
     if backups := outcome.count("assigned", "backup"):
         share = backups / outcome.count("assigned")
         won = outcome.count("done", "backup")

@@ -238,26 +238,26 @@ class StatusLine:
 
     def __init__(self, shown: bool) -> None:
         self.shown, self.next, self.text = shown, 0.0, ""
-        self.terminal: TextIO | None = None
-        if shown:
-            with suppress(OSError):  # under mpirun standard output is a pipe; the terminal itself is not
-                self.terminal = open("/dev/tty", "w", encoding="utf-8")  # noqa: SIM115  (until close)
+        self.screen: TextIO | None = None
+        if shown and (place := terminal()):
+            with suppress(OSError):
+                self.screen = open(place, "w", encoding="utf-8", errors="replace")  # noqa: SIM115  (until close)
 
     def show(self, text: str, progress: float) -> None:
         """progress: from 0 to 1; without a terminal there is a line for each tenth."""
-        if self.terminal and text != self.text:
-            self.terminal.write(f"\r\033[K{text}")
-            self.terminal.flush()
-        elif self.shown and not self.terminal and progress >= self.next:
+        if self.screen and text != self.text:
+            self.screen.write(f"\r\033[K{text}")
+            self.screen.flush()
+        elif self.shown and not self.screen and progress >= self.next:
             print(text, flush=True)
             self.next = (int(10 * progress) + 1) / 10
         self.text = text
 
     def close(self) -> None:
         """Take the line away."""
-        if self.terminal:
-            self.terminal.write("\r\033[K")
-            self.terminal.close()
+        if self.screen:
+            self.screen.write("\r\033[K")
+            self.screen.close()
 
 
 def print_report(run: Run, claims: Sequence[Claim]) -> None:

@@ -4,8 +4,8 @@ import functools
 from typing import Any
 
 import pytest
-from jobs.mailbox import ARRAYS
 
+from jobs.mailbox import ARRAYS
 from minidist.mpi.launch import launch
 
 
