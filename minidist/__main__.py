@@ -20,6 +20,11 @@ class Chapter(NamedTuple):
 # In the order in which a reader meets them.
 CHAPTERS = (
     Chapter(
+        "mapreduce",
+        "Dean & Ghemawat, MapReduce, OSDI 2004",
+        "mpirun -n 4 python -m minidist.mapreduce wordcount FILE",
+    ),
+    Chapter(
         "train",
         "one process: the losses that every other chapter must equal",
         "python -m minidist.train",

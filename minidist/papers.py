@@ -5,6 +5,8 @@
 pass the padded count. Nothing in here looks at a run.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # ---- ZeRO: Rajbhandari et al., SC 2020, arXiv 1910.02054 -------------------------------------------------------------
@@ -304,6 +306,8 @@ KORTHIKANTI_TABLE_3 = {
     "530B": (128, 20480, 105, 1),
     "1T": (160, 25600, 128, 1),
 }
+
+
 # ---- pipelines -------------------------------------------------------------------------------------------------------
 #
 # GPipe: Huang et al., NeurIPS 2019, arXiv 1811.06965. PipeDream: Narayanan et al., SOSP 2019, and Harlap et al., arXiv
@@ -416,3 +420,22 @@ ZERO_BUBBLE_TABLE_5 = (
     _zero_bubble_row("28.3B", 32, 128, 10.408, 10.204, 7.703, 0.408, 0.2168, 0.1106, 0.0490),
     _zero_bubble_row("28.3B", 32, 256, 10.402, 10.248, 7.698, 0.460, 0.1352, 0.0594, 0.0257),
 )
+
+
+# ---- MapReduce: Dean & Ghemawat, OSDI 2004 ---------------------------------------------------------------------------
+
+
+def mapreduce_bytes(keys: Sequence[str], values: Sequence[str]) -> int:
+    """Bytes of intermediate pairs: |k| + |v| in UTF-8, a tab, a line feed, and one for each character escaped.
+
+    Without a combiner, reducers fetch this for all pairs that map emits; with one, for a pair for each distinct key of
+    each map task (section 4.3).
+    """
+    text = "".join(itertools.chain(keys, values))
+    return len(text.encode()) + len(keys) + len(values) + sum(map(text.count, "\\\t\n"))
+
+
+def mapreduce_decisions(m: int, r: int, again: int = 0, backups: int = 0) -> int:
+    """The master's scheduling decisions: O(M + R) (section 3.5), one for each task, once more for each task that must
+    start again (3.3, 4.6), and one for each backup (3.6)."""
+    return m + r + again + backups

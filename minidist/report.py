@@ -6,9 +6,10 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from minidist import UsageError, papers
 from minidist.nn.precision import Precision
@@ -233,6 +234,33 @@ def terminal() -> str | None:
     except OSError:
         pass
     return None
+
+
+class StatusLine:
+    """One line that says how far the work is: rewritten where there is a terminal, now and then a new one elsewhere."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown, self.next, self.text = shown, 0.0, ""
+        self.screen: TextIO | None = None
+        if shown and (place := terminal()):
+            with suppress(OSError):
+                self.screen = open(place, "w", encoding="utf-8", errors="replace")  # noqa: SIM115  (until close)
+
+    def show(self, text: str, progress: float) -> None:
+        """progress: from 0 to 1; without a terminal there is a line for each tenth."""
+        if self.screen and text != self.text:
+            self.screen.write(f"\r\033[K{text}")
+            self.screen.flush()
+        elif self.shown and not self.screen and progress >= self.next:
+            print(text, flush=True)
+            self.next = (int(10 * progress) + 1) / 10
+        self.text = text
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self.screen:
+            self.screen.write("\r\033[K")
+            self.screen.close()
 
 
 def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None]) -> None:

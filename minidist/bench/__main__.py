@@ -8,12 +8,14 @@ programs first: four ranks on two cores leave nothing for them.
 """
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,12 +157,35 @@ def start() -> Iterator[Row]:
     yield compare("start of zero3, 4 ranks", "1 s", seconds, [1.0] * len(seconds), 1.5, "s")
 
 
+def word_count() -> Iterator[Row]:
+    """MapReduce with a master and two workers beside one process, and beside the shell's tools."""
+    from minidist.bench import mapreduce
+
+    with tempfile.TemporaryDirectory() as folder:
+        text, output, other = Path(folder) / "text", Path(folder) / "output", Path(folder) / "other"
+        mapreduce.write_text(text, 200_000_000)
+        megabytes = text.stat().st_size / 1e6
+        for beside, theirs in (
+            ("a Counter in one process", mapreduce.one_counter),
+            ("sort | uniq -c, LC_ALL=C", partial(mapreduce.sort_and_uniq, locale="C")),
+            ("sort | uniq -c, your locale", partial(mapreduce.sort_and_uniq, locale=None)),
+        ):
+            times = alternate(partial(mapreduce.ours, text, output), partial(theirs, text, other), pairs=3, warm_up=0)
+            row = compare(f"word count, {mapreduce.RANKS} ranks", beside, *times, 1.0, "s")
+            speeds = [megabytes / statistics.median(seconds) for seconds in times]
+            row.note += f": {speeds[0]:.1f} beside {speeds[1]:.1f} MB/s"
+            if theirs is mapreduce.one_counter and not mapreduce.same_counts(output, other):
+                raise AssertionError("MapReduce and the Counter do not agree")
+            yield row
+
+
 SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "step": training_step,
     "adam": adam,
     "ring": collectives,
     "parallel": parallel_steps,
     "memory": memory,
+    "mapreduce": word_count,
     "start": start,
 }
 

@@ -1,0 +1,245 @@
+"""What MapReduce reads and writes: splits of the input, region files, and the runs of the external sort.
+
+Intermediate pairs stand in region files as `key<TAB>value`, one a line, in UTF-8. A backslash, tab or line break inside
+a key or value is written as \\\\, \\t or \\n. What the shuffle moves can be read in these files while a job runs.
+"""
+
+import heapq
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+
+from minidist import UsageError
+
+Pair = list[str]  # [key, value]
+SPLIT = 16 << 20  # bytes of a split, if no number of splits is given: the lower end of the paper's 16 to 64 MB
+
+
+# ---- the input -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes `start` to `end` of a file; both are where a line begins, or the end of the file."""
+
+    path: str
+    start: int
+    end: int
+
+    @property
+    def document(self) -> str:
+        """The file's name as text, whatever bytes the file system has."""
+        return os.fsencode(self.path).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some whole lines of a file."""
+
+    document: str
+    offset: int  # in the file
+    data: bytes
+
+    def text(self) -> tuple[str, int]:
+        """The lines decoded, and how many undecodable sequences became U+FFFD."""
+        text = self.data.decode(errors="replace")
+        replaced = 0 if text.isascii() else text.count("\ufffd") - self.data.count("\ufffd".encode())
+        return text, replaced
+
+    def records(self) -> Iterator[tuple[int, str]]:
+        """(offset in the file, line without its end) for each line. Lines end in LF or CR LF."""
+        offset = self.offset
+        for line in self.data.removesuffix(b"\n").split(b"\n"):
+            yield offset, line.removesuffix(b"\r").decode(errors="replace")
+            offset += len(line) + 1
+
+
+def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
+    """(path, bytes) of each file. Raises UsageError unless all can be read."""
+    sizes = []
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                sizes.append((path, os.fstat(file.fileno()).st_size))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        if not os.path.isfile(path):
+            raise UsageError(f"cannot split {path}: it is not a regular file")
+    return sizes
+
+
+def split(files: Sequence[tuple[str, int]], m: int | None) -> list[list[Piece]]:
+    """The input as m splits of about as many bytes each (section 3.1); some are empty if there are few lines.
+
+    All files, one after another, are cut at equal distances, and each cut is moved on to where a line begins. So no
+    split cuts a line, and none cuts a UTF-8 character, for the byte of a line feed is no part of any other character.
+    """
+    total = sum(size for _, size in files)
+    m = m or max(1, -(-total // SPLIT))
+    cuts: list[int] = []
+    before, last = 0, (0, 0)  # last: the target and the place of the cut before
+    starts = []
+    for path, size in files:
+        starts.append(before)
+        while len(cuts) < m - 1 and (target := (len(cuts) + 1) * total // m) < before + size:
+            place = last[1] if last[0] <= target <= last[1] else before + _next_line(path, size, target - before)
+            last = (target, place)
+            cuts.append(place)
+        before += size
+    bounds = [0, *cuts, *[total] * (m - len(cuts))]
+    return [
+        [
+            Piece(path, max(low - start, 0), min(high - start, size))
+            for (path, size), start in zip(files, starts, strict=True)
+            if max(low, start) < min(high, start + size)
+        ]
+        for low, high in itertools.pairwise(bounds)
+    ]
+
+
+def _next_line(path: str, size: int, offset: int) -> int:
+    """The first place at or after `offset` where a line begins; the end of the file if there is none."""
+    if offset == 0:
+        return 0
+    with open(path, "rb") as file:
+        file.seek(offset - 1)
+        while chunk := file.read(1 << 16):
+            if (found := chunk.find(b"\n")) >= 0:
+                return file.tell() - len(chunk) + found + 1
+    return size
+
+
+def blocks(pieces: Sequence[Piece], size: int) -> Iterator[Block]:
+    """The lines of a split, about `size` bytes at a time; a line that is longer comes whole."""
+    for piece in pieces:
+        with open(piece.path, "rb") as file:
+            offset = file.seek(piece.start)
+            while offset < piece.end:
+                data = file.read(min(size, piece.end - offset))
+                if not data.endswith(b"\n"):
+                    data += file.readline()
+                if not data:
+                    raise OSError(f"{piece.path} has become shorter while it was read")
+                yield Block(piece.document, offset, data)
+                offset += len(data)
+
+
+def sample(files: Sequence[tuple[str, int]], lines: int) -> list[str]:
+    """About `lines` lines from evenly spaced places of the input: always the same."""
+    found = []
+    for path, size in files:
+        share = -(-lines * size // max(1, sum(size for _, size in files)))
+        with open(path, "rb") as file:
+            for i in range(share):
+                place = _next_line(path, size, i * size // share)
+                file.seek(place)
+                if place < size:
+                    found += [line for _, line in Block(path, place, file.readline()).records()]
+    return found
+
+
+# ---- intermediate pairs ----------------------------------------------------------------------------------------------
+
+ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
+SPECIAL, ESCAPED = re.compile(r"[\\\t\n]"), re.compile(r"\\[\\tn]")
+MEANINGS = {written: character for character, written in ESCAPES.items()}
+
+
+def write_pair(key: str, value: str) -> str:
+    """The line of a pair in a region file."""
+    line = f"{key}\t{value}\n"
+    if "\\" in line or line.count("\t") > 1 or line.count("\n") > 1:
+        key, value = (SPECIAL.sub(lambda found: ESCAPES[found[0]], text) for text in (key, value))
+        line = f"{key}\t{value}\n"
+    return line
+
+
+def unescape(text: str) -> str:
+    return ESCAPED.sub(lambda found: MEANINGS[found[0]], text) if "\\" in text else text
+
+
+KEY = itemgetter(0)
+PAIR_BYTES = 250  # of Python objects around the characters of a pair, measured
+FAN_IN = 64  # runs that are merged at a time: each is an open file with a buffer
+
+
+class ExternalSort:
+    """Sort pairs by key, in about `memory` bytes and as many files as it takes; equal keys keep the order of arrival.
+
+    What no longer fits is sorted and written to a file, a run. In the end the runs are merged.
+    """
+
+    def __init__(self, folder: Path, memory: int) -> None:
+        self.folder, self.memory = folder, memory
+        self.pairs: list[Pair] = []
+        self.held = 0  # bytes
+        self.rest = b""  # of a line of which the end has not come yet
+        self.runs: list[Path] = []
+        self.written = 0  # runs in all
+        self.count = 0  # pairs in all
+
+    def add(self, piece: bytes) -> None:
+        """Take the next bytes of a region."""
+        lines, newline, self.rest = (self.rest + piece).rpartition(b"\n")
+        if newline:
+            text = lines.decode()
+            fresh = [line.split("\t", 1) for line in text.split("\n")]
+            if "\\" in text:
+                fresh = [[unescape(key), unescape(value)] for key, value in fresh]
+            self.pairs += fresh
+            self.count += len(fresh)
+            self.held += len(lines) + PAIR_BYTES * len(fresh)
+            if self.held > self.memory:
+                self._write_run(self._sorted())
+
+    def merged(self) -> Iterator[Pair]:
+        """All pairs in order of their keys."""
+        if not self.runs:
+            yield from self._sorted()
+            return
+        if self.pairs:
+            self._write_run(self._sorted())
+        while len(self.runs) > FAN_IN:  # neighbours with neighbours, so that equal keys keep their order
+            groups = [self.runs[i : i + FAN_IN] for i in range(0, len(self.runs), FAN_IN)]
+            self.runs = []
+            for group in groups:
+                self._write_run(heapq.merge(*map(_read_run, group), key=KEY))
+                for run in group:
+                    run.unlink()
+        yield from heapq.merge(*map(_read_run, self.runs), key=KEY)
+
+    def _sorted(self) -> Iterator[Pair]:
+        pairs, self.pairs, self.held = self.pairs, [], 0
+        pairs.sort(key=KEY)
+        return iter(pairs)
+
+    def _write_run(self, pairs: Iterable[Pair]) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self.runs.append(self.folder / f"run-{self.written:05}")
+        self.written += 1
+        with open(self.runs[-1], "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(write_pair(key, value) for key, value in pairs)
+
+
+def _read_run(path: Path) -> Iterator[Pair]:
+    with open(path, encoding="utf-8", newline="\n") as file:
+        for line in file:
+            key, value = line[:-1].split("\t", 1)
+            yield [unescape(key), unescape(value)]
+
+
+# ---- names of files --------------------------------------------------------------------------------------------------
+
+
+def part(r: int, reducers: int) -> str:
+    """The name of an output file."""
+    return f"part-{r:05}-of-{reducers:05}"
+
+
+def region(folder: Path, r: int) -> Path:
+    """The file of what a map has for reduce task r; there is none if it has nothing for it."""
+    return folder / f"region-{r:05}"

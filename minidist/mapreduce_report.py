@@ -1,0 +1,228 @@
+"""What happened in a MapReduce job: the master's log, the status line, and the table of claims at the end."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from minidist import papers
+from minidist.mapreduce_plan import MB, Plan
+from minidist.report import Claim, StatusLine, claims_as_rows, print_claims, write_json
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that the master did or noticed."""
+
+    seconds: float  # since the master began
+    what: str
+    kind: str = ""  # of the task: map or reduce
+    number: int = -1
+    worker: int = -1
+    detail: Any = ""
+
+    def __str__(self) -> str:
+        task, worker = f"{self.kind} {self.number}", f"worker {self.worker}"
+        match self.what, self.detail:
+            case "joined", again:
+                return f"{worker} answers again" if again else f"{worker} is there"
+            case "assigned", "backup":
+                return f"{task} -> {worker}, as a backup"
+            case "assigned", distance:
+                return f"{task} -> {worker}" + (f", {distance} its split" if distance == "near" else "")
+            case "done", backup:
+                return f"{task} is done, by {worker}" + (", which was first" if backup else "")
+            case "found", _:
+                return f"{task} is there already" + (f", on {worker}" if self.kind == "map" else "")
+            case "lost", seconds:
+                return f"{worker} has not answered for {seconds:g} s: it is given up"
+            case "failed", record:
+                return f"{task} failed on {worker}, on {describe(record)}"
+            case "again", why:
+                return f"{task} must be done again: " + {"lost": "its worker is lost", "failed": "it failed"}[why]
+        return f"{task} is not needed any more"
+
+
+def describe(record: Any) -> str:
+    """A bad record: a place in a file for a map, a key for a reduce."""
+    return f"the record at byte {record[1]} of {record[0]}" if isinstance(record, tuple) else f"the key {record!r}"
+
+
+class Events:
+    """Everything that happens: kept for the report, printed if there is to be a log, summed up in a status line."""
+
+    def __init__(self, plan: Plan, workers: int) -> None:
+        self.list: list[Event] = []
+        self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
+        self.begun, self.log, self.workers = time.monotonic(), plan.log, workers
+        self.total = {"map": len(plan.splits), "reduce": plan.reducers}
+        self.status = StatusLine(shown=plan.shown and not plan.log)
+
+    def note(self, what: str, task: tuple[str, int] = ("", -1), worker: int = -1, detail: Any = "") -> None:
+        event = Event(time.monotonic() - self.begun, what, *task, worker, detail)
+        self.list.append(event)
+        if self.log:
+            print(f"{event.seconds:7.2f} s  {event}", flush=True)
+
+    def show(self, left: dict[str, int], sent: int, alive: int) -> None:
+        """The status line."""
+        maps, reduces = (self.total[kind] - left[kind] for kind in ("map", "reduce"))
+        self.status.show(
+            f"maps {maps}/{self.total['map']}  reduces {reduces}/{self.total['reduce']}"
+            f"  {sent / MB:.1f} MB shuffled  {alive} of {self.workers} workers alive",
+            progress=(maps + reduces) / sum(self.total.values()),
+        )
+
+
+@dataclass
+class Outcome:
+    """What the master knows when all is done."""
+
+    events: list[Event]
+    saved: float  # seconds, by backup tasks
+    stats: Counter[str]  # over one attempt of each task, the one that counts
+    counters: Counter[str]  # the user's
+    bad: list[tuple[str, Any]]  # (map or reduce, record) left out
+    sent: list[int] = field(default_factory=list)  # bytes by each rank to reducers
+    seconds: float = 0.0
+
+    def count(self, what: str, *details: str, kind: str | None = None) -> int:
+        """How many events there were of a sort."""
+        found = (event for event in self.events if event.what == what and kind in (None, event.kind))
+        return sum(not details or event.detail in details for event in found)
+
+    @property
+    def fetched(self) -> int:
+        """Bytes of map output that the reduces read which count."""
+        return self.stats["bytes fetched from own disk"] + self.stats["bytes fetched from others"]
+
+
+def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
+    """What the paper says of this run, beside what it did."""
+    stats, m, r = outcome.stats, len(plan.splits), plan.reducers
+    made: list[Claim] = []
+
+    def claim(section: str, text: str, formula: str, expected: float, counted: float, unit: str) -> None:
+        made.append(Claim(f"MR {section}", text, formula, expected, counted, unit))
+
+    claim("§3.1", "input mapped", "Σ files", sum(size for _, size in plan.files), stats["input bytes"], "bytes")
+    text = "fetched, combined" if plan.combine else "fetched"
+    claim("§4.3", text, "Σ |k|+|v|+2", stats["bytes of combined pairs"], outcome.fetched, "bytes")
+    backups, again = outcome.count("assigned", "backup"), outcome.count("again")
+    unassigned = outcome.count("found") + outcome.count("unneeded")
+    if not (backups or again or unassigned):  # an attempt that does not count has fetched something too
+        others = stats["bytes fetched from others"]
+        claim("§3.1", "of this, on the wire", "from others", others, sum(outcome.sent), "bytes")
+    claim("§4.9", "pairs reduced", "pairs of the maps", stats["combined pairs"], stats["pairs reduced"], "pairs")
+    terms = [("M + R", 1), ("again", again), ("backups", backups)]
+    formula = " + ".join(term for term, number in terms if number) + " - not needed" * bool(unassigned)
+    expected = papers.mapreduce_decisions(m, r, again, backups) - unassigned
+    claim("§3.5", "decisions", formula, expected, outcome.count("assigned"), "decisions")
+    if outcome.count("lost"):
+        lost, repeated = failures(outcome.events)
+        claim("§3.3", "maps done again", "done or begun there", lost["map"], repeated["map"], "tasks")
+        claim("§3.3", "reduces done again", "begun there", lost["reduce"], repeated["reduce"], "tasks")
+        claim("§3.3", "of these, completed", "0", 0, repeated["reduce, completed"], "tasks")
+    if plan.replicas >= max(1, len(outcome.sent) - 1):  # a replica on every worker's machine
+        first = outcome.count("assigned", "near", "far")
+        claim("§3.4", "maps near a replica", "all", first, outcome.count("assigned", "near"), "tasks")
+    return made
+
+
+def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
+    """Tasks that must be done again because of lost workers, by section 3.3, and those that were done again for it.
+
+    The first follows from who had done or begun what when a worker was lost; the second from what was assigned later.
+    """
+    done: dict[tuple[str, int], int] = {}
+    begun: dict[tuple[str, int], set[int]] = {}
+    why: dict[tuple[str, int], str] = {}
+    lost, repeated = Counter[str](), Counter[str]()
+    for event in events:
+        task = event.kind, event.number
+        match event.what:
+            case "assigned":
+                begun.setdefault(task, set()).add(event.worker)
+                if why.pop(task, "") == "lost":
+                    repeated[event.kind] += 1
+                    repeated["reduce, completed"] += event.kind == "reduce" and task in done
+            case "done" | "found":
+                done[task] = event.worker
+                begun[task] = set()
+                if why.pop(task, "") == "lost":
+                    lost[event.kind] -= 1  # its worker has answered after all
+            case "failed":
+                begun[task].discard(event.worker)
+            case "again":
+                why[task] = event.detail
+            case "unneeded":
+                lost[event.kind] -= 1
+            case "lost":
+                for (kind, number), worker in list(done.items()):
+                    if kind == "map" and worker == event.worker:
+                        del done[kind, number]
+                        lost["map"] += 1
+                for (kind, number), workers in begun.items():
+                    if event.worker in workers:
+                        workers.remove(event.worker)
+                        lost[kind] += not workers and (kind, number) not in done
+    return lost, repeated
+
+
+def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
+    """Print what came of the job, on rank 0; the exit status: 1 if a claim does not hold."""
+    checked = claims(plan, outcome)
+    if rank == 0 and json != "-":
+        print_outcome(plan, outcome)
+        print_claims(checked, "What the paper promises, and what was counted")
+        of = "a map task's distinct keys" if plan.combine else "all pairs"
+        print(f"Σ |k|+|v|+2: over {of}, the bytes of key and value, a tab and a line feed.")
+    if rank == 0 and json:
+        document = {
+            "chapter": "mapreduce",
+            **plan.manifest,
+            "ranks": len(outcome.sent),
+            "seconds": outcome.seconds,
+            "stats": outcome.stats,
+            "counters": outcome.counters,
+            "bad_records": outcome.bad,
+            "backups": {"tasks": outcome.count("assigned", "backup"), "seconds_saved": outcome.saved},
+            "sent": outcome.sent,
+            "events": [asdict(event) for event in outcome.events],
+            "claims": claims_as_rows(checked),
+        }
+        write_json(json, document)
+    return 0 if all(claim.holds for claim in checked) else 1
+
+
+def print_outcome(plan: Plan, outcome: Outcome) -> None:
+    """In sentences what is not a claim."""
+    stats, size = outcome.stats, sum(size for _, size in plan.files)
+    ranks, m, r = len(outcome.sent), len(plan.splits), plan.reducers
+    n = f"N = {ranks} ranks" if ranks > 1 else "N = 1 rank"
+    print(f"\n{plan.name}: {_bytes(size)} in M = {m} splits, R = {r} outputs, {n}")
+    print(f"{outcome.seconds:.1f} s, {size / 1e6 / outcome.seconds:.1f} MB/s; the output is in {plan.output}")
+    if plan.combine and outcome.fetched:
+        without, times = _bytes(stats["bytes of pairs"]), stats["bytes of pairs"] / outcome.fetched
+        print(f"without the combiner, reduces would have fetched {without}: {times:.1f} times as many")
+    near, first = outcome.count("assigned", "near"), outcome.count("assigned", "near", "far")
+    if first:
+        print(f"{near} of {first} map tasks began where one of the replicas of their split is ({near / first:.0%})")
+    if backups := outcome.count("assigned", "backup"):
+        share = backups / outcome.count("assigned")
+        won = outcome.count("done", "backup")
+        print(
+            f"backup tasks: {backups}, {share:.0%} of all executions; {won} of the tasks had been begun twice", end="; "
+        )
+        print(f"the slower attempts would have taken {outcome.saved:.1f} s longer")
+    if stats["undecodable sequences"]:
+        print(f"undecodable sequences replaced by U+FFFD: {stats['undecodable sequences']}")
+    for kind, record in outcome.bad:
+        print(f"left out by {kind}, after two failures: {describe(record)}")
+    for name, value in sorted(outcome.counters.items()):
+        print(f"counter {name}: {value}")
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 1e6:.1f} MB" if number >= 1e6 else f"{number:,.0f} bytes".replace(",", " ")

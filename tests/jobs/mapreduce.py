@@ -1,0 +1,94 @@
+"""What tests/test_mapreduce.py runs on ranks: many jobs one after another, and what they report."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from minidist import mapreduce_jobs
+from minidist.mapreduce import run
+from minidist.mapreduce_faults import parse
+from minidist.mapreduce_jobs import Functions
+from minidist.mapreduce_plan import Plan
+from minidist.mapreduce_report import claims
+from minidist.mpi.comm import Comm
+
+
+class Vowels:
+    """A job of one's own: the lines that begin with each letter, longest first; it has a partition and counters."""
+
+    counters: Counter[str]
+    pause = 0.0
+
+    def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
+        if self.counters["lines"] == 0:
+            time.sleep(self.pause)  # a task takes a while, so that every worker gets some
+        self.counters["lines"] += 1
+        self.counters["vowels"] += sum(line.count(vowel) for vowel in "aeiou")
+        if line:
+            yield line[0], line
+
+    def partition(self, key: str, reducers: int) -> int:
+        return ord(key) % reducers
+
+    def reduce(self, key: str, values: Iterable[str]) -> Iterator[str]:
+        self.counters["first letters"] += 1
+        yield from sorted(values, key=len, reverse=True)
+
+
+def emit_length(document: str, line: str) -> Iterator[tuple[str, str]]:
+    yield f"{len(line):05}", document
+
+
+def count_values(key: str, values: Iterable[str]) -> Iterator[str]:
+    yield str(sum(1 for _ in values))
+
+
+class SlowVowels(Vowels):
+    pause = 0.15
+
+
+class FailsOnKey(Vowels):
+    """Its reduce fails on one key."""
+
+    def reduce(self, key: str, values: Iterable[str]) -> Iterator[str]:
+        for value in values:
+            yield value
+            if key == "T":
+                raise ValueError("I do not like T")
+
+
+def make(name: str) -> Any:
+    own = {
+        "vowels": Vowels(),
+        "slow vowels": SlowVowels(),
+        "fails-on-a-key": FailsOnKey(),
+        "lengths": Functions(emit_length, count_values),
+    }
+    if name in own:
+        return own[name]
+    kind, _, pattern = name.partition(" ")
+    return mapreduce_jobs.make(kind, pattern or None)
+
+
+def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """A case has a job, M and R, what is injected, and perhaps other fields of a plan. Reports by name of the case."""
+    reports = {}
+    for case in cases:
+        options = dict(case)
+        name, job, injected = options.pop("name"), make(options.pop("job")), options.pop("inject", [])
+        workers = range(min(1, comm.size - 1), comm.size)
+        faults = parse(injected, comm.rank, workers)
+        plan = Plan(job, files, Path(output) / name, faults=faults, **options)
+        outcome = run(comm, plan)
+        reports[name] = {
+            "stats": dict(outcome.stats),
+            "counters": dict(outcome.counters),
+            "bad": [list(bad) for bad in outcome.bad],
+            "sent": outcome.sent,
+            "saved": outcome.saved,
+            "events": [(e.what, e.kind, e.number, e.worker, str(e.detail)) for e in outcome.events],
+            "claims": {claim.claim: (claim.expected, claim.counted, claim.holds) for claim in claims(plan, outcome)},
+        }
+    return reports
