@@ -1,5 +1,6 @@
 """What happened in a MapReduce job: the master's log, the status line, and the table of claims at the end."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ class Events:
     """Everything that happens: kept for the report, printed if there is to be a log, summed up in a status line."""
 
     def __init__(self, plan: Plan, workers: int) -> None:
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # keys that the terminal cannot show
         self.list: list[Event] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
         self.begun, self.log, self.workers = time.monotonic(), plan.log, workers
@@ -177,7 +179,7 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
         print_outcome(plan, outcome)
         print_claims(checked, "What the paper promises, and what was counted")
         of = "a map task's distinct keys" if plan.combine else "all pairs"
-        print(f"Σ |k|+|v|+2: over {of}, the bytes of key and value, a tab and a line feed.")
+        print(f"Σ |k|+|v|+2: over {of}, the bytes of key, value, tab, line feed.")
     if rank == 0 and json:
         document = {
             "chapter": "mapreduce",
