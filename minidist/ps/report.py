@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -243,12 +244,13 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         checked.append(claims(outcome) if outcome.losses else [])
     options = job.options
     if options.json != "-":
-        if options.staleness_sweep:
-            print_sweep(outcomes, runs)
-            print_verdict([claim for made in checked for claim in made])
-        else:
-            print_summary(runs[0])
-            print_one(outcomes[0], checked[0])
+        with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+            if options.staleness_sweep:
+                print_sweep(outcomes, runs)
+                print_verdict([claim for made in checked for claim in made])
+            else:
+                print_summary(runs[0])
+                print_one(outcomes[0], checked[0])
     documents = [
         {**run.as_json(made), "consistency": outcome.plan.name, "simulated": simulated(outcome)}
         for run, outcome, made in zip(runs, outcomes, checked, strict=True)
@@ -285,7 +287,8 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
     validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
     history = train.History(outcome.losses, outcome.logs[0].milliseconds)
-    return train.summarise(job, whole, history, list(zip(validations, sent, memory, strict=True)))
+    counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
+    return train.summarise(job, whole, history, list(zip(validations, sent, memory, counted, strict=True)))
 
 
 def simulated(outcome: Outcome) -> dict[str, Any]:
