@@ -379,11 +379,11 @@ def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
 
 
 def test_luck_is_a_deck_of_cards() -> None:
-    """In every 8 steps each worker meets the same luck, in an order of its own."""
-    steps = [[step_seconds(100, 10, 1.0, 1.0, (7, w, i)) for i in range(16)] for w in range(2)]
-    for eight in (steps[0][:8], steps[0][8:], steps[1][:8]):
-        np.testing.assert_allclose(sorted(eight), DECK * 6 * 100 * 10 / 20e9)
-    assert steps[0][:8] != steps[1][:8] != steps[1][8:]
+    """In every 32 steps each worker meets the same luck, in an order of its own."""
+    steps = [[step_seconds(100, 10, 1.0, 1.0, (7, w, i)) for i in range(64)] for w in range(2)]
+    for deal in (steps[0][:32], steps[0][32:], steps[1][:32]):
+        np.testing.assert_allclose(sorted(deal), DECK * 6 * 100 * 10 / 20e9)
+    assert steps[0][:32] != steps[1][:32] != steps[1][32:]
     assert step_seconds(100, 10, 0.0, 3.0, (7, 0, 0)) == pytest.approx(3 * 6 * 100 * 10 / 20e9)
 
 

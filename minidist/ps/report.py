@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -36,6 +37,7 @@ class Held:
     """A shard as one of its holders has it at the end."""
 
     shard: int
+    serves: int | None  # the rank whose server had it at first, if this one serves it now
     state: dict[int, list[Array]] | None  # of the one that serves it
     digest: str
     clocks: int  # numbers in its vector clocks
@@ -48,6 +50,7 @@ class Held:
         weights = sum(replica.state[i][0].nbytes for i in replica.ranges)
         return cls(
             replica.shard,
+            replica.plan.servers[replica.shard] if replica.serves else None,
             replica.state if replica.serves else None,
             blake2b(b"".join(array.tobytes() for array in arrays)).hexdigest(),
             replica.clocks.numbers,
@@ -241,12 +244,13 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         checked.append(claims(outcome) if outcome.losses else [])
     options = job.options
     if options.json != "-":
-        if options.staleness_sweep:
-            print_sweep(outcomes, runs)
-            print_verdict([claim for made in checked for claim in made])
-        else:
-            print_summary(runs[0])
-            print_one(outcomes[0], checked[0])
+        with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+            if options.staleness_sweep:
+                print_sweep(outcomes, runs)
+                print_verdict([claim for made in checked for claim in made])
+            else:
+                print_summary(runs[0])
+                print_one(outcomes[0], checked[0])
     documents = [
         {**run.as_json(made), "consistency": outcome.plan.name, "simulated": simulated(outcome)}
         for run, outcome, made in zip(runs, outcomes, checked, strict=True)
@@ -283,7 +287,8 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
     validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
     history = train.History(outcome.losses, outcome.logs[0].milliseconds)
-    return train.summarise(job, whole, history, list(zip(validations, sent, memory, strict=True)))
+    counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
+    return train.summarise(job, whole, history, list(zip(validations, sent, memory, counted, strict=True)))
 
 
 def simulated(outcome: Outcome) -> dict[str, Any]:
@@ -305,9 +310,21 @@ def print_one(outcome: Outcome, made: Sequence[Claim]) -> None:
     print(f"simulated time {outcome.seconds:.2f} s:")
     print(f"workers computed for {outcome.part('computing'):.1%} of it,", end=" ")
     print(f"waited for the wire {outcome.part('wire'):.1%}, for one another {outcome.part('held'):.1%}")
+    if options.stop:
+        rank, event = options.stop
+        serving = next(i for i, each in enumerate(outcome.ranks) for held in each.held if held.serves == rank)
+        went_on = "there was no such event" if serving == rank else f"rank {serving} has served its keys since"
+        print(f"the server on rank {rank} was to stop after event {event}: {went_on}")
     if options.filter:
         total = plan.size * plan.iterations * len(plan.workers)
         print(f"the filter let {sum(log.significant for log in outcome.logs) / total:.1%} of the gradients pass")
+    if options.keys == "cached":
+        keys = sum(outcome.sent(phase, rank) for phase in ("push keys", "pull keys") for rank in plan.workers)
+        values = sum(outcome.sent("push values", r) + outcome.received("pull values", r) for r in plan.workers)
+        itemsize = 8 if options.precision == "fp64" else 4
+        print(
+            f"key caching left {(keys + values) / (values * (8 + itemsize) / itemsize):.1%} of keys and values to send"
+        )
     if options.placement == "hash":
         k = len(plan.servers)
         hands = moved(plan.segments, segments(range(k + 1), options.virtual, plan.size))
@@ -328,15 +345,11 @@ def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
         losses = [f"{float(np.mean(run.loss[-WINDOW:])):.3f}", f"{run.validation_loss:.3f}"]
         rows.append([outcome.plan.name, *shares, f"{outcome.seconds:.2f}", *losses])
     headings = ("computing", "wire", "idle", "seconds", "loss", "validation")
-    print_table(
-        "Where the workers' simulated time goes (Li et al., figure 13: idle 50% at 0, 1.7% at 16)", "", headings, rows
-    )
+    print_table("Simulated time of the workers (Li et al., figure 13: idle 50% at 0, 1.7% at 16)", "", headings, rows)
     options, workers = outcomes[0].plan.options, len(outcomes[0].plan.workers)
     if options.batch % workers:
-        print(
-            f"--batch {options.batch} gives the {workers} workers unequal shares: who has more rows is always behind,"
-        )
-        print("and in the long run every bound makes the others wait for them.")
+        print(f"--batch {options.batch} gives {workers} workers unequal shares: those with more rows are always")
+        print("behind, and in the long run every bound makes the others wait for them.")
     shown = [outcome for outcome in outcomes if outcome.plan.name in ("bsp", "ssp 4", "async")]
     names = [outcome.plan.name for outcome in shown]
     steps = len(runs[0].loss)

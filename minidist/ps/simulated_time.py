@@ -4,7 +4,7 @@ Two cores cannot show who would wait for whom on a cluster, and wall time differ
 simulated time: a step costs what its arithmetic would cost at a fixed speed, times the worker's luck; a message leaves
 when the sender's link is free, and has arrived when its last byte is through the receiver's link.
 
-Luck is a deck of cards: in every 8 steps each worker meets the same eight factors, in an order of its own. So at any
+Luck is a deck of cards: in every 32 steps each worker meets the same 32 factors, in an order of its own. So at any
 moment some are fast and some are slow, as on a shared cluster, but in the long run all are equally fast. A worker that
 is always slower than the others is another matter (--slow): sooner or later every bound makes them wait for it.
 """
@@ -14,7 +14,7 @@ import numpy as np
 SPEED = 20e9  # floating-point operations a second and worker
 BANDWIDTH = 1.25e9  # bytes a second in each direction: 10 Gbit/s Ethernet, as in Li et al., OSDI 2014, section 5.1
 LATENCY = 50e-6  # seconds from one rank to another
-DECK = -np.log(1 - (np.arange(8) + 0.5) / 8)  # quantiles of an exponential distribution: mostly quick, seldom slow
+DECK = -np.log(1 - (np.arange(32) + 0.5) / 32)  # quantiles of an exponential distribution: mostly quick, seldom slow
 DECK /= DECK.mean()
 
 
