@@ -69,6 +69,11 @@ CHAPTERS = (
         "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
         "mpirun -n 4 python -m minidist.pipeline",
     ),
+    Chapter(
+        "parallel3d",
+        "Narayanan et al., SC 2021; Zhao et al., FSDP, VLDB 2023",
+        "mpirun -n 8 python -m minidist.parallel3d",
+    ),
 )
 
 USAGE = """\

@@ -19,7 +19,6 @@ from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
-from minidist.nn.optim import squared_norm
 from minidist.report import Claim, Run, memory_claims, on_each_rank, traffic_claims
 
 
@@ -49,11 +48,11 @@ class DataParallel(Engine):
 
     def squared_norm(self) -> float:
         """Every rank has all gradients. Added shard by shard, as ZeRO must, they give the same number, bit for bit."""
-        n = self.comm.size
-        return sum(
-            sum(squared_norm(flat.grad[ring.chunk(flat.padded, n, rank)]) for flat in self.flats.values())
-            for rank in range(n)
-        )
+        total = 0.0
+        for rank in range(self.comm.size):
+            shards = [(flat, ring.chunk(flat.padded, self.comm.size, rank)) for flat in self.flats.values()]
+            total += sum(self.squares(flat, flat.grad[shard], shard) for flat, shard in shards)
+        return total
 
 
 def claims(run: Run) -> list[Claim]:

@@ -199,7 +199,11 @@ class Engine:
 
     def squared_norm(self) -> float:
         """Σ g² over all gradients of the model: not finite if one of them overflowed."""
-        return sum(squared_norm(self.owned(flat)[1]) for flat in self.flats.values())
+        return sum(self.squares(flat, self.owned(flat)[1], self.piece(flat)) for flat in self.flats.values())
+
+    def squares(self, flat: Flat, grad: Array, piece: slice) -> float:
+        """Σ g² over a piece of a unit's gradients, as far as this rank is to count it. Here: all of it."""
+        return squared_norm(grad)
 
     def update(self, scale: float) -> None:
         """Let the optimizer update this rank's piece of every unit; gradients are to be multiplied by `scale`."""

@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
             description=doc.split("\n\n")[0],
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
+            conflict_handler="resolve",  # a chapter may use a shared option's name for something of its own
         )
 
     def error(self, message: str) -> NoReturn:

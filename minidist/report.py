@@ -358,11 +358,11 @@ def print_zero_closing(run: Run) -> None:
 
 def print_activations_closing(run: Run) -> None:
     """The letters of tensor parallelism's claims, and Korthikanti's table 2 for the paper's own models."""
-    print("What is sent is counted for one micro-batch, and between the two ends for one layer.")
+    print("Elements are those of one micro-batch; a layer's are those of one layer.")
     print("b: sequences of a micro-batch; s: their length; h: width; a: heads; v: vocabulary,")
     print("padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
     table = _table(
-        "The same formulas for Korthikanti's models on 8 ranks: MB that a layer keeps",
+        "Korthikanti's models, by the same formulas: MB a layer keeps on 8 ranks",
         left=("model",),
         right=("a", "h", "b", "tensor\nparallel", "and\nsequence", "and\nselective", "both", "full", "both /\nfirst"),
     )

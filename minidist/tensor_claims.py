@@ -1,6 +1,8 @@
-"""What the papers say of a tensor-parallel run, beside what it held and sent; and which layouts there can be."""
+"""What the papers say of tensor parallelism, beside what a run held and sent; and which layouts there can be."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,41 +11,54 @@ from minidist.nn.llama import hidden_width
 from minidist.report import Claim, Run, on_each_rank
 from minidist.train import Options
 
-WHOLES = ("all-reduce forward", "all-reduce backward")
-GATHERS = ("all-gather forward", "all-gather backward")
-SCATTERS = ("reduce-scatter forward", "reduce-scatter backward")
+
+def check_tensor(options: Options, t: int) -> None:
+    """Raise UsageError unless t ranks can share every layer."""
+    kv_heads = (options.kv_heads or options.heads) if options.model == "llama" else options.heads
+    sizes = {"--heads": options.heads, "--kv-heads": kv_heads}
+    if options.sequence_parallel:
+        sizes["--context"] = options.context
+    works = max(n for n in range(1, t + 1) if math.gcd(n, *sizes.values()) == n)
+    for option, size in sizes.items():
+        if size % t:
+            raise UsageError(f"{option} {size} cannot be cut for {t} ranks: cut for {works}, or use a multiple of {t}")
 
 
 def one_replica(options: Options, ranks: int) -> int:
-    """Ranks do not share out the batch: all work on all of it. Raises UsageError for a layout that cannot work."""
-    kv_heads = (options.kv_heads or options.heads) if options.model == "llama" else options.heads
-    divisible = {"--heads": options.heads, "--kv-heads": kv_heads}
-    if options.sequence_parallel:
-        divisible["--context"] = options.context
-    works = max(t for t in range(1, ranks + 1) if math.gcd(t, *divisible.values()) == t)
-    for option, size in divisible.items():
-        if size % ranks:
-            raise UsageError(
-                f"{option} {size} cannot be shared by {ranks} ranks: use mpirun -n {works}, or a multiple of {ranks}"
-            )
+    """Ranks do not share out the batch: all work on all of it."""
+    check_tensor(options, ranks)
     return 1
 
 
 def claims(run: Run) -> list[Claim]:
-    """Everything that the papers promise of a step, by section."""
-    return [*memory(run), activations(run), *traffic_of_layers(run), *traffic_of_ends(run), *traffic_beside(run)]
-
-
-def memory(run: Run) -> list[Claim]:
-    """Model states: what is cut is divided by t."""
+    """Of the chapter on tensor parallelism alone."""
     options, t = run.options, run.ranks
+    shares = [options.batch // options.accumulate] * t
+    volumes = [*of_layers(run, t, shares), *of_ends(run, t, shares)]
+    return [
+        *memory(run, t),
+        activations(run, t, shares),
+        *collectives(run, t),
+        *(volume.claim(run) for volume in volumes),
+        *in_all(run, volumes, {TENSOR_NORM: 8 * t * (t - 1), SHARD_GRADIENTS: not_cut(run, t)}),
+    ]
+
+
+# ---- what is held ----------------------------------------------------------------------------------------------------
+
+
+def unit_sizes(run: Run, t: int) -> list[list[int]]:
+    """For each rank of a group of t, its parameters of each unit."""
+    options, v = run.options, run.vocabulary
     if options.model == "gpt":
-        sizes = (run.vocabulary, options.context, options.width, options.layers)
-        psi = [papers.gpt_parameters(*sizes, t, run.tied)] * t
-    else:
-        sizes = (run.vocabulary, options.width, options.layers, options.heads)
-        kv_heads = options.kv_heads or options.heads
-        psi = papers.llama_parameters(*sizes, kv_heads, hidden_width(options.width), t, run.tied)
+        return [papers.gpt_units(v, options.context, options.width, options.layers, t, run.tied)] * t
+    sizes = (v, options.width, options.layers, options.heads, options.kv_heads or options.heads)
+    return papers.llama_units(*sizes, hidden_width(options.width), t, run.tied)
+
+
+def memory(run: Run, t: int) -> list[Claim]:
+    """Model states: what is cut is divided by t."""
+    psi = [sum(units) for units in unit_sizes(run, t)]
     p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
     return [
         on_each_rank(
@@ -53,25 +68,25 @@ def memory(run: Run) -> list[Claim]:
     ]
 
 
-def activations(run: Run) -> Claim:
+def activations(run: Run, t: int, shares: Sequence[int]) -> Claim:
     """What a layer keeps for its backward. The papers leave out the norms' statistics, kept in full precision: two
     numbers for each position and layer norm, one for each RMSNorm."""
-    options, t = run.options, run.ranks
+    options = run.options
     sequence, recompute, dropout = options.sequence_parallel, options.recompute, options.dropout > 0
-    s, b, h, a = options.context, options.batch // options.accumulate, options.width, options.heads
+    s, h, a = options.context, options.width, options.heads
     p, wide = run.precision.bytes, np.dtype(run.precision.computed).itemsize
-    if options.model == "gpt":
-        kept = [papers.layer_activations(s, b, h, a, t, sequence, recompute, p, dropout)] * t
-    else:
-        kv, hidden = options.kv_heads or a, hidden_width(h)
-        kept = papers.layer_activations_llama(s, b, h, a, kv, hidden, t, sequence, recompute, p, dropout)
-    statistics = 0.0
-    if recompute != "full":
-        statistics = (4 if options.model == "gpt" else 2) * wide * s * b / (t if sequence else 1)
-    counted = [held / options.layers for held in run.memory_of("layer_activations")]
+    expected = []
+    for rank, b in enumerate(shares):
+        if options.model == "gpt":
+            kept = papers.layer_activations(s, b, h, a, t, sequence, recompute, p, dropout)
+        else:
+            kv, hidden = options.kv_heads or a, hidden_width(h)
+            kept = papers.layer_activations_llama(s, b, h, a, kv, hidden, t, sequence, recompute, p, dropout)[rank % t]
+        numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
+        expected.append(kept + numbers * wide * s * b / (t if sequence else 1))
+    counted = [counts["layer_activations"] / options.layers for counts in run.counted]
     formula = activation_formula(p, sequence, recompute, dropout) if options.model == "gpt" else "likewise, SwiGLU"
-    name = "a layer keeps"
-    return on_each_rank("Korthikanti T2", name, formula, [n + statistics for n in kept], counted, "bytes")
+    return on_each_rank("Korthikanti T2", "a layer keeps", formula, expected, counted, "bytes")
 
 
 def activation_formula(p: int, sequence: bool, recompute: str, dropout: bool) -> str:
@@ -86,79 +101,111 @@ def activation_formula(p: int, sequence: bool, recompute: str, dropout: bool) ->
     return f"sbh({shared}+{12 * p}/t{attention}) +{statistics}"
 
 
-def phases(where: str, names: tuple[str, ...]) -> list[str]:
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+class Volume(NamedTuple):
+    """How many elements of `width` bytes each rank is to send in some phases, at each of `times` in a step."""
+
+    source: str
+    name: str
+    formula: str
+    phases: list[str]
+    elements: list[int]
+    times: int
+    width: int
+
+    def claim(self, run: Run) -> Claim:
+        counted = [nbytes / self.width / self.times for nbytes in run.sent_in(*self.phases)]
+        return on_each_rank(self.source, self.name, self.formula, self.elements, counted, "elements")
+
+
+WHOLES = ("all-reduce forward", "all-reduce backward")
+GATHERS = ("all-gather forward", "all-gather backward")
+SCATTERS = ("reduce-scatter forward", "reduce-scatter backward")
+TENSOR_NORM = "tensor norm"
+SHARD_GRADIENTS = "shard gradients"  # of what is not cut: a rank has those of its positions
+
+
+def phases(where: str, *names: str) -> list[str]:
     return [f"{where}: {name}" for name in names]
 
 
-def traffic_of_layers(run: Run) -> list[Claim]:
-    """Of one layer and one micro-batch. Bytes would be twice the elements in float16."""
-    options, t = run.options, run.ranks
-    bsh = options.batch // options.accumulate * options.context * options.width
-    passes = options.layers * options.accumulate
+def all_reduces(times: int, sizes: Sequence[int], t: int) -> list[int]:
+    """Elements that each rank sends for so many all-reduces of its group; the tensor axis is the innermost."""
+    return [times * papers.ring_all_reduce(size, t).sent[rank % t] for rank, size in enumerate(sizes)]
+
+
+def collectives(run: Run, t: int) -> list[Claim]:
+    """How often a layer calls for one in a micro-batch: an all-reduce is 2(t-1) messages, half of it t-1."""
+    options = run.options
     times = 6 if options.recompute == "full" else 4  # the forward's two run again
-
-    def elements(names: list[str]) -> list[float]:
-        return [nbytes / run.precision.bytes / passes for nbytes in run.sent_in(*names)]
-
-    def calls(messages: int, names: list[str]) -> list[float]:
-        """How many collectives of so many messages there were."""
-        return [sent / max(1, messages) / passes for sent in run.sent_in(*names, count="messages")]
-
-    if not options.sequence_parallel:
-        both = phases("layers", WHOLES)
-        sent = [times * one for one in papers.ring_all_reduce(bsh, t).sent]
-        number = times if t > 1 else 0
-        return [
-            on_each_rank("Megatron §3", "all-reduces", f"{times} in a layer", number, calls(2 * (t - 1), both), ""),
-            on_each_rank("PTD §3.2", "in elements", f"{2 * times}bsh(t-1)/t", sent, elements(both), "elements"),
-        ]
-    gathers, scatters = phases("layers", GATHERS), phases("layers", SCATTERS)
-    once = bsh * (t - 1) // t
-    return [
-        on_each_rank("Korthikanti §4", name, f"{times} in a layer", times if t > 1 else 0, calls(t - 1, names), "")
-        for name, names in {"all-gathers": gathers, "reduce-scatters": scatters}.items()
-    ] + [
-        on_each_rank(source, name, f"{factor}bsh(t-1)/t", factor * once, elements(names), "elements")
-        for source, name, factor, names in (
-            ("PTD §3.2", "in elements", 2 * times, gathers + scatters),
-            ("Korthikanti §4", "gathered again", 2, ["layers: all-gather again"]),
-        )
-    ]
-
-
-def traffic_of_ends(run: Run) -> list[Claim]:
-    """Of the embedding, the head and the loss, for one micro-batch."""
-    options, t, a = run.options, run.ranks, run.options.accumulate
-    bs = options.batch // a * options.context
-    ends = phases("ends", GATHERS + SCATTERS if options.sequence_parallel else WHOLES)
-    at_ends = [nbytes / run.precision.bytes / a for nbytes in run.sent_in(*ends)]
-    bsh = [2 * sent for sent in papers.ring_all_reduce(bs * options.width, t).sent]
-    claims = [on_each_rank("Megatron §3", "embedding, head", "4bsh(t-1)/t", bsh, at_ends, "elements")]
+    kinds = {"all-reduces": (WHOLES, 2)}
     if options.sequence_parallel:
-        again = [nbytes / run.precision.bytes / a for nbytes in run.sent_in("ends: all-gather again")]
-        once = bs * options.width * (t - 1) // t
-        claims.append(on_each_rank("Korthikanti §4", "head, again", "bsh(t-1)/t", once, again, "elements"))
-    if options.gather_logits:
-        logits = bs * papers.padded_vocabulary(run.vocabulary, t) * (t - 1) // t
-        sent = [nbytes / run.precision.bytes / a for nbytes in run.sent_in("loss: all-gather")]
-        return [*claims, on_each_rank("Megatron §3", "logits, gathered", "bsv(t-1)/t", logits, sent, "elements")]
-    fused = [3 * sent for sent in papers.ring_all_reduce(bs, t).sent]
-    sent = [nbytes / np.dtype(run.precision.computed).itemsize / a for nbytes in run.sent_in("loss: all-reduce")]
-    return [*claims, on_each_rank("Megatron §3", "fused loss", "3·2bs(t-1)/t", fused, sent, "elements")]
-
-
-def traffic_beside(run: Run) -> list[Claim]:
-    """What the papers leave out, of a step."""
-    options, t = run.options, run.ranks
+        kinds = {"all-gathers": (GATHERS, 1), "reduce-scatters": (SCATTERS, 1)}
+    source = "Korthikanti §4" if options.sequence_parallel else "Megatron §3"
     claims = []
-    if options.sequence_parallel:
-        h, gpt = options.width, options.model == "gpt"
-        units = [options.context * h if gpt else 0, *[6 * h if gpt else 2 * h] * options.layers, 2 * h if gpt else h]
-        by_unit = [papers.ring_all_reduce(size, t).sent for size in units]
-        promised = [sum(sent) * run.precision.bytes for sent in zip(*by_unit, strict=True)]
-        counted = run.sent_in("all-reduce gradients")
-        claims = [on_each_rank("beside it", "Ψrest's gradients", "2·2Ψrest(t-1)/t", promised, counted, "bytes")]
+    for name, (names, halves) in kinds.items():
+        each = max(1, halves * (t - 1)) * options.layers * options.accumulate  # a single rank sends none
+        counted = [messages / each for messages in run.sent_in(*phases("layers", *names), count="messages")]
+        claims.append(on_each_rank(source, name, f"{times} in a layer", times if t > 1 else 0, counted, ""))
+    return claims
+
+
+def of_layers(run: Run, t: int, shares: Sequence[int]) -> list[Volume]:
+    """One layer, one micro-batch. (In float16 the bytes are twice that.)"""
+    options, p = run.options, run.precision.bytes
+    passes, number = options.layers * options.accumulate, 6 if options.recompute == "full" else 4
+    bsh = [b * options.context * options.width for b in shares]
+    formula = f"{2 * number}bsh(t-1)/t"
+    if not options.sequence_parallel:
+        both = phases("layers", *WHOLES)
+        return [Volume("PTD §3.2", "in elements", formula, both, all_reduces(number, bsh, t), passes, p)]
+    sent = [2 * number * size * (t - 1) // t for size in bsh]
+    again = [2 * size * (t - 1) // t for size in bsh]
+    names, once_more = phases("layers", *GATHERS, *SCATTERS), phases("layers", "all-gather again")
     return [
-        *claims,
-        on_each_rank("beside it", "gradient's norm", "8(t-1)", 8 * (t - 1), run.sent_in("norm"), "bytes"),
+        Volume("PTD §3.2", "in elements", formula, names, sent, passes, p),
+        Volume("Korthikanti §4", "gathered again", "2bsh(t-1)/t", once_more, again, passes, p),
     ]
+
+
+def of_ends(run: Run, t: int, shares: Sequence[int]) -> list[Volume]:
+    """The embedding, the head and the loss, one micro-batch."""
+    options, p, times = run.options, run.precision.bytes, run.options.accumulate
+    bs = [b * options.context for b in shares]
+    bsh = [size * options.width for size in bs]
+    names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
+    volumes = [Volume("Megatron §3", "embedding, head", "4bsh(t-1)/t", names, all_reduces(2, bsh, t), times, p)]
+    if options.sequence_parallel:
+        again, once_more = [size * (t - 1) // t for size in bsh], phases("ends", "all-gather again")
+        volumes.append(Volume("Korthikanti §4", "head, again", "bsh(t-1)/t", once_more, again, times, p))
+    if options.gather_logits:
+        v = papers.padded_vocabulary(run.vocabulary, t)
+        logits, phase = [size * v * (t - 1) // t for size in bs], ["loss: all-gather"]
+        return [*volumes, Volume("Megatron §3", "gathered logits", "bsv(t-1)/t", phase, logits, times, p)]
+    wide, phase = np.dtype(run.precision.computed).itemsize, ["loss: all-reduce"]
+    return [*volumes, Volume("Megatron §3", "fused loss", "3·2bs(t-1)/t", phase, all_reduces(3, bs, t), times, wide)]
+
+
+def not_cut(run: Run, t: int, copies: int = 1) -> int:
+    """Bytes of all ranks for the gradients that sequence parallelism must sum; `copies` ranks hold the same of them."""
+    options, h = run.options, run.options.width
+    if not options.sequence_parallel:
+        return 0
+    rest = options.context * h + 6 * h * options.layers + 2 * h
+    if options.model == "llama":
+        rest = 2 * h * options.layers + h
+    return copies * 2 * (t - 1) * rest * run.precision.bytes
+
+
+def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, int]) -> list[Claim]:
+    """By all ranks together: what the papers leave out, bytes by phase; and that nothing else was sent."""
+    claims = [
+        Claim("beside it", phase, "by all ranks", promised, sum(run.sent_in(phase)), "bytes")
+        for phase, promised in beside.items()
+        if promised
+    ]
+    expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes) + sum(beside.values())
+    counted = sum(run.sent_by(rank) for rank in range(run.ranks))
+    return [*claims, Claim("together", "everything sent", "by all ranks", expected, counted, "bytes")]

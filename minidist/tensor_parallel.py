@@ -21,6 +21,7 @@ reduce-scatter, the halves of an all-reduce: the same bytes, and no activation i
 
 import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -290,14 +291,21 @@ def split_block(block: Block, group: Group, part: tuple[int, int]) -> None:
 
 
 class TensorParallel(Engine):
-    """Serial training on all of the batch, of a model that is cut."""
+    """Serial training on all of the batch, of a model that is cut. In front of another engine, as parallel3d has it, it
+    is that engine's training."""
 
     def __init__(
-        self, units: list[Unit], settings: Settings, comm: Comm, sequence: bool = False, gather: bool = False
+        self,
+        units: list[Unit],
+        settings: Settings,
+        tensor: Comm,
+        sequence: bool = False,
+        gather: bool = False,
+        **beside: Any,  # what the engine behind this one takes
     ) -> None:
-        self.group = Group(comm, settings.precision.stored, sequence)
+        self.group = Group(tensor, settings.precision.stored, sequence)
         self.layer_activations = 0
-        super().__init__(split(units, self.group, gather), settings)
+        super().__init__(split(units, self.group, gather), settings, **beside)
 
     def forward(self, x: Array, y: Array) -> Loss:
         loss = super().forward(x, y)
@@ -314,35 +322,36 @@ class TensorParallel(Engine):
     def after_backward(self, unit: Unit) -> None:
         """With sequence parallelism, what is not cut has seen this rank's positions alone: sum those gradients."""
         super().after_backward(unit)
-        parts = self.replicated(self.flats[unit])
+        flat = self.flats[unit]
+        _, grad = self.owned(flat)
+        parts = [grad[place] for parameter, place in flat.places(self.piece(flat)) if not isinstance(parameter, Sliced)]
         if self.group.sequence and self.last_micro_batch and parts:
-            with self.group.comm.phase("all-reduce gradients"):
+            with self.group.comm.phase("shard gradients"):
                 total = ring.all_reduce(self.group.comm, np.concatenate(parts))
             for part in parts:
                 part[...], total = total[: part.size], total[part.size :]
 
-    def replicated(self, flat: Flat) -> list[Array]:
-        """The gradients (size,) of a unit's parameters that every rank has: norms, positions, biases added after g."""
-        return [view.reshape(-1) for parameter, view in flat.views(flat.grad) if not isinstance(parameter, Sliced)]
+    def squares(self, flat: Flat, grad: Array, piece: slice) -> float:
+        """Everyone counts its own parts; what all ranks have, rank 0 counts."""
+        if self.group.comm.rank == 0:
+            return super().squares(flat, grad, piece)
+        return sum(
+            squared_norm(grad[place]) for parameter, place in flat.places(piece) if isinstance(parameter, Sliced)
+        )
 
     def squared_norm(self) -> float:
-        """Σ g² over everyone's parts, and once over what every rank has. All get the same number."""
-        mine = 0.0
-        for flat in self.flats.values():
-            for parameter, view in flat.views(flat.grad):
-                if isinstance(parameter, Sliced) or self.group.comm.rank == 0:
-                    mine += squared_norm(view)
-        with self.group.comm.phase("norm"):
+        mine = super().squared_norm()
+        with self.group.comm.phase("tensor norm"):
             return float(sum(ring.all_gather(self.group.comm, np.array([mine]), self.group.comm.size)))
 
     def whole_parameters(self, flat: Flat, piece: Array) -> dict[str, Array]:
         """Everyone's parts put together."""
-        everyone = self.group.comm.all_gather_object([view for _, view in flat.views(piece)])
+        everyone = self.group.comm.all_gather_object([view for _, view in flat.views(self.whole(flat, piece))])
         joined = zip(flat.parameters, *everyone, strict=True)
         return {p.name: p.join(parts) if isinstance(p, Sliced) else parts[0] for p, *parts in joined}
 
-    def memory(self) -> dict[str, int]:
-        return {**super().memory(), "layer_activations": self.layer_activations}
+    def counted(self) -> dict[str, Any]:
+        return {**super().counted(), "layer_activations": self.layer_activations}
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------

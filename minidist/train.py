@@ -93,14 +93,14 @@ def every_rank(options: Options, ranks: int) -> int:
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares = every_rank) -> Job:
     """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated."""
     options = made.parse_args(arguments)
-    ranks = shares(options, ranks)
+    sharing = shares(options, ranks)
     if options.batch % options.accumulate:
         raise UsageError(f"--batch {options.batch} is not divisible by --accumulate {options.accumulate}")
-    if options.batch // options.accumulate < ranks:
+    if options.batch // options.accumulate < sharing:
         micro = f" in {options.accumulate} micro-batches" if options.accumulate > 1 else ""
-        needed = ranks * options.accumulate
+        needed = sharing * options.accumulate
         raise UsageError(
-            f"--batch {options.batch}{micro} is too small for {ranks} ranks: use at least --batch {needed}"
+            f"--batch {options.batch}{micro} is too small for {sharing} ranks: use at least --batch {needed}"
         )
     if options.sample and options.json == "-":
         raise UsageError("--sample and --json - both want standard output: give --json a file")

@@ -20,7 +20,6 @@ import numpy as np
 from minidist import ring, train
 from minidist.data_parallel import DataParallel
 from minidist.nn.flat import Flat
-from minidist.nn.optim import squared_norm
 from minidist.nn.tensor import Array
 from minidist.report import Claim, Run, memory_claims, traffic_claims
 
@@ -43,7 +42,7 @@ class ZeRO1(DataParallel):
 
     def squared_norm(self) -> float:
         """Each rank its shards; the N sums are shared and added in order of rank, so that all get the same number."""
-        mine = sum(squared_norm(self.owned(flat)[1]) for flat in self.flats.values())
+        mine = sum(self.squares(flat, self.owned(flat)[1], self.piece(flat)) for flat in self.flats.values())
         with self.comm.phase("norm"):
             return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
 

@@ -128,7 +128,7 @@ def test_bytes_and_messages(i: int, t: int) -> None:
             assert sent(counts, "ends: all-gather again") == (one, t - 1)
             assert sent(counts, "ends: all-reduce") == sent(counts, "layers: all-reduce") == (0, 0)
             not_cut = S * H + LAYERS * 6 * H + 2 * H
-            assert sent(counts, "all-reduce gradients")[0] == 2 * 2 * not_cut * (t - 1) // t
+            assert sent(counts, "shard gradients")[0] == 2 * 2 * not_cut * (t - 1) // t
         else:
             assert sent(counts, "layers: all-reduce forward") == (
                 4 * one * LAYERS * forwards,
@@ -143,7 +143,7 @@ def test_bytes_and_messages(i: int, t: int) -> None:
             assert sent(counts, "loss")[0] == 2 * B * S * 24 * (t - 1) // t  # 23 entries padded to 24, in float16
         else:
             assert sent(counts, "loss") == (4 * 3 * 2 * B * S * (t - 1) // t, 3 * 2 * (t - 1))  # in float32
-        assert sent(counts, "norm") == (8 * (t - 1), t - 1)
+        assert sent(counts, "tensor norm") == (8 * (t - 1), t - 1)
 
 
 @pytest.mark.parametrize("t", [1, 2, 3, 4])
@@ -165,7 +165,7 @@ def test_bytes_held(t: int) -> None:
             assert counts["memory"]["parameters"] == 2 * parameters
             assert counts["memory"]["gradients"] == 2 * parameters
             assert counts["memory"]["optimizer"] == 12 * parameters
-            assert counts["memory"]["layer_activations"] == LAYERS * keeps, COUNTED[i]
+            assert counts["counted"]["layer_activations"] == LAYERS * keeps, COUNTED[i]
 
 
 # ---- around it -------------------------------------------------------------------------------------------------------
@@ -217,9 +217,9 @@ def test_every_claim_holds(n: int, options: str) -> None:
 @pytest.mark.parametrize(
     ("n", "options", "says"),
     [
-        (3, "--heads 4", "--heads 4 cannot be shared by 3 ranks: use mpirun -n 2, or a multiple of 3"),
-        (4, "--model llama --heads 4 --kv-heads 2", "--kv-heads 2 cannot be shared by 4 ranks: use mpirun -n 2"),
-        (2, "--context 9 --sequence-parallel", "--context 9 cannot be shared by 2 ranks: use mpirun -n 1"),
+        (3, "--heads 4", "--heads 4 cannot be cut for 3 ranks: cut for 2, or use a multiple of 3"),
+        (4, "--model llama --heads 4 --kv-heads 2", "--kv-heads 2 cannot be cut for 4 ranks: cut for 2"),
+        (2, "--context 9 --sequence-parallel", "--context 9 cannot be cut for 2 ranks: cut for 1"),
         (2, "--batch 1 --accumulate 2", "--batch 1 is not divisible by --accumulate 2"),
     ],
 )

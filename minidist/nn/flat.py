@@ -44,6 +44,16 @@ class Flat:
             offset += parameter.size
         return pairs
 
+    def places(self, piece: slice) -> list[tuple]:
+        """Each parameter of which a piece of the flat buffer holds something, with where in that piece it is."""
+        pairs, offset = [], -piece.start
+        for parameter in self.parameters:
+            place = slice(max(offset, 0), min(offset + parameter.size, piece.stop - piece.start))
+            if place.start < place.stop:
+                pairs.append((parameter, place))
+            offset += parameter.size
+        return pairs
+
     def bind(self, values: Array, slopes: Array | None = None) -> None:
         """Let the parameters see these values (padded,), and for a backward add their gradients to `slopes`: zeros."""
         self.values, self.slopes = values, slopes
