@@ -30,8 +30,8 @@ lint: $(VENV)/.dev ## check style and types
 	$(IN_VENV) ruff format --check
 	$(IN_VENV) mypy
 
-lessons: ## the notebooks (in a later version)
-	@echo "The lessons come in a later version of minidist."
+lessons: $(VENV)/.lessons ## open the lessons in JupyterLab
+	$(IN_VENV) jupyter lab --notebook-dir lessons
 
 grade: ## the grading of exercises (in a later version)
 	@echo "Grading comes in a later version of minidist."
@@ -53,6 +53,11 @@ $(VENV)/.runtime: $(VENV)/bin/pip pyproject.toml
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
 	@echo "Installing minidist, NumPy, MPICH and the tools for tests into $(VENV) ..."
 	@$(INSTALL) '.[mpich,test,lint]'
+	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.lessons: $(VENV)/bin/pip pyproject.toml
+	@echo "Installing minidist, NumPy, MPICH, JupyterLab and Matplotlib into $(VENV) ..."
+	@$(INSTALL) '.[mpich,lessons]'
 	@touch $@ $(VENV)/.runtime
 
 # The last file that venv writes: an interrupted set-up begins again.
