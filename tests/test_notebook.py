@@ -47,7 +47,8 @@ def test_output_is_grouped_by_rank_and_values_come_back(shell, capsys):
 def test_a_cell_sees_what_the_notebook_defines(shell):
     run(
         shell,
-        "import math as m\nimport numpy as np\nfrom minidist.ring import chunk\nk = 3\ndata = np.arange(6.0)\nplot = object()",
+        "import math as m\nimport numpy as np\nfrom minidist.ring import chunk",
+        "k = 3\ndata = np.arange(6.0)\nplot = object()",
         "scale = 2\nclass Base:\n    def f(self):\n        return k * scale\n",
         "def twice(f):\n    return lambda: 2 * f()\n",
         "@twice\ndef first():\n    return Child().f() + m.floor(0.5)\n\nclass Child(Base):\n    pass\n",
