@@ -42,6 +42,9 @@ def in_a_sum(value: float, inputs: Sequence[Array], index: int) -> str:
         return "it holds the sum divided by the number of ranks twice"
     if not (float(value).is_integer() and 0 <= value < 2.0 ** (BITS * n)):
         return "it holds something that is no sum of the inputs"
+    elsewhere = np.flatnonzero(np.sum(inputs, axis=0) == value)
+    if elsewhere.size:
+        return f"it holds element {elsewhere[0]} of the sum, of chunk {chunk_of(int(elsewhere[0]), n, size)}"
     remarks = []
     for rank, x in enumerate(inputs):
         elements = (x / 2.0 ** (BITS * rank)).astype(int)

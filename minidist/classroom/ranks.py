@@ -105,8 +105,8 @@ def _mark(marks: Fingerprint, module: str, name: str, value: Any) -> None:
             _mark(marks, module, f"{name}.{attribute}", of_class)
 
 
-def changed(before: Fingerprint) -> list[str]:
+def changed(before: Fingerprint, look: Callable[[], Fingerprint] = fingerprint) -> list[str]:
     """The names that stand for something else than before, or for nothing."""
-    now = fingerprint()
+    now = look()
     nothing = object()
     return [".".join(key) for key, value in before.items() if now.get(key, nothing) is not value]

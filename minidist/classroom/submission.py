@@ -14,11 +14,14 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+import minidist
 from minidist import UsageError
 from minidist.mpi import encode
 from minidist.mpi.launch import Job, launch
 
 AFTER_A_HANG = 8.0  # seconds of patience with the next parts, once a part has been ended for taking too long
+
+PACKAGE = Path(minidist.__file__).parent
 
 Transfer = tuple[str, int, int]  # (phase, peer, line of the student's file)
 
@@ -159,8 +162,13 @@ class Submission:
         return f"{self.at(int(places[-1][0]))} in {places[-1][1]}" if places else self.program.name
 
     def students_part(self, trace: str) -> str:
-        """A traceback from the student's own first frame on: the frames of the tests above it say nothing."""
-        first = trace.find(f'File "{self.program}"')
-        if first < 0:
-            return trace.splitlines()[-1]
-        return "  " + trace[first:].replace(f'"{self.program}"', self.program.name)
+        """A traceback without the frames of this project and of the tests: they say nothing to a student."""
+        kept, ours = [], False
+        for line in trace.splitlines():
+            if line.startswith('  File "'):
+                ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"'))
+            elif not line.startswith("   "):
+                ours = line.startswith("Traceback")
+            if not ours:
+                kept.append(line.replace(f'"{self.program}"', self.program.name))
+        return "\n".join(kept)
