@@ -184,7 +184,7 @@ def test_messages(submission: Submission) -> None:
         steps = COSTS[function](12, n).steps
         for rank, outcome in enumerate(outcomes):
             right = (rank + 1) % n
-            for _, peer, line in outcome.sent.items():
+            for _, peer, line in outcome.sent:
                 if peer != right:
                     lose(
                         f"On {each.label}: rank {rank} sends to rank {peer} at {submission.at(line)}; around the ring"
