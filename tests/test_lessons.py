@@ -1,4 +1,4 @@
-"""The notebooks, executed from a clean kernel: every assertion in them holds, and what is committed is what comes out."""
+"""The notebooks, executed from a clean kernel: each assertion in them holds, and what comes out is what is committed."""
 
 import os
 import shutil
