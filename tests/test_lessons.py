@@ -1,4 +1,4 @@
-"""The notebooks, executed from a clean kernel: each assertion in them holds, and what comes out is what is committed."""
+"""The notebooks, executed from a clean kernel: their assertions hold, and what comes out is what is committed."""
 
 import os
 import shutil
