@@ -2,6 +2,7 @@
 # Only what GNU make 3.81 (macOS) and BSD make both understand.
 
 N = 4
+LESSON =
 PYTHON = python3.13 python3.12 python3.11 python3
 VENV = .venv
 IN_VENV = PATH="$$PWD/$(VENV)/bin:$$PATH"
@@ -30,14 +31,14 @@ lint: $(VENV)/.dev ## check style and types
 	$(IN_VENV) ruff format --check
 	$(IN_VENV) mypy
 
-lessons: ## the notebooks (in a later version)
-	@echo "The lessons come in a later version of minidist."
+lessons: $(VENV)/.lessons ## open the lessons in JupyterLab
+	$(IN_VENV) jupyter lab --notebook-dir lessons
 
-grade: ## the grading of exercises (in a later version)
-	@echo "Grading comes in a later version of minidist."
+grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_reduce: one)
+	@$(IN_VENV) python -m minidist.classroom grade $(LESSON) || [ $$? -eq 1 ]
 
-bench: ## the benchmarks (in a later version)
-	@echo "The benchmarks come in a later version of minidist."
+bench: $(VENV)/.runtime ## measure speed side by side with MPI, and with PyTorch where it is installed
+	$(IN_VENV) python -m minidist.bench
 
 clean: ## remove what make and the tools have made, .venv included
 	rm -rf $(VENV) build dist minidist.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -53,6 +54,11 @@ $(VENV)/.runtime: $(VENV)/bin/pip pyproject.toml
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
 	@echo "Installing minidist, NumPy, MPICH and the tools for tests into $(VENV) ..."
 	@$(INSTALL) '.[mpich,test,lint]'
+	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.lessons: $(VENV)/bin/pip pyproject.toml
+	@echo "Installing minidist, NumPy, MPICH, JupyterLab and Matplotlib into $(VENV) ..."
+	@$(INSTALL) '.[mpich,lessons]'
 	@touch $@ $(VENV)/.runtime
 
 # The last file that venv writes: an interrupted set-up begins again.

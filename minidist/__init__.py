@@ -4,6 +4,7 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 """
 
 import os
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -19,3 +20,10 @@ class UsageError(Exception):
 
 class Finished(Exception):
     """All that was asked for is this text (--help): shown once, exit status 0."""
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext minidist` in a notebook: cells that begin with `%%mpirun -n 4` then run on four ranks."""
+    from minidist import notebook
+
+    notebook.load(shell)

@@ -146,6 +146,11 @@ class Comm:
         """Send `array` and receive into `out` at the same time: a ring of these cannot deadlock."""
         sending, tag = self._outgoing(array, dest)
         receiving, status = self._incoming(out, source), MPI.Status()
+        if np.may_share_memory(array, out):  # exact, because both are contiguous
+            raise CommError(
+                f"rank {self.rank}: cannot receive from rank {source} into memory that is being sent to rank {dest};"
+                " it may be overwritten before it has been sent. Receive into another array"
+            )
         call = self._mpi.Sendrecv
         self._wait("sendrecv", (dest, source), status, call, sending, dest, tag, receiving, source, MPI.ANY_TAG, status)
         self._check(out, source, status)
@@ -255,6 +260,7 @@ class Comm:
         if code is None:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
         buffer = self._bytes(array)
+        self._check_overlap(array, "send", "irecv")
         self.ledger.count(self.world_ranks[dest], array.nbytes)
         return buffer, code | min(array.size, self._count_limit) << CODE_BITS
 
@@ -262,6 +268,7 @@ class Comm:
         self._check_peer(source, "receive from")
         if not out.flags.writeable:
             raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
+        self._check_overlap(out, "receive into", "isend", "irecv")
         return self._bytes(out)
 
     def _bytes(self, array: np.ndarray) -> list:
@@ -271,6 +278,14 @@ class Comm:
                 " send np.ascontiguousarray(it), receive into a new array"
             )
         return [array.reshape(-1).view(np.uint8), MPI.BYTE]
+
+    def _check_overlap(self, array: np.ndarray, verb: str, *kinds: str) -> None:
+        """Memory belongs to MPI while a request on it is open: MPI says nothing and moves whatever is there then."""
+        for request in self.ledger.open_requests:
+            if request.kind in kinds and np.may_share_memory(array, request.array):
+                raise CommError(
+                    f"rank {self.rank}: cannot {verb} memory of an open request: {request}. Wait for it first"
+                )
 
     def _check_peer(self, peer: int, verb: str) -> None:
         if not 0 <= peer < self.size:

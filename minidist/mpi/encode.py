@@ -25,6 +25,11 @@ def save(path: Path, value: Any) -> None:
     os.replace(unfinished, path)
 
 
+def check(value: Any) -> None:
+    """Raise TypeError if `save` could not write `value`."""
+    _pack(value, [])
+
+
 def load(path: Path) -> Any:
     """The value that `save` wrote. Of a file that something else has written, any exception may come."""
     with np.load(path, allow_pickle=False) as file:

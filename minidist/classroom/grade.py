@@ -1,0 +1,130 @@
+"""Grade a submission, in a pytest of its own; or a whole class of them, one after the other.
+
+Whatever a submission does, every part gets a line: parts are written down before the first of them runs, and those that
+then have no outcome, because the grading process itself was ended, earn nothing and say so.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from minidist import UsageError
+
+LONGEST = 1800.0  # seconds for all parts of a submission
+
+
+@dataclass
+class Part:
+    """One graded test."""
+
+    name: str  # pytest's id
+    title: str
+    points: float
+    earned: float = 0
+    message: str = ""  # of a part that was lost: what to look at next
+    hidden: bool = False  # from an instructor's folder
+    seconds: float = 0
+    done: bool = False
+
+
+@dataclass
+class Grade:
+    """What a submission earned."""
+
+    lesson: str
+    submission: Path
+    parts: list[Part] = field(default_factory=list)
+    error: str = ""  # why it could not be graded
+
+    @property
+    def earned(self) -> float:
+        return sum(part.earned for part in self.parts)
+
+    @property
+    def possible(self) -> float:
+        return sum(part.points for part in self.parts)
+
+
+def grade(
+    lesson: Path, submission: Path | None = None, hidden: Path | None = None, patience: float | None = None
+) -> Grade:
+    """Grade a file, or the lesson's own exercise.py. hidden: a folder with more tests. patience: seconds a part."""
+    check_lesson(lesson)
+    submission = submission or lesson / "exercise.py"
+    if not submission.is_file():
+        raise UsageError(f"there is no file {submission}")
+    if hidden is not None and not list(hidden.glob("test_*.py")):
+        raise UsageError(f"there is no test_*.py in {hidden}")
+    with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
+        parts_file = Path(folder) / "parts"
+        parts_file.touch()
+        command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "-p", "no:cacheprovider"]
+        command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
+        command += [f"--submission={submission.resolve()}", f"--lesson={lesson.resolve()}", f"--parts={parts_file}"]
+        command += [f"--patience={patience}"] if patience else []
+        command += [str(lesson / "test_exercise.py"), *map(str, sorted(hidden.glob("test_*.py")) if hidden else [])]
+        try:
+            run = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LONGEST
+            )
+            ending = f"ended with status {run.returncode}"
+            output = run.stdout.decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            ending, output = f"was ended after {LONGEST:g} s", ""
+        parts = {part.name: part for part in map(_read_part, parts_file.read_text().splitlines())}
+    for part in parts.values():
+        if not part.done:
+            part.earned, part.message = 0, f"not graded: the process that grades {ending}"
+    graded = Grade(lesson.name, submission, list(parts.values()))
+    if not parts:
+        graded.error = f"there was nothing to grade: pytest {ending}\n{output.strip()}"
+    return graded
+
+
+def _read_part(line: str) -> Part:
+    return Part(**json.loads(line))
+
+
+# ---- lessons and classes ---------------------------------------------------------------------------------------------
+
+
+def check_lesson(lesson: Path) -> None:
+    """Raise UsageError unless the folder is a lesson."""
+    for name in ("exercise.py", "test_exercise.py", "on_ranks.py"):
+        if not (lesson / name).is_file():
+            raise UsageError(f"{lesson} is no lesson: it has no {name}")
+
+
+def lessons_in(folder: Path) -> list[Path]:
+    """All lessons in a folder, in order of their names."""
+    return sorted(file.parent for file in folder.glob("*/on_ranks.py") if (file.parent / "exercise.py").is_file())
+
+
+def find_submissions(folder: Path) -> list[tuple[str, Path]]:
+    """(student, file): `folder/STUDENT.py`, and every exercise.py at any depth in `folder/STUDENT/`."""
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
+    found = [(file.stem, file) for file in folder.glob("*.py")]
+    found += [(file.relative_to(folder).parts[0], file) for file in folder.glob("*/**/exercise.py")]
+    if not found:
+        raise UsageError(f"there are no submissions in {folder}: neither STUDENT.py nor STUDENT/exercise.py")
+    return sorted(found)
+
+
+def lesson_of(submission: Path, lessons: Sequence[Path]) -> Path | None:
+    """The lesson whose exercise defines most of the names that the submission defines; None if none shares any.
+
+    By the text alone, for a submission need not even be Python.
+    """
+    shared = {lesson: len(_defined(lesson / "exercise.py") & _defined(submission)) for lesson in lessons}
+    best = max(lessons, key=lambda lesson: shared[lesson], default=None)
+    return best if best is not None and shared[best] else None
+
+
+def _defined(file: Path) -> set[str]:
+    return set(re.findall(r"^(?:def|class) (\w+)", file.read_text(errors="replace"), re.MULTILINE))

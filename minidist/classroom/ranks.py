@@ -1,0 +1,112 @@
+"""On a rank: run a student's program on cases, and bring back what it returned and what the wire saw.
+
+Nothing here decides about points. A rank's inputs are known to that rank alone: they lie in a file that is deleted
+before the student's program is loaded, so a right result can only come from messages.
+"""
+
+import importlib.util
+import inspect
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from minidist.mpi import encode
+from minidist.mpi.comm import Comm
+from minidist.mpi.rank import find
+from minidist.mpi.witness import witnessed
+
+Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
+
+
+def run_cases(comm: Comm, program: str, target: str, folder: str, cases: Cases) -> dict[str, Any]:
+    """Call `target`(comm, student's module, this rank's input, **arguments) for each case, on its first n ranks.
+
+    program is the student's file, target "path/to/on_ranks.py:function". This rank's inputs, one for each case, lie in
+    folder/RANK/inputs, and in folder/RANK/case it says at which case it is.
+    """
+    mine = Path(folder) / str(comm.rank)
+    inputs = encode.load(mine / "inputs")
+    os.remove(mine / "inputs")
+    run, compare, watched = find(target), changed, witnessed  # a program may put others in their place
+    before = fingerprint()
+    comm.barrier()  # no rank's inputs lie in a file any more
+    student = load(program)
+    outcomes: list[dict[str, Any] | None] = []
+    for number, (n, arguments) in enumerate(cases):
+        group = comm.split(int(comm.rank >= n), comm.rank)
+        outcomes.append(None)
+        if comm.rank < n:
+            (mine / "case").write_text(str(number))
+            wired, witness = watched(group, program)
+            comm.ledger.reset()
+            value = run(wired, student, inputs[number], **arguments)
+            comm.ledger.check_requests()
+            seen = {"sent": dict(witness.sent), "received": dict(witness.received), "told": comm.ledger.total()}
+            outcomes[number] = {"value": value, **seen}
+    return {"outcomes": outcomes, "changed": compare(before)}
+
+
+def load(program: str) -> ModuleType:
+    """The student's file as a module. Its folder comes last on the path, so that no file in it hides a library."""
+    sys.path.append(os.path.dirname(program))
+    spec = importlib.util.spec_from_file_location("exercise", program)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["exercise"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def returned(value: Any) -> Any:
+    """What a student's function returned, as it can be written to a file: an array as it is, of others the type."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return np.array(value)  # of a subclass, the plain array
+    return type(value).__name__
+
+
+def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
+    """(what the function returned, the most bytes that were allocated at a time while it ran)."""
+    tracemalloc.start()
+    try:
+        value = function(*args)
+        return value, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# ---- has the program laid hands on the modules that test it? ---------------------------------------------------------
+
+Fingerprint = dict[tuple[str, str], Any]  # (module, name in it) -> the object that the name stood for
+
+
+def fingerprint() -> Fingerprint:
+    """What the names in this project's modules, in mpi4py, NumPy and among Python's built-ins stand for now."""
+    marks: Fingerprint = {}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.split(".")[0] == "minidist" or module_name in ("mpi4py.MPI", "numpy", "builtins"):
+            for name, value in vars(module).items():
+                _mark(marks, module_name, name, value)
+    return marks
+
+
+def _mark(marks: Fingerprint, module: str, name: str, value: Any) -> None:
+    marks[module, name] = value
+    if isinstance(value, FunctionType):
+        marks[module, f"{name}.__code__"] = value.__code__
+    elif inspect.isclass(value) and value.__module__ == module:
+        for attribute, of_class in vars(value).items():
+            _mark(marks, module, f"{name}.{attribute}", of_class)
+
+
+def changed(before: Fingerprint, look: Callable[[], Fingerprint] = fingerprint) -> list[str]:
+    """The names that stand for something else than before, or for nothing."""
+    now = look()
+    nothing = object()
+    return [".".join(key) for key, value in before.items() if now.get(key, nothing) is not value]

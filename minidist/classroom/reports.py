@@ -1,0 +1,138 @@
+"""A grade for people, for Gradescope, as JUnit and CSV; and a class in figures."""
+
+import csv
+import statistics
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from minidist.classroom.grade import Grade, Part
+
+WIDTH = 80
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def table(grade: Grade) -> str:
+    """Parts and points; below, for each part that was lost, what to look at next."""
+    lines = [f"{grade.lesson}: {grade.submission}", ""]
+    if grade.error:
+        return "\n".join([*lines, grade.error])
+    for position, part in enumerate(grade.parts, 1):
+        title = part.title + (" (hidden)" if part.hidden else "")
+        verdict = "✓" if part.earned == part.points else "✗"
+        lines.append(f"{verdict} {position:2}  {title:65} {part.earned:g} of {part.points:g}")
+    lines += ["", f"{grade.earned:g} of {grade.possible:g} points"]
+    by_message: dict[str, list[str]] = {}
+    for position, part in enumerate(grade.parts, 1):
+        if part.earned < part.points:
+            by_message.setdefault(part.message, []).append(str(position))
+    for message, positions in by_message.items():
+        lines += ["", f"✗ {', '.join(positions)}", textwrap.indent(wrapped(message), " " * 4)]
+    return "\n".join(lines)
+
+
+def wrapped(message: str) -> str:
+    """Prose in lines that fit; what is indented, as in tracebacks, stays as it is."""
+    return "\n".join(
+        line if line.startswith(" ") else textwrap.fill(line, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+        for line in message.splitlines()
+    )
+
+
+def class_table(grades: Sequence[Grade]) -> str:
+    """For each part how many earned it; and how the points are spread. Lessons apart."""
+    lines = []
+    for lesson in sorted({grade.lesson for grade in grades}):
+        of_lesson = [grade for grade in grades if grade.lesson == lesson]
+        if not lesson:
+            lines += [f"{len(of_lesson)} that belong to no lesson", ""]
+            continue
+        lines += [f"{lesson}: {len(of_lesson)} submissions", ""]
+        by_title: dict[str, list[Part]] = {}
+        for part in (part for grade in of_lesson for part in grade.parts):
+            by_title.setdefault(part.title, []).append(part)
+        for position, (title, parts) in enumerate(by_title.items(), 1):
+            full = sum(part.earned == part.points for part in parts)
+            lines.append(f"{position:4}  {title:60} {full:4} of {len(of_lesson)}")
+        points = [grade.earned for grade in of_lesson]
+        possible = max(grade.possible for grade in of_lesson)
+        lines += [
+            "",
+            f"points of {possible:g}: mean {statistics.mean(points):.1f}, median {statistics.median(points):g},"
+            f" lowest {min(points):g}, highest {max(points):g}",
+            "",
+        ]
+    return "\n".join(lines).rstrip()
+
+
+# ---- for machines ----------------------------------------------------------------------------------------------------
+
+
+def gradescope(grade: Grade) -> dict[str, Any]:
+    """results.json as Gradescope's autograder specification has it. Hidden parts count, but students don't see them."""
+    document: dict[str, Any] = {
+        "score": grade.earned,
+        "execution_time": round(sum(part.seconds for part in grade.parts), 3),
+        "test_output_format": "text",
+        "stdout_visibility": "hidden",
+        "tests": [
+            {
+                "number": str(position),
+                "name": part.title,
+                "score": part.earned,
+                "max_score": part.points,
+                "status": "passed" if part.earned == part.points else "failed",
+                "output": part.message,
+                "visibility": "hidden" if part.hidden else "visible",
+            }
+            for position, part in enumerate(grade.parts, 1)
+        ],
+    }
+    if grade.error:
+        document["output"] = grade.error
+    return document
+
+
+def junit(grades: Sequence[Grade]) -> str:
+    """One test suite for each lesson, one test case for each part, its points as a property."""
+    suites = ElementTree.Element("testsuites")
+    for grade in grades:
+        lost = [part for part in grade.parts if part.earned < part.points]
+        counts = {"tests": str(len(grade.parts)), "failures": str(len(lost)), "errors": str(int(bool(grade.error)))}
+        suite = ElementTree.SubElement(suites, "testsuite", {"name": grade.lesson, **counts})
+        for part in grade.parts:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=grade.lesson, name=part.title, time=f"{part.seconds:.3f}"
+            )
+            properties = ElementTree.SubElement(case, "properties")
+            for name, points in (("points", part.earned), ("points possible", part.points)):
+                ElementTree.SubElement(properties, "property", name=name, value=f"{points:g}")
+            if part in lost:
+                first, *_ = part.message.splitlines() or [""]
+                ElementTree.SubElement(case, "failure", message=_printable(first)).text = _printable(part.message)
+        if grade.error:
+            ElementTree.SubElement(suite, "system-err").text = _printable(grade.error)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _printable(text: str) -> str:
+    """XML has no way to write most control characters."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
+
+
+def write_csv(path: Path, rows: Sequence[tuple[str, Grade]]) -> None:
+    """One row for each (student, grade), one column for each part."""
+    titles = list(dict.fromkeys(part.title for _, grade in rows for part in grade.parts))
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["student", "lesson", "points", "of", *titles, "look at next"])
+        for student, grade in rows:
+            earned = {part.title: f"{part.earned:g}" for part in grade.parts}
+            lost = [part.message for part in grade.parts if part.earned < part.points]
+            hint = grade.error or (lost[0] if lost else "")
+            points = [f"{grade.earned:g}", f"{grade.possible:g}"]
+            writer.writerow([student, grade.lesson, *points, *[earned.get(title, "") for title in titles], hint])
