@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ from hypothesis import strategies as st
 from minidist import Finished, UsageError
 from minidist.mapreduce_files import ExternalSort, blocks, split, write_pair
 from minidist.mapreduce_jobs import Sort, WordCount
+from minidist.mapreduce_master import Master
 from minidist.mapreduce_plan import Plan, prepare
+from minidist.mapreduce_report import claims
 from minidist.mpi.launch import find_mpiexec, launch
+from minidist.mpi.mailbox import Mail
 from minidist.papers import mapreduce_bytes
 
 RANKS = (1, 2, 3, 4, 5)
@@ -540,13 +544,19 @@ def test_external_sort_merges_many_runs_in_passes() -> None:
         assert len(list((Path(folder) / "runs").iterdir())) <= 64
 
 
+STRANGE = st.text(
+    st.one_of(st.sampled_from("aB_ 9\r\n.ßİΣ\u0301é٣\U0001d54f"), st.characters(exclude_categories=["Cs"])), max_size=60
+)
+# Words with long common beginnings, of 1 to 20 characters: up to 8 are counted as numbers.
+ASCII_WORDS = st.lists(st.tuples(st.integers(0, 19), st.sampled_from("xY_7"), st.sampled_from(" \n\r\n.\0"))).map(
+    lambda words: "".join("a" * length + last + after for length, last, after in words)
+)
+
+
 @settings(deadline=None, max_examples=300)
 @given(
-    st.text(
-        st.one_of(st.sampled_from("aB_ 9\r\n.ßİΣ\u0301é٣\U0001d54f"), st.characters(exclude_categories=["Cs"])),
-        max_size=60,
-    ),
-    st.sampled_from([r"\w+", r"[^ ]+", r"(a)|\s", r"\w*"]),
+    st.lists(st.one_of(STRANGE, ASCII_WORDS), max_size=3).map("\n".join),
+    st.sampled_from([r"\w+", r"\w+", r"[^ ]+", r"(a)|\s", r"\w*"]),
 )
 def test_counting_a_block_is_counting_its_lines(text: str, pattern: str) -> None:
     job = WordCount(pattern)
@@ -557,6 +567,82 @@ def test_counting_a_block_is_counting_its_lines(text: str, pattern: str) -> None
     each = [pair for line in text.split("\n") for pair in job.map("", line.removesuffix("\r"))]
     assert block == Counter(word for word, _ in each)
     assert (n, nbytes) == (len(each), sum(len(word.encode()) + 1 for word, _ in each))
+
+
+# ---- the master, without ranks ---------------------------------------------------------------------------------------
+
+
+class Box:
+    """A mailbox in which the test puts what workers say, and which keeps what the master says."""
+
+    def __init__(self) -> None:
+        self.said: list[Mail] = []
+        self.posted: list[tuple[int, Any]] = []
+
+    def poll(self) -> Mail | None:
+        return self.said.pop(0) if self.said else None
+
+    def post(self, dest: int, message: Any) -> None:
+        self.posted.append((dest, message))
+
+
+def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
+    """Two maps, a reduce, two workers. Worker 1 is given up too early, and answers when worker 2 has done its map."""
+    (tmp_path / "text").write_text("a\n" * 100)
+    plan = Plan(WordCount(), [str(tmp_path / "text")], tmp_path / "output", maps=2, reducers=1, timeout=50.0)
+    inbox, outbox = Box(), Box()
+    master = Master(plan, range(1, 3), inbox, outbox)  # type: ignore[arg-type]
+
+    def hear(worker: int, *message: Any) -> list[tuple[int, Any]]:
+        """What the master says to a worker's message, pings left out."""
+        outbox.posted.clear()
+        inbox.said.append(Mail(worker, message, None))
+        master.step()
+        return [(dest, said[:2]) for dest, said in outbox.posted if said[0] != "ping"]
+
+    def result(sizes: list[int], count: int) -> Any:
+        return sizes, Counter({"input bytes": 100}), Counter({"seen": count})
+
+    assert hear(1, "hello", {}) == []  # not before all are there
+    assert hear(2, "hello", {}) == [(1, ("task", ("map", 0))), (2, ("task", ("map", 1)))]
+    assert hear(2, "done", ("map", 1), result([7], 10)) == []  # map 0 is under way, and not late
+    master.heard[1] -= 60
+    assert hear(2, "pong", 0) == [(2, ("task", ("map", 0)))]  # what worker 1 had begun
+    assert hear(2, "done", ("map", 0), result([7], 1)) == [(2, ("task", ("reduce", 0)))]
+    assert hear(1, "done", ("map", 0), result([7], 1000)) == []  # too late: worker 2's result and its place stay
+    assert master.tasks["map"][0].worker == 2
+    assert hear(2, "done", ("reduce", 0), result([], 100)) == [(1, ("end",)), (2, ("end",))]
+    assert hear(2, "done", ("reduce", 0), result([], 100)) == []
+    hear(1, "drained", None)
+    assert hear(2, "drained", None) == [(1, ("leave",)), (2, ("leave",))]
+    assert master.finished
+    assert master.outcome().counters == {"seen": 111}
+    assert claims(plan, replace(master.outcome(), sent=[0, 0, 0]))[-4].counted == 1  # maps done again
+
+
+def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None:
+    """Its worker is lost: its map is idle again, its reduce is not."""
+    (tmp_path / "text").write_text("a\n" * 100)
+    plan = Plan(WordCount(), [str(tmp_path / "text")], tmp_path / "output", maps=1, reducers=2, timeout=50.0)
+    inbox, outbox = Box(), Box()
+    master = Master(plan, range(1, 3), inbox, outbox)  # type: ignore[arg-type]
+    nothing = ([7, 7], Counter[str](), Counter[str]())
+    for worker, message in (
+        (2, ("hello", {})),
+        (1, ("hello", {})),
+        (1, ("done", ("map", 0), nothing)),
+        (1, ("done", ("reduce", 0), nothing)),
+    ):
+        inbox.said.append(Mail(worker, message, None))
+        master.step()
+    master.heard[1] -= 60
+    outbox.posted.clear()
+    master.step()
+    assert (2, ("lost", [0])) in outbox.posted  # worker 2 is at reduce 1, and must not wait for worker 1
+    inbox.said.append(Mail(2, ("stalled", ("reduce", 1)), None))
+    master.step()
+    assert [said[1] for dest, said in outbox.posted if dest == 2 and said[0] == "task"] == [("map", 0)]
+    assert master.left == {"map": 1, "reduce": 1}
 
 
 def test_sort_shares_the_lines_evenly() -> None:
