@@ -87,6 +87,7 @@ def saved_and_loaded(comm: Any, path: str) -> dict[str, Any]:
     engine = TensorParallel(model("gpt"), settings("fp64", "adamw", 1, "none"), comm)
     train(engine)
     checkpoint.save(path, engine, {}, writer=comm.rank == 0)
+    comm.barrier()  # until the file is there
     again = TensorParallel(model("gpt"), settings("fp64", "adamw", 1, "none"), comm, sequence=True)
     checkpoint.load(path, again)
     same = [
