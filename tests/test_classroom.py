@@ -1,11 +1,21 @@
 """The grader, graded: the skeleton earns nothing, the chapter everything, and each of the mistakes under
 tests/submissions loses just the parts that it should, with the message that it should."""
 
+import csv
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
+import hypothesis.strategies as st
+import numpy as np
 import pytest
+from hypothesis import given
 
+from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import Grade, Part, grade
 
 ROOT = Path(__file__).parent.parent
@@ -55,3 +65,214 @@ def test_a_mistake_loses_just_its_points_with_a_helpful_message(file):
     # Nothing of the machinery is shown to a student.
     assert "minidist/classroom" not in messages
     assert "on_ranks.py" not in messages
+
+
+# ---- what is said of a wrong array -----------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 4), st.integers(4, 20), st.data())
+def test_a_sum_is_taken_apart(n, size, data):
+    """From any number of times that each rank's part is in a sum, or another element in its place."""
+    inputs = distinct(n, size, np.random.default_rng(data.draw(st.integers(0, 99))))
+    index = data.draw(st.integers(0, size - 1))
+    times = data.draw(st.lists(st.integers(0, 7), min_size=n, max_size=n).filter(lambda times: set(times) != {1}))
+    text = in_a_sum(sum(t * x[index] for t, x in zip(times, inputs, strict=True)), inputs, index)
+    place = chunk_of(index, n, size)
+    words = {0: "is missing", 2: "was added twice"}
+    expected = [
+        f"rank {rank}'s chunk {place} {words.get(t, f'was added {t} times')}" for rank, t in enumerate(times) if t != 1
+    ]
+    assert text == " and ".join(expected)
+    other = data.draw(st.integers(0, size - 1).filter(lambda other: chunk_of(other, n, size) != place))
+    swapped = inputs[1][other] + sum(x[index] for rank, x in enumerate(inputs) if rank != 1)
+    expected_swap = f"rank 1's chunk {chunk_of(other, n, size)} was added in place of its chunk {place}"
+    assert in_a_sum(swapped, inputs, index) == expected_swap
+
+
+def test_other_wrong_values():
+    inputs = distinct(3, 6, np.random.default_rng(0))
+    total = np.sum(inputs, axis=0)
+    assert in_a_sum(total[1] / 3, inputs, 1).startswith("it holds the mean")
+    assert in_a_sum(total[1] / 9, inputs, 1).endswith("divided by the number of ranks twice")
+    assert in_a_sum(total[5], inputs, 1) == "it holds element 5 of the sum, of chunk 2"
+    for value in (np.nan, -1.0, 0.5, 1e30, np.inf):
+        assert in_a_sum(value, inputs, 1) == "it holds something that is no sum of the inputs"
+    assert in_a_gathering(total[4], total, 3, 0) == "it holds element 4, of rank 2's chunk"
+    assert "nobody's chunk" in in_a_gathering(0.0, total, 3, 0)
+    assert first_difference(np.array([1, np.nan]), np.array([1, np.nan])) == 1
+
+
+# ---- a lesson of two parts, for all that does not depend on the lesson -----------------------------------------------
+
+TINY = {
+    "exercise.py": "def double(comm, x):\n    raise NotImplementedError\n",
+    "on_ranks.py": """
+from minidist.classroom.ranks import returned
+
+def call(comm, exercise, x):
+    return returned(exercise.double(comm, x))
+""",
+    "test_exercise.py": """
+import numpy as np
+import pytest
+from minidist.classroom.submission import Case, lose
+
+@pytest.mark.points(2, "doubles")
+def test_doubles(submission):
+    [[outcome]] = submission.run("call", [Case(1, "1 rank", [np.array([1.0])])])
+    if list(outcome.value) != [2.0]:
+        lose(f"1 becomes {outcome.value[0]:g}")
+
+@pytest.mark.points(0.5, "negative numbers too")
+def test_negative(submission):
+    [[outcome]] = submission.run("call", [Case(1, "1 rank", [np.array([-1.0])])])
+    if list(outcome.value) != [-2.0]:
+        lose(f"-1 becomes {outcome.value[0]:g}")
+""",
+}
+HIDDEN = """
+import os
+import numpy as np
+import pytest
+from minidist.classroom.submission import Case, lose
+
+@pytest.mark.points(3, "large numbers")
+def test_large(submission):
+    [[outcome]] = submission.run("call", [Case(1, "1 rank", [np.array([1e6])])])
+    if outcome.value[0] != 2e6:
+        lose("a large number is not doubled")
+"""
+RIGHT = "def double(comm, x):\n    return 2 * x\n"
+HALF = "def double(comm, x):\n    return abs(2 * x)\n"
+
+
+@pytest.fixture
+def lessons(tmp_path):
+    lesson = tmp_path / "lessons" / "01_tiny"
+    lesson.mkdir(parents=True)
+    for name, text in TINY.items():
+        (lesson / name).write_text(text)
+    return tmp_path
+
+
+def classroom(folder, *arguments):
+    command = [sys.executable, "-m", "minidist.classroom", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+def test_a_grade_in_every_form(lessons):
+    """With a hidden test; Gradescope's and JUnit's files say the same as the table."""
+    (lessons / "half.py").write_text(HALF)
+    (lessons / "secret").mkdir()
+    (lessons / "secret" / "test_more.py").write_text(HIDDEN)
+    options = ["--hidden", "secret", "--gradescope", "results", "--junit", "grade.xml"]
+    run = classroom(lessons, "grade", "lessons/01_tiny", "--submission", "half.py", *options)
+    assert (run.returncode, run.stderr) == (1, "")
+    assert re.search(r"✓  1  doubles +2 of 2\n✗  2  negative numbers too +0 of 0.5\n", run.stdout)
+    assert re.search(r"✓  3  large numbers \(hidden\) +3 of 3\n\n5 of 5.5 points\n", run.stdout)
+    assert run.stdout.endswith("\n✗ 2\n    -1 becomes 2\n")
+    assert max(map(len, run.stdout.splitlines())) <= 80
+
+    results = json.loads((lessons / "results" / "results.json").read_text())
+    assert results["score"] == 5
+    assert [test["score"] for test in results["tests"]] == [2, 0, 3]
+    assert [test["max_score"] for test in results["tests"]] == [2, 0.5, 3]
+    assert [test["status"] for test in results["tests"]] == ["passed", "failed", "passed"]
+    assert [test["visibility"] for test in results["tests"]] == ["visible", "visible", "hidden"]
+    assert results["tests"][1]["output"] == "-1 becomes 2"
+    assert results["execution_time"] > 0
+
+    suite = ElementTree.parse(lessons / "grade.xml").getroot()[0]
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("01_tiny", "3", "1")
+    assert [case.get("name") for case in suite] == ["doubles", "negative numbers too", "large numbers"]
+    assert [case.find("failure") is not None for case in suite] == [False, True, False]
+    assert suite[1].find("failure").text == "-1 becomes 2"
+
+
+def test_every_part_gets_a_line_even_if_the_process_that_grades_dies(lessons):
+    (lessons / "secret").mkdir()
+    (lessons / "secret" / "test_end.py").write_text(
+        HIDDEN.replace("    [[outcome]]", "    os._exit(7)\n    [[outcome]]")
+    )
+    (lessons / "right.py").write_text(RIGHT)
+    options = ["--hidden", "secret", "--gradescope", "results"]
+    run = classroom(lessons, "grade", "lessons/01_tiny", "--submission", "right.py", *options)
+    assert run.returncode == 1
+    results = json.loads((lessons / "results" / "results.json").read_text())
+    assert [test["score"] for test in results["tests"]] == [2, 0.5, 0]
+    assert results["tests"][2]["output"] == "not graded: the process that grades ended with status 7"
+
+
+def test_plain_pytest_says_the_points(lessons):
+    command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "lessons/01_tiny"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    (lessons / "lessons" / "01_tiny" / "exercise.py").write_text(HALF)
+    run = subprocess.run(command, cwd=lessons, env=env, capture_output=True, text=True)
+    assert "2 of 2.5 points" in run.stdout
+    assert "-1 becomes 2" in run.stdout
+    assert "Traceback" not in run.stdout
+
+
+def test_a_class(lessons):
+    """One submission that fails in whatever way never stops the rest."""
+    submissions = {
+        "ada.py": RIGHT,
+        "bob/exercise.py": HALF,
+        "cem/work/exercise.py": "def double(comm, x):\n    import os\n    os.kill(os.getpid(), 9)\n",
+        "dora.py": "def double(comm, x:",
+        "eli.py": "nothing here\n",
+        "fay.py": "def double(comm, x):\n    return 'x' * 10\n",
+    }
+    for name, text in submissions.items():
+        file = lessons / "submissions" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    run = classroom(lessons, "class", "submissions", "--csv", "points.csv")
+    assert (run.returncode, run.stderr) == (0, "")
+    with open(lessons / "points.csv") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["student", "lesson", "points", "of", "doubles", "negative numbers too", "look at next"]
+    assert [row[:6] for row in rows] == [
+        ["ada", "01_tiny", "2.5", "2.5", "2", "0.5"],
+        ["bob", "01_tiny", "2", "2.5", "2", "0"],
+        ["cem", "01_tiny", "0", "2.5", "0", "0"],
+        ["dora", "01_tiny", "0", "2.5", "0", "0"],
+        ["eli", "", "0", "0", "", ""],
+        ["fay", "01_tiny", "0", "2.5", "0", "0"],
+    ]
+    hints = [row[6] for row in rows]
+    assert hints[0] == ""
+    assert hints[1] == "-1 becomes 2"
+    assert "rank 0 disappeared:\nit was killed by signal 9 (SIGKILL)" in hints[2]
+    assert "While dora.py was being imported, rank 0 failed:" in hints[3]
+    assert hints[4] == "it defines nothing that a lesson asks for"
+    assert re.search(r"1  doubles +2 of 5\n +2  negative numbers too +1 of 5\n", run.stdout)
+    assert "points of 2.5: mean 0.9, median 0, lowest 0, highest 2.5" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "the following arguments are required: command"),
+        (["grad"], "invalid choice: 'grad'"),
+        (["grade", "nowhere"], "nowhere is no lesson: it has no exercise.py"),
+        (["grade", "lessons/01_tiny", "--submission", "nothing.py"], "there is no file nothing.py"),
+        (["grade", "lessons/01_tiny", "--hidden", "lessons"], "there is no test_*.py in lessons"),
+        (["grade", "lessons/01_tiny", "--junit", "no/folder.xml"], "there is no folder no"),
+        (["class", "nowhere"], "there is no folder nowhere"),
+        (["class", "lessons/01_tiny/nothing"], "there is no folder"),
+    ],
+)
+def test_a_wrong_command_is_one_line(lessons, arguments, words):
+    run = classroom(lessons, *arguments)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.count("\n") == 1
+    assert words in run.stderr
+
+
+def test_help(lessons):
+    for arguments in (["--help"], ["grade", "--help"], ["class", "--help"]):
+        run = classroom(lessons, *arguments)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert run.stdout.startswith("usage: python -m minidist.classroom")

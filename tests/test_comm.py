@@ -5,6 +5,7 @@ Each job runs many cases; a test looks up one of them. Expected sizes and counts
 
 import functools
 import importlib.util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +60,7 @@ def test_a_message_with_more_elements_than_a_tag_can_count():
         ("receive from rank -1", ["cannot receive from rank -1; ranks are 0 to 1"]),
         ("send objects", ["cannot send dtype object", "float16, bfloat16, float32"]),
         ("send dates", ["cannot send dtype datetime64[s]"]),
+        ("sendrecv from and into one array", ["into memory that is being sent to rank", "Receive into another array"]),
     ],
 )
 def test_a_bad_call_says_what_is_wrong(case, words):
@@ -90,6 +92,22 @@ def test_a_request_must_be_waited_for_in_its_phase():
     assert "in phase 'hasty'" in careless["isend dropped"]
 
 
+@pytest.mark.parametrize(
+    ("case", "verb", "request_"),
+    [
+        ("receive into what is being sent", "receive into", "isend to"),
+        ("receive into what is being received", "receive into", "irecv from"),
+        ("send what is being received", "send", "irecv from"),
+    ],
+)
+def test_the_memory_of_an_open_request_is_left_alone(case, verb, request_):
+    for me, rank in enumerate(run("requests", 2)):
+        words = (
+            f"CommError: rank {me}: cannot {verb} memory of an open request: {request_} rank {1 - me} at comm_jobs.py:"
+        )
+        assert rank.value[case].startswith(words)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_every_dtype_and_shape_arrives_as_it_was_sent(n):
     for rank in run("shapes_and_dtypes", n):
@@ -115,6 +133,26 @@ def test_bytes_and_messages_are_counted_by_phase_and_peer(n):
                 "a": {"bytes": a, "messages": n - 1},
                 "b": {"bytes": 2 * a, "messages": 2 * (n - 1)},
             }
+
+
+def test_a_witness_sees_the_same_at_both_ends():
+    """With the line of the program: each message of `count` is sent by its only isend."""
+    lines = (Path(__file__).parent / "jobs" / "comm_jobs.py").read_text().splitlines()
+    isend, sendrecv, send = (
+        next(number for number, line in enumerate(lines, 1) if code in line)
+        for code in ("sending = [comm.isend(", "half.sendrecv(np.ones(3)", "half.send(np.ones(3)")
+    )
+    ranks = run("count_with_witness", 4)
+    for me, rank in enumerate(ranks):
+        partner = (me + 2) % 4
+        expected = {("half", partner, sendrecv): [24, 1], ("half", partner, send): [24, 1]}
+        for peer in {0, 1, 2, 3} - {me}:
+            nbytes = (10 * me + peer + 1) * 4
+            expected |= {("a", peer, isend): [nbytes, 1], ("b", peer, isend): [2 * nbytes, 2]}
+        assert rank.value["sent"] == expected
+        for peer in {0, 1, 2, 3} - {me}:
+            extra = [48, 2] if peer == partner else [0, 0]
+            assert ranks[peer].value["received"][me] == [(10 * me + peer + 1) * 12 + extra[0], 3 + extra[1]]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])

@@ -144,13 +144,13 @@ class Comm:
 
     def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
         """Send `array` and receive into `out` at the same time: a ring of these cannot deadlock."""
-        sending, tag = self._outgoing(array, dest)
-        receiving, status = self._incoming(out, source), MPI.Status()
-        if np.may_share_memory(array, out):  # exact, because both are contiguous
+        if np.may_share_memory(array, out):  # compares bounds: exact for contiguous arrays, and no others are sent
             raise CommError(
                 f"rank {self.rank}: cannot receive from rank {source} into memory that is being sent to rank {dest};"
                 " it may be overwritten before it has been sent. Receive into another array"
             )
+        sending, tag = self._outgoing(array, dest)
+        receiving, status = self._incoming(out, source), MPI.Status()
         call = self._mpi.Sendrecv
         self._wait("sendrecv", (dest, source), status, call, sending, dest, tag, receiving, source, MPI.ANY_TAG, status)
         self._check(out, source, status)

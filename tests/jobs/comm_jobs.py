@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from minidist.mpi.comm import DTYPES, Comm
+from minidist.mpi.witness import witnessed
 
 # What rank 0 sends where rank 1 expects 10 x float64.
 WRONG_MESSAGES = {
@@ -84,6 +85,7 @@ def bad_calls(comm: Comm) -> dict[str, str]:
         "receive from rank -1": attempt(lambda: comm.irecv(matrix, -1)),
         "send objects": attempt(lambda: comm.send(np.array([None]), peer)),
         "send dates": attempt(lambda: comm.send(np.zeros(2, "datetime64[s]"), peer)),
+        "sendrecv from and into one array": attempt(lambda: comm.sendrecv(matrix[1:3], peer, matrix[:2], peer)),
     }
     outcomes["requests left open"] = str(len(comm.ledger.open_requests))
     outcomes["bytes counted"] = str(comm.ledger.total())
@@ -110,7 +112,19 @@ def requests(comm: Comm) -> dict[str, str]:
             inner.wait()
             inner.wait()  # a second wait is no mistake
 
+    def overlap() -> None:
+        """What belongs to an open request may be sent while it is being sent, and nothing else."""
+        receiving, sending = comm.irecv(out, peer), comm.isend(message, peer)
+        try:
+            outcomes["receive into what is being sent"] = attempt(lambda: comm.recv(message[1:], peer))
+            outcomes["receive into what is being received"] = attempt(lambda: comm.irecv(out[:1], peer))
+            outcomes["send what is being received"] = attempt(lambda: comm.send(out[2:], peer))
+        finally:
+            sending.wait()
+            receiving.wait()
+
     outcomes = {"waited for": attempt(wait_inside), "content": str(np.array_equal(out, message))}
+    overlap()
     if comm.rank == 0:
         outcomes["irecv dropped"] = attempt(drop_irecv)
         comm.recv(out, peer)
@@ -180,6 +194,21 @@ def count(comm: Comm) -> dict[str, Any]:
         "gathered": [value["rank"] for value in gathered],
         "payload of control traffic": comm.ledger.total() - before,
     }
+
+
+def count_with_witness(comm: Comm) -> dict[str, Any]:
+    """The same, and after it every blocking call once among the even and the odd ranks; and what a witness saw."""
+    wired, witness = witnessed(comm, __file__)
+    count(wired)
+    half = wired.split(comm.rank % 2)
+    out, right, left = np.empty(3), (half.rank + 1) % half.size, (half.rank - 1) % half.size
+    with half.phase("half"):
+        half.sendrecv(np.ones(3), right, out, left)
+        request = half.irecv(out, left)
+        half.send(np.ones(3), right)
+        while not request.done():
+            pass
+    return {"sent": dict(witness.sent), "received": dict(witness.received)}
 
 
 def split(comm: Comm) -> dict[str, Any]:
