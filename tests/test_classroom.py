@@ -18,6 +18,8 @@ from hypothesis import given
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import Grade, Part, grade
 
+pytestmark = pytest.mark.slow  # dozens of jobs, some of which hang on purpose: minutes. pytest -m slow
+
 ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "lessons"
 SUBMISSIONS = Path(__file__).parent / "submissions"
