@@ -37,7 +37,7 @@ lessons: $(VENV)/.lessons ## open the lessons in JupyterLab
 grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_reduce: one)
 	@$(IN_VENV) python -m minidist.classroom grade $(LESSON) || [ $$? -eq 1 ]
 
-bench: $(VENV)/.runtime ## measure speed side by side with MPI, and with PyTorch where it is installed
+bench: $(VENV)/.runtime ## measure speed beside MPI, and beside PyTorch if installed
 	$(IN_VENV) python -m minidist.bench
 
 clean: ## remove what make and the tools have made, .venv included
