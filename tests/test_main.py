@@ -112,11 +112,3 @@ def test_make_says_what_is_wrong_with_a_python(tmp_path, lacks, says):
     assert str(python) in complaint
     assert len(rest) == 1  # make's own "*** Error 1"
     assert not (tmp_path / "venv").exists()
-
-
-@needs_make
-@pytest.mark.parametrize("target", ["bench"])
-def test_make_says_what_comes_later(target):
-    run = make(target)
-    assert run.returncode == 0
-    assert "later version" in run.stdout
