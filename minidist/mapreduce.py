@@ -115,7 +115,7 @@ class Worker(Peer):
         """Turn a split into R region files; their sizes. The folder gets its name when all of it is there."""
         stops = self.plan.faults.begin("map")
         pieces = self.plan.splits[attempt.name[1]]
-        total = sum(piece.end - piece.start for piece in pieces)
+        attempt.total = sum(piece.end - piece.start for piece in pieces)
         unfinished = self.folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
@@ -134,7 +134,7 @@ class Worker(Peer):
                     buffer, held = {}, 0
             self.breathe(attempt, late=True)
             attempt.stats["input bytes"] += len(block.data)
-            attempt.progress = attempt.stats["input bytes"] / total
+            attempt.progress = attempt.stats["input bytes"] / attempt.total
         if stops:
             self.stop_answering()
         self.spill(attempt, buffer, unfinished)
@@ -178,6 +178,7 @@ class Worker(Peer):
             except Exception as error:
                 raise BadRecord(record) from error
             attempt.stats["records"] += 1
+            attempt.progress = (attempt.stats["input bytes"] + offset - block.offset) / attempt.total
             self.breathe(attempt)
 
     def spill(self, attempt: Attempt, buffer: dict[str, list[str]], folder: Path) -> None:

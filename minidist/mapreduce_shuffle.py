@@ -34,7 +34,8 @@ class Attempt:
     name: TaskName
     bad: set[Any]  # records to leave out
     where: list[tuple[int, int]]  # of a reduce, for each map: the worker that holds its region, and the bytes of it
-    progress: float = 0.0
+    total: int = 0  # bytes of a map's input
+    progress: float = 0.0  # the part of the task that is done
     stats: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)  # the user's
 
