@@ -213,7 +213,6 @@ def print_outcome(plan: Plan, outcome: Outcome) -> None:
         print(f"{near} of {first} map tasks began where one of the replicas of their split is ({near / first:.0%})")
     if backups := outcome.count("assigned", "backup"):
         share = backups / outcome.count("assigned")
-        won = outcome.count("done", "backup")
         print(f"backup tasks: {backups}, {share:.0%} of all executions")
         if outcome.saved > 0.1:  # a guess, from how far the slower attempts had come
             print(f"without them the job would have waited for about {outcome.saved:.1f} s more of work")
