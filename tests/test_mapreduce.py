@@ -378,7 +378,7 @@ def test_a_killed_job_leaves_nothing_half_done_and_is_resumed(moment: Any, nasty
     if isinstance(moment, str):
         assert mpirun(3, *line, "--inject", moment).returncode != 0
     else:  # whenever that is
-        process = mpirun(3, *line, "--inject", "slow:1:4", wait=False)
+        process = mpirun(3, *line, "--inject", "slow:1:100", "--inject", "slow:2:100", wait=False)
         time.sleep(moment)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
