@@ -74,7 +74,8 @@ def returned(value: Any) -> Any:
 def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     """(what the function returned, the most bytes that were allocated at a time while it ran).
 
-    It runs twice, and the smaller peak counts: the launcher may look at this rank at any moment, which allocates too.
+    It runs twice, and the smaller peak counts: what the first call makes once and for all is no working memory, and the
+    launcher may look at this rank at any moment, which allocates too.
     """
     peaks = []
     for _ in range(2):
