@@ -18,8 +18,6 @@ from hypothesis import given
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import Grade, Part, grade
 
-pytestmark = pytest.mark.slow  # dozens of jobs, some of which hang on purpose: minutes. pytest -m slow
-
 ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "lessons"
 SUBMISSIONS = Path(__file__).parent / "submissions"
@@ -51,6 +49,7 @@ def test_the_skeleton_earns_nothing_and_the_chapter_everything(lesson):
     assert chapter.earned == 20
 
 
+@pytest.mark.slow  # eleven jobs each, some of which hang on purpose
 @pytest.mark.parametrize(
     "file", sorted(SUBMISSIONS.glob("*/*.py")), ids=lambda file: f"{file.parent.name[:2]} {file.stem}"
 )

@@ -67,7 +67,7 @@ def check_result(case: Case, rank: int, found: Array | str) -> None:
     at = f"at index {index}" + (f" (element {start + index} of x)" if start else "")
     place = f"{who} is wrong first {at}, in chunk {chunk_of(start + index, case.n, size)}"
     if expected.dtype != np.float64:
-        lose(f"{place}: it holds {found[index]:g} instead of {expected[index]:g}.")
+        lose(f"{place}: it does not hold the sum.")
     if function == "all_gather":
         lose(f"{place}: {in_a_gathering(found[index], expected, case.n, index)}.")
     lose(f"{place}: {in_a_sum(found[index], case.inputs, start + index)}.")
@@ -166,11 +166,11 @@ def too_much(submission: Submission, case: Case, rank: int, outcome: Outcome, al
     for (phase, peer, line), (nbytes, messages) in outcome.sent.items():
         remark = ""
         if peer != right:
-            remark = "  <- the ring sends to the right only"
+            remark = "\n    The ring sends to the right only."
         elif nbytes == 2 * messages * chunk_bytes:
-            remark = "  <- twice a chunk: is float32 sent as float64?"
+            remark = "\n    That is twice a chunk each: is float32 sent as float64?"
         elif nbytes > messages * chunk_bytes:
-            remark = f"  <- more than a chunk of {chunk_bytes:,} each"
+            remark = f"\n    That is more than a chunk of {chunk_bytes:,} each."
         phase = "" if phase == "main" else f" in phase {phase!r}"
         count = f"{messages} message{'s' * (messages > 1)}"
         lines.append(f"  to rank {peer}: {nbytes:,} bytes in {count} at {submission.at(line)}{phase}{remark}")

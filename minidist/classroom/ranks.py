@@ -74,13 +74,15 @@ def returned(value: Any) -> Any:
 def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     """(what the function returned, the most bytes that were allocated at a time while it ran).
 
-    It runs twice, and the smaller peak counts: the launcher may look at this rank at any moment, which allocates too.
+    It runs twice, and the smaller peak counts: what the first call makes once and for all is no working memory, and the
+    launcher may look at this rank at any moment, which allocates too. Each time it gets arrays as they were at first.
     """
     peaks = []
     for _ in range(2):
+        fresh = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
         tracemalloc.start()
         try:
-            value = function(*args)
+            value = function(*fresh)
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()

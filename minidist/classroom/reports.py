@@ -1,6 +1,7 @@
 """A grade for people, for Gradescope, as JUnit and CSV; and a class in figures."""
 
 import csv
+import re
 import statistics
 import textwrap
 from collections.abc import Sequence
@@ -25,13 +26,20 @@ def table(grade: Grade) -> str:
         verdict = "✓" if part.earned == part.points else "✗"
         lines.append(f"{verdict} {position:2}  {title:65} {part.earned:g} of {part.points:g}")
     lines += ["", f"{grade.earned:g} of {grade.possible:g} points"]
-    by_message: dict[str, list[str]] = {}
+    reasons: dict[str, list[tuple[int, str]]] = {}
     for position, part in enumerate(grade.parts, 1):
         if part.earned < part.points:
-            by_message.setdefault(part.message, []).append(str(position))
-    for message, positions in by_message.items():
-        lines += ["", f"✗ {', '.join(positions)}", textwrap.indent(wrapped(message), " " * 4)]
+            reasons.setdefault(reason(part.message), []).append((position, part.message))
+    for lost in reasons.values():
+        positions = ", ".join(str(position) for position, _ in lost)
+        lines += ["", f"✗ {positions}", textwrap.indent(wrapped(lost[0][1]), " " * 4)]
     return "\n".join(lines)
+
+
+def reason(message: str) -> str:
+    """What messages have in common that say the same of other ranks and sizes: their end, without its numbers."""
+    last = message.splitlines()[-1] if message else ""
+    return re.sub(r"\d+", "", last.rpartition(": ")[-1])
 
 
 def wrapped(message: str) -> str:

@@ -1,7 +1,7 @@
 """Adds up in float64 for precision's sake, and sends it."""
 # loses: bytes
 # says: rank 0 sent 10,800 bytes where the ring sends 7,200\.
-# says: to rank 1: 7,200 bytes in 3 messages at float64_sums.py:17  <- twice a chunk: is float32 sent as float64\?
+# says: to rank 1: 7,200 bytes in 3 messages at float64_sums.py:17\n    That is twice a chunk each: is float32 sent as float64\?
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 """Right, but rank 0 does all the work."""
 # loses: bytes, messages, memory
 # says: rank 0 sent 14,400 bytes where the ring sends 7,200\.
-# says: to rank 2: 4,800 bytes in 1 message at through_rank_0.py:24  <- the ring sends to the right only
+# says: to rank 2: 4,800 bytes in 1 message at through_rank_0.py:24\n    The ring sends to the right only
 # says: rank 0 sends to rank 2 at through_rank_0.py:24; around the ring it sends to its right neighbour alone, rank 1
 
 import numpy as np
