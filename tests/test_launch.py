@@ -439,8 +439,13 @@ def test_when_every_rank_fails_the_job_ends_too():
 def test_when_mpirun_is_killed_or_interrupted_no_rank_is_left(sent):
     process = start(3, "wait")
     try:
-        lines = [process.stdout.readline() for _ in range(3)]
-        pids = [int(line.split()[-1]) for line in lines]
+        output = ""
+        while output.count("process") < 3 or not output.endswith("\n"):  # lines of several ranks may run together
+            line = process.stdout.readline()
+            assert line, "the job ended"
+            output += line
+        pids = [int(pid) for pid in re.findall(r"process (\d+) ", output)]
+        assert len(pids) == 3
         assert all(lives(pid) for pid in pids)
         process.send_signal(sent)
         wait_until(lambda: not any(lives(pid) for pid in pids))
