@@ -36,6 +36,11 @@ def chunk(size: int, n: int, i: int) -> slice:
     return slice(start, start + short + (i < longer))
 
 
+def cut(x: Array, n: int) -> list[Array]:
+    """All n chunks of x, as views."""
+    return [x[chunk(x.size, n, i)] for i in range(n)]
+
+
 # ---- the ring --------------------------------------------------------------------------------------------------------
 
 
@@ -47,19 +52,19 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc 
     With op = np.maximum it is the largest instead of the sum.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    mine = x.reshape(-1)[chunk(x.size, n, rank)]
-    out = np.empty_like(mine) if out is None else out
     _check_shape(x, (x.size,))
-    _check_shape(out, mine.shape)
+    parts = cut(x, n)
+    out = np.empty_like(parts[rank]) if out is None else out
+    _check_shape(out, parts[rank].shape)
     buffers = [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]  # one is sent, one received into
-    partial = x[chunk(x.size, n, (rank - 1) % n)]  # this rank's own part of the first chunk that it sends
+    partial = parts[rank - 1]  # this rank's own part of the first chunk that it sends
     for step in range(2, n + 1):
-        own = x[chunk(x.size, n, (rank - step) % n)]  # of the chunk that comes next, from the left
+        own = parts[rank - step]  # of the chunk that comes next, from the left
         incoming = buffers[step % len(buffers)][: own.size]
         comm.sendrecv(partial, right, incoming, left)
         partial = op(incoming, own, out=incoming if step < n else out)
     if n == 1:
-        out[...] = mine
+        out[...] = x
     return out
 
 
@@ -85,9 +90,9 @@ def _check_shape(array: Array, shape: tuple[int, ...]) -> None:
 def _circulate(comm: Comm, out: Array) -> Array:
     """All-gather in place: each rank passes on what it received last, so that every chunk travels once around."""
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    parts = cut(out, n)
     for step in range(n - 1):
-        sending, receiving = chunk(out.size, n, (rank - step) % n), chunk(out.size, n, (rank - step - 1) % n)
-        comm.sendrecv(out[sending], right, out[receiving], left)
+        comm.sendrecv(parts[rank - step], right, parts[rank - step - 1], left)
     return out
 
 
@@ -107,13 +112,13 @@ def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
     The root sends each rank its chunk, and the chunks then travel around: the root sends 2(N-1)/N·S, the others
     (N-1)/N·S, where sending the whole to each in turn would cost the root (N-1)·S.
     """
-    mine = x[chunk(x.size, comm.size, comm.rank)]
+    parts = cut(x, comm.size)
     if comm.rank == root:
         for dest in range(comm.size):
             if dest != root:
-                comm.send(x[chunk(x.size, comm.size, dest)], dest)
+                comm.send(parts[dest], dest)
     else:
-        comm.recv(mine, root)
+        comm.recv(parts[comm.rank], root)
     return _circulate(comm, x)
 
 

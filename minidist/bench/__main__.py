@@ -36,7 +36,7 @@ from minidist.report import check_writable, write_json
 Setting = tuple[dict[str, Any], int, int]
 SMALL: Setting = ({"vocabulary": 65, "context": 64, "layers": 4, "heads": 4, "width": 128, "bias": False}, 12, 60)
 WIDE: Setting = ({"vocabulary": 65, "context": 256, "layers": 6, "heads": 6, "width": 384, "bias": False}, 4, 12)
-MISSING = "PyTorch is not installed"
+MISSING = "no PyTorch here"
 
 
 def training_step() -> Iterator[Row]:
@@ -106,7 +106,7 @@ def parallel_steps() -> Iterator[Row]:
         (4, "zero3", "PyTorch FSDP2, gloo", "fsdp", 0.5, "fp32"),
         (4, "zero3", "data_parallel", "data_parallel", 1.35, "mixed"),
     ):
-        title = f"{ours} step, {n} ranks, {precision}"
+        title = f"{ours}, {n} ranks, {precision}"
         if theirs in ("ddp", "fsdp") and not HAS_TORCH:
             yield Row(title, beside, None, None, target, MISSING)
             continue
@@ -117,35 +117,27 @@ def parallel_steps() -> Iterator[Row]:
 def memory() -> Iterator[Row]:
     """Peak resident memory of a rank, ZeRO-3's beside data parallelism's, without what it had before there was a model.
 
-    The note says what the engines count as held, and what is left: activations, float32 workspace, the start's random
-    numbers. That rest should be the same for both: then memory falls as the formula says, plus a constant.
+    Of it, what the engines count as held for the model; the rest is activations, float32 workspace and the start's
+    random numbers. That should be the same for both: then memory falls as the formula says, plus a constant.
     """
     config = {"vocabulary": 512, "context": 32, "layers": 8, "heads": 8, "width": 512}
-    n, mib = 4, 2**20
-    grown, states = {}, {}
-    for name in ("data_parallel", "zero3"):
+    n, mib, found = 4, 2**20, {}
+    for name in ("zero3", "data_parallel"):
         ranks = launch("minidist.bench.ranks:resident", n, name, config, 8, timeout=300).values
-        grown[name] = max(rank["after"] - rank["before"] for rank in ranks) / mib
-        states[name] = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient_peak")) / mib
-    held = f"held {states['zero3']:.0f} beside {states['data_parallel']:.0f} MiB"
-    rest = f"rest {grown['zero3'] - states['zero3']:.0f} beside {grown['data_parallel'] - states['data_parallel']:.0f}"
-    note = f"{grown['zero3']:.0f} beside {grown['data_parallel']:.0f} MiB: {held}, {rest}"
-    yield Row("memory of zero3, 4 ranks", "data_parallel", grown["zero3"] / grown["data_parallel"], None, None, note)
+        grown = max(rank["after"] - rank["before"] for rank in ranks) / mib
+        states = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient_peak")) / mib
+        found[name] = {"peak memory": grown, "model states": states, "the rest": grown - states}
+    for what, ours in found["zero3"].items():
+        theirs = found["data_parallel"][what]
+        note = f"{ours:.0f} / {theirs:.0f} MiB"
+        yield Row(f"zero3, {n} ranks: {what}", "data_parallel", ours / theirs, None, None, note)
 
 
 def start() -> Iterator[Row]:
     """From the command to the end of the first step."""
     mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    command = [
-        mpirun if os.path.exists(mpirun) else "mpirun",
-        "-n",
-        "4",
-        sys.executable,
-        "-m",
-        "minidist.zero3",
-        "--steps",
-        "1",
-    ]
+    launcher = mpirun if os.path.exists(mpirun) else "mpirun"
+    command = [launcher, "-n", "4", sys.executable, "-m", "minidist.zero3", "--steps", "1"]
     seconds = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -167,13 +159,13 @@ def word_count() -> Iterator[Row]:
         megabytes = text.stat().st_size / 1e6
         for beside, theirs in (
             ("a Counter in one process", mapreduce.one_counter),
-            ("sort | uniq -c, LC_ALL=C", partial(mapreduce.sort_and_uniq, locale="C")),
-            ("sort | uniq -c, your locale", partial(mapreduce.sort_and_uniq, locale=None)),
+            ("sort | uniq -c in C", partial(mapreduce.sort_and_uniq, locale="C")),
+            ("sort | uniq -c, own locale", partial(mapreduce.sort_and_uniq, locale=None)),
         ):
             times = alternate(partial(mapreduce.ours, text, output), partial(theirs, text, other), pairs=3, warm_up=0)
             row = compare(f"word count, {mapreduce.RANKS} ranks", beside, *times, 1.0, "s")
             speeds = [megabytes / statistics.median(seconds) for seconds in times]
-            row.note += f": {speeds[0]:.1f} beside {speeds[1]:.1f} MB/s"
+            row.note = f"{speeds[0]:.1f} / {speeds[1]:.1f} MB/s"
             if theirs is mapreduce.one_counter and not mapreduce.same_counts(output, other):
                 raise AssertionError("MapReduce and the Counter do not agree")
             yield row
@@ -197,22 +189,26 @@ def on_ranks(function: str, n: int, *args: Any) -> list[Any]:
 
 
 def show(rows: list[Row]) -> None:
-    """The table of ratios, each with the two times under its name."""
+    """The table of ratios. What stands beside the same thing stands under one heading."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Time of minidist, as a multiple of the other's", box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("what", "beside"):
-        table.add_column(heading)
-    for heading in ("ratio", "quartiles", "target", ""):
+    title = "Ours, as a multiple of theirs: below 1 minidist takes less"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    table.add_column("what, and beside what", no_wrap=True)
+    for heading in ("ours / theirs", "ratio", "quartiles", "target", ""):
         table.add_column(heading, justify="right", no_wrap=True)
+    name = ""
     for row in rows:
+        if row.name != name:
+            name = row.name
+            table.add_row(f"[bold]{name}[/]")
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         spread = "" if row.spread is None else f"{row.spread[0]:.2f}-{row.spread[1]:.2f}"
         target = "" if row.target is None else f"≤ {row.target:g}"
         verdict = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}[row.reached]
-        table.add_row(f"{row.name}\n[dim]{row.note}[/]", row.beside, ratio, spread, target, verdict)
+        table.add_row(f"  {row.beside}", row.note, ratio, spread, target, verdict)
     Console().print(table)
 
 

@@ -15,7 +15,7 @@ class Row:
     ratio: float | None  # the median over pairs; None where `beside` is not installed
     spread: tuple[float, float] | None  # the quartiles of the ratio over pairs
     target: float | None  # the ratio to reach; None: stated without a target
-    note: str = ""
+    note: str = ""  # the two figures themselves: ours / theirs
 
     @property
     def reached(self) -> bool | None:
@@ -27,8 +27,8 @@ def compare(name: str, beside: str, ours: list[float], theirs: list[float], targ
     """A row from times in seconds that were measured in turn: ours, theirs, ours, theirs, …"""
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     quartiles = (ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4])
-    factor = {"s": 1, "ms": 1e3, "us": 1e6}[unit]
-    note = f"{factor * statistics.median(ours):.3g} {unit} beside {factor * statistics.median(theirs):.3g} {unit}"
+    factor = {"s": 1, "ms": 1e3}[unit]
+    note = f"{factor * statistics.median(ours):.3g} / {factor * statistics.median(theirs):.3g} {unit}"
     return Row(name, beside, statistics.median(ratios), quartiles, target, note)
 
 

@@ -44,7 +44,7 @@ class Ledger:
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.control = [0, 0]  # [bytes, messages]
         self.open_requests: list[Request] = []
-        self.waiting: tuple[str, list[int]] | None = None  # ("recv", [world rank]): read by the launcher's watchdog
+        self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
 
     def count(self, peer: int, nbytes: int) -> None:
@@ -256,13 +256,13 @@ class Comm:
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[list, int]:
         """The MPI buffer of an array to send and its tag; counts it."""
         self._check_peer(dest, "send to")
-        code = dtype_code(array.dtype)
-        if code is None:
+        tag = self._tag(array)
+        if tag is None:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
         buffer = self._bytes(array)
         self._check_overlap(array, "send", "irecv")
         self.ledger.count(self.world_ranks[dest], array.nbytes)
-        return buffer, code | min(array.size, self._count_limit) << CODE_BITS
+        return buffer, tag
 
     def _incoming(self, out: np.ndarray, source: int) -> list:
         self._check_peer(source, "receive from")
@@ -271,13 +271,18 @@ class Comm:
         self._check_overlap(out, "receive into", "isend", "irecv")
         return self._bytes(out)
 
+    def _tag(self, array: np.ndarray) -> int | None:
+        """What an array's message says of it: its dtype's code and its size. None for a dtype that cannot be sent."""
+        code = dtype_code(array.dtype)
+        return None if code is None else code | min(array.size, self._count_limit) << CODE_BITS
+
     def _bytes(self, array: np.ndarray) -> list:
         if not array.flags.c_contiguous:
             raise CommError(
                 f"rank {self.rank}: an array of shape {array.shape} and strides {array.strides} is not contiguous;"
                 " send np.ascontiguousarray(it), receive into a new array"
             )
-        return [array.reshape(-1).view(np.uint8), MPI.BYTE]
+        return [array if array.dtype.isbuiltin == 1 else array.reshape(-1).view(np.uint8), MPI.BYTE]  # bfloat16: a view
 
     def _check_overlap(self, array: np.ndarray, verb: str, *kinds: str) -> None:
         """Memory belongs to MPI while a request on it is open: MPI says nothing and moves whatever is there then."""
@@ -293,10 +298,9 @@ class Comm:
 
     def _check(self, out: np.ndarray, source: int, status: MPI.Status) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""
-        tag = status.tag
-        code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
-        fits = status.Get_count(MPI.BYTE) == out.nbytes and status.error != MPI.ERR_TRUNCATE
-        if code != dtype_code(out.dtype) or size != min(out.size, self._count_limit) or not fits:
+        tag, nbytes = status.tag, status.Get_count(MPI.BYTE)
+        if tag != self._tag(out) or nbytes != out.nbytes or status.error == MPI.ERR_TRUNCATE:
+            code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
             more = " or more" if size == self._count_limit else ""
             raise CommError(
                 f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
@@ -313,7 +317,7 @@ class Comm:
         """
         ledger = self.ledger
         ledger.waits += 1
-        ledger.waiting = (what, [self.world_ranks[peer] for peer in peers])
+        ledger.waiting = (what, self, peers)
         try:
             return call(*arguments)
         except MPI.Exception as error:

@@ -90,10 +90,14 @@ def look(ledger: Ledger) -> dict[str, Any]:
         in_target = [frame for frame in frames if frame.filename == frames[0].filename]
         if here not in in_target:
             where += f", called from {Path(in_target[-1].filename).name}:{in_target[-1].lineno}"
+    waiting = None
+    if ledger.waiting:
+        call, comm, peers = ledger.waiting
+        waiting = call, [comm.world_ranks[peer] for peer in peers]
     return {
         "where": where,
         "stack": "".join(traceback.format_list(frames)),
-        "waiting": ledger.waiting,
+        "waiting": waiting,
         "open": [(request.kind, request.comm.world_ranks[request.peer]) for request in ledger.open_requests],
         # Last: if two looks agree on these, the main thread was in the same wait when the rest was read.
         "waits": ledger.waits,
