@@ -2,6 +2,7 @@
 
     python -m minidist.bench
     python -m minidist.bench --only step --json bench.json
+    python -m minidist.bench --run tinyshakespeare.txt
 
 A ratio below 1 means that minidist is faster. PyTorch and gloo are measured where PyTorch is installed. Close other
 programs first: four ranks on two cores leave nothing for them.
@@ -23,11 +24,12 @@ import numpy as np
 from minidist import Finished, UsageError
 from minidist.bench.measure import Row, alternate, compare
 from minidist.bench.ranks import HAS_TORCH, one_step
+from minidist.data import Corpus, load
 from minidist.engine import Engine, Settings
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.memory import keep_freed_memory
-from minidist.nn.optim import AdamW
+from minidist.nn.optim import AdamW, CosineSchedule
 from minidist.nn.precision import PRECISIONS
 from minidist.options import Parser
 from minidist.report import check_writable, write_json
@@ -54,6 +56,40 @@ def training_step() -> Iterator[Row]:
         theirs = pytorch.Step(pytorch.GPT(sizes))
         times = alternate(partial(one_step, engine, tokens), partial(theirs, tokens[:, :-1], tokens[:, 1:]), pairs)
         yield compare(title, "PyTorch eager", *times, target, "ms")
+
+
+PUBLISHED = 1.88  # what nanoGPT's README says that its run on a CPU comes to
+
+
+def whole_run(corpus: Corpus) -> Iterator[Row]:
+    """nanoGPT's run for a laptop, 2,000 steps of SMALL on tiny Shakespeare, from the same start beside PyTorch's."""
+    config, batch, _ = SMALL
+    if not HAS_TORCH:
+        yield Row("nanoGPT's CPU run", "PyTorch eager", None, None, 1.0, MISSING)
+        return
+    from minidist.bench import pytorch
+
+    pytorch.one_thread()
+    sizes = GPTConfig(**config | {"vocabulary": len(corpus.vocabulary)})
+    rate, beta2 = CosineSchedule(peak=1e-3, floor=1e-4, warmup=100, total=2000), 0.99
+    ours = Engine(gpt(sizes), Settings(PRECISIONS["fp32"], AdamW(beta2=beta2, weight_decay=0.1), rate))
+    named = {name: a for flat in ours.flats.values() for name, a in ours.whole_parameters(flat, flat.param).items()}
+    theirs = pytorch.Step(pytorch.GPT(sizes).start_from(named), beta2)
+    times: tuple[list[float], list[float]] = ([], [])
+    for step in range(rate.total):
+        x, y = corpus.batch(batch, sizes.context, key=(0, step))
+        steps: tuple[Callable[..., object], ...] = (ours.train_batch, partial(theirs, lr=rate(step)))
+        for function, taken in zip(steps, times, strict=True):
+            begin = time.perf_counter()
+            function(x, y)
+            taken.append(time.perf_counter() - begin)
+    row = compare("nanoGPT's CPU run, 2000 steps", "PyTorch eager", *times, 1.0, "s")
+    row.note = f"{sum(times[0]):.0f} / {sum(times[1]):.0f} s"
+    yield row
+    held_out = corpus.validation_batch(1600, sizes.context)  # spread evenly: almost all of it
+    loss, their_loss = ours.evaluate(*held_out), theirs.loss(*held_out).item()
+    for beside, other, target in (("PyTorch eager", their_loss, None), ("published", PUBLISHED, 1.0)):
+        yield Row("its validation loss", beside, loss / other, None, target, f"{loss:.3f} / {other:.3f}")
 
 
 def adam() -> Iterator[Row]:
@@ -171,7 +207,8 @@ def word_count() -> Iterator[Row]:
             yield row
 
 
-SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
+Section = Callable[[], Iterator[Row]]
+SECTIONS: dict[str, Section] = {
     "step": training_step,
     "adam": adam,
     "ring": collectives,
@@ -212,13 +249,23 @@ def show(rows: list[Row]) -> None:
     Console().print(table)
 
 
-def prepare(arguments: list[str]) -> tuple[list[str], str | None]:
+def prepare(arguments: list[str]) -> tuple[dict[str, Section], str | None]:
+    """What to measure, and where to write the rows."""
     parser = Parser("bench", __doc__ or "")
-    parser.add_argument("--only", choices=tuple(SECTIONS), action="append", help="measure only this; may be repeated")
+    names = ", ".join(SECTIONS)
+    parser.add_argument(
+        "--only", choices=tuple(SECTIONS), action="append", metavar="NAME", help=f"only this; may be repeated: {names}"
+    )
+    parser.add_argument(
+        "--run", metavar="FILE", help="nothing else but nanoGPT's CPU run on this text: tiny Shakespeare"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows for machines")
     options = parser.parse_args(arguments)
     check_writable("--json", options.json)
-    return options.only or list(SECTIONS), options.json
+    if options.run:
+        corpus = load(options.run, SMALL[0]["context"])
+        return {"run": partial(whole_run, corpus)}, options.json
+    return {name: SECTIONS[name] for name in options.only or SECTIONS}, options.json
 
 
 def main() -> int:
@@ -232,9 +279,9 @@ def main() -> int:
         return 0
     keep_freed_memory()
     rows: list[Row] = []
-    for section in sections:
-        print(f"measuring: {section} ...", file=sys.stderr, flush=True)
-        rows += SECTIONS[section]()
+    for name, section in sections.items():
+        print(f"measuring: {name} ...", file=sys.stderr, flush=True)
+        rows += section()
     show(rows)
     if json:
         keys = ("name", "beside", "ratio", "spread", "target", "reached")

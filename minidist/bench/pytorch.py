@@ -1,5 +1,6 @@
 """The same GPT in PyTorch, written as one would write it: what the benchmark runs beside minidist's."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -33,19 +34,22 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.token = nn.Embedding(config.vocabulary, config.width)
-        self.position = nn.Embedding(config.context, config.width)
+        self.wte = nn.Embedding(config.vocabulary, config.width)
+        self.wpe = nn.Embedding(config.context, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, bias=config.bias)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+
+    def start_from(self, named: dict[str, np.ndarray]) -> "GPT":
+        """Take over the parameters of a minidist model."""
+        ours = {re.sub(r"^block(\d+)", r"blocks.\1", name.removeprefix("head.")): a for name, a in named.items()}
+        self.load_state_dict({name: torch.from_numpy(array) for name, array in ours.items()})
+        return self
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.token(x) + self.position.weight[: x.shape[1]]
+        h = self.wte(x) + self.wpe.weight[: x.shape[1]]
         for block in self.blocks:
             h = block(h)
-        logits = self.norm(h) @ self.token.weight.T
+        logits = self.norm(h) @ self.wte.weight.T
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), y.reshape(-1))
 
 
@@ -57,18 +61,25 @@ def one_thread() -> None:
 class Step:
     """One training step of a model, wrapped for data parallelism or not: forward, backward, clipping, AdamW."""
 
-    def __init__(self, model: nn.Module, clip: bool = True) -> None:
-        self.model, self.clip = model, clip
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    def __init__(self, model: nn.Module, beta2: float = 0.95) -> None:
+        self.model = model
+        matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+        vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, beta2))
 
-    def __call__(self, x: np.ndarray, y: np.ndarray) -> float:
+    def __call__(self, x: np.ndarray, y: np.ndarray, lr: float = 1e-3) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.model(torch.from_numpy(x), torch.from_numpy(y))
-        loss.backward()
-        if self.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.loss(x, y).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        return float(loss.detach())
+
+    def loss(self, x: np.ndarray, y: np.ndarray) -> Tensor:
+        """The mean loss of tokens x and targets y, integers (B, T)."""
+        loss: Tensor = self.model(torch.from_numpy(x).long(), torch.from_numpy(y).long())
+        return loss
 
 
 def join(rank: int, size: int, store: str) -> None:
