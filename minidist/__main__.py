@@ -110,9 +110,13 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.exit(status)
     except UsageError as error:
         print(f"minidist: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # the reader (head, less) has left; what is still to be written goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)  # as a shell reports an interrupted command

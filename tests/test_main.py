@@ -38,6 +38,14 @@ def test_launch_line_names_a_module_that_exists(chapter):
     assert find_spec(f"minidist.{chapter.name}")
 
 
+def test_a_reader_who_leaves_early_sees_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        run = subprocess.run([sys.executable, "-m", "minidist"], cwd=ROOT, stdout=closed, stderr=subprocess.PIPE)
+    assert run.stderr == b""
+
+
 def test_list_loads_no_heavy_package():
     watch = "import sys, minidist.__main__ as m; m.main([]); print(*sys.modules, file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", watch], cwd=ROOT, capture_output=True, text=True, check=True)
