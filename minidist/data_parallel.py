@@ -35,14 +35,9 @@ class DataParallel(Engine):
         share = ring.chunk(n, self.comm.size, self.comm.rank)
         return range(share.start, share.stop)
 
-    def after_backward(self, unit: Unit) -> None:
-        """The unit's gradient on this rank is there: sum it now, unless the step's next micro-batch will add to it."""
-        super().after_backward(unit)
-        if self.last_micro_batch:
-            self.reduce(self.flats[unit])
-
     def reduce(self, flat: Flat) -> None:
-        """Sum a unit's gradient over the ranks. Losses are weighted by their share of the batch: it is the mean."""
+        """Sum a unit's gradient over the ranks, as soon as the step's last backward of the unit has completed it here.
+        Losses are weighted by their share of the batch: the sum is the mean."""
         with self.comm.phase("all-reduce gradients"):
             self.all_reduce(self.comm, flat.grad, flat.grad)
 

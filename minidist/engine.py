@@ -59,6 +59,7 @@ class Engine:
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.peak = {"activations": 0, "transient": 0, "workspace": 0}  # bytes
+        self.layer_activations = 0  # of which the blocks keep so much between forward and backward
         self.flats = {unit: Flat(unit, self.shards) for unit in units}
         for flat in self.flats.values():
             start = flat.initial(settings.seed)  # float64 (padded,); gone when the unit's arrays are made
@@ -116,8 +117,9 @@ class Engine:
                 h = self.run_unit(unit, tape.tensor(h), batch).data
                 self.observe(tapes)
                 self.after_forward(unit)
+        self.layer_activations = kept_by_blocks(self.units, tapes)
         weight = len(rows) / len(x) / self.settings.accumulate
-        return Loss(float(h) * weight, weight, tapes)
+        return Loss(self.spoken(float(h) * weight), weight, tapes)
 
     def run_unit(self, unit: Unit, x: Tensor, batch: Batch) -> Tensor:
         """A unit's forward. With full recomputation a block keeps its input alone, and runs again in the backward."""
@@ -137,7 +139,11 @@ class Engine:
                 self.before_forward(unit)
                 h = unit(Tensor(h), batch).data
                 self.after_forward(unit)
-        return float(h) * len(rows) / len(x)
+        return self.spoken(float(h) * len(rows) / len(x))
+
+    def spoken(self, loss: float) -> float:
+        """What this rank adds to the sum of all ranks' losses. Here: the loss of its sequences."""
+        return loss
 
     def before_forward(self, unit: Unit) -> None:
         for flat in self.read_by(unit):
@@ -166,9 +172,16 @@ class Engine:
             flat.bind(self.widened(flat.param), slopes=np.zeros(flat.padded, self.precision.computed))
 
     def after_backward(self, unit: Unit) -> None:
+        """Add to the step's gradients. After the last micro-batch the unit's own is complete: a tied head, which leaves
+        its part of the embedding's in the embedding, comes before it in a backward."""
         for flat in self.read_by(unit):
             flat.collect(flat.grad)
             flat.release()
+        if self.last_micro_batch:
+            self.reduce(self.flats[unit])
+
+    def reduce(self, flat: Flat) -> None:
+        """Sum a unit's gradient, complete on this rank, over the ranks that have a part of it. Here: no others."""
 
     @property
     def last_micro_batch(self) -> bool:
@@ -273,6 +286,11 @@ class Engine:
             "optimizer": held((a for flat in flats for a in (flat.master, *flat.moments)), besides=params),
             **{f"{name}_peak": nbytes for name, nbytes in self.peak.items()},
         }
+
+
+def kept_by_blocks(units: Sequence[Unit], tapes: Sequence[Tape]) -> int:
+    """Bytes on the tapes of those units that are blocks: the papers count a layer's activations, and not the ends'."""
+    return sum(tape.nbytes for unit, tape in zip(units, tapes, strict=True) if isinstance(unit, Block))
 
 
 def held(arrays: Iterable[Array | None], besides: Iterable[Array | None] = ()) -> int:

@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minidist import pipeline_options, train, zero_bubble
-from minidist.engine import Engine, Settings, held
+from minidist.engine import Engine, Settings, held, kept_by_blocks
 from minidist.interpreter import UNIT_COSTS, OverRanks, Worker
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Head, Unit
-from minidist.nn.optim import squared_norm
 from minidist.nn.tensor import Array, Tape, Tensor
 from minidist.pipeline_claims import claims, print_letters
 from minidist.schedules import (
@@ -70,37 +69,39 @@ class Pipeline(Engine):
 
     def __init__(
         self,
-        parts: Sequence[list[Unit]],  # the model cut into v·p chunks: chunk c of stage s is parts[c·p + s]
+        units: list[Unit],
         settings: Settings,  # accumulate: m, the micro-batches to an update
-        comm: "Comm",
+        pipe: "Comm",
+        parts: Sequence[range],  # which units each of the v·p chunks has: chunk c of stage s those of parts[c·p + s]
         schedule: str = "1f1b",
         steps: int = 1,  # of the whole training: a schedule without flush is one stream over all of them
         replicas: tuple[int, ...] = (),  # ranks of each stage; one of each if not given
+        **beside: Any,  # what the engine behind this one takes, if there is one
     ) -> None:
-        stages = len(replicas) or comm.size
-        self.comm, self.schedule, self.total = comm, SCHEDULES[schedule], steps
-        self.at = places(stages, settings.accumulate, len(parts) // stages, steps, replicas)[comm.rank]
-        self.chunks = parts[self.at.stage :: stages]
+        stages = len(replicas) or pipe.size
+        self.pipe, self.schedule, self.total = pipe, SCHEDULES[schedule], steps
+        self.at = places(stages, settings.accumulate, len(parts) // stages, steps, replicas)[pipe.rank]
+        self.chunks = [[units[i] for i in part] for part in parts[self.at.stage :: stages]]
         self.own = [unit for chunk in self.chunks for unit in chunk]
-        units = [unit for part in parts for unit in part]
-        super().__init__([unit for unit in units if any(unit in own.reads for own in self.own)], settings)
+        super().__init__([unit for unit in units if any(unit in own.reads for own in self.own)], settings, **beside)
         head = units[-1]
-        if not self.schedule.flushes and len(head.reads) > 1:
-            raise ValueError(f"{schedule} updates each stage on its own: it cannot tie the head to the embedding")
         assert isinstance(head, Head)
-        self.width, self.tied = head.weight.shape[1], len(head.reads) > 1
+        self.width, tied = head.weight.shape[1], len(head.reads) > 1
+        if tied and not self.schedule.flushes:
+            raise ValueError(f"{schedule} updates each stage on its own: it cannot tie the head to the embedding")
 
         # Ranks that hold the same unit sum its gradients: replicas of a stage, or the first and the last stage of a
         # model whose head is tied to the embedding.
         ends = (0, stages - 1)
-        self.sharers = comm.split(self.at.stage if replicas else int(self.at.stage in ends))
-        self.shared = [flat for unit, flat in self.flats.items() if replicas or (self.tied and unit is units[0])]
+        self.sharers = pipe.split(self.at.stage if replicas else int(self.at.stage in ends))
+        self.shared = [flat for unit, flat in self.flats.items() if replicas or (tied and unit is units[0])]
 
         self.rematerialise = settings.recompute == "full"  # of a chunk its input is kept, and all else made again
-        self.wire = OverRanks(self.at, comm)
+        self.wire = OverRanks(self.at, pipe)
         self.worker = Worker(self.at, self.wire, UNIT_COSTS, stage=self)
         self.stream: Instructions | None = None
         self.made = self.version = 0  # updates that the stream has made; the version of the weights in use
+        self.complete = False  # whether the update's gradients are
         self.stash: dict[int, dict[Flat, Array]] = {}  # older versions that are still needed
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
         self.passages: dict[tuple[int, int], Passage] = {}  # (micro-batch, chunk)
@@ -110,6 +111,7 @@ class Pipeline(Engine):
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
+    @np.errstate(over="ignore", invalid="ignore")  # what does not fit float16 is found in step()
     def train_batch(self, x: Array, y: Array) -> float:
         """One step; this rank's part of its loss. Without a flush, some of its backwards come in the steps after it."""
         m = self.settings.accumulate
@@ -128,10 +130,10 @@ class Pipeline(Engine):
         for instruction in self.stream:
             if not isinstance(instruction, Step) and instruction.micro_batch >= self.admitted:
                 self.stream = chain([instruction], self.stream)  # of a step that has yet to begin
-                return self.loss
+                return self.spoken(self.loss)
             self.worker.perform(instruction)
         self.wire.wait()
-        return self.loss
+        return self.spoken(self.loss)
 
     def begin(self) -> None:
         """A stream of instructions from its beginning, and from time 0."""
@@ -189,25 +191,23 @@ class Pipeline(Engine):
             dh: Array | None = np.asarray(self.share * self.loss_scale.scale, self.precision.computed)
         else:
             dh = self.widened(self.mail.pop((GRADIENT, k, chunk)))
-        with np.errstate(over="ignore", invalid="ignore"):  # a float16 gradient that overflows is found in step()
-            for unit, tape in zip(reversed(self.chunks[chunk]), reversed(passage.tapes), strict=True):
-                self.before_backward(unit)
-                assert dh is not None
-                dh = tape.backward(dh, postpone_weights=True)
-                self.after_backward(unit)
-            if not self.at.is_first(chunk):
-                assert dh is not None
-                self.mail[GRADIENT, k, chunk] = self.stored(dh)
+        for unit, tape in zip(reversed(self.chunks[chunk]), reversed(passage.tapes), strict=True):
+            self.before_backward(unit)
+            assert dh is not None
+            dh = tape.backward(dh, postpone_weights=True)
+            self.after_backward(unit)
+        if not self.at.is_first(chunk):
+            assert dh is not None
+            self.mail[GRADIENT, k, chunk] = self.stored(dh)
 
     def weight_chunk(self, k: int, chunk: int) -> None:
         """The gradients of the chunk's matrices, from the inputs that the micro-batch's own tapes have kept."""
         passage = self.passages[k, chunk]
         self.version = passage.version
-        with np.errstate(over="ignore", invalid="ignore"):
-            for unit, tape in zip(reversed(self.chunks[chunk]), reversed(passage.tapes), strict=True):
-                self.before_backward(unit)
-                tape.weight_backward()
-                self.after_backward(unit)
+        for unit, tape in zip(reversed(self.chunks[chunk]), reversed(passage.tapes), strict=True):
+            self.before_backward(unit)
+            tape.weight_backward()
+            self.after_backward(unit)
         del self.passages[k, chunk]
         self.most["delay"] = max(self.most["delay"], self.made - passage.version)
         if chunk == 0:
@@ -219,12 +219,15 @@ class Pipeline(Engine):
         """A result as it is sent: in mixed precision float16, like everything that is stored."""
         return np.ascontiguousarray(h, self.precision.stored)
 
+    def crossing(self, tokens: Array) -> tuple[int, ...]:
+        """The shape of what goes from stage to stage for some sequences, there and back."""
+        return *tokens.shape, self.width  # (B, T, C)
+
     def outgoing(self, message: Send) -> Array:
         return self.mail.pop((message.what, message.micro_batch, message.chunk))
 
     def incoming(self, message: Receive) -> Array:
-        shape = *self.batches[message.micro_batch].tokens.shape, self.width  # (B, T, C)
-        buffer = np.empty(shape, self.precision.stored)
+        buffer = np.empty(self.crossing(self.batches[message.micro_batch].tokens), self.precision.stored)
         self.mail[message.what, message.micro_batch, message.chunk] = buffer
         return buffer
 
@@ -251,58 +254,75 @@ class Pipeline(Engine):
         self.most["stash_bytes"] = max(
             self.most["stash_bytes"], held(array for weights in self.stash.values() for array in weights.values())
         )
-        self.sum_shared_gradients()
-        self.micro_batch = self.settings.accumulate - 1
+        self.complete = True
+        for flat in self.flats.values():
+            self.reduce(flat)
         self.step()
+        self.complete = False
         self.made += 1
 
-    def sum_shared_gradients(self) -> None:
+    @property
+    def last_micro_batch(self) -> bool:
+        """Any micro-batch may be the last of an update: gradients are complete when the schedule says Step."""
+        return self.complete
+
+    def reduce(self, flat: Flat) -> None:
         """Everyone who has a unit makes the same update of it."""
         from minidist import ring  # not above: drawing does without MPI
 
-        for flat in self.shared:
-            with self.comm.phase("shared gradients"), np.errstate(over="ignore", invalid="ignore"):
-                flat.grad[...] = ring.all_reduce(self.sharers, flat.grad)
+        super().reduce(flat)
+        if flat in self.shared:
+            _, grad = self.owned(flat)
+            with self.pipe.phase("shared gradients"):
+                grad[...] = ring.all_reduce(self.sharers, grad)
+
+    def squares(self, flat: Flat, grad: Array, piece: slice) -> float:
+        """Each unit once: a tied embedding on the stage whose own it is."""
+        return super().squares(flat, grad, piece) if any(flat is self.flats[unit] for unit in self.own) else 0.0
 
     def squared_norm(self) -> float:
-        """Over all stages, each unit once. Without a flush stages update on their own, each with a norm of its own."""
+        """Over all stages. Without a flush they update on their own, each with a norm of its own."""
         from minidist import ring
 
-        mine = sum(squared_norm(self.owned(self.flats[unit])[1]) for unit in self.own)
+        mine = super().squared_norm()
         if not self.schedule.flushes:
             return mine
-        with self.comm.phase("norm"):
-            return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
+        with self.pipe.phase("pipeline norm"):
+            return float(sum(ring.all_gather(self.pipe, np.array([mine]), self.pipe.size)))
 
     # ---- for the loop and the report --------------------------------------------------------------------------------
 
+    @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, x: Array, y: Array) -> float:
-        """The mean loss over sequences x and their targets y, on the rank that has the head; 0 on others."""
-        self.training, self.version = False, self.made
+        """This rank's part of the mean loss over sequences x and their targets y: 0 without the head."""
         if self.at.replica > 0:
             return 0.0
-        h = x
+        rows, self.version = self.rows(len(x)), self.made
+        batch = Batch(x[rows.start : rows.stop], y[rows.start : rows.stop])
+        h = batch.tokens
         for chunk, units in enumerate(self.chunks):
             if not self.at.is_first(chunk):
-                received = np.empty((*x.shape, self.width), self.precision.stored)
+                received = np.empty(self.crossing(batch.tokens), self.precision.stored)
                 self.wire.receive(Receive(ACTIVATION, 0, chunk), received)
                 h = self.widened(received)
             for unit in units:
                 self.before_forward(unit)
-                h = unit(Tensor(h), Batch(x, y)).data
+                h = unit(Tensor(h), batch).data
                 self.after_forward(unit)
             if not self.at.is_last(chunk):
                 self.wire.send(Send(ACTIVATION, 0, chunk), self.stored(h), time=0.0)
         self.wire.wait()
-        return float(h) if self.at.is_last(len(self.chunks) - 1) else 0.0
+        return self.spoken(float(h) * len(rows) / len(x)) if self.at.is_last(len(self.chunks) - 1) else 0.0
 
     def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
-        everyone = self.comm.gather_object(named) or []
+        everyone = self.pipe.gather_object(named) or []
         return {name: array for stage in everyone for name, array in stage.items()}
 
     def observe_passages(self) -> None:
         """Note how much is held at this moment."""
         passages = self.passages.values()
+        kept = (kept_by_blocks(self.chunks[c], p.tapes) for (_, c), p in self.passages.items() if p.tapes)
+        self.layer_activations = max(self.layer_activations, sum(kept))
         inputs = sum(passage.x.nbytes for passage in passages if not passage.tapes)
         self.observe([tape for passage in passages for tape in passage.tapes], inputs)
         self.most["in_flight"] = max(self.most["in_flight"], len(passages))
@@ -320,7 +340,7 @@ def main(comm: "Comm", job: train.Job | train.Options) -> int:
         return zero_bubble.main(comm, job.json)
     options = job.options
     parts = pipeline_options.cut(options, job.units, job.settings.precision.bytes)
-    engine = Pipeline(parts, job.settings, comm, options.schedule, options.steps, options.replicas)
+    engine = Pipeline(job.units, job.settings, comm, parts, options.schedule, options.steps, options.replicas)
     status = train.run_job(job, engine, comm, claims, print_letters)
     timelines = comm.gather_object(engine.worker.timeline)
     if timelines and timelines[0].spans:

@@ -124,12 +124,12 @@ def check_units(options: argparse.Namespace, units: list[Unit]) -> None:
         )
 
 
-def cut(options: argparse.Namespace, units: list[Unit], itemsize: int) -> list[list[Unit]]:
-    """The units of each chunk, balanced."""
+def cut(options: argparse.Namespace, units: list[Unit], itemsize: int) -> list[range]:
+    """Which units each chunk has, so that chunks are balanced."""
     known = balance.profile(units, options.batch // options.micro_batches, options.context, itemsize)
     replicas = options.replicas or (1,) * (options.stages * options.chunks)
     _, stages = balance.partition(known, sum(replicas), BANDWIDTH, replicas)
-    return [units[which.start : which.stop] for which, _ in stages]
+    return [which for which, _ in stages]
 
 
 def draw(made: Parser, arguments: list[str]) -> int:

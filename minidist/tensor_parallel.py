@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from minidist import ring, train
-from minidist.engine import Engine, Loss, Settings
+from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn import ops
 from minidist.nn.flat import Flat
@@ -304,25 +304,15 @@ class TensorParallel(Engine):
         **beside: Any,  # what the engine behind this one takes
     ) -> None:
         self.group = Group(tensor, settings.precision.stored, sequence)
-        self.layer_activations = 0
         super().__init__(split(units, self.group, gather), settings, **beside)
 
-    def forward(self, x: Array, y: Array) -> Loss:
-        loss = super().forward(x, y)
-        self.layer_activations = sum(tape.nbytes for tape in loss.tapes[1:-1])
-        return replace(loss, value=self.said_once(loss.value))
-
-    def evaluate(self, x: Array, y: Array) -> float:
-        return self.said_once(super().evaluate(x, y))
-
-    def said_once(self, loss: float) -> float:
+    def spoken(self, loss: float) -> float:
         """All ranks have the same loss, and what they return is added up: rank 0 speaks for all."""
         return loss if self.group.comm.rank == 0 else 0.0
 
-    def after_backward(self, unit: Unit) -> None:
+    def reduce(self, flat: Flat) -> None:
         """With sequence parallelism, what is not cut has seen this rank's positions alone: sum those gradients."""
-        super().after_backward(unit)
-        flat = self.flats[unit]
+        super().reduce(flat)
         _, grad = self.owned(flat)
         parts = [grad[place] for parameter, place in flat.places(self.piece(flat)) if not isinstance(parameter, Sliced)]
         if self.group.sequence and self.last_micro_batch and parts:

@@ -181,7 +181,7 @@ def version_used(given: dict[str, Any], stage: int, k: int, stages: int) -> int:
 def delayed(given: dict[str, Any], stages: int) -> dict[str, Any]:
     """The serial loop: W^(t+1) = W^(t) - ν v, with v the momentum of ∇f at each stage's own, older weights."""
     units = pipelines.model(given["model"], given["layers"])
-    parts = pipelines.cut(units, stages)
+    parts = [[units[i] for i in part] for part in pipelines.cut(units, stages)]
     stage_of = {p.name: i for i, part in enumerate(parts) for unit in part for p in unit.parameters}
     start = {p.name: p.initial(5) for unit in units for p in unit.parameters}
     history, velocity = [start], {name: np.zeros_like(w) for name, w in start.items()}

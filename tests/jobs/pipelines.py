@@ -41,9 +41,9 @@ def settings(precision: str, optimizer: str, accumulate: int, clip: float, recom
     )
 
 
-def cut(units: list[Unit], parts: int) -> list[list[Unit]]:
+def cut(units: list[Unit], parts: int) -> list[range]:
     """Consecutive parts, uneven where they must be."""
-    return [list(part) for part in np.array_split(np.array(units, dtype=object), parts)]
+    return [range(part[0], part[-1] + 1) for part in np.array_split(np.arange(len(units)), parts)]
 
 
 def tokens(step: int) -> tuple[Array, Array]:
@@ -78,7 +78,7 @@ def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
     parts = cut(units, (len(replicas) or comm.size) * case.get("chunks", 1))
     wanted = settings(case["precision"], case["optimizer"], case["m"], case["clip"], case.get("recompute", "none"))
     kind = OneBuffer if case.get("one buffer") else Recording
-    engine = kind(parts, wanted, comm, case["schedule"], case["steps"], replicas)
+    engine = kind(units, wanted, comm, parts, case["schedule"], case["steps"], replicas)
     losses = np.array([engine.train_batch(*tokens(step)) for step in range(case["steps"])])
     validation = engine.evaluate(*tokens(99))
     flats = {unit: engine.flats[unit] for unit in engine.own}
