@@ -469,3 +469,26 @@ def hybrid_across(m: float, w: int, g: int) -> float:
 def hybrid_across_as_printed(m: float, w: int, g: int) -> float:
     """The paper's figure for it: 0.2344 m instead of 0.1250 m for w = 16 and g = 8."""
     return 2 * m * (w - 1) / (g * w)
+
+
+# ---- 3D parallelism: Narayanan et al., SC 2021, arXiv 2104.04473 -----------------------------------------------------
+
+
+def ptd_parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> float:
+    """Equation 2: P = 12lh²(1 + 13/(12h) + (v+s)/(12lh)). It leaves out the last norm."""
+    return 12 * layers * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * layers * h))
+
+
+# Table 1: {billions of parameters as printed: (width, layers, tensor-parallel ranks t, stages p, GPUs)}.
+PTD_TABLE_1 = {
+    "1.7": (2304, 24, 1, 1, 32),
+    "3.6": (3072, 30, 2, 1, 64),
+    "7.5": (4096, 36, 4, 1, 128),
+    "18.4": (6144, 40, 8, 1, 256),
+    "39.1": (8192, 48, 8, 2, 512),
+    "76.1": (10240, 60, 8, 4, 1024),
+    "145.6": (12288, 80, 8, 8, 1536),
+    "310.1": (16384, 96, 8, 16, 1920),
+    "529.6": (20480, 105, 8, 35, 2520),
+    "1008.0": (25600, 128, 8, 64, 3072),
+}

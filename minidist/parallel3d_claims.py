@@ -1,77 +1,105 @@
-"""What the papers say of a run on a grid of ranks, beside what it held and sent; and which grids there can be."""
+"""What the papers say of a run on a grid of ranks, beside what it held, sent, and read off its clocks."""
 
-from minidist import UsageError, papers
-from minidist.report import Claim, Run, on_each_rank
+from collections.abc import Sequence
+
+from minidist import papers
+from minidist.pipeline_claims import bubble_claims, crossings, in_flight_claims, message_claims
+from minidist.report import Claim, Run, on_each_rank, print_ptd
+from minidist.schedules import Place, places
 from minidist.tensor_claims import (
     SHARD_GRADIENTS,
     TENSOR_NORM,
+    Share,
     Volume,
     activations,
-    check_tensor,
     collectives,
+    elements,
     in_all,
+    layer_keeps,
     not_cut,
     of_ends,
     of_layers,
     unit_sizes,
 )
-from minidist.train import Options
-
-
-def check_layout(options: Options, ranks: int) -> int:
-    """Fill in the axes that were left open; among how many ranks the batch is shared out. Raises UsageError for a grid
-    that cannot work."""
-    tensor = options.tensor or (max(1, ranks // options.data_ranks) if options.data_ranks else 2 - ranks % 2)
-    data = options.data_ranks or max(1, ranks // tensor)
-    if data * tensor != ranks:
-        fits = f"--data {ranks // tensor}" if ranks % tensor == 0 else f"--data {ranks} --tensor 1"
-        raise UsageError(
-            f"--data {data} x --tensor {tensor} is not {ranks} ranks: use {fits}, or mpirun -n {data * tensor}"
-        )
-    if options.shard and options.zero < 3:
-        raise UsageError("--shard says among whom ZeRO-3 divides parameters: use it with --zero 3")
-    shard = options.shard or data
-    if data % shard:
-        works = max(n for n in range(1, shard) if data % n == 0)
-        raise UsageError(f"--data {data} is not divisible by --shard {shard}: use --shard {works}")
-    check_tensor(options, tensor)
-    options.data_ranks, options.shard, options.tensor = data, shard, tensor
-    return data
 
 
 def claims(run: Run) -> list[Claim]:
     """Axis by axis; then everything together."""
-    options, t, d = run.options, run.options.tensor, run.options.data_ranks
-    shares = [papers.chunk_sizes(options.batch // options.accumulate, d)[rank // t] for rank in range(run.ranks)]
-    tensor = [*of_layers(run, t, shares), *of_ends(run, t, shares)]
-    data = of_data(run)
+    options, t, p, d = run.options, run.options.tensor, run.options.pipeline, run.options.data_ranks
+    at, shares = standing(run), shares_of(run)
+    tensor, data = [*of_layers(run, t, shares), *of_ends(run, t, shares)], of_data(run)
+    everything = [*tensor, *data, *of_tied(run)]
     copies = d if options.zero == 0 else d // options.shard
     beside = {
-        SHARD_GRADIENTS: not_cut(run, t, copies),
+        SHARD_GRADIENTS: not_cut(run, t, copies, embeddings=2 if run.tied and p > 1 else 1),
         TENSOR_NORM: 8 * (t - 1) * run.ranks,
+        "pipeline norm": 8 * (p - 1) * run.ranks,
         "norm": 8 * (options.shard - 1) * run.ranks if options.zero else 0,
     }
+    staged, stamps = [], 0
+    if p > 1:
+        crossing = [size // (t if options.sequence_parallel else 1) for size in elements(run, shares)]
+        messages = crossings(run, at)
+        stamps = sum(map(sum, messages.values()))
+        for kind, numbers in messages.items():
+            sent = [number * size for number, size in zip(numbers, crossing, strict=True)]
+            beside[kind] = sum(sent) * run.precision.bytes
+        of_messages = message_claims(run, at, crossing, "bsh/t" if options.sequence_parallel else "bsh")
+        staged = [*bubble_claims(run), *in_flight_claims(run, at), *of_messages]
     return [
         *memory(run),
-        activations(run, t, shares),
-        *(collectives(run, t) if t > 1 else []),
-        *(volume.claim(run) for volume in [*tensor, *data] if any(volume.elements)),
+        *layers_keep(run, at, shares),
+        *staged,
+        *(collectives(run, t, shares) if t > 1 else []),
+        *(volume.claim(run) for volume in everything if any(volume.elements)),
         *left_host(run),
-        *in_all(run, [*tensor, *data], beside),
+        *in_all(run, everything, beside, stamps),
+    ]
+
+
+# ---- who has what ----------------------------------------------------------------------------------------------------
+
+
+def standing(run: Run) -> list[Place]:
+    """Each rank's place in its pipeline."""
+    options = run.options
+    at = places(options.pipeline, options.micro_batches, options.chunks)
+    return [at[rank // options.tensor % options.pipeline] for rank in range(run.ranks)]
+
+
+def own_units(run: Run) -> list[list[int]]:
+    """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
+    return [[unit for part in run.options.parts[at.stage :: at.stages] for unit in part] for at in standing(run)]
+
+
+def shares_of(run: Run) -> list[Share]:
+    """What of a micro-batch each rank works on."""
+    options, head = run.options, run.options.layers + 1
+    rows = papers.chunk_sizes(options.batch // options.micro_batches, options.data_ranks)
+    again = options.pipeline > 1 and options.recompute == "full"
+    return [
+        Share(rows[rank // (options.tensor * options.pipeline)], len({*own} - {0, head}), 0 in own, head in own, again)
+        for rank, own in enumerate(own_units(run))
     ]
 
 
 def padded_units(run: Run) -> list[list[int]]:
-    """For each rank, its tensor-parallel part of each unit, padded so that its data axis can divide it."""
+    """For each rank, the sizes of the units that it holds, as its tensor part and padded so that the data axis can
+    divide them. Where the head is tied, its stage holds the embedding too."""
     options = run.options
-    by_part = [
-        [-(-size // options.shard) * options.shard for size in units] for units in unit_sizes(run, options.tensor)
-    ]
-    return [by_part[rank % options.tensor] for rank in range(run.ranks)]
+    sizes, found = unit_sizes(run, options.tensor), []
+    for rank, own in enumerate(own_units(run)):
+        held = {*own, 0} if run.tied and options.layers + 1 in own else {*own}
+        units = [sizes[rank % options.tensor][unit] for unit in sorted(held)]
+        found.append([-(-size // options.shard) * options.shard for size in units])
+    return found
+
+
+# ---- what is held ----------------------------------------------------------------------------------------------------
 
 
 def memory(run: Run) -> list[Claim]:
-    """ZeRO's formulas for the part of the model that tensor parallelism leaves to a rank."""
+    """ZeRO's formulas for the part of the model that tensor parallelism and the pipeline leave to a rank."""
     stage, p, k = run.options.zero, run.precision.bytes, run.precision.optimizer_bytes(run.moments)
     states = [papers.zero_memory(sum(units), run.options.shard, stage, p, p, k) for units in padded_units(run)]
     claims = []
@@ -81,9 +109,45 @@ def memory(run: Run) -> list[Claim]:
         ("optimizer", k, stage >= 1),
     ):
         expected = [getattr(state, kind) for state in states]
-        formula = f"{factor}Ψt/G" if divided else f"{factor}Ψt"
+        formula = f"{factor}Ψr/G" if divided else f"{factor}Ψr"
         claims.append(on_each_rank(f"ZeRO §5.{max(stage, 1)}", kind, formula, expected, run.memory_of(kind), "bytes"))
     return claims
+
+
+def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[Share]) -> list[Claim]:
+    """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight."""
+    options, t = run.options, run.options.tensor
+    if options.pipeline == 1:
+        return [activations(run, t, shares)]
+    full = options.recompute == "full"  # the stage's whole chunk runs again: for one micro-batch at a time
+    if options.chunks > 1 or (options.schedule.startswith("zb") and not full):
+        return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
+    each = layer_keeps(run, t, shares, "none" if full else options.recompute)
+    m = options.micro_batches
+    expected = [
+        kept * share.layers * (1 if full else papers.in_flight(options.schedule, options.stages, m, place.stage + 1))
+        for kept, share, place in zip(each, shares, at, strict=True)
+    ]
+    counted = [counts["layer_activations"] for counts in run.counted]
+    formula = "l·layer" if full else "in flight·l·layer"
+    return [on_each_rank("Korthikanti §4", "layers keep", formula, expected, counted, "bytes")]
+
+
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def of_tied(run: Run) -> list[Volume]:
+    """What the first and the last stage send to sum the gradients of an embedding that both hold."""
+    options = run.options
+    if options.pipeline == 1 or not run.tied:
+        return []
+    pieces = options.shard if options.zero else 1
+    sent = []
+    for at, units in zip(standing(run), padded_units(run), strict=True):
+        both = papers.ring_all_reduce(units[0] // pieces, 2).sent
+        sent.append(both[0] if at.stage == 0 else both[1] if at.stage == at.stages - 1 else 0)
+    formula = "ψ_emb/G" if options.zero else "ψ_emb"
+    return [Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.precision.bytes)]
 
 
 def of_data(run: Run) -> list[Volume]:
@@ -93,19 +157,19 @@ def of_data(run: Run) -> list[Volume]:
     once = [sum(sizes) * (g - 1) // g for sizes in padded_units(run)]
     if stage == 0:
         twice = [2 * n for n in once]
-        return [Volume("ZeRO §7", "sum gradients", "2Ψt(G-1)/G", ["all-reduce gradients"], twice, 1, p)]
+        return [Volume("ZeRO §7", "sum gradients", "2Ψr(G-1)/G", ["all-reduce gradients"], twice, 1, p)]
     times = a if stage >= 2 else 1
-    scatter = Volume("ZeRO §7", "sum gradients", "Ψt(G-1)/G", ["reduce-scatter gradients"], once, times, p)
+    scatter = Volume("ZeRO §7", "sum gradients", "Ψr(G-1)/G", ["reduce-scatter gradients"], once, times, p)
     if stage < 3:
-        return [scatter, Volume("ZeRO §7", "get parameters", "Ψt(G-1)/G", ["all-gather parameters"], once, 1, p)]
+        return [scatter, Volume("ZeRO §7", "get parameters", "Ψr(G-1)/G", ["all-gather parameters"], once, 1, p)]
     gathers, twice = ["all-gather forward", "all-gather backward"], [2 * n for n in once]
-    volumes = [Volume("ZeRO §7", "get parameters", "2Ψt(G-1)/G", gathers, twice, a, p), scatter]
+    volumes = [Volume("ZeRO §7", "get parameters", "2Ψr(G-1)/G", gathers, twice, a, p), scatter]
     if options.data_ranks > g:
         volumes.append(Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], across(run), 1, p))
     return volumes
 
 
-HYBRID = "2Ψt(W-G)/(GW)"
+HYBRID = "2Ψr(W-G)/(GW)"
 
 
 def across(run: Run) -> list[int]:
@@ -130,10 +194,11 @@ def left_host(run: Run) -> list[Claim]:
 def print_closing(run: Run) -> None:
     """The letters; and of hybrid sharding, the paper's own figure."""
     options, m = run.options, sum(padded_units(run)[0]) * run.precision.bytes
-    w, g, t = options.data_ranks, options.shard, options.tensor
-    print(f"W = {w} data- x t = {t} tensor-parallel ranks; G = {g} of the W divide model states.")
-    print("Ψt: the parameters that tensor parallelism leaves to a rank, padded.")
+    w, g, t, p = options.data_ranks, options.shard, options.tensor, options.pipeline
+    print(f"W = {w} data- x p = {p} pipeline- x t = {t} tensor-parallel ranks; G = {g} of the W divide model states.")
+    print("Ψr: the parameters that tensor parallelism and pipeline leave to a rank, padded; l: its layers.")
     if w > g:
         printed, exact = papers.hybrid_across_as_printed(m, w, g), papers.hybrid_across(m, w, g)
         print(f"Of the parameters' M = {m:,} bytes each rank sends {exact:,.0f} to other hosts.")
         print(f"The FSDP paper prints 2M(W-1)/(GW), {printed:,.0f}: {printed / exact:.2f} times as much.")
+    print_ptd()

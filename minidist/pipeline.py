@@ -33,7 +33,7 @@ from minidist.interpreter import UNIT_COSTS, OverRanks, Worker
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Head, Unit
 from minidist.nn.tensor import Array, Tape, Tensor
-from minidist.pipeline_claims import claims, print_letters
+from minidist.pipeline_claims import claims, print_clocks, print_letters
 from minidist.schedules import (
     ACTIVATION,
     GRADIENT,
@@ -47,7 +47,7 @@ from minidist.schedules import (
     Weight,
     places,
 )
-from minidist.timeline import print_timelines, write_trace
+from minidist.timeline import write_trace
 
 if TYPE_CHECKING:  # drawing does without MPI
     from minidist.mpi.comm import Comm
@@ -346,8 +346,7 @@ def main(comm: "Comm", job: train.Job | train.Options) -> int:
     if timelines and timelines[0].spans:
         if options.json != "-":
             what = "Last step" if engine.schedule.flushes else "Beginning"
-            print(f"{what}, simulated time: F forward, B input gradient, W weight gradient")
-            print_timelines("", timelines, goes_on=not engine.schedule.flushes)
+            print_clocks(timelines, what, goes_on=not engine.schedule.flushes)
         if options.trace:
             write_trace(options.trace, timelines)
     return status

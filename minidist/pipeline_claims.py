@@ -1,18 +1,23 @@
 """What the papers say of a pipeline, beside what its clocks and counters say."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from minidist import papers
 from minidist.report import Claim, Run, on_each_rank
-from minidist.schedules import SCHEDULES, places
+from minidist.schedules import ACTIVATION, GRADIENT, SCHEDULES, Place, places
+from minidist.timeline import Timeline, print_timelines
 
 
 def claims(run: Run) -> list[Claim]:
     """The claims that hold for the run's schedule."""
-    with_flush = SCHEDULES[run.options.schedule].flushes
-    made = bubble_claims(run) if with_flush else version_claims(run)
-    return [*made, *memory_claims(run), *message_claims(run)]
+    o = run.options
+    at = places(o.stages, o.micro_batches, o.chunks, replicas=o.replicas)
+    micro_batch = papers.boundary_elements(o.batch // o.micro_batches, o.context, o.width)
+    made = bubble_claims(run) if SCHEDULES[o.schedule].flushes else version_claims(run)
+    if not o.replicas:  # for stages of several workers the papers give no formulas
+        made += [*in_flight_claims(run, at), *weight_claims(run)]
+    return [*made, *message_claims(run, at, [micro_batch] * run.ranks)]
 
 
 def of_each(run: Run, kind: str) -> list[Any]:
@@ -65,72 +70,72 @@ def version_claims(run: Run) -> list[Claim]:
     return made
 
 
-def memory_claims(run: Run) -> list[Claim]:
-    """How many micro-batches a stage holds, and how many versions of its weights."""
-    o, updates = run.options, len(run.loss)
-    schedule, p = o.schedule, o.stages
-    if o.replicas:
-        return []  # the papers give no formulas for stages of several workers
-    in_all = o.micro_batches * (1 if SCHEDULES[schedule].flushes else updates)
+def in_flight_claims(run: Run, at: Sequence[Place]) -> list[Claim]:
+    """How many micro-batches a stage holds. at: each rank's place in the pipeline."""
+    o, schedule = run.options, run.options.schedule
+    in_all = o.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
     sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
     sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3"}
     formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
-
-    def on_stages(source: str, claim: str, formula: str, promised: Callable[[int], int], kind: str) -> Claim:
-        return on_each_rank(source, claim, formula, [promised(i) for i in range(1, p + 1)], of_each(run, kind), "")
-
-    made = [
-        on_stages(
-            sources.get(schedule, "PTD §2.2"),
-            "chunks in flight" if o.chunks > 1 else "micro-batches in flight",
-            formulas.get(schedule, "min(p-i+1, m)"),
-            lambda i: papers.in_flight(schedule, p, in_all, i, o.chunks),
-            "in_flight",
-        )
-    ]
+    source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
+    claim = "chunks in flight" if o.chunks > 1 else "micro-batches in flight"
+    promised = [papers.in_flight(schedule, o.stages, in_all, place.stage + 1, o.chunks) for place in at]
+    made = [on_each_rank(source, claim, formula, promised, of_each(run, "in_flight"), "")]
     if o.recompute == "full":
-        made.append(on_stages("GPipe §2.3", "with activations", "1", lambda i: 1, "with_activations"))
-    one_each = o.micro_batches == 1 or schedule != "pipedream"  # an update for each of PipeDream's minibatches
-    if schedule != "vertical-sync" and one_each:  # for others the papers give no number
-        formula = {"pipedream": "n-i+1", "2bw": "2"}.get(schedule, "1")
-        source = "PipeDream §3.3" if schedule == "pipedream" else "2BW §3"
-        # The first update leaves at most two.
-        most = min(updates + 1, papers.weight_versions(schedule, p, 1))
-        made.append(
-            on_stages(
-                source,
-                "weight versions",
-                formula,
-                lambda i: min(papers.weight_versions(schedule, p, i), most),
-                "versions",
-            )
-        )
+        made.append(on_each_rank("GPipe §2.3", "with activations", "1", 1, of_each(run, "with_activations"), ""))
     return made
 
 
-def message_claims(run: Run) -> list[Claim]:
-    """Activations and gradients that each rank sends in a step: b·s·h elements for each micro-batch and boundary."""
-    o = run.options
-    element = run.precision.bytes
-    micro_batch = papers.boundary_elements(o.batch // o.micro_batches, o.context, o.width) * element
+def weight_claims(run: Run) -> list[Claim]:
+    """How many versions of its weights a stage holds."""
+    o, schedule, updates = run.options, run.options.schedule, len(run.loss)
+    if schedule == "vertical-sync" or (schedule == "pipedream" and o.micro_batches > 1):
+        return []  # with an update for each of PipeDream's minibatches; for others the papers give no number
+    formula = {"pipedream": "n-i+1", "2bw": "2"}.get(schedule, "1")
+    source = "PipeDream §3.3" if schedule == "pipedream" else "2BW §3"
+    most = min(updates + 1, papers.weight_versions(schedule, o.stages, 1))  # the first update leaves at most two
+    promised = [min(papers.weight_versions(schedule, o.stages, i), most) for i in range(1, o.stages + 1)]
+    return [on_each_rank(source, "weight versions", formula, promised, of_each(run, "versions"), "")]
+
+
+def message_claims(run: Run, at: Sequence[Place], micro_batch: Sequence[int], each: str = "bsh") -> list[Claim]:
+    """Activations and gradients that each rank sends in a step: b·s·h elements for each micro-batch and boundary, of
+    which `micro_batch` are the rank's."""
     made = []
-    for phase, edge in (("activations", "is_last"), ("gradients", "is_first")):
-        if phase == "gradients" and not SCHEDULES[o.schedule].flushes:
+    for phase, messages in crossings(run, at).items():
+        if phase == GRADIENT and not SCHEDULES[run.options.schedule].flushes:
             continue  # the last step sends those of the steps before it as well
-        expected = []
-        for at in places(o.stages, o.micro_batches, o.chunks, replicas=o.replicas):
-            boundaries = sum(not getattr(at, edge)(chunk) for chunk in range(o.chunks)) if o.stages > 1 else 0
-            expected.append(boundaries * micro_batch * o.micro_batches // at.workers(at.stage))
-        formula = f"{element}·{'v·' if o.chunks > 1 else ''}m·bsh"
+        element = run.precision.bytes
+        expected = [number * size * element for number, size in zip(messages, micro_batch, strict=True)]
+        formula = f"{element}·{'v·' if run.options.chunks > 1 else ''}m·{each}"
         # The first rank sends no gradients, the last no activations: the table shows one that does.
-        order = slice(None, None, -1 if phase == "gradients" else 1)
-        made.append(
-            on_each_rank("PTD §2.2", f"{phase} sent", formula, expected[order], run.sent_in(phase)[order], "bytes")
-        )
+        order = slice(None, None, -1 if phase == GRADIENT else 1)
+        counted = run.sent_in(phase)[order]
+        made.append(on_each_rank("PTD §2.2", f"{phase} sent", formula, expected[order], counted, "bytes"))
     return made
+
+
+def crossings(run: Run, at: Sequence[Place]) -> dict[str, list[int]]:
+    """How many messages of each kind every rank sends in a step: over the boundary behind, or before, its chunks."""
+    o = run.options
+    downstream = [sum(not place.is_last(chunk) for chunk in range(o.chunks)) for place in at]
+    upstream = [sum(not place.is_first(chunk) for chunk in range(o.chunks)) for place in at]
+    return {
+        phase: [
+            boundaries * o.micro_batches // place.workers(place.stage) if o.stages > 1 else 0
+            for boundaries, place in zip(numbers, at, strict=True)
+        ]
+        for phase, numbers in {ACTIVATION: downstream, GRADIENT: upstream}.items()
+    }
 
 
 def print_letters(run: Run) -> None:
     """What the formulas' letters mean."""
     print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
     print("F, B, W: a unit of time each; b: sequences of a micro-batch; s: length; h: width.\n")
+
+
+def print_clocks(timelines: Sequence[Timeline], what: str, goes_on: bool = False) -> None:
+    """What the stages' clocks say, drawn."""
+    print(f"{what}, simulated time: F forward, B input gradient, W weight gradient")
+    print_timelines("", timelines, goes_on)

@@ -76,12 +76,14 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
     layout = fit(options, ranks)
     job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks=1)
     vars(job.options).update(layout)
-    check_units(job.options, job.units)
     return job
 
 
-def fit(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
-    """Stages, chunks and micro-batches, whether they were given or not. Raises UsageError if they do not fit."""
+def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> dict[str, Any]:
+    """Stages, chunks and micro-batches, whether they were given or not. Raises UsageError if they do not fit.
+
+    sharing: how many such pipelines share out each micro-batch.
+    """
     name, replicas = options.schedule, options.replicas
     in_turns = name in ("pipedream", "vertical-sync")
     if replicas and not in_turns:
@@ -94,34 +96,31 @@ def fit(options: argparse.Namespace, ranks: int) -> dict[str, Any]:
     if chunks > 1 and name != "interleaved":
         raise UsageError(f"{name} has one chunk to a stage: leave --chunks away, or use --schedule interleaved")
 
+    needed = stages * chunks
+    if needed > options.layers + 2:
+        whole = f"{stages} stages" + (f" of {chunks} chunks" if chunks > 1 else "")
+        units = f"{options.layers + 2} units (embedding, {options.layers} blocks, head)"
+        raise UsageError(f"{units} are too few for {whole}: use --layers {needed - 2}")
+
     # m must be a multiple of something and at least something, and the batch a multiple of m.
     multiple = stages if name == "interleaved" else math.lcm(*replicas) if replicas else 1
     least = stages if name == "2bw" else 1
     batch, usual = options.batch, multiple if in_turns else 8
-    fitting = [m for m in range(least, batch + 1) if m % multiple == 0 and batch % m == 0]
-    default = next((m for m in fitting if m >= usual), fitting[-1] if fitting else usual)
+    fitting = [m for m in range(least, batch // sharing + 1) if m % multiple == 0 and batch % m == 0]
+    default = next((m for m in fitting if m >= usual), fitting[-1] if fitting else max(usual, least))
     m = options.micro_batches or default
     if m not in fitting:
         good = -(-max(m, least) // multiple) * multiple
-        needed = f"a multiple of {multiple}" if m % multiple else f"at least {least}" if m < least else ""
-        if needed:
-            reason = f"{name} on {ranks} ranks needs {needed} for --micro-batches, not {m}"
-        else:
+        enough = good * max(-(-batch // good), sharing)
+        if m % multiple or m < least:
+            needs = f"a multiple of {multiple}" if m % multiple else f"at least {least}"
+            reason = f"{name} on {ranks} ranks needs {needs} for --micro-batches, not {m}"
+        elif batch % m:
             reason = f"--batch {batch} is not divisible by --micro-batches {m}"
-        more = f" --batch {-(-batch // good) * good}" if batch % good else ""
-        raise UsageError(f"{reason}: use --micro-batches {good}{more}")
+        else:
+            reason = f"--batch {batch} in {m} micro-batch{'es' * (m > 1)} is too small for {sharing} ranks"
+        raise UsageError(f"{reason}: use --micro-batches {good}" + (f" --batch {enough}" if enough != batch else ""))
     return {"stages": stages, "chunks": chunks, "micro_batches": m, "replicas": replicas}
-
-
-def check_units(options: argparse.Namespace, units: list[Unit]) -> None:
-    """Each chunk needs a unit of the model."""
-    needed = options.stages * options.chunks
-    if needed > len(units):
-        whole = f"{options.stages} stages" + (f" of {options.chunks} chunks" if options.chunks > 1 else "")
-        raise UsageError(
-            f"{len(units)} units (embedding, {options.layers} blocks, head) are too few for {whole}:"
-            f" use --layers {needed - 2}"
-        )
 
 
 def cut(options: argparse.Namespace, units: list[Unit], itemsize: int) -> list[range]:

@@ -377,6 +377,25 @@ def print_activations_closing(run: Run) -> None:
     _print(table)
 
 
+def print_ptd() -> None:
+    """The models of PTD's table 1, and what a GPU holds of them by the formulas that the run was held against."""
+    table = _table(
+        "PTD's table 1, by the same formulas: GB of model states on a GPU",
+        left=("model",),
+        right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
+    )
+    same = 0
+    for printed, (h, layers, t, p, gpus) in papers.PTD_TABLE_1.items():
+        psi, w = papers.ptd_parameters(layers, h), gpus // (t * p)
+        figure = f"{psi / 1e9:.1f}"
+        same += figure == printed
+        states = [papers.zero_memory(psi, 1, 0), papers.zero_memory(psi / (t * p), 1, 0)]
+        gigabytes = [f"{state.total / 1e9:,.0f}" for state in [*states, papers.zero_memory(psi / (t * p), w, 1)]]
+        table.add_row(f"{printed}B", *map(str, (h, layers, t, p, w, gpus)), *gigabytes, f"{figure}B")
+    _print(table)
+    print(f"{same} of {len(papers.PTD_TABLE_1)} sizes by equation 2 are as the paper prints them.")
+
+
 def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
     """Zero Bubble's table 5: a line for each model and m, each rate as the ranks' clocks have it and as printed."""
     schedules = list(dict.fromkeys(row["schedule"] for row in rows))

@@ -30,15 +30,25 @@ def one_replica(options: Options, ranks: int) -> int:
     return 1
 
 
+class Share(NamedTuple):
+    """What of the work on a micro-batch is a rank's."""
+
+    b: int  # sequences
+    layers: int
+    embedding: bool = True
+    head: bool = True
+    again: bool = False  # embedding, loss and all in between run again before the backward; otherwise layers at most
+
+
 def claims(run: Run) -> list[Claim]:
     """Of the chapter on tensor parallelism alone."""
     options, t = run.options, run.ranks
-    shares = [options.batch // options.accumulate] * t
+    shares = [Share(options.batch // options.accumulate, options.layers)] * t
     volumes = [*of_layers(run, t, shares), *of_ends(run, t, shares)]
     return [
         *memory(run, t),
         activations(run, t, shares),
-        *collectives(run, t),
+        *collectives(run, t, shares),
         *(volume.claim(run) for volume in volumes),
         *in_all(run, volumes, {TENSOR_NORM: 8 * t * (t - 1), SHARD_GRADIENTS: not_cut(run, t)}),
     ]
@@ -68,25 +78,32 @@ def memory(run: Run, t: int) -> list[Claim]:
     ]
 
 
-def activations(run: Run, t: int, shares: Sequence[int]) -> Claim:
-    """What a layer keeps for its backward. The papers leave out the norms' statistics, kept in full precision: two
-    numbers for each position and layer norm, one for each RMSNorm."""
-    options = run.options
+def activations(run: Run, t: int, shares: Sequence[Share]) -> Claim:
+    """What a layer keeps for its backward."""
+    options, p = run.options, run.precision.bytes
     sequence, recompute, dropout = options.sequence_parallel, options.recompute, options.dropout > 0
-    s, h, a = options.context, options.width, options.heads
-    p, wide = run.precision.bytes, np.dtype(run.precision.computed).itemsize
-    expected = []
-    for rank, b in enumerate(shares):
-        if options.model == "gpt":
-            kept = papers.layer_activations(s, b, h, a, t, sequence, recompute, p, dropout)
-        else:
-            kv, hidden = options.kv_heads or a, hidden_width(h)
-            kept = papers.layer_activations_llama(s, b, h, a, kv, hidden, t, sequence, recompute, p, dropout)[rank % t]
-        numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
-        expected.append(kept + numbers * wide * s * b / (t if sequence else 1))
+    expected = layer_keeps(run, t, shares, recompute)
     counted = [counts["layer_activations"] / options.layers for counts in run.counted]
     formula = activation_formula(p, sequence, recompute, dropout) if options.model == "gpt" else "likewise, SwiGLU"
     return on_each_rank("Korthikanti T2", "a layer keeps", formula, expected, counted, "bytes")
+
+
+def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str) -> list[float]:
+    """The same on each rank, by the formulas. The papers leave out the norms' statistics, kept in full precision: two
+    numbers for each position and layer norm, one for each RMSNorm."""
+    options, sequence, dropout = run.options, run.options.sequence_parallel, run.options.dropout > 0
+    s, h, a = options.context, options.width, options.heads
+    p, wide = run.precision.bytes, np.dtype(run.precision.computed).itemsize
+    expected = []
+    for rank, share in enumerate(shares):
+        if options.model == "gpt":
+            kept = papers.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
+        else:
+            sizes = (s, share.b, h, a, options.kv_heads or a, hidden_width(h), t)
+            kept = papers.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[rank % t]
+        numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
+        expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
+    return expected
 
 
 def activation_formula(p: int, sequence: bool, recompute: str, dropout: bool) -> str:
@@ -131,81 +148,103 @@ def phases(where: str, *names: str) -> list[str]:
     return [f"{where}: {name}" for name in names]
 
 
-def all_reduces(times: int, sizes: Sequence[int], t: int) -> list[int]:
+def all_reduces(times: Sequence[int], sizes: Sequence[int], t: int) -> list[int]:
     """Elements that each rank sends for so many all-reduces of its group; the tensor axis is the innermost."""
-    return [times * papers.ring_all_reduce(size, t).sent[rank % t] for rank, size in enumerate(sizes)]
+    pairs = enumerate(zip(times, sizes, strict=True))
+    return [number * papers.ring_all_reduce(size, t).sent[rank % t] for rank, (number, size) in pairs]
 
 
-def collectives(run: Run, t: int) -> list[Claim]:
-    """How often a layer calls for one in a micro-batch: an all-reduce is 2(t-1) messages, half of it t-1."""
+def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
+    """How often l layers call for one in a micro-batch: an all-reduce is 2(t-1) messages, half of it t-1."""
     options = run.options
     times = 6 if options.recompute == "full" else 4  # the forward's two run again
     kinds = {"all-reduces": (WHOLES, 2)}
     if options.sequence_parallel:
         kinds = {"all-gathers": (GATHERS, 1), "reduce-scatters": (SCATTERS, 1)}
     source = "Korthikanti §4" if options.sequence_parallel else "Megatron §3"
+    expected = [times * share.layers if t > 1 else 0 for share in shares]
     claims = []
     for name, (names, halves) in kinds.items():
-        each = max(1, halves * (t - 1)) * options.layers * options.accumulate  # a single rank sends none
+        each = max(1, halves * (t - 1)) * options.accumulate  # a single rank sends none
         counted = [messages / each for messages in run.sent_in(*phases("layers", *names), count="messages")]
-        claims.append(on_each_rank(source, name, f"{times} in a layer", times if t > 1 else 0, counted, ""))
+        claims.append(on_each_rank(source, name, f"{times}l", expected, counted, ""))
     return claims
 
 
-def of_layers(run: Run, t: int, shares: Sequence[int]) -> list[Volume]:
-    """One layer, one micro-batch. (In float16 the bytes are twice that.)"""
+def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
+    """A rank's l layers, one micro-batch. (In float16 the bytes are twice that.)"""
     options, p = run.options, run.precision.bytes
-    passes, number = options.layers * options.accumulate, 6 if options.recompute == "full" else 4
-    bsh = [b * options.context * options.width for b in shares]
-    formula = f"{2 * number}bsh(t-1)/t"
+    passes, number = options.accumulate, 6 if options.recompute == "full" else 4
+    layers, bsh = [share.layers for share in shares], elements(run, shares)
+    formula = f"l·{2 * number}bsh(t-1)/t"
     if not options.sequence_parallel:
-        both = phases("layers", *WHOLES)
-        return [Volume("PTD §3.2", "in elements", formula, both, all_reduces(number, bsh, t), passes, p)]
-    sent = [2 * number * size * (t - 1) // t for size in bsh]
-    again = [2 * size * (t - 1) // t for size in bsh]
+        both, sent = phases("layers", *WHOLES), all_reduces([number * n for n in layers], bsh, t)
+        return [Volume("PTD §3.2", "in layers", formula, both, sent, passes, p)]
     names, once_more = phases("layers", *GATHERS, *SCATTERS), phases("layers", "all-gather again")
+    once = [n * size * (t - 1) // t for n, size in zip(layers, bsh, strict=True)]
     return [
-        Volume("PTD §3.2", "in elements", formula, names, sent, passes, p),
-        Volume("Korthikanti §4", "gathered again", "2bsh(t-1)/t", once_more, again, passes, p),
+        Volume("PTD §3.2", "in layers", formula, names, [2 * number * n for n in once], passes, p),
+        Volume("Korthikanti §4", "gathered again", "l·2bsh(t-1)/t", once_more, [2 * n for n in once], passes, p),
     ]
 
 
-def of_ends(run: Run, t: int, shares: Sequence[int]) -> list[Volume]:
+def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """The embedding, the head and the loss, one micro-batch."""
     options, p, times = run.options, run.precision.bytes, run.options.accumulate
-    bs = [b * options.context for b in shares]
-    bsh = [size * options.width for size in bs]
+    bsh, bs = elements(run, shares), [share.b * options.context for share in shares]
     names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
-    volumes = [Volume("Megatron §3", "embedding, head", "4bsh(t-1)/t", names, all_reduces(2, bsh, t), times, p)]
+    # Without sequence parallelism, g's all-reduce behind the embedding and f's in the head's backward; with it, for
+    # each end the two halves of one. What runs again are forwards.
+    wholes = [share.embedding * (1 + share.again) + share.head for share in shares]
+    halves = [(share.embedding + share.head) * (2 + share.again) for share in shares]
+    sent = all_reduces(wholes, bsh, t)
     if options.sequence_parallel:
-        again, once_more = [size * (t - 1) // t for size in bsh], phases("ends", "all-gather again")
+        sent = [n * size * (t - 1) // t for n, size in zip(halves, bsh, strict=True)]
+    formula = "6bsh(t-1)/t" if any(share.again for share in shares) else "4bsh(t-1)/t"
+    volumes = [Volume("Megatron §3", "embedding, head", formula, names, sent, times, p)]
+    heads = [int(share.head) for share in shares]
+    if options.sequence_parallel:
+        again = [n * size * (t - 1) // t for n, size in zip(heads, bsh, strict=True)]
+        once_more = phases("ends", "all-gather again")
         volumes.append(Volume("Korthikanti §4", "head, again", "bsh(t-1)/t", once_more, again, times, p))
     if options.gather_logits:
         v = papers.padded_vocabulary(run.vocabulary, t)
         logits, phase = [size * v * (t - 1) // t for size in bs], ["loss: all-gather"]
         return [*volumes, Volume("Megatron §3", "gathered logits", "bsv(t-1)/t", phase, logits, times, p)]
     wide, phase = np.dtype(run.precision.computed).itemsize, ["loss: all-reduce"]
-    return [*volumes, Volume("Megatron §3", "fused loss", "3·2bs(t-1)/t", phase, all_reduces(3, bs, t), times, wide)]
+    fused = all_reduces([3 * share.head * (1 + share.again) for share in shares], bs, t)
+    return [*volumes, Volume("Megatron §3", "fused loss", "3·2bs(t-1)/t", phase, fused, times, wide)]
 
 
-def not_cut(run: Run, t: int, copies: int = 1) -> int:
-    """Bytes of all ranks for the gradients that sequence parallelism must sum; `copies` ranks hold the same of them."""
+def elements(run: Run, shares: Sequence[Share]) -> list[int]:
+    """b·s·h: what lies between two units, of the sequences of each rank."""
+    return [share.b * run.options.context * run.options.width for share in shares]
+
+
+def not_cut(run: Run, t: int, copies: int = 1, embeddings: int = 1) -> int:
+    """Bytes of all ranks for the gradients that sequence parallelism must sum; `copies` ranks hold the same of them,
+    and so many stages the embedding."""
     options, h = run.options, run.options.width
     if not options.sequence_parallel:
         return 0
-    rest = options.context * h + 6 * h * options.layers + 2 * h
+    rest = embeddings * options.context * h + 6 * h * options.layers + 2 * h
     if options.model == "llama":
         rest = 2 * h * options.layers + h
     return copies * 2 * (t - 1) * rest * run.precision.bytes
 
 
-def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, int]) -> list[Claim]:
-    """By all ranks together: what the papers leave out, bytes by phase; and that nothing else was sent."""
+def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, int], stamps: int = 0) -> list[Claim]:
+    """By all ranks together: what the papers leave out, bytes by phase; and that nothing else was sent.
+
+    stamps: messages that go with a time beside them, on the control channel. That is all that control may send."""
     claims = [
         Claim("beside it", phase, "by all ranks", promised, sum(run.sent_in(phase)), "bytes")
         for phase, promised in beside.items()
         if promised
     ]
+    if stamps:
+        messages = sum(run.sent_in("control", count="messages"))
+        claims.append(Claim("beside it", "clock stamps", "by all ranks", stamps, messages, "messages"))
     expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes) + sum(beside.values())
-    counted = sum(run.sent_by(rank) for rank in range(run.ranks))
-    return [*claims, Claim("together", "everything sent", "by all ranks", expected, counted, "bytes")]
+    payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - (sum(run.sent_in("control")) if stamps else 0)
+    return [*claims, Claim("together", "everything sent", "by all ranks", expected, payload, "bytes")]

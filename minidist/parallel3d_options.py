@@ -1,0 +1,117 @@
+"""The command line of parallel3d: which axes there are to choose, which grids cannot work, and one that would."""
+
+import itertools
+import math
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from minidist import UsageError, pipeline_options, train
+from minidist.options import Parser, at_least
+from minidist.schedules import SCHEDULES
+from minidist.tensor_claims import check_tensor
+
+WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
+
+
+class Grid(NamedTuple):
+    """How many ranks there are along each axis."""
+
+    data: int
+    pipeline: int
+    tensor: int
+
+    def __str__(self) -> str:
+        return " ".join(f"--{axis} {n}" for axis, n in self._asdict().items())
+
+
+def add_options(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--data", dest="data_ranks", type=at_least(1), help="data-parallel ranks; default: what other axes leave")
+    add("--text", dest="data", metavar="FILE", help="what other chapters call --data: a UTF-8 text to train on")
+    add("--pipeline", type=at_least(1), help="stages; default: 2 if 2 or more data-parallel ranks are left")
+    add("--tensor", type=at_least(1), help="ranks that share every layer; default: 2 if possible")
+    add("--zero", type=int, choices=(0, 1, 2, 3), default=1, help="ZeRO's stage, on the data axis; 0: data parallelism")
+    add("--shard", type=at_least(1), help="with --zero 3: data-parallel ranks of a host; default: all of them")
+    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; 1f1b if not given")
+    add(
+        "-m",
+        "--micro-batches",
+        type=at_least(1),
+        metavar="M",
+        help="in a step; default: about 8, or without pipeline 1",
+    )
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; 2 if not given")
+    add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
+    parser.set_defaults(dropout=0.1, gather_logits=False)  # activations are counted as the papers do
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
+    """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
+    layout = choose(made.parse_args(arguments), ranks)
+    arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]
+    job = train.prepare(made, arguments, ranks, shares=lambda options, ranks: layout["data_ranks"])
+    vars(job.options).update(layout)
+    job.options.parts = pipeline_options.cut(job.options, job.units, job.settings.precision.bytes)
+    return job
+
+
+def choose(options: Namespace, ranks: int) -> dict[str, Any]:
+    """The layout: of the grids that can be, the most usual one that has the axes that were given."""
+    given = {"data": options.data_ranks, "pipeline": options.pipeline, "tensor": options.tensor}
+
+    def changed(grid: Grid) -> int:
+        return sum(n not in (None, grid[i]) for i, n in enumerate(given.values()))
+
+    def unusual(grid: Grid) -> tuple[int, ...]:
+        """Tensor parallelism by 2, then data parallelism at all, then two stages, as far as there are ranks."""
+        return abs(grid.tensor - 2), grid.data == 1, abs(grid.pipeline - 2), -grid.data
+
+    sizes = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    every = [Grid(*grid) for grid in itertools.product(sizes, sizes, sizes) if math.prod(grid) == ranks]
+    every.sort(key=lambda grid: (changed(grid), unusual(grid)))
+    refusal = "" if changed(every[0]) == 0 else _no_grid(given, ranks)
+    for grid in every:
+        try:
+            layout = fit(options, grid)
+        except UsageError as error:
+            refusal = refusal or str(error)
+        else:
+            if changed(grid) == 0:
+                return layout
+            raise UsageError(f"{refusal}{', or' if ': use' in refusal else ': use'} {grid}")
+    raise UsageError(refusal)
+
+
+def _no_grid(given: dict[str, int | None], ranks: int) -> str:
+    axes = " x ".join(f"--{axis} {n}" for axis, n in given.items() if n)
+    product = math.prod(n for n in given.values() if n)
+    if None not in given.values() or product > ranks:
+        return f"{axes} is {product} ranks, not {ranks}: use mpirun -n {product}"
+    return f"{axes} does not divide {ranks} ranks: use mpirun -n {product * -(-ranks // product)}"
+
+
+def fit(options: Namespace, grid: Grid) -> dict[str, Any]:
+    """All of a layout. Raises UsageError if the grid cannot be, or cannot be with the other options."""
+    data, pipeline, tensor = grid
+    check_tensor(options, tensor)
+    if options.shard and options.zero < 3:
+        raise UsageError("--shard says among whom ZeRO-3 divides parameters: use it with --zero 3")
+    shard = options.shard or data
+    if data % shard:
+        works = max(n for n in range(1, shard) if data % n == 0)
+        raise UsageError(f"--data {data} is not divisible by --shard {shard}: use --shard {works}")
+    if pipeline > 1 and options.zero > 1:
+        raise UsageError(
+            f"in a pipeline ZeRO-{options.zero} would reduce-scatter gradients after every micro-batch: use --zero 1"
+        )
+    if pipeline == 1 and (options.schedule or options.chunks):
+        raise UsageError("--schedule and --chunks are of a pipeline")
+    if options.micro_batches and options.accumulate not in (1, options.micro_batches):
+        raise UsageError("--accumulate and --micro-batches say the same: use one of them")
+    asked = options.micro_batches or (options.accumulate if options.accumulate > 1 or pipeline == 1 else None)
+    schedule = options.schedule or "1f1b"
+    wanted = Namespace(**{**vars(options), "schedule": schedule, "micro_batches": asked, "replicas": ()})
+    staged = pipeline_options.fit(wanted, pipeline, sharing=data)
+    sizes = {"data_ranks": data, "pipeline": pipeline, "tensor": tensor, "shard": shard}
+    return {**sizes, "schedule": schedule, **staged}
