@@ -33,7 +33,6 @@ from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTEmbedding
 from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit
 from minidist.nn.llama import LlamaEmbedding
-from minidist.nn.optim import squared_norm
 from minidist.nn.sliced import Sliced, cut
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 from minidist.report import print_activations_closing
@@ -323,11 +322,10 @@ class TensorParallel(Engine):
 
     def squares(self, flat: Flat, grad: Array, piece: slice) -> float:
         """Everyone counts its own parts; what all ranks have, rank 0 counts."""
-        if self.group.comm.rank == 0:
-            return super().squares(flat, grad, piece)
-        return sum(
-            squared_norm(grad[place]) for parameter, place in flat.places(piece) if isinstance(parameter, Sliced)
-        )
+        if self.group.comm.rank > 0:
+            parts = [grad[place] for parameter, place in flat.places(piece) if isinstance(parameter, Sliced)]
+            grad = np.concatenate([grad[:0], *parts])
+        return super().squares(flat, grad, piece)
 
     def squared_norm(self) -> float:
         mine = super().squared_norm()

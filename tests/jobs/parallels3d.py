@@ -1,35 +1,164 @@
-"""What tests/test_parallel3d.py runs on ranks: small models on grids of data- and tensor-parallel ranks."""
+"""What tests/test_parallel3d.py runs on ranks: small models on grids of data-, pipeline- and tensor-parallel ranks."""
 
+import hashlib
 from argparse import Namespace
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jobs import tensor_parallels
+from jobs import engines, pipelines
+from minidist import checkpoint
+from minidist.engine import Engine, Settings
 from minidist.mesh import Mesh
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.optim import AdamW
+from minidist.nn.precision import LossScale
 from minidist.parallel3d import make_engine
 
+VOCABULARY, BATCH, STEPS = 23, 12, 2  # 23 is divisible by no number of ranks above 1
 
-def train_all(comm: Any, cases: list[list[Any]]) -> dict[str, Any]:
-    """Each case is [data, shard, tensor, zero, sequence, model, precision, optimizer, accumulate, recompute]."""
+
+class Sizes(NamedTuple):
+    """Of a model that a grid can cut: heads, shared key/value heads and positions by t; Llama's MLP it cannot."""
+
+    heads: int
+    kv_heads: int
+    layers: int
+
+
+def sizes_of(grid: Sequence[int], chunks: int) -> Sizes:
+    _, pipeline, tensor = grid
+    heads = 8 if 8 % tensor == 0 else 6
+    return Sizes(heads, max(heads // 2, tensor), max(4, pipeline * chunks - 2))
+
+
+def model(name: str, sizes: Sizes) -> list[Unit]:
+    tied, context = "untied" not in name, sizes.heads
+    if name.startswith("gpt"):
+        return gpt(GPTConfig(VOCABULARY, context, sizes.layers, sizes.heads, width=24, dropout=0.1, tied=tied))
+    width, hidden = 48, 37
+    return llama(LlamaConfig(VOCABULARY, context, sizes.layers, *sizes[:2], width, hidden, dropout=0.1, tied=tied))
+
+
+def settings(case: dict[str, Any]) -> Settings:
+    """SGD is there because Adam hides a wrong scale of the gradients, and without clipping, because that would too.
+
+    The gradient of a key's bias is zero but for rounding errors. With its usual ε of 1e-8 Adam would make steps of them
+    that are large enough to be seen."""
+    made = pipelines.settings(case["precision"], case["optimizer"], case["m"], case["clip"], case["recompute"])
+    if case["optimizer"] == "adamw":
+        made.optimizer = AdamW(weight_decay=0.1, eps=1e-6)
+    return made
+
+
+def engine_of(comm: Any, case: dict[str, Any]) -> Engine:
+    data, pipeline, tensor = case["grid"]
+    units = model(case["model"], sizes_of(case["grid"], case["chunks"]))
+    options = Namespace(
+        data_ranks=data,
+        shard=case.get("shard", data),
+        pipeline=pipeline,
+        tensor=tensor,
+        zero=case["zero"],
+        sequence_parallel=case["sequence"],
+        schedule=case["schedule"],
+        parts=pipelines.cut(units, pipeline * case["chunks"]),
+    )
+    return make_engine(units, settings(case), comm, options)
+
+
+def train(engine: Engine, context: int) -> dict[str, Any]:
+    """Some steps. This rank's losses; of each step the gradient's norm; the first step's gradients and the final
+    parameters, by name and whole, of the units that this rank has."""
+    found: dict[str, Any] = {"norms": []}
+    step = engine.step
+
+    def recording() -> None:
+        if engine.last_micro_batch:
+            if engine.steps == 0:
+                found["gradients"] = engines.by_name(engine, lambda flat: engine.owned(flat)[1])
+            found["norms"].append(engine.squared_norm())
+        step()
+
+    engine.step = recording  # type: ignore[method-assign]
+    losses = [engine.train_batch(*tokens(step, context)) for step in range(STEPS)]
+    found["losses"] = np.array([*losses, engine.evaluate(*tokens(99, context))])
+    found["parameters"] = engines.by_name(engine, lambda flat: flat.master)
+    return found
+
+
+def tokens(step: int, context: int) -> tuple[np.ndarray, np.ndarray]:
+    drawn = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, context + 1))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+def context_of(case: dict[str, Any]) -> int:
+    return sizes_of(case["grid"], case["chunks"]).heads
+
+
+def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """On rank 0 what each case has given; all copies of a parameter must be the same to the last bit."""
     results = {}
-    for case in cases:
-        data, shard, tensor, zero, sequence, model, *settings = case
-        options = Namespace(data_ranks=data, shard=shard, tensor=tensor, zero=zero, sequence_parallel=sequence)
-        made = tensor_parallels.settings(*settings)
-        engine = make_engine(tensor_parallels.model(model), made, comm, options)
-        result = tensor_parallels.train(engine)
+    for name, case in cases.items():
+        engine = engine_of(comm, case)
+        result = train(engine, context_of(case))
         result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
-        results[repr(case)] = result if comm.rank == 0 else {}
+        digests = {key: hashlib.blake2b(array.tobytes()).hexdigest() for key, array in result["parameters"].items()}
+        for key, digest in [pair for other in comm.all_gather_object(digests) for pair in other.items()]:
+            assert digests.get(key, digest) == digest, f"{name}: copies of {key} differ"
+        norms = comm.all_gather_object(result["norms"])
+        assert norms == [norms[0]] * comm.size, f"{name}: ranks have different norms"
+        for kind in ("gradients", "parameters"):
+            result[kind] = engine.gathered(result[kind])
+        results[name] = result if comm.rank == 0 else {}
     return results
 
 
+def overflow(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Three steps, in the second of which one rank alone has an element too large for float16."""
+    engine: Any = engine_of(comm, case)
+    engine.loss_scale = LossScale(2.0**10)
+    flat: Any = engine.flats[engine.units[-2]]  # a block: its first matrix is cut, so no other rank has this element
+    collect = flat.collect
+
+    def collect_and_overflow(grad: np.ndarray) -> None:
+        collect(grad)
+        if comm.rank == comm.size - 1 and engine.steps == 1:
+            grad[1] = np.inf
+
+    flat.collect = collect_and_overflow
+    after = []
+    for step in range(3):
+        engine.train_batch(*tokens(step, context_of(case)))
+        held = [array for flat in engine.flats.values() for array in (flat.param, flat.master, *flat.moments)]
+        digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
+        after.append({"updates": engine.updates, "held": digest})
+    return after
+
+
+def saved_and_loaded(comm: Any, path: str, first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Train on one grid and save; what another grid has after it has loaded that, and after one step more."""
+    engine = engine_of(comm, first)
+    train(engine, context_of(first))
+    checkpoint.save(path, engine, {}, writer=comm.rank == 0)
+    comm.barrier()  # until the file is there
+    again = engine_of(comm, second)
+    checkpoint.load(path, again)
+    loaded = checkpoint.weights(again, writer=comm.rank == 0)
+    losses = [comm.all_gather_object(one.train_batch(*tokens(7, context_of(first)))) for one in (engine, again)]
+    return {"loaded": loaded, "losses": [sum(parts) for parts in losses]}
+
+
 def along_axes(comm: Any) -> dict[str, Any]:
-    """The world ranks beside which this rank finds itself on a grid of 2 x 3."""
-    mesh = Mesh(comm, data=2, tensor=3)
+    """The world ranks beside which this rank finds itself on a grid of 2 x 2 x 2."""
+    mesh = Mesh(comm, data=2, pipeline=2, tensor=2)
     return {
         "place": mesh.place,
         "data": mesh.along("data").world_ranks,
+        "pipeline": mesh.along("pipeline").world_ranks,
         "tensor": mesh.along("tensor").world_ranks,
         "both": mesh.along("data", "tensor").world_ranks,
         "none": mesh.along().world_ranks,
