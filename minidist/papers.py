@@ -377,6 +377,12 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> int:
     return min(most.get(schedule, p - stage + 1), m * v)
 
 
+def in_flight_again(schedule: str, m: int, stage: int) -> int:
+    """With re-materialisation, how many of them have their activations: the one whose backward is under way (GPipe,
+    section 2.3), and in zero-bubble schedules those that wait for W alone."""
+    return min(1 + {"zb-h1": stage - 1, "zb-h2": 2 * stage - 2}.get(schedule, 0), m)
+
+
 def weight_versions(schedule: str, n: int, stage: int) -> int:
     """Versions of its weights that stage i of n keeps: PipeDream n-i+1 (SOSP 2019, section 3.3: one for each minibatch
     under way), 2BW 2, with a flush 1 (2BW, sections 3.1 and 3.2)."""
@@ -474,9 +480,9 @@ def hybrid_across_as_printed(m: float, w: int, g: int) -> float:
 # ---- 3D parallelism: Narayanan et al., SC 2021, arXiv 2104.04473 -----------------------------------------------------
 
 
-def ptd_parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> float:
+def ptd_parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> int:
     """Equation 2: P = 12lh²(1 + 13/(12h) + (v+s)/(12lh)). It leaves out the last norm."""
-    return 12 * layers * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * layers * h))
+    return 12 * layers * h**2 + 13 * layers * h + (v + s) * h
 
 
 # Table 1: {billions of parameters as printed: (width, layers, tensor-parallel ranks t, stages p, GPUs)}.

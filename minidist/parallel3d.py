@@ -146,7 +146,7 @@ def main(comm: Comm, job: train.Job) -> int:
         timelines = comm.gather_object(engine.worker.timeline)
         if timelines and timelines[0].spans and job.options.json != "-":
             of_each_stage = timelines[: job.options.pipeline * job.options.tensor : job.options.tensor]
-            print_clocks(of_each_stage, "Last step of every pipeline")
+            print_clocks(of_each_stage, "Last step")
     return status
 
 

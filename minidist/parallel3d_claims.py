@@ -27,8 +27,8 @@ def claims(run: Run) -> list[Claim]:
     """Axis by axis; then everything together."""
     options, t, p, d = run.options, run.options.tensor, run.options.pipeline, run.options.data_ranks
     at, shares = standing(run), shares_of(run)
-    tensor, data = [*of_layers(run, t, shares), *of_ends(run, t, shares)], of_data(run)
-    everything = [*tensor, *data, *of_tied(run)]
+    of_axes = [*of_layers(run, t, shares), *of_ends(run, t, shares), *of_data(run), *of_tied(run)]
+    everything = list(of_axes)
     copies = d if options.zero == 0 else d // options.shard
     beside = {
         SHARD_GRADIENTS: not_cut(run, t, copies, embeddings=2 if run.tied and p > 1 else 1),
@@ -39,19 +39,18 @@ def claims(run: Run) -> list[Claim]:
     staged, stamps = [], 0
     if p > 1:
         crossing = [size // (t if options.sequence_parallel else 1) for size in elements(run, shares)]
-        messages = crossings(run, at)
-        stamps = sum(map(sum, messages.values()))
-        for kind, numbers in messages.items():
-            sent = [number * size for number, size in zip(numbers, crossing, strict=True)]
-            beside[kind] = sum(sent) * run.precision.bytes
         of_messages = message_claims(run, at, crossing, "bsh/t" if options.sequence_parallel else "bsh")
         staged = [*bubble_claims(run), *in_flight_claims(run, at), *of_messages]
+        for kind, messages in crossings(run, at).items():
+            sent = [number * size for number, size in zip(messages, crossing, strict=True)]
+            everything.append(Volume("PTD §2.2", kind, "", [kind], sent, 1, run.precision.bytes))
+            stamps += sum(messages)
     return [
         *memory(run),
         *layers_keep(run, at, shares),
         *staged,
         *(collectives(run, t, shares) if t > 1 else []),
-        *(volume.claim(run) for volume in everything if any(volume.elements)),
+        *(volume.claim(run) for volume in of_axes if any(volume.elements)),
         *left_host(run),
         *in_all(run, everything, beside, stamps),
     ]
@@ -120,7 +119,7 @@ def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[Share]) -> list[
     if options.pipeline == 1:
         return [activations(run, t, shares)]
     full = options.recompute == "full"  # the stage's whole chunk runs again: for one micro-batch at a time
-    if options.chunks > 1 or (options.schedule.startswith("zb") and not full):
+    if options.chunks > 1 or options.schedule.startswith("zb"):
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
     each = layer_keeps(run, t, shares, "none" if full else options.recompute)
     m = options.micro_batches
@@ -195,8 +194,10 @@ def print_closing(run: Run) -> None:
     """The letters; and of hybrid sharding, the paper's own figure."""
     options, m = run.options, sum(padded_units(run)[0]) * run.precision.bytes
     w, g, t, p = options.data_ranks, options.shard, options.tensor, options.pipeline
-    print(f"W = {w} data- x p = {p} pipeline- x t = {t} tensor-parallel ranks; G = {g} of the W divide model states.")
-    print("Ψr: the parameters that tensor parallelism and pipeline leave to a rank, padded; l: its layers.")
+    print(f"{w} data x {p} pipeline x {t} tensor ranks, W x p x t; G = {g} of W divide model states.")
+    print("Ψr: the parameters left to a rank by tensor and pipeline, padded; l: its layers;")
+    print("b: its sequences of a micro-batch; s: length; h: width; a: heads; m: micro-batches;")
+    print("i: a stage, from 1; F, B, W: a unit of time each. Clocks are simulated.\n")
     if w > g:
         printed, exact = papers.hybrid_across_as_printed(m, w, g), papers.hybrid_across(m, w, g)
         print(f"Of the parameters' M = {m:,} bytes each rank sends {exact:,.0f} to other hosts.")

@@ -70,7 +70,7 @@ def choose(options: Namespace, ranks: int) -> dict[str, Any]:
     sizes = [n for n in range(1, ranks + 1) if ranks % n == 0]
     every = [Grid(*grid) for grid in itertools.product(sizes, sizes, sizes) if math.prod(grid) == ranks]
     every.sort(key=lambda grid: (changed(grid), unusual(grid)))
-    refusal = "" if changed(every[0]) == 0 else _no_grid(given, ranks)
+    refusal = "" if changed(every[0]) == 0 else _no_grid(options, given, ranks)
     for grid in every:
         try:
             layout = fit(options, grid)
@@ -79,16 +79,21 @@ def choose(options: Namespace, ranks: int) -> dict[str, Any]:
         else:
             if changed(grid) == 0:
                 return layout
-            raise UsageError(f"{refusal}{', or' if ': use' in refusal else ': use'} {grid}")
+            raise UsageError(f"{refusal}{', or' if ': ' in refusal else ': use'} {grid}")
     raise UsageError(refusal)
 
 
-def _no_grid(given: dict[str, int | None], ranks: int) -> str:
+def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> str:
+    """Why no grid of so many ranks has these axes; and how many ranks there should be, if that is all that is wrong."""
     axes = " x ".join(f"--{axis} {n}" for axis, n in given.items() if n)
-    product = math.prod(n for n in given.values() if n)
-    if None not in given.values() or product > ranks:
-        return f"{axes} is {product} ranks, not {ranks}: use mpirun -n {product}"
-    return f"{axes} does not divide {ranks} ranks: use mpirun -n {product * -(-ranks // product)}"
+    product = math.prod(filter(None, given.values()))
+    needed = product if None not in given.values() else product * -(-ranks // product)
+    reason = f"{axes} does not make {ranks} ranks"
+    try:
+        choose(options, needed)
+    except UsageError:
+        return reason
+    return f"{reason}: use mpirun -n {needed}"
 
 
 def fit(options: Namespace, grid: Grid) -> dict[str, Any]:

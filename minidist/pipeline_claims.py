@@ -46,7 +46,7 @@ def bubble_claims(run: Run) -> list[Claim]:
         t_b = 2.0 if run.options.recompute == "full" else 1.0  # the forward again, and B
         expected = papers.zero_bubble_idle(schedule, p, 1.0, t_b, 1.0)
         formula = f"(p-1)(F+B{filling[schedule]})"
-        made.append(Claim("ZB table 2", "idle, in units of F", formula, expected, longest - work, "T_F"))
+        made.append(Claim("ZB table 2", "idle, in T_F", formula, expected, longest - work, "T_F"))
     return made
 
 
@@ -78,11 +78,15 @@ def in_flight_claims(run: Run, at: Sequence[Place]) -> list[Claim]:
     sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3"}
     formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
-    claim = "chunks in flight" if o.chunks > 1 else "micro-batches in flight"
+    claim = "chunks in flight" if o.chunks > 1 else "in flight"
     promised = [papers.in_flight(schedule, o.stages, in_all, place.stage + 1, o.chunks) for place in at]
     made = [on_each_rank(source, claim, formula, promised, of_each(run, "in_flight"), "")]
     if o.recompute == "full":
-        made.append(on_each_rank("GPipe §2.3", "with activations", "1", 1, of_each(run, "with_activations"), ""))
+        source, formula = (
+            ("ZB §3", {"zb-h1": "i", "zb-h2": "2i-1"}[schedule]) if "zb" in schedule else ("GPipe §2.3", "1")
+        )
+        again = [papers.in_flight_again(schedule, in_all, place.stage + 1) for place in at]
+        made.append(on_each_rank(source, "with activations", formula, again, of_each(run, "with_activations"), ""))
     return made
 
 
@@ -137,5 +141,5 @@ def print_letters(run: Run) -> None:
 
 def print_clocks(timelines: Sequence[Timeline], what: str, goes_on: bool = False) -> None:
     """What the stages' clocks say, drawn."""
-    print(f"{what}, simulated time: F forward, B input gradient, W weight gradient")
+    print(f"{what}, simulated time: F forward, B input and W weight gradient")
     print_timelines("", timelines, goes_on)

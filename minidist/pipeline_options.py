@@ -119,7 +119,9 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> dict[str, 
             reason = f"--batch {batch} is not divisible by --micro-batches {m}"
         else:
             reason = f"--batch {batch} in {m} micro-batch{'es' * (m > 1)} is too small for {sharing} ranks"
-        raise UsageError(f"{reason}: use --micro-batches {good}" + (f" --batch {enough}" if enough != batch else ""))
+        remedy = {"--micro-batches": good} if good != m else {}
+        remedy |= {"--batch": enough} if enough != batch else {}
+        raise UsageError(f"{reason}: use {' '.join(f'{option} {n}' for option, n in remedy.items())}")
     return {"stages": stages, "chunks": chunks, "micro_batches": m, "replicas": replicas}
 
 

@@ -134,7 +134,9 @@ class Volume(NamedTuple):
 
     def claim(self, run: Run) -> Claim:
         counted = [nbytes / self.width / self.times for nbytes in run.sent_in(*self.phases)]
-        return on_each_rank(self.source, self.name, self.formula, self.elements, counted, "elements")
+        order = sorted(range(run.ranks), key=lambda rank: -self.elements[rank])  # the table shows who sends most
+        expected, counted = [self.elements[rank] for rank in order], [counted[rank] for rank in order]
+        return on_each_rank(self.source, self.name, self.formula, expected, counted, "elements")
 
 
 WHOLES = ("all-reduce forward", "all-reduce backward")
@@ -195,13 +197,13 @@ def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
     # Without sequence parallelism, g's all-reduce behind the embedding and f's in the head's backward; with it, for
     # each end the two halves of one. What runs again are forwards.
-    wholes = [share.embedding * (1 + share.again) + share.head for share in shares]
-    halves = [(share.embedding + share.head) * (2 + share.again) for share in shares]
-    sent = all_reduces(wholes, bsh, t)
     if options.sequence_parallel:
+        halves = [(share.embedding + share.head) * (2 + share.again) for share in shares]
         sent = [n * size * (t - 1) // t for n, size in zip(halves, bsh, strict=True)]
-    formula = "6bsh(t-1)/t" if any(share.again for share in shares) else "4bsh(t-1)/t"
-    volumes = [Volume("Megatron §3", "embedding, head", formula, names, sent, times, p)]
+    else:
+        halves = [2 * (share.embedding * (1 + share.again) + share.head) for share in shares]
+        sent = all_reduces([n // 2 for n in halves], bsh, t)
+    volumes = [Volume("Megatron §3", "embedding, head", f"{max(halves)}bsh(t-1)/t", names, sent, times, p)]
     heads = [int(share.head) for share in shares]
     if options.sequence_parallel:
         again = [n * size * (t - 1) // t for n, size in zip(heads, bsh, strict=True)]

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from jobs import parallels3d as jobs
-from minidist import papers, parallel3d_options
+from minidist import UsageError, papers, parallel3d_options, train
 from minidist.engine import Engine
 from minidist.mesh import places
 from minidist.mpi.launch import find_mpiexec, launch
@@ -211,27 +212,67 @@ def test_communicators_run_along_their_axes() -> None:
 
 def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
     command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.parallel3d", *options.split()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 SMALL = "--layers 2 --width 24 --heads 6 --context 6 --batch 8 --steps 2 --json -"
+LINES = [
+    (4, "--tensor 2 --zero 1 --sequence-parallel --batch 6 --accumulate 2"),
+    (4, "--tensor 2 --zero 0 --sequence-parallel --model llama --batch 5"),
+    (4, "--tensor 2 --zero 2 --accumulate 2 --recompute full"),
+    (6, "--data 2 --tensor 3 --zero 3 --precision fp32 --sequence-parallel"),
+    (2, "--pipeline 2 --recompute full --zero 0 --schedule zb-h1"),
+    (3, "--pipeline 3 --schedule zb-h2 --untied --optimizer sgd --batch 10 -m 5"),
+    (4, "--pipeline 2 --tensor 2 --schedule interleaved --recompute selective --sequence-parallel"),
+    (6, "--pipeline 2 --tensor 3 --sequence-parallel --recompute full --schedule gpipe --context 12"),
+    (8, "--data 2 --pipeline 2 --tensor 2 --zero 1 --layers 5 -m 4 --batch 12"),
+    (8, "--data 2 --pipeline 2 --tensor 2 --zero 0 --model llama --kv-heads 2 --dropout 0 --precision fp64"),
+]
 
 
-@pytest.mark.parametrize(
-    ("n", "options"),
-    [
-        (4, "--tensor 2 --zero 1 --sequence-parallel --batch 6 --accumulate 2"),
-        (4, "--tensor 2 --zero 0 --sequence-parallel --model llama --batch 5"),
-        (4, "--tensor 2 --zero 2 --accumulate 2 --recompute full"),
-        (6, "--data 2 --tensor 3 --zero 3 --precision fp32 --sequence-parallel"),
-    ],
-)
+@pytest.mark.parametrize(("n", "options"), LINES)
 def test_every_claim_holds(n: int, options: str) -> None:
     done = run_chapter(n, f"{SMALL} {options}")
     assert done.returncode == 0, done.stderr
     claims = json.loads(done.stdout)["claims"]
     assert len(claims) >= 10
     assert all(claim["holds"] for claim in claims)
+
+
+def test_counts_by_hand() -> None:
+    """What each of 2 x 2 x 2 ranks sends in float16, holds, and waits. Stages: embedding and two blocks; two blocks and
+    the tied head. b·s·h = 1·8·24 for each of 4 micro-batches; blocks of 12·24² + 13·24 parameters."""
+    sizes = "--layers 4 --width 24 --heads 4 --context 8 --batch 8 -m 4 --steps 2 --json -"
+    done = run_chapter(8, f"--data 2 --pipeline 2 --tensor 2 --zero 1 {sizes}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    rest = 4 * (12 * 24**2 + 13 * 24) + 8 * 24 + 2 * 24
+    vocabulary = (report["parameters"] - rest) // 24
+    embedding = (vocabulary + 1) // 2 * 24 + 8 * 24
+    block = (12 * 24**2 + 7 * 24) // 2 + 6 * 24
+    bsh = 1 * 8 * 24
+    for rank in range(8):
+        first, held, sent = rank // 2 % 2 == 0, report["memory"][rank], report["sent"][rank]
+        parameters = embedding + 2 * block + (0 if first else 2 * 24)
+        assert held["parameters"] == held["gradients"] == 2 * parameters
+        assert held["optimizer"] == 12 * parameters // 2
+        there, back = ("activations", "gradients") if first else ("gradients", "activations")
+        assert sent[there] == {"bytes": 2 * bsh * 4, "messages": 4}
+        assert back not in sent
+        # An all-reduce of two ranks is two messages of half of it: four in each of two layers, and at either end one.
+        everything = [sent[name] for name in sent if name.startswith(("layers", "ends"))]
+        assert sum(entry["messages"] for entry in everything) == 2 * (4 * 2 + 1) * 4
+        assert sum(entry["bytes"] for entry in everything) == 2 * bsh * (4 * 2 + 1) * 4
+        assert sent["shared gradients"]["bytes"] == 2 * embedding // 2
+        assert sent["reduce-scatter gradients"]["bytes"] == 2 * parameters // 2
+        assert sent["all-gather parameters"]["bytes"] == 2 * parameters // 2
+        assert [sent[name] for name in ("norm", "pipeline norm", "tensor norm")] == [{"bytes": 8, "messages": 1}] * 3
+        assert ("loss: all-reduce" in sent) is not first
+        counts = report["counted"][rank]
+        assert counts["busy"] == 4 * 3
+        assert counts["in_flight"] == (2 if first else 1)
+    step = max(c["end"] for c in report["counted"]) - min(c["start"] for c in report["counted"])
+    assert step == (4 + 2 - 1) * 3  # the work of a stage, and once the way there and back
 
 
 @pytest.mark.parametrize(("w", "g"), [(4, 2), (6, 3), (8, 4)])
@@ -244,6 +285,18 @@ def test_what_hybrid_sharding_sends_to_other_hosts(w: int, g: int) -> None:
     assert [counts["left_host"] for counts in report["counted"]] == [2 * m * (w - g) // (g * w)] * w
 
 
+def test_what_is_printed() -> None:
+    """In 80 columns, with the stages' clocks."""
+    done = run_chapter(4, "--steps 2 --pipeline 2 --tensor 2 --layers 2 --width 16 --batch 8 -m 4")
+    assert done.returncode == 0, done.stderr
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
+    assert "1 data x 2 pipeline x 2 tensor ranks" in done.stdout
+    assert [line.rstrip() for line in done.stdout.splitlines()[-2:]] == [
+        "stage 1  F1F2    B1W1F3B2W2F4B3W3  B4W4",
+        "stage 2    F1B1W1F2B2W2F3B3W3F4B4W4",
+    ]
+
+
 def test_the_papers_figure_for_hybrid_sharding() -> None:
     """Figure 4's 16 GPUs on hosts of 8, in models: 0.2344 as printed, 0.1250 as sent; and for larger W."""
     for w, printed, exact in [(16, 0.2344, 0.1250), (64, 0.2461, 0.2188), (512, 0.2495, 0.2461)]:
@@ -251,21 +304,101 @@ def test_the_papers_figure_for_hybrid_sharding() -> None:
         assert round(papers.hybrid_across(1, w, 8), 4) == exact
 
 
+def test_the_papers_models() -> None:
+    """PTD's table 1: all ten sizes as printed, and grids without a rest."""
+    assert len(papers.PTD_TABLE_1) == 10
+    for printed, (h, layers, t, p, gpus) in papers.PTD_TABLE_1.items():
+        assert f"{papers.ptd_parameters(layers, h) / 1e9:.1f}" == printed
+        assert gpus % (t * p) == 0
+    assert papers.ptd_parameters(96, 12_288) == 174_615_822_336  # GPT-3
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def prepare(n: int, line: str) -> train.Job:
+    made = train.parser("", "parallel3d")
+    parallel3d_options.add_options(made)
+    return parallel3d_options.prepare(made, line.split(), n)
+
+
 @pytest.mark.parametrize(
-    ("n", "options", "says"),
+    ("n", "line", "grid"),
     [
-        (4, "--data 2 --tensor 3", "--data 2 x --tensor 3 is not 4 ranks: use --data 4 --tensor 1, or mpirun -n 6"),
-        (4, "--data 3 --tensor 2", "--data 3 x --tensor 2 is not 4 ranks: use --data 2, or mpirun -n 6"),
-        (2, "--tensor 4", "use --data 2 --tensor 1, or mpirun -n 4"),
-        (3, "--tensor 3", "--heads 4 cannot be cut for 3 ranks"),
-        (4, "--data 4 --zero 3 --shard 3", "--data 4 is not divisible by --shard 3: use --shard 2"),
-        (2, "--zero 1 --shard 2", "--shard says among whom ZeRO-3 divides parameters: use it with --zero 3"),
-        (4, "--tensor 2 --batch 1", "--batch 1 is too small for 2 ranks"),
-        (2, "--text nowhere.txt", "nowhere.txt"),
+        (1, "", (1, 1, 1)),
+        (2, "", (1, 1, 2)),
+        (3, "", (3, 1, 1)),
+        (4, "", (2, 1, 2)),
+        (6, "", (3, 1, 2)),
+        (8, "", (2, 2, 2)),
+        (16, "", (4, 2, 2)),
+        (4, "--schedule gpipe", (1, 2, 2)),
+        (8, "--zero 3 --shard 2", (4, 1, 2)),
+        (8, "--data 4", (4, 1, 2)),
+        (8, "--tensor 4", (2, 1, 4)),
+        (12, "--data 4 --heads 2", (4, 3, 1)),
+        (8, "--heads 3 --width 30", (4, 2, 1)),
+        (8, "--model llama --kv-heads 1", (4, 2, 1)),
+        (4, "--batch 1", (1, 2, 2)),
     ],
 )
-def test_what_cannot_work_is_one_line(n: int, options: str, says: str) -> None:
-    done = run_chapter(n, options)
+def test_open_axes_are_filled(n: int, line: str, grid: tuple[int, int, int]) -> None:
+    options = prepare(n, line).options
+    assert (options.data_ranks, options.pipeline, options.tensor) == grid
+
+
+BAD = [
+    (4, "--data 2 --tensor 3", "--data 2 x --tensor 3 does not make 4 ranks"),
+    (4, "--data 3 --tensor 2", "--data 3 x --tensor 2 does not make 4 ranks: use mpirun -n 6"),
+    (8, "--data 2 --pipeline 2 --tensor 4", "does not make 8 ranks: use mpirun -n 16"),
+    (8, "--data 1 --pipeline 1 --tensor 1", "does not make 8 ranks: use mpirun -n 1"),
+    (2, "--tensor 4", "--tensor 4 does not make 2 ranks: use mpirun -n 4"),
+    (8, "--pipeline 16", "--pipeline 16 does not make 8 ranks"),
+    (3, "--tensor 3", "--heads 4 cannot be cut for 3 ranks"),
+    (8, "--model llama --kv-heads 2 --tensor 4", "--kv-heads 2 cannot be cut for 4 ranks"),
+    (4, "--tensor 4 --context 6 --sequence-parallel", "--context 6 cannot be cut for 4 ranks"),
+    (8, "--pipeline 8", "6 units (embedding, 4 blocks, head) are too few for 8 stages: use --layers 6"),
+    (8, "--pipeline 4 --schedule interleaved", "too few for 4 stages of 2 chunks: use --layers 6"),
+    (6, "--pipeline 3 -v 2", "1f1b has one chunk to a stage"),
+    (6, "--pipeline 3 --schedule interleaved -m 4 --layers 6", "a multiple of 3 for --micro-batches, not 4"),
+    (6, "--pipeline 3 --data 2 -m 7", "--batch 16 is not divisible by --micro-batches 7: use --batch 21"),
+    (8, "--pipeline 2 --data 4 -m 8", "--batch 16 in 8 micro-batches is too small for 4 ranks: use --batch 32"),
+    (4, "--data 4 --batch 3", "--batch 3 in 1 micro-batch is too small for 4 ranks: use --batch 4"),
+    (7, "--batch 1", "--batch 1 in 1 micro-batch is too small for 7 ranks: use --batch 7"),
+    (8, "--pipeline 2 --zero 2", "ZeRO-2 would reduce-scatter gradients after every micro-batch: use --zero 1"),
+    (8, "--pipeline 2 --zero 3", "ZeRO-3 would reduce-scatter gradients after every micro-batch: use --zero 1"),
+    (4, "--pipeline 1 --schedule gpipe", "--schedule and --chunks are of a pipeline"),
+    (4, "--accumulate 2 -m 4", "--accumulate and --micro-batches say the same"),
+    (4, "--data 4 --zero 3 --shard 3", "--data 4 is not divisible by --shard 3: use --shard 2"),
+    (2, "--zero 1 --shard 2", "--shard says among whom ZeRO-3 divides parameters: use it with --zero 3"),
+    (4, "--schedule pipedream", "--schedule"),
+    (2, "--text nowhere.txt", "nowhere.txt"),
+]
+
+
+@pytest.mark.parametrize(("n", "line", "says"), BAD)
+def test_what_cannot_work_is_said_with_what_would(n: int, line: str, says: str) -> None:
+    """And what is said to work does."""
+    with pytest.raises(UsageError) as refused:
+        prepare(n, line)
+    message = str(refused.value)
+    assert says in message
+    assert "\n" not in message
+    if grid := re.search(r"--data \d+ --pipeline \d+ --tensor \d+$", message):
+        prepare(n, f"{line} {grid[0]}")
+    if options := re.search(r": use (--[a-z-]+ \d+( --[a-z-]+ \d+)*)", message):
+        prepare(n, f"{line} {options[1]}")
+    if ranks := re.search(r": use mpirun -n (\d+)", message):
+        prepare(int(ranks[1]), line)
+    if "--data" in line or "--tensor" in line or "--pipeline" in line:
+        assert grid or options or ranks or "leave --chunks away" in message
+
+
+def test_a_refusal_is_one_line_from_all_ranks() -> None:
+    done = run_chapter(4, "--data 3 --tensor 2")
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr
+    assert done.stdout == ""
+    assert done.stderr == (
+        "minidist: error: --data 3 x --tensor 2 does not make 4 ranks:"
+        " use mpirun -n 6, or --data 2 --pipeline 1 --tensor 2\n"
+    )

@@ -227,6 +227,8 @@ LINES = {
     **{name: f"--schedule {name} {SMALL}" for name in SCHEDULES if name != "interleaved"},
     "interleaved": f"--schedule interleaved {SMALL} --layers 4 --micro-batches 6 --batch 12",
     "gpipe-again": f"--schedule gpipe {SMALL} --recompute full --precision fp32 --model llama --micro-batches 4",
+    "zb-h1-again": f"--schedule zb-h1 {SMALL} --recompute full",
+    "zb-h2-again": f"--schedule zb-h2 {SMALL} --recompute full",
     "pipedream-8": f"--schedule pipedream --micro-batches 8 {SMALL}",
     "replicas-auto": f"--schedule pipedream --replicas auto --batch 12 {SMALL}",
     "replicas": f"--schedule pipedream --replicas 2,1 {SMALL}",
@@ -263,9 +265,12 @@ def test_counts_by_hand():
     assert counted("interleaved", "idle / work") == 2 / 6 / 2
     assert counted("1f1b", "activations sent") == 16 * 8 * 16 * 2  # two bytes in mixed precision
     assert counted("interleaved", "activations sent") == 2 * 12 * 8 * 16 * 2
-    assert counted("1f1b", "micro-batches in flight") == 3
-    assert counted("gpipe", "micro-batches in flight") == 8
+    assert counted("1f1b", "in flight") == 3
+    assert counted("gpipe", "in flight") == 8
     assert counted("gpipe-again", "with activations") == 1
+    assert (
+        chapters()["zb-h2-again"]["report"]["counted"][2]["with_activations"] == 5
+    )  # it and the 4 before it wait for W
     assert counted("pipedream", "weight versions") == 3
     assert counted("2bw", "weight versions") == 2
     assert counted("1f1b", "weight versions") == 1
