@@ -194,12 +194,12 @@ def print_closing(run: Run) -> None:
     """The letters; and of hybrid sharding, the paper's own figure."""
     options, m = run.options, sum(padded_units(run)[0]) * run.precision.bytes
     w, g, t, p = options.data_ranks, options.shard, options.tensor, options.pipeline
-    print(f"{w} data x {p} pipeline x {t} tensor ranks, W x p x t; G = {g} of W divide model states.")
-    print("Ψr: the parameters left to a rank by tensor and pipeline, padded; l: its layers;")
-    print("b: its sequences of a micro-batch; s: length; h: width; a: heads; m: micro-batches;")
-    print("i: a stage, from 1; F, B, W: a unit of time each. Clocks are simulated.\n")
+    print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
+    print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
+    print("micro-batch; h: width; m: micro-batches; i: stage, from 1; F, B, W: 1 of time.")
     if w > g:
         printed, exact = papers.hybrid_across_as_printed(m, w, g), papers.hybrid_across(m, w, g)
         print(f"Of the parameters' M = {m:,} bytes each rank sends {exact:,.0f} to other hosts.")
         print(f"The FSDP paper prints 2M(W-1)/(GW), {printed:,.0f}: {printed / exact:.2f} times as much.")
+    print()
     print_ptd()

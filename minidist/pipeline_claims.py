@@ -82,11 +82,10 @@ def in_flight_claims(run: Run, at: Sequence[Place]) -> list[Claim]:
     promised = [papers.in_flight(schedule, o.stages, in_all, place.stage + 1, o.chunks) for place in at]
     made = [on_each_rank(source, claim, formula, promised, of_each(run, "in_flight"), "")]
     if o.recompute == "full":
-        source, formula = (
-            ("ZB §3", {"zb-h1": "i", "zb-h2": "2i-1"}[schedule]) if "zb" in schedule else ("GPipe §2.3", "1")
-        )
-        again = [papers.in_flight_again(schedule, in_all, place.stage + 1) for place in at]
-        made.append(on_each_rank(source, "with activations", formula, again, of_each(run, "with_activations"), ""))
+        zero_bubble = {"zb-h1": "i", "zb-h2": "2i-1"}
+        source, formula = "ZB §3" if schedule in zero_bubble else "GPipe §2.3", zero_bubble.get(schedule, "1")
+        promised = [papers.in_flight_again(schedule, in_all, place.stage + 1) for place in at]
+        made.append(on_each_rank(source, "with activations", formula, promised, of_each(run, "with_activations"), ""))
     return made
 
 
