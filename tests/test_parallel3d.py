@@ -71,15 +71,20 @@ def hybrid(d: int, shard: int, t: int, **more: Any) -> dict[str, Any]:
     return {"grid": (d, 1, t), "shard": shard, **usual, **more}
 
 
+def staged(d: int, p: int, t: int, **more: Any) -> dict[str, Any]:
+    return {**hybrid(d, d, t, zero=1, m=2), "grid": (d, p, t), **more}
+
+
 def mixed(d: int, p: int, t: int, **more: Any) -> dict[str, Any]:
-    found = hybrid(d, d, t, optimizer="adamw", precision="mixed", zero=1, m=2)
-    return {**found, "grid": (d, p, t), **more}
+    return staged(d, p, t, **{"optimizer": "adamw", "precision": "mixed", **more})
 
 
-HYBRID = [
+BESIDE = [
     hybrid(4, 2, 1, optimizer="adamw"),
     hybrid(6, 2, 1, model="gpt untied"),
     hybrid(4, 2, 2, sequence=True, recompute="full"),
+    staged(2, 2, 1, m=1),  # where any backward might be taken for the last one
+    staged(1, 2, 2, m=1, zero=0, schedule="zb-h1", sequence=True),
 ]
 MIXED = [
     mixed(1, 2, 2),
@@ -93,7 +98,7 @@ def name_of(case: dict[str, Any]) -> str:
     return " ".join(f"{'x'.join(map(str, value)) if key == 'grid' else value}" for key, value in case.items())
 
 
-CASES = {name_of(case): case for case in [*combinations(), *HYBRID, *MIXED]}
+CASES = {name_of(case): case for case in [*combinations(), *BESIDE, *MIXED]}
 
 
 @cache
@@ -127,9 +132,10 @@ EXACT = [name for name, case in CASES.items() if case["precision"] == "fp64"]
 
 @pytest.mark.parametrize("name", EXACT)
 def test_equals_serial_training(name: str) -> None:
-    """Losses with dropout and without, norms, gradients before clipping, and parameters."""
+    """Losses with dropout and without, norms, gradients before clipping, and parameters; copies to the last bit."""
     case = CASES[name]
     found, truth = on_ranks(math.prod(case["grid"]))[name], truth_of(case)
+    assert found["differ"] == []
     np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-12, atol=0)
     np.testing.assert_allclose(found["norms"], truth["norms"], rtol=1e-12, atol=0)
     assert largest_difference(found["gradients"], truth["gradients"]) < 1e-12
