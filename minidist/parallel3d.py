@@ -42,7 +42,7 @@ from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 from minidist.parallel3d_claims import claims, print_closing
 from minidist.pipeline import Pipeline
-from minidist.pipeline_claims import print_clocks
+from minidist.pipeline_claims import show_clocks
 from minidist.tensor_parallel import TensorParallel
 from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
@@ -143,10 +143,8 @@ def main(comm: Comm, job: train.Job) -> int:
     engine = make_engine(job.units, job.settings, comm, job.options)
     status = train.run_job(job, engine, comm, claims, print_closing)
     if isinstance(engine, Pipeline):
-        timelines = comm.gather_object(engine.worker.timeline)
-        if timelines and timelines[0].spans and job.options.json != "-":
-            of_each_stage = timelines[: job.options.pipeline * job.options.tensor : job.options.tensor]
-            print_clocks(of_each_stage, "Last step")
+        pipeline, tensor = job.options.pipeline, job.options.tensor
+        show_clocks(comm, engine.worker.timeline, job.options, of_stages=slice(0, pipeline * tensor, tensor))
     return status
 
 

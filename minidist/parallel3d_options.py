@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from minidist import UsageError, pipeline_options, train
 from minidist.options import Parser, at_least
+from minidist.report import check_writable
 from minidist.schedules import SCHEDULES
 from minidist.tensor_claims import check_tensor
 
@@ -42,13 +43,16 @@ def add_options(parser: Parser) -> None:
         help="in a step; default: about 8, or without pipeline 1",
     )
     add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; 2 if not given")
+    add("--trace", metavar="FILE", help="write the pipelines' timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
     parser.set_defaults(dropout=0.1, gather_logits=False)  # activations are counted as the papers do
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
     """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
-    layout = choose(made.parse_args(arguments), ranks)
+    options = made.parse_args(arguments)
+    check_writable("--trace", options.trace)
+    layout = choose(options, ranks)
     arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]
     job = train.prepare(made, arguments, ranks, shares=lambda options, ranks: layout["data_ranks"])
     vars(job.options).update(layout)
@@ -110,8 +114,8 @@ def fit(options: Namespace, grid: Grid) -> dict[str, Any]:
         raise UsageError(
             f"in a pipeline ZeRO-{options.zero} would reduce-scatter gradients after every micro-batch: use --zero 1"
         )
-    if pipeline == 1 and (options.schedule or options.chunks):
-        raise UsageError("--schedule and --chunks are of a pipeline")
+    if pipeline == 1 and (options.schedule or options.chunks or options.trace):
+        raise UsageError("--schedule, --chunks and --trace are of a pipeline")
     if options.micro_batches and options.accumulate not in (1, options.micro_batches):
         raise UsageError("--accumulate and --micro-batches say the same: use one of them")
     asked = options.micro_batches or (options.accumulate if options.accumulate > 1 or pipeline == 1 else None)

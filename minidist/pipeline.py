@@ -19,7 +19,6 @@ The clock gives F, B and W of a stage one unit of time each and messages none, a
 what ranks exchange for them, take no time either.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -27,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minidist import pipeline_options, train, zero_bubble
-from minidist.engine import Engine, Settings, held, kept_by_blocks
+from minidist import pipeline_options, train
+from minidist.engine import Settings, held, kept_by_blocks
 from minidist.interpreter import UNIT_COSTS, OverRanks, Worker
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Head, Unit
 from minidist.nn.tensor import Array, Tape, Tensor
-from minidist.pipeline_claims import claims, print_clocks, print_letters
+from minidist.pipeline_claims import Most, claims, print_letters, show_clocks
 from minidist.schedules import (
     ACTIVATION,
     GRADIENT,
@@ -47,7 +46,7 @@ from minidist.schedules import (
     Weight,
     places,
 )
-from minidist.timeline import write_trace
+from minidist.weight_versions import WeightVersions
 
 if TYPE_CHECKING:  # drawing does without MPI
     from minidist.mpi.comm import Comm
@@ -62,7 +61,7 @@ class Passage:
     tapes: list[Tape] = field(default_factory=list)  # with re-materialisation, only from B to W
 
 
-class Pipeline(Engine):
+class Pipeline(WeightVersions):
     """One stage: its chunks of the model, and the micro-batches in them."""
 
     holds_a_stage = True
@@ -100,13 +99,11 @@ class Pipeline(Engine):
         self.wire = OverRanks(self.at, pipe)
         self.worker = Worker(self.at, self.wire, UNIT_COSTS, stage=self)
         self.stream: Instructions | None = None
-        self.made = self.version = 0  # updates that the stream has made; the version of the weights in use
         self.complete = False  # whether the update's gradients are
-        self.stash: dict[int, dict[Flat, Array]] = {}  # older versions that are still needed
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
         self.passages: dict[tuple[int, int], Passage] = {}  # (micro-batch, chunk)
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, micro-batch, chunk): to be sent, or received
-        self.most = {"in_flight": 0, "with_activations": 0, "versions": 1, "stash_bytes": 0, "delay": 0}
+        self.most = Most(in_flight=0, with_activations=0, versions=1, stash_bytes=0, delay=0)
         self.versions_used: dict[int, int] = {}  # by micro-batch
 
     # ---- a step -----------------------------------------------------------------------------------------------------
@@ -162,13 +159,13 @@ class Pipeline(Engine):
         first, last = self.at.is_first(chunk), self.at.is_last(chunk)
         x = self.batches[k].tokens if first else self.mail.pop((ACTIVATION, k, chunk))
         passage = self.passages[k, chunk] = Passage(version, x)
-        y = self.run_chunk(passage, k, chunk, keep=not self.rematerialise)
+        y = self.run_chunk(passage, self.batches[k], chunk, keep=not self.rematerialise)
         if last:
             self.loss += float(y) * self.share
         else:
             self.mail[ACTIVATION, k, chunk] = self.stored(y)
 
-    def run_chunk(self, passage: Passage, k: int, chunk: int, keep: bool) -> Array:
+    def run_chunk(self, passage: Passage, batch: Batch, chunk: int, keep: bool) -> Array:
         """A chunk's output (B, T, C), or the loss, for a passage's input; `keep` what the backward needs."""
         units, self.version = self.chunks[chunk], passage.version
         if keep:
@@ -176,7 +173,7 @@ class Pipeline(Engine):
         h = passage.x if self.at.is_first(chunk) else self.widened(passage.x)
         for i, unit in enumerate(units):
             self.before_forward(unit)
-            h = unit(passage.tapes[i].tensor(h) if keep else Tensor(h), self.batches[k]).data
+            h = unit(passage.tapes[i].tensor(h) if keep else Tensor(h), batch).data
             self.after_forward(unit)
         self.observe_passages()
         return h
@@ -185,7 +182,8 @@ class Pipeline(Engine):
         """The gradient of the chunk's input; those of matrices wait for W."""
         passage = self.passages[k, chunk]
         if not passage.tapes:
-            self.run_chunk(passage, k, chunk, keep=True)  # the same dropout masks: they depend on the micro-batch alone
+            # Dropout masks are the same again: they depend on the micro-batch alone.
+            self.run_chunk(passage, self.batches[k], chunk, keep=True)
         self.version = self.versions_used[k] = passage.version
         if self.at.is_last(chunk):
             dh: Array | None = np.asarray(self.share * self.loss_scale.scale, self.precision.computed)
@@ -209,7 +207,7 @@ class Pipeline(Engine):
             tape.weight_backward()
             self.after_backward(unit)
         del self.passages[k, chunk]
-        self.most["delay"] = max(self.most["delay"], self.made - passage.version)
+        self.most.note(delay=self.made - passage.version)
         if chunk == 0:
             del self.batches[k]
 
@@ -231,35 +229,19 @@ class Pipeline(Engine):
         self.mail[message.what, message.micro_batch, message.chunk] = buffer
         return buffer
 
-    # ---- the weights and their versions -----------------------------------------------------------------------------
-
-    def before_forward(self, unit: Unit) -> None:
-        for flat in self.read_by(unit):
-            flat.bind(self.widened(self.weights(flat)))
-
-    def before_backward(self, unit: Unit) -> None:
-        for flat in self.read_by(unit):
-            flat.bind(self.widened(self.weights(flat)), slopes=np.zeros(flat.padded, self.precision.computed))
-
-    def weights(self, flat: Flat) -> Array:
-        """The version of a unit's parameters that is in use."""
-        return flat.param if self.version == self.made else self.stash[self.version][flat]
+    # ---- an update --------------------------------------------------------------------------------------------------
 
     def update_weights(self, oldest: int) -> None:
-        """Make the next version of the weights; keep the present one if a micro-batch may still ask for it."""
-        if self.made >= oldest:
-            self.stash[self.made] = {flat: flat.param.copy() for flat in self.flats.values()}
-        self.stash = {version: weights for version, weights in self.stash.items() if version >= oldest}
-        self.most["versions"] = max(self.most["versions"], 1 + len(self.stash))
-        self.most["stash_bytes"] = max(
-            self.most["stash_bytes"], held(array for weights in self.stash.values() for array in weights.values())
-        )
+        """Sum the gradients that others have a part of, and make the next version of the weights."""
+        self.keep_version(oldest)
+        older = [array for weights in self.stash.values() for array in weights.values()]
+        self.most.note(versions=1 + len(self.stash), stash_bytes=held(older))
         self.complete = True
         for flat in self.flats.values():
             self.reduce(flat)
         self.step()
         self.complete = False
-        self.made += 1
+        self.made += 1  # the next version of the weights
 
     @property
     def last_micro_batch(self) -> bool:
@@ -297,18 +279,14 @@ class Pipeline(Engine):
         """This rank's part of the mean loss over sequences x and their targets y: 0 without the head."""
         if self.at.replica > 0:
             return 0.0
-        rows, self.version = self.rows(len(x)), self.made
-        batch = Batch(x[rows.start : rows.stop], y[rows.start : rows.stop])
-        h = batch.tokens
-        for chunk, units in enumerate(self.chunks):
+        rows = self.rows(len(x))
+        here = slice(rows.start, rows.stop)
+        batch, h = Batch(x[here], y[here]), x[here]
+        for chunk in range(len(self.chunks)):
             if not self.at.is_first(chunk):
-                received = np.empty(self.crossing(batch.tokens), self.precision.stored)
-                self.wire.receive(Receive(ACTIVATION, 0, chunk), received)
-                h = self.widened(received)
-            for unit in units:
-                self.before_forward(unit)
-                h = unit(Tensor(h), batch).data
-                self.after_forward(unit)
+                h = np.empty(self.crossing(batch.tokens), self.precision.stored)
+                self.wire.receive(Receive(ACTIVATION, 0, chunk), h)
+            h = self.run_chunk(Passage(self.made, h), batch, chunk, keep=False)
             if not self.at.is_last(chunk):
                 self.wire.send(Send(ACTIVATION, 0, chunk), self.stored(h), time=0.0)
         self.wire.wait()
@@ -325,8 +303,7 @@ class Pipeline(Engine):
         self.layer_activations = max(self.layer_activations, sum(kept))
         inputs = sum(passage.x.nbytes for passage in passages if not passage.tapes)
         self.observe([tape for passage in passages for tape in passage.tapes], inputs)
-        self.most["in_flight"] = max(self.most["in_flight"], len(passages))
-        self.most["with_activations"] = max(self.most["with_activations"], sum(bool(p.tapes) for p in passages))
+        self.most.note(in_flight=len(passages), with_activations=sum(bool(p.tapes) for p in passages))
 
     def counted(self) -> dict[str, Any]:
         """Of the last stream of instructions, and since the beginning the most of what comes and goes."""
@@ -334,29 +311,15 @@ class Pipeline(Engine):
         return {**times, **self.most, "versions_used": sorted(self.versions_used.items())}
 
 
-def main(comm: "Comm", job: train.Job | train.Options) -> int:
-    """Train and report, and show what the clocks say; or the table."""
-    if not isinstance(job, train.Job):
-        return zero_bubble.main(comm, job.json)
+def main(comm: "Comm", job: train.Job) -> int:
+    """Train and report, and show what the clocks say."""
     options = job.options
     parts = pipeline_options.cut(options, job.units, job.settings.precision.bytes)
     engine = Pipeline(job.units, job.settings, comm, parts, options.schedule, options.steps, options.replicas)
     status = train.run_job(job, engine, comm, claims, print_letters)
-    timelines = comm.gather_object(engine.worker.timeline)
-    if timelines and timelines[0].spans:
-        if options.json != "-":
-            what = "Last step" if engine.schedule.flushes else "Beginning"
-            print_clocks(timelines, what, goes_on=not engine.schedule.flushes)
-        if options.trace:
-            write_trace(options.trace, timelines)
+    show_clocks(comm, engine.worker.timeline, options)
     return status
 
 
 if __name__ == "__main__":
-    options = train.parser(__doc__, "pipeline")
-    pipeline_options.add_options(options)
-    if any(argument.startswith("--draw") for argument in sys.argv):
-        sys.exit(pipeline_options.draw(options, sys.argv[1:]))
-    from minidist.mpi.run import run
-
-    run(prepare=lambda comm: pipeline_options.prepare(options, sys.argv[1:], comm.size), main=main)
+    pipeline_options.start(__doc__, main)

@@ -1,12 +1,16 @@
 """What the papers say of a pipeline, beside what its clocks and counters say."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minidist import papers
 from minidist.report import Claim, Run, on_each_rank
 from minidist.schedules import ACTIVATION, GRADIENT, SCHEDULES, Place, places
-from minidist.timeline import Timeline, print_timelines
+from minidist.timeline import Timeline, print_timelines, write_trace
+from minidist.train import Options
+
+if TYPE_CHECKING:  # drawing does without MPI
+    from minidist.mpi.comm import Comm
 
 
 def claims(run: Run) -> list[Claim]:
@@ -138,7 +142,24 @@ def print_letters(run: Run) -> None:
     print("F, B, W: a unit of time each; b: sequences of a micro-batch; s: length; h: width.\n")
 
 
-def print_clocks(timelines: Sequence[Timeline], what: str, goes_on: bool = False) -> None:
-    """What the stages' clocks say, drawn."""
-    print(f"{what}, simulated time: F forward, B input and W weight gradient")
-    print_timelines("", timelines, goes_on)
+def show_clocks(comm: "Comm", timeline: Timeline, options: Options, of_stages: slice = slice(None)) -> None:
+    """Draw what the clocks of the ranks say, or of one rank of each stage, and write the trace if there is to be one.
+    All ranks must call."""
+    timelines = comm.gather_object(timeline)
+    if not timelines or not timelines[0].spans:
+        return
+    if options.json != "-":
+        flushes = SCHEDULES[options.schedule].flushes
+        what = "Last step" if flushes else "Beginning"
+        print(f"{what}, simulated time: F forward, B input and W weight gradient")
+        print_timelines("", timelines[of_stages], goes_on=not flushes)
+    if options.trace:
+        write_trace(options.trace, timelines)
+
+
+class Most(dict[str, int]):
+    """The largest values of what comes and goes."""
+
+    def note(self, **values: int) -> None:
+        for name, value in values.items():
+            self[name] = max(self[name], value)

@@ -4,8 +4,8 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from minidist import Finished, UsageError, balance, train, zero_bubble
 from minidist.interpreter import UNIT_COSTS, simulate
@@ -49,6 +49,20 @@ def add_options(parser: Parser) -> None:
 # Without a flush each stage updates on its own, so by default nothing is asked for on which all would have to agree: no
 # norm of all gradients, no common loss scale, no matrix that two stages share.
 ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
+
+
+def start(doc: str | None, main: Callable[[Any, train.Job], int]) -> NoReturn:
+    """Do what the command line asks: draw, print the table, or run `main` on a checked job."""
+    made = train.parser(doc or "", "pipeline")  # python -OO drops docstrings
+    add_options(made)
+    if any(argument.startswith("--draw") for argument in sys.argv):
+        sys.exit(draw(made, sys.argv[1:]))
+    from minidist.mpi.run import run  # drawing does without MPI
+
+    def do(comm: Any, job: train.Job | argparse.Namespace) -> int:
+        return main(comm, job) if isinstance(job, train.Job) else zero_bubble.main(comm, job.json)
+
+    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=do)
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | argparse.Namespace":

@@ -20,7 +20,7 @@ reduce-scatter, the halves of an all-reduce: the same bytes, and no activation i
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,52 +33,14 @@ from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTEmbedding
 from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit
 from minidist.nn.llama import LlamaEmbedding
-from minidist.nn.sliced import Sliced, cut
+from minidist.nn.sliced import Sliced
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 from minidist.report import print_activations_closing
 from minidist.tensor_claims import claims, one_replica
+from minidist.tensor_group import Group
+from minidist.tensor_loss import gather_logits, vocabulary_parallel_cross_entropy
 
-# ---- communication as operations -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Group:
-    """The t ranks that share every layer. A shard is a t-th of the positions of x (B, T, C)."""
-
-    comm: Comm
-    wire: type[np.floating]  # activations travel as they are stored
-    sequence: bool = False  # outside of the cut layers a rank has its shard of x, instead of a copy of x
-    where: str = "layers"  # how the traffic is counted
-
-    def all_reduce(self, x: Array, when: str) -> Array:
-        """The sum over the ranks."""
-        with self.comm.phase(f"{self.where}: all-reduce {when}"):
-            total = ring.all_reduce(self.comm, x.astype(self.wire, copy=False).reshape(-1))
-        return total.reshape(x.shape).astype(x.dtype, copy=False)
-
-    def reduce_scatter(self, x: Array, when: str) -> Array:
-        """This rank's shard of the sum over the ranks: (B, T, C) -> (B, T/t, C)."""
-        with self.comm.phase(f"{self.where}: reduce-scatter {when}"):
-            shard = ring.reduce_scatter(self.comm, self.to_wire(x))
-        return self.from_wire(shard, x)
-
-    def all_gather(self, x: Array, when: str) -> Array:
-        """Everyone's shard in its place: (B, T/t, C) -> (B, T, C)."""
-        with self.comm.phase(f"{self.where}: all-gather {when}"):
-            whole = ring.all_gather(self.comm, self.to_wire(x), x.size * self.comm.size)
-        return self.from_wire(whole, x)
-
-    def to_wire(self, x: Array) -> Array:
-        """(B, T, C) as (T·B·C,): with the positions first, a shard is one chunk."""
-        return x.astype(self.wire, copy=False).transpose(1, 0, 2).reshape(-1)
-
-    def from_wire(self, flat: Array, like: Array) -> Array:
-        """The way back, for any T."""
-        return np.ascontiguousarray(flat.reshape(-1, len(like), like.shape[-1]).transpose(1, 0, 2), like.dtype)
-
-    def slice(self, parameter: Parameter, axis: int, *sections: int) -> Parameter:
-        """This rank's part of a parameter: an equal share of each section of one axis."""
-        return Sliced(parameter, axis, cut(sections, self.comm.size), self.comm.rank)
+# ---- communication as operations: over the rings of tensor_group.py --------------------------------------------------
 
 
 def f(x: Tensor, group: Group) -> Tensor:
@@ -172,59 +134,6 @@ class VocabularyParallelEmbedding(Embedding):
         keep = (tokens.data,)
         part = record(y, (tokens,), lambda dy, tokens: None, keep=keep, weight_backward=weight_backward)
         return g(part, self.group)
-
-
-def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Array, vocabulary: int, group: Group) -> Tensor:
-    """ops.cross_entropy for logits (B, T, V'/t), of which the first `vocabulary` over all ranks are not padding.
-
-    Instead of the logits, b·s·v numbers, three times b·s are sent: of each position the largest logit, the target's and
-    the sum of exponentials. (The paper says b·s; its code sends these three.)
-    """
-    columns = logits.shape[-1]
-    first = columns * group.comm.rank
-    prob = logits.data.reshape(-1, columns).copy()  # (n, V'/t)
-    prob[:, max(0, vocabulary - first) :] = -np.inf  # padding is never predicted
-
-    def own(targets: Array) -> tuple[Array, Array]:
-        """The positions whose target is one of this rank's columns, and which one."""
-        column = targets.reshape(-1) - first
-        here = (column >= 0) & (column < columns)
-        return np.flatnonzero(here), column[here]
-
-    def all_reduce(x: Array, op: np.ufunc) -> Array:
-        with group.comm.phase("loss: all-reduce"):
-            return ring.all_reduce(group.comm, x, op=op)  # in full precision, like the probabilities
-
-    prob -= all_reduce(prob.max(axis=-1), np.maximum)[:, None]
-    target = np.zeros(len(prob), prob.dtype)
-    target[own(targets)[0]] = prob[own(targets)]
-    target = all_reduce(target, np.add)
-    np.exp(prob, out=prob)
-    total = all_reduce(prob.sum(axis=-1), np.add)
-    prob /= total[:, None]
-    loss = (np.log(total) - target).mean(dtype=prob.dtype)
-
-    def backward(dloss: Array, prob: Array, targets: Array) -> Array:
-        dlogits = prob * (dloss / len(prob))
-        dlogits[own(targets)] -= dloss / len(prob)
-        return dlogits.reshape(*targets.shape, -1)
-
-    return record(np.asarray(loss), (logits,), backward, keep_exact=(prob, targets))
-
-
-def gather_logits(logits: Tensor, vocabulary: int, group: Group) -> Tensor:
-    """What the loss above avoids: (B, T, V'/t) -> (B, T, V) on every rank, which keeps its part of the gradient."""
-    rank, t, columns = group.comm.rank, group.comm.size, logits.shape[-1]
-    with group.comm.phase("loss: all-gather"):
-        part = logits.data.astype(group.wire, copy=False).reshape(-1)
-        whole = ring.all_gather(group.comm, part, part.size * t).reshape(t, -1, columns)
-    y = whole.transpose(1, 0, 2).reshape(*logits.shape[:-1], -1)[..., :vocabulary].astype(logits.data.dtype)
-
-    def backward(dy: Array) -> Array:
-        mine = dy[..., rank * columns : (rank + 1) * columns]
-        return np.pad(mine, [(0, 0), (0, 0), (0, columns - mine.shape[-1])])
-
-    return record(y, (logits,), backward)
 
 
 class ParallelHead(Head):

@@ -373,7 +373,7 @@ BAD = [
     (7, "--batch 1", "--batch 1 in 1 micro-batch is too small for 7 ranks: use --batch 7"),
     (8, "--pipeline 2 --zero 2", "ZeRO-2 would reduce-scatter gradients after every micro-batch: use --zero 1"),
     (8, "--pipeline 2 --zero 3", "ZeRO-3 would reduce-scatter gradients after every micro-batch: use --zero 1"),
-    (4, "--pipeline 1 --schedule gpipe", "--schedule and --chunks are of a pipeline"),
+    (4, "--pipeline 1 --schedule gpipe", "--schedule, --chunks and --trace are of a pipeline"),
     (4, "--accumulate 2 -m 4", "--accumulate and --micro-batches say the same"),
     (4, "--data 4 --zero 3 --shard 3", "--data 4 is not divisible by --shard 3: use --shard 2"),
     (2, "--zero 1 --shard 2", "--shard says among whom ZeRO-3 divides parameters: use it with --zero 3"),

@@ -324,7 +324,7 @@ IMPOSSIBLE = [
     (4, "--schedule interleaved", "too few for 4 stages of 2 chunks", ["--layers 6"]),
     (3, "--schedule interleaved", "a multiple of 3", ["--micro-batches 9", "--batch 18"]),
     (4, "--schedule interleaved -m 6 --layers 6", "a multiple of 4", ["--micro-batches 8"]),
-    (4, "-m 3", "not divisible", ["--micro-batches 3", "--batch 18"]),
+    (4, "-m 3", "not divisible", ["--batch 18"]),
     (4, "--schedule 2bw -m 2", "at least 4", ["--micro-batches 4"]),
     (4, "--schedule pipedream --replicas 3,1 -m 2", "a multiple of 3", ["--micro-batches 3", "--batch 18"]),
 ]

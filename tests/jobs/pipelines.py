@@ -110,6 +110,7 @@ def chapters(comm: Any, lines: dict[str, str], folder: str) -> dict[str, Any]:
         pipeline_options.add_options(made)
         report = Path(folder) / f"{name}.json"
         job = pipeline_options.prepare(made, [*shlex.split(line), "--json", str(report)], comm.size)
+        assert isinstance(job, train.Job)
         status = pipeline.main(comm, job)
         comm.ledger.check_requests()
         comm.barrier()
