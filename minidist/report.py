@@ -358,7 +358,7 @@ def print_zero_closing(run: Run) -> None:
 
 def print_activations_closing(run: Run) -> None:
     """The letters of tensor parallelism's claims, and Korthikanti's table 2 for the paper's own models."""
-    print("Elements are those of one micro-batch; a layer's are those of one layer.")
+    print("Elements are those of one micro-batch; l: layers.")
     print("b: sequences of a micro-batch; s: their length; h: width; a: heads; v: vocabulary,")
     print("padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
     table = _table(
