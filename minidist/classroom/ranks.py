@@ -26,6 +26,7 @@ from minidist.mpi.comm import Comm
 from minidist.mpi.rank import find
 from minidist.mpi.witness import witnessed
 
+progress = [Path(os.devnull)]  # where this rank says how far it has come
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 
 
@@ -36,6 +37,7 @@ def serve(comm: Comm, program: str, folder: str) -> None:
     which case of the part it is.
     """
     mine = Path(folder) / str(comm.rank)
+    progress[0] = mine / "at"
     (mine / "ready").touch()
     for number in itertools.count():
         while not (mine / f"part.{number}").exists():
@@ -46,9 +48,12 @@ def serve(comm: Comm, program: str, folder: str) -> None:
         comm.barrier()  # a rank that has come so far waits for the others, and says so if they hang
 
 
-def run_cases(
-    comm: Comm, program: str, target: str, mine: Path, cases: Cases, inputs: Sequence[Any]
-) -> dict[str, Any]:
+def note(where: str) -> None:
+    """Say where in the case this rank is, for the message if it fails or hangs there: "in after_forward of block0"."""
+    progress[0].write_text(where)
+
+
+def run_cases(comm: Comm, program: str, target: str, mine: Path, cases: Cases, inputs: Sequence[Any]) -> dict[str, Any]:
     """Call `target`(comm, student's module, this rank's input, **arguments) for each case, on its first n ranks.
 
     program is the student's file, loaded afresh; target "path/to/on_ranks.py:function"; inputs are this rank's, one for
@@ -66,6 +71,7 @@ def run_cases(
         outcomes.append(None)
         if comm.rank < n:
             (mine / "case").write_text(str(number))
+            (mine / "at").unlink(missing_ok=True)
             wired, witness = watched(group, program)
             comm.ledger.reset()
             value = run(wired, student, inputs[number], **arguments)
@@ -116,6 +122,12 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
         finally:
             tracemalloc.stop()
     return value, min(peaks)
+
+
+def arrays_held() -> int:
+    """Bytes of the data of all NumPy arrays made since tracemalloc was started, by NumPy's own account."""
+    numpys = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([numpys]).traces)
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------

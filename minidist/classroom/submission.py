@@ -103,7 +103,8 @@ class Submission:
         assert self.ranks is not None
         ranks = range(self.ranks.n)
         for rank in ranks:
-            (self.folder / str(rank) / "case").unlink(missing_ok=True)
+            for record in ("case", "at"):
+                (self.folder / str(rank) / record).unlink(missing_ok=True)
         for rank in ranks:
             mine = [case.inputs[rank] if rank < case.n else None for case in cases]
             part = (f"{self.on_ranks}:{function}", [(case.n, case.arguments) for case in cases], mine)
@@ -177,7 +178,8 @@ class Submission:
         if result.error_type == "NotImplementedError":
             return f"{self.innermost(str(result.error))} is not written yet: it raises NotImplementedError."
         verb = "disappeared" if job.status == "killed" else "failed"
-        return self.located(number, cases, f", rank {failed} {verb}:\n{self.students_part(str(result.error))}")
+        trace = self.students_part(str(result.error))
+        return self.located(number, cases, f", rank {failed} {verb}{self.noted(failed)}:\n{trace}")
 
     def explain_hang(self, job: Job, cases: Sequence[Case], reached: list[int]) -> str:
         """Who waits for whom, among the ranks that are in the student's program."""
@@ -187,7 +189,8 @@ class Submission:
         for rank in range(cases[number].n) if number >= 0 else range(len(job.ranks)):
             result = job.ranks[rank]
             state = result.state.replace(result.where, self.innermost(result.stack)) if rank in busy else ""
-            lines.append(f"rank {rank}: {state or 'has come out of the function and waits for the others'}")
+            state = state + self.noted(rank) if state else "has come out of the function and waits for the others"
+            lines.append(f"rank {rank}: {state}")
         lines += [
             line for line in job.report.splitlines() if re.match(r"A cycle of waits|Rank \d+ waits for itself", line)
         ]
@@ -200,6 +203,11 @@ class Submission:
         self.in_every_part = f"While {self.program.name} was being imported{what}"
         return self.in_every_part
 
+    def noted(self, rank: int) -> str:
+        """ " in after_forward of block0": where the rank said that it was."""
+        file = self.folder / str(rank) / "at"
+        return f" {file.read_text()}" if file.exists() else ""
+
     def innermost(self, trace: str) -> str:
         """ "exercise.py:31 in exchange": the last place in the student's file that a traceback or stack names."""
         places = re.findall(rf'File "{re.escape(str(self.program))}", line (\d+), in (.+)', trace)
@@ -210,7 +218,7 @@ class Submission:
         kept, ours = [], False
         for line in trace.splitlines():
             if line.startswith('  File "'):
-                ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"'))
+                ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"', '  File "<frozen '))
             elif not line.startswith("   "):
                 ours = line.startswith("Traceback")
             if not ours:
