@@ -31,13 +31,13 @@ Unit after unit, what you keep is in these places of its flat buffer (minidist/n
     flat.collect(bucket)        add to bucket (padded,) the gradient that the backward has written
     flat.release()              take values and slopes away again; a parameter that is used after that raises Released
 
-Messages: ring.all_gather(comm, shard, size) and ring.reduce_scatter(comm, x), as you know them from lesson 04. Send each
-within `with self.comm.phase(name):`, so that it is counted under that name.
+Messages: ring.all_gather(comm, shard, size) and ring.reduce_scatter(comm, x), as you know them from lesson 04. Send
+each within `with self.comm.phase(name):`, so that it is counted under that name.
 """
 
 import numpy as np
 
-from minidist import ring
+from minidist import ring  # noqa: F401
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -65,7 +65,7 @@ class ZeRO3(ZeRO1):
         raise NotImplementedError
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
-        """The parameters and the gradient of this rank's shard: the arrays themselves, for they are updated in place."""
+        """The parameters and the gradient of this rank's shard: the arrays themselves, which are updated in place."""
         raise NotImplementedError
 
     def gather(self, flat: Flat, phase: str) -> Array:
@@ -80,7 +80,7 @@ class ZeRO3(ZeRO1):
         raise NotImplementedError
 
     def after_forward(self, unit: Unit) -> None:
-        """Release what the unit read, and forget what was gathered, unless a later unit of this forward reads it too."""
+        """Release what the unit read; forget what was gathered, unless a later unit of this forward reads it too."""
         raise NotImplementedError
 
     def before_backward(self, unit: Unit) -> None:
@@ -98,8 +98,8 @@ class ZeRO3(ZeRO1):
         raise NotImplementedError
 
     def reduce(self, flat: Flat) -> None:
-        """Sum the bucket over the ranks, each rank its shard, in phase "reduce-scatter gradients"; add that to flat.grad
-        (a step may have several micro-batches); give the bucket back.
+        """Sum the bucket over the ranks, each rank its shard, in phase "reduce-scatter gradients"; add that to
+        flat.grad (a step may have several micro-batches); give the bucket back.
 
         The sum is the mean: every rank's loss is weighted by its share of the batch.
         """

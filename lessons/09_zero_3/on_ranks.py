@@ -72,13 +72,15 @@ def shards(engine: Any, name: str) -> list[Any]:
 
 
 def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
-    """The shards after construction, and again after one was added to the arrays that `owned` returns."""
+    """The shards after construction; and of each array how it was, and is, after 1 was added to what `owned` returns."""
     engine: Any = make(comm, exercise, ("allocate", "owned"), **made)
-    before = {"param": shards(engine, "param"), "grad": shards(engine, "grad")}
+    found: dict[str, Any] = {"param": shards(engine, "param"), "grad": shards(engine, "grad"), "owned": []}
     for flat in engine.flats.values():
-        for array in engine.owned(flat):
+        for which, array in zip(("param", "grad"), engine.owned(flat), strict=True):
+            before = returned(getattr(flat, which))
             array += 1
-    return {**before, "param + 1": shards(engine, "param"), "grad + 1": shards(engine, "grad")}
+            found["owned"].append((which, flat.name, before, returned(getattr(flat, which))))
+    return found
 
 
 def gather(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
@@ -122,7 +124,8 @@ def forward(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> di
 def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[str, Any]:
     """Bytes of arrays that are held: for good, and beyond that after an evaluation and after every place of a step.
 
-    There are two steps, and the smaller number counts: somebody may look at this rank at any moment, which takes memory.
+    There are two steps, and the smaller number counts: the launcher may look at this rank at any moment, which takes
+    memory too.
     """
     moments: list[list[tuple[str, str, int]]] = [[]]
     tracemalloc.start()

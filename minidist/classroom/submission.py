@@ -197,7 +197,7 @@ class Submission:
         return self.located(number, cases, "\n".join(lines))
 
     def located(self, number: int, cases: Sequence[Case], what: str) -> str:
-        """What happened, with the case in which it did. What happens before the first case will happen in every part."""
+        """What happened, with the case in which it did. What happens before the first will happen in every part."""
         if number >= 0:
             return f"On {cases[number].label}{what}"
         self.in_every_part = f"While {self.program.name} was being imported{what}"
