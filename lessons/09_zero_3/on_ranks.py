@@ -72,7 +72,7 @@ def shards(engine: Any, name: str) -> list[Any]:
 
 
 def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
-    """The shards after construction; and of each array how it was, and is, after 1 was added to what `owned` returns."""
+    """The shards after construction; and each of them before and after 1 was added to what `owned` returns."""
     engine: Any = make(comm, exercise, ("allocate", "owned"), **made)
     found: dict[str, Any] = {"param": shards(engine, "param"), "grad": shards(engine, "grad"), "owned": []}
     for flat in engine.flats.values():
@@ -83,11 +83,13 @@ def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[st
     return found
 
 
-def gather(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
-    """Every unit gathered once, and once more; and the shards afterwards."""
+def gather(comm: Comm, exercise: ModuleType, mine: Array, **made: Any) -> dict[str, Any]:
+    """Every unit gathered once, and once more, after this rank's own numbers were added to its shards; and the shards
+    afterwards."""
     engine: Any = make(comm, exercise, ("gather",), **made)
     found: dict[str, Any] = {"once": [], "again": [], "kept": []}
     for unit, flat in engine.flats.items():
+        flat.param += np.resize(mine, flat.param.size)
         for which in ("once", "again"):
             note(f"in gather of {unit.name}")
             found[which].append(returned(engine.gather(flat, "all-gather forward")))
@@ -113,12 +115,6 @@ def train(comm: Comm, exercise: ModuleType, batches: Array, asked: list[str], ev
             engine.step()
         parameters.append(shards(engine, "param"))
     return {"losses": losses, "gradients": gradients, "parameters": parameters, "evaluated": evaluated}
-
-
-def forward(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[str, Any]:
-    """The loss of each batch."""
-    engine: Any = make(comm, exercise, ("before_forward", "after_forward"), **made)
-    return {"losses": [engine.forward(*x_and_y(tokens)).value for [tokens] in batches]}
 
 
 def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Exercises that train: serial training as the truth, and what is wrong with a shard that differs from it.
 
-A rank's losses, and its shards of gradients and parameters, are compared here, in the process that grades, with those of
-serial training on the same batches. A unit's arrays are flat (`minidist.nn.flat`); a shard is an N-th of one, padded.
+A rank's losses, and its shards of gradients and parameters, are compared here, in the process that grades, with those
+of serial training on the same batches. A unit's arrays are flat (`minidist.nn.flat`); a shard is an N-th of one.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
-from minidist.nn.precision import PRECISIONS
+from minidist.nn.precision import PRECISIONS, Precision
 
 Array = np.ndarray
 PRECISE = 1e-12  # relative to a unit's largest element
@@ -39,6 +39,10 @@ class Training(Case):
     def truth(self) -> "Truth":
         """Serial training on the same batches; it runs when it is first asked for."""
         return Truth(self)
+
+    @property
+    def precision(self) -> Precision:
+        return PRECISIONS[self.arguments["settings"]["precision"]]
 
 
 def training(
@@ -111,7 +115,7 @@ class Truth:
         return Serial(
             gpt(GPTConfig(**self.run.arguments["model"])),
             Settings(
-                PRECISIONS[settings["precision"]],
+                self.run.precision,
                 AdamW() if settings["optimizer"] == "adamw" else SGD(momentum=0.9),
                 learning_rate=lambda update: 0.1 / (update + 1),
                 clip=0.5,
@@ -214,9 +218,7 @@ def explain_gradient(truth: Truth, found: Array, expected: Array, unit: int, ran
     last = truth.own_gradients(0, 1, micro_batches[-1:])[unit]
     own = truth.own_gradients(rank, n, micro_batches)[unit]
     known = {
-        f"it is the sum divided by {n}; losses are weighted by their share of the batch, so that their sum is the mean": (
-            expected / n
-        ),
+        f"it is the sum divided by {n}; the sum is wanted, for every rank's loss is weighted already": expected / n,
         f"it is the sum divided by {n} twice": expected / n**2,
         "it is twice the sum: something was added twice": expected * 2,
         f"it is {n} times the sum: what was summed already was summed over the ranks again": expected * n,

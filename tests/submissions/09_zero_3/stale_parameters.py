@@ -1,0 +1,15 @@
+"""Remembers what was gathered, to save messages, and does not notice that it was updated."""
+# loses: x
+
+from minidist import zero3
+
+
+class ZeRO3(zero3.ZeRO3):
+    remembered = {}
+
+    def gather(self, flat, phase):
+        key = (self.comm.size, flat.name, self.settings.seed, phase, flat.padded)
+        if key not in self.remembered:
+            self.remembered[key] = super().gather(flat, phase)
+        flat.gathered = self.remembered[key]
+        return flat.gathered
