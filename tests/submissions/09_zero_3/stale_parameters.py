@@ -5,7 +5,7 @@ from minidist import zero3
 
 
 class ZeRO3(zero3.ZeRO3):
-    remembered = {}
+    remembered = {}  # noqa: RUF012
 
     def gather(self, flat, phase):
         key = (self.comm.size, flat.name, self.settings.seed, phase, flat.padded)
