@@ -22,7 +22,7 @@ def draw_moments(moments: Sequence[tuple[str, int, int]], psi: int) -> None:
     ax.axhline(2, color="#888888", ls="--", lw=1.2)
     ax.text(len(moments) - 0.5, 1.97, "all parameters: $2\\Psi$", ha="right", va="top", color="#666666")
     named = [place for place in places if moments[place][0]]
-    ax.set_xticks(named, [moments[place][0].split()[1] for place in named], rotation=60, ha="right", fontsize=9)
+    ax.set_xticks(named, [moments[place][0].split()[1] for place in named], rotation=45, ha="right", rotation_mode="anchor", fontsize=9)
     middle = len(moments) / 2 - 0.5
     ax.axvline(middle, color="#bbbbbb", lw=0.8)
     ax.text(middle / 2, 2.22, "forward", ha="center", fontweight="bold")
@@ -44,8 +44,8 @@ def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5
             gigabytes = nbytes / psi * size / 1e9
             ax.barh(row, gigabytes, left=left, height=0.62, color=colour, label=kind if row == 0 else None)
             left += gigabytes
-        ax.text(left + 1, row, f"{printed} GB", va="center")
-    ax.axvline(32, color="#888888", ls="--", lw=1.2)
+        ax.text(left + 1, row, f"{printed} GB", va="center", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+    ax.axvline(32, color="#888888", ls="--", lw=1.2, zorder=0)
     ax.text(32.6, 3.45, "a GPU of 32 GB", color="#666666", va="center", fontsize=9)
     ax.set_yticks(range(len(held)), list(held))
     ax.set(xlim=(0, 130), ylim=(3.7, -0.6), xlabel="GB on each of 64 ranks, 7.5 billion parameters")
