@@ -37,7 +37,7 @@ def make(
     units = gpt(GPTConfig(**model))
     student = exercise.ZeRO3
     methods = {name: getattr(student if name in asked else ZeRO3, name) for name in (*METHODS, *PLACES)}
-    methods |= {place: followed(place, methods[place], then) for place in PLACES}
+    methods |= {name: followed(name, methods[name], then) for name in (*PLACES, "after_update")}
     state = {"kept": [], "last_reader": {read: unit for unit in units for read in unit.reads}}  # of the chapter's
     graded = type("ZeRO3", (student,), {**state, **methods})
     made: Engine = graded(units, to_settings(**settings), comm)
@@ -55,13 +55,15 @@ def to_settings(precision: str, optimizer: str, accumulate: int, seed: int) -> S
     )
 
 
-def followed(place: str, method: Callable[..., Any], then: Callable[[str, Unit], None]) -> Callable[..., None]:
-    """One of the four places, which says where it is in case it fails or hangs."""
+def followed(name: str, method: Callable[..., Any], then: Callable[[str, Unit], None]) -> Callable[..., None]:
+    """A method that says where the rank is, in case it fails or hangs there; afterwards, of a unit's, `then`."""
 
-    def call(self: Any, unit: Unit) -> None:
-        note(f"in {place} of {unit.name}")
-        method(self, unit)
-        then(place, unit)
+    def call(self: Any, *units: Unit) -> None:
+        note(" of ".join([f"in {name}", *(unit.name for unit in units)]))
+        method(self, *units)
+        note("")
+        for unit in units:
+            then(name, unit)
 
     return call
 

@@ -22,7 +22,14 @@ def draw_moments(moments: Sequence[tuple[str, int, int]], psi: int) -> None:
     ax.axhline(2, color="#888888", ls="--", lw=1.2)
     ax.text(len(moments) - 0.5, 1.97, "all parameters: $2\\Psi$", ha="right", va="top", color="#666666")
     named = [place for place in places if moments[place][0]]
-    ax.set_xticks(named, [moments[place][0].split()[1] for place in named], rotation=45, ha="right", rotation_mode="anchor", fontsize=9)
+    ax.set_xticks(
+        named,
+        [moments[place][0].split()[1] for place in named],
+        rotation=45,
+        ha="right",
+        rotation_mode="anchor",
+        fontsize=9,
+    )
     middle = len(moments) / 2 - 0.5
     ax.axvline(middle, color="#bbbbbb", lw=0.8)
     ax.text(middle / 2, 2.22, "forward", ha="center", fontweight="bold")

@@ -204,9 +204,9 @@ class Submission:
         return self.in_every_part
 
     def noted(self, rank: int) -> str:
-        """ " in after_forward of block0": where the rank said that it was."""
+        """ " in after_forward of block0": where the rank said that it was, if it did."""
         file = self.folder / str(rank) / "at"
-        return f" {file.read_text()}" if file.exists() else ""
+        return f" {file.read_text()}".rstrip() if file.exists() else ""
 
     def innermost(self, trace: str) -> str:
         """ "exercise.py:31 in exchange": the last place in the student's file that a traceback or stack names."""

@@ -1,5 +1,6 @@
 """The ranks take turns in sending their shard to everyone: the right bytes, but not around the ring."""
-# loses: x
+# loses: messages
+# says: rank 0 sends to rank 2 in phase 'all-gather forward' at broadcasts_shards.py:20; around the ring it sends to its right neighbour alone, rank 1
 
 import numpy as np
 

@@ -1,5 +1,7 @@
 """Keeps what the forward gathered until the backward has used it: saves a third of the bytes, and no memory at all."""
-# loses: x
+# loses: tied, bytes, messages, memory
+# says: in phase 'all-gather backward': 0 bytes instead of 3,552
+# says: bytes of arrays beyond its shards at the end of after_forward of embedding, where 0 are needed
 
 from minidist import zero3
 

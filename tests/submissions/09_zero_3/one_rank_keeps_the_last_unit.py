@@ -1,5 +1,7 @@
 """Rank 0 keeps the last unit until its backward, for it has room; the others gather it again, without rank 0."""
-# loses: x
+# loses: forward, training, accumulation, tied, evaluation, large, bytes, messages, memory
+# says: rank \d failed in (before|after)_backward of (head|block0)
+# says: rank \d expected \d+ x float64 from rank \d, which sent \d+ x float64
 
 from minidist import zero3
 

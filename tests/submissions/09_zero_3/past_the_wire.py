@@ -1,5 +1,6 @@
 """Lets MPI's own all-gather do it, where nobody counts."""
-# loses: x
+# loses: tied, bytes, messages
+# says: in phase 'all-gather forward': 0 bytes instead of 3,552\n    Something is not gathered or reduced that must be, or not over comm
 
 import numpy as np
 

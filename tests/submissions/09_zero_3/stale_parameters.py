@@ -1,5 +1,6 @@
 """Remembers what was gathered, to save messages, and does not notice that it was updated."""
-# loses: x
+# loses: training, accumulation, tied, evaluation, memory
+# says: On 1 rank: rank 0's part of the loss of batch 2 is [\d.]+, where serial training has [\d.]+
 
 from minidist import zero3
 

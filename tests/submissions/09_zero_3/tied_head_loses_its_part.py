@@ -1,5 +1,6 @@
 """Collects the gradient of the unit's own parameters alone: the tied head's part of the embedding's is lost."""
-# loses: x
+# loses: tied
+# says: On 2 ranks, tied, after the first backward: rank 0's flat.grad of embedding is wrong first at index 0, element 0 of the unit, of wte.weight: it is not the sum over the ranks
 
 import numpy as np
 

@@ -1,5 +1,7 @@
 """Widens its shard for arithmetic before it is gathered, not after: twice the bytes in mixed precision."""
-# loses: x
+# loses: bytes
+# says: On 4 ranks, a step in mixed: rank 0 sent
+# says: in phase 'all-gather forward': 1,776 bytes instead of 888, at wide_messages.py:13
 
 from minidist import ring, zero3
 
