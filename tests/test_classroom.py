@@ -131,7 +131,7 @@ def test_other_wrong_values():
     assert first_difference(np.array([1, np.nan]), np.array([1, np.nan])) == 1
 
 
-# ---- what is said of a wrong shard ------------------------------------------------------------------------------------
+# ---- what is said of a wrong shard -----------------------------------------------------------------------------------
 
 MODEL = {"vocabulary": 17, "context": 4, "layers": 1, "heads": 1, "width": 5, "tied": False}
 

@@ -1,10 +1,10 @@
 """The grade of lesson 09: `pytest lessons/09_zero_3`, or `make grade` for a table.
 
-Each part lets the ranks train a small transformer with ZeRO3 of exercise.py, on batches that are drawn afresh and of
-which a rank knows its own sequences alone. The truth is serial training, which runs here; losses, gradients and
-parameters are compared here with what came back. What was sent is counted below the exercise's `comm`, at both ends;
-what is held, by NumPy's own account. A part earns its points or not; the methods that it does not ask for are the
-chapter's, so none needs a later one.
+Each part loads exercise.py anew and lets the ranks train a small transformer with its ZeRO3, on batches that are drawn
+afresh and of which a rank knows its own sequences alone; one that fails or hangs takes nothing from the others. The
+truth is serial training, which runs here; losses, gradients and parameters are compared here with what came back. What
+was sent is counted below the exercise's `comm`, at both ends; what is held, by NumPy's own account. A part earns its
+points or not; the methods that it does not ask for are the chapter's, so none needs a later one.
 """
 
 from collections.abc import Sequence
