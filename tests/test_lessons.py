@@ -33,7 +33,9 @@ def test_a_notebook_executes_and_gives_what_is_committed(lesson, tmp_path, monke
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": folder}}, coalesce_streams=True
+    ).execute()
     assert printed(notebook) == printed(committed)
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     assert "assert " in last.source
