@@ -85,8 +85,14 @@ class Submission:
         stay = False
         try:
             answers = self.ask(function, cases)
+            self.check_untouched(answers)
+            clean = not any(answer["left"] for answer in answers)
+            for answer in answers:
+                if answer["not written"]:
+                    stay = clean
+                    lose(self.not_written(answer["not written"]))
             outcomes = [self.outcomes(answers, number, case) for number, case in enumerate(cases)]
-            stay = not any(answer["left running"] for answer in answers)
+            stay = clean
         except Exception as error:
             lose(f"what the ranks brought back cannot be read ({error!r}): were the tests' own modules changed?")
         finally:
@@ -136,8 +142,8 @@ class Submission:
         self.opened.close()
         self.ranks = None
 
-    def outcomes(self, answers: Sequence[dict[str, Any]], number: int, case: Case) -> list[Outcome]:
-        """The outcomes of a case, if its ranks have left the tests alone and agree about what was sent."""
+    def check_untouched(self, answers: Sequence[dict[str, Any]]) -> None:
+        """Loses the part unless the program has left the modules alone by which it is tested."""
         for answer in answers:
             if answer["changed"]:
                 names = ", ".join(map(str, answer["changed"][:3]))
@@ -145,6 +151,9 @@ class Submission:
                 if answer["changed at once"]:
                     self.in_every_part = message
                 lose(message)
+
+    def outcomes(self, answers: Sequence[dict[str, Any]], number: int, case: Case) -> list[Outcome]:
+        """The outcomes of a case, if its ranks agree about what was sent."""
         found = [answer["outcomes"][number] for answer in answers[: case.n]]
         for rank, here in enumerate(found):
             wired = sum(nbytes for nbytes, _ in here["sent"].values())
@@ -176,7 +185,7 @@ class Submission:
         result = job.ranks[failed]
         number = reached[failed]
         if result.error_type == "NotImplementedError":
-            return f"{self.innermost(str(result.error))} is not written yet: it raises NotImplementedError."
+            return self.not_written(str(result.error))
         verb = "disappeared" if job.status == "killed" else "failed"
         trace = self.students_part(str(result.error))
         return self.located(number, cases, f", rank {failed} {verb}{self.noted(failed)}:\n{trace}")
@@ -195,6 +204,9 @@ class Submission:
             line for line in job.report.splitlines() if re.match(r"A cycle of waits|Rank \d+ waits for itself", line)
         ]
         return self.located(number, cases, "\n".join(lines))
+
+    def not_written(self, trace: str) -> str:
+        return f"{self.innermost(trace)} is not written yet: it raises NotImplementedError."
 
     def located(self, number: int, cases: Sequence[Case], what: str) -> str:
         """What happened, with the case in which it did. What happens before the first will happen in every part."""
