@@ -15,14 +15,45 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from minidist.classroom import training
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import Grade, Part, grade
 
 ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "lessons"
 SUBMISSIONS = Path(__file__).parent / "submissions"
-RING = LESSONS / "04_ring_all_reduce"
-MODEL_ANSWERS = {"04_ring_all_reduce": ROOT / "minidist" / "ring.py"}
+MODEL_ANSWERS = {"04_ring_all_reduce": ROOT / "minidist" / "ring.py", "09_zero_3": ROOT / "minidist" / "zero3.py"}
+
+# Of the mistakes those that between them bring about every kind of message. The others are graded with -m slow.
+IN_EVERY_RUN = {
+    "04_ring_all_reduce": {
+        "added_twice": "a sum that is taken apart",
+        "blocking_sends": "a cycle of waits",
+        "changes_the_input": "an input that was changed",
+        "changes_the_ledger": "a count that is not the wire's",
+        "no_python": "an exception while it is imported",
+        "powers_of_two": "an exception on some number of ranks",
+        "tampers": "changed modules",
+        "through_rank_0": "bytes by peer, messages, memory",
+    },
+    "09_zero_3": {
+        "all_reduces": "bytes by phase",
+        "averages_twice": "a gradient of another scale",
+        "endless_loop": "the timeout",
+        "gathers_everything": "memory at a place of a unit",
+        "overwrites": "a micro-batch that is missing",
+        "owns_a_copy": "parameters that were not updated",
+        "without_padding": "an array of the wrong shape, and an exception at a place of a unit",
+    },
+}
+MISTAKES = [
+    pytest.param(
+        file,
+        marks=[] if file.stem in IN_EVERY_RUN[file.parent.name] else pytest.mark.slow,
+        id=f"{file.parent.name[:2]} {file.stem}",
+    )
+    for file in sorted(SUBMISSIONS.glob("*/*.py"))
+]
 
 
 def short(part: Part) -> str:
@@ -49,10 +80,7 @@ def test_the_skeleton_earns_nothing_and_the_chapter_everything(lesson):
     assert chapter.earned == 20
 
 
-@pytest.mark.slow  # eleven jobs each, some of which hang on purpose
-@pytest.mark.parametrize(
-    "file", sorted(SUBMISSIONS.glob("*/*.py")), ids=lambda file: f"{file.parent.name[:2]} {file.stem}"
-)
+@pytest.mark.parametrize("file", MISTAKES)
 def test_a_mistake_loses_just_its_points_with_a_helpful_message(file):
     patience = head(file, "patience")
     graded = grade(LESSONS / file.parent.name, file, patience=float(patience[0]) if patience else None)
@@ -101,6 +129,76 @@ def test_other_wrong_values():
     assert in_a_gathering(total[4], total, 3, 0) == "it holds element 4, of rank 2's chunk"
     assert "nobody's chunk" in in_a_gathering(0.0, total, 3, 0)
     assert first_difference(np.array([1, np.nan]), np.array([1, np.nan])) == 1
+
+
+# ---- what is said of a wrong shard -----------------------------------------------------------------------------------
+
+MODEL = {"vocabulary": 17, "context": 4, "layers": 1, "heads": 1, "width": 5, "tied": False}
+
+
+def said(check, *arguments):
+    """The message with which a check loses the part."""
+    with pytest.raises(pytest.fail.Exception) as failure:
+        check(*arguments)
+    return str(failure.value)
+
+
+def test_serial_training_is_the_sum_of_the_ranks_parts():
+    run = training.training(3, "", MODEL, steps=2, accumulate=2)
+    truth = run.truth
+    parts = [truth.own_gradients(rank, 3, [0, 1]) for rank in range(3)]
+    for unit, gradient in enumerate(truth.gradients):
+        np.testing.assert_allclose(sum(part[unit] for part in parts), gradient, rtol=1e-12, atol=1e-15)
+    for rank, mine in enumerate(run.inputs):  # each rank has its own rows, and nobody else's
+        rows = training.share(5, rank, 3)
+        assert np.array_equal(mine[:, :, rows], run.batches[:, :, rows])
+        assert not np.array_equal(np.delete(mine, np.r_[rows], axis=2), np.delete(run.batches, np.r_[rows], axis=2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda truth, whole, rank: whole * 0, "it is zero, nothing was added"),
+        (lambda truth, whole, rank: whole / 3, "it is the sum divided by 3; the sum is wanted"),
+        (lambda truth, whole, rank: whole / 9, "it is the sum divided by 3 twice"),
+        (lambda truth, whole, rank: whole * 2, "it is twice the sum"),
+        (lambda truth, whole, rank: whole * 3, "it is 3 times the sum"),
+        (lambda truth, whole, rank: truth.own_gradients(0, 1, [1])[1], "it is the last micro-batch's alone"),
+        (lambda truth, whole, rank: truth.own_gradients(rank, 3, [0, 1])[1], "it is this rank's own part"),
+        (lambda truth, whole, rank: whole + 1, "it is not the sum over the ranks"),
+    ],
+)
+def test_what_a_wrong_gradient_holds(wrong, words):
+    run = training.training(3, ", so", MODEL, accumulate=2)
+    truth = run.truth
+    found = [[truth.shard(whole, rank) for whole in truth.gradients] for rank in range(3)]
+    training.check_shards(run, "grad", found, truth.gradients, "then")
+    found[2][1] = truth.shard(wrong(truth, truth.gradients[1], 2), 2)
+    message = said(training.check_shards, run, "grad", found, truth.gradients, "then")
+    assert message.startswith("On 3 ranks, so, then: rank 2's flat.grad of block0 is wrong first at index 0, element 2")
+    assert words in message
+
+
+def test_what_wrong_parameters_and_losses_hold():
+    run = training.training(2, "", MODEL, steps=2)
+    truth = run.truth
+    final = truth.parameters[2]
+    found = [[truth.shard(whole, rank) for whole in final] for rank in range(2)]
+    for wrong, words in [
+        (truth.shard(truth.parameters[0][0], 1), "it is as it was at the start"),
+        (truth.shard(truth.parameters[1][0], 1), "it is as it was after step 1"),
+        (truth.shard(final[0], 0), "it is rank 0's shard after step 2"),
+        (final[0], "is float64 (105,) where float64 (53,) is wanted: the unit has 105 elements, 106 with padding"),
+        ("NoneType", "is None, not an array of numbers"),
+    ]:
+        found[1][0] = wrong
+        assert words in said(training.check_shards, run, "param", found, final, "then")
+    losses = [[part[rank] for part in truth.losses] for rank in range(2)]
+    training.check_losses(run, losses, truth.losses, "the loss of batch")
+    losses[1][1] *= 1 + 1e-9
+    assert "rank 1's part of the loss of batch 2 is" in said(
+        training.check_losses, run, losses, truth.losses, "the loss of batch"
+    )
 
 
 # ---- a lesson of two parts, for all that does not depend on the lesson -----------------------------------------------
@@ -213,6 +311,58 @@ def test_plain_pytest_says_the_points(lessons):
     assert "2 of 2.5 points" in run.stdout
     assert "-1 becomes 2" in run.stdout
     assert "Traceback" not in run.stdout
+
+
+def lives(pid):
+    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout.strip()
+    return state != "" and not state.startswith("Z")
+
+
+REMEMBERS = """
+import os
+import threading
+
+calls = []
+
+def double(comm, x):
+    calls.append(x)
+    with open({pids!r}, "a") as file:
+        file.write(f"{{os.getpid()}}\\n")
+    {more}
+    return len(calls) * 2 * x
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "jobs"),
+    [
+        ("pass", 1),
+        ("threading.Thread(target=threading.Event().wait, daemon=True).start()", 2),
+        ("np = __import__('numpy'); np.sin = np.cos", 2),
+    ],
+)
+def test_parts_share_ranks_but_not_the_programs_state(lessons, more, jobs):
+    """The program is loaded anew for each part; the ranks are new after a part that left something behind."""
+    program, pids = lessons / "remembers.py", lessons / "pids"
+    program.write_text(REMEMBERS.format(pids=str(pids), more=more))
+    graded = grade(lessons / "lessons" / "01_tiny", program)
+    tampers = "np.sin" in more
+    assert graded.earned == (0 if tampers else 2.5)
+    assert all("remembers.py changes numpy.sin" in part.message for part in graded.parts) == tampers
+    ranks = pids.read_text().split()
+    assert (len(ranks), len(set(ranks))) == (2, jobs)
+    assert not any(lives(pid) for pid in ranks)
+
+
+def test_what_fails_while_it_is_imported_is_tried_once(lessons):
+    program, pids = lessons / "fails.py", lessons / "pids"
+    program.write_text(REMEMBERS.format(pids=str(pids), more="pass") + "double(None, 1)\nraise ValueError('no')\n")
+    graded = grade(lessons / "lessons" / "01_tiny", program)
+    assert [part.message for part in graded.parts] == [graded.parts[0].message] * 2
+    assert graded.parts[0].message.startswith(
+        "While fails.py was being imported, rank 0 failed:\n  File fails.py, line"
+    )
+    assert len(pids.read_text().split()) == 1
 
 
 def test_a_class(lessons):

@@ -20,7 +20,7 @@ from hypothesis import given
 from minidist import UsageError
 from minidist.mpi import encode, hang
 from minidist.mpi.hang import Look
-from minidist.mpi.launch import JobFailed, find_mpiexec, launch
+from minidist.mpi.launch import JobFailed, find_mpiexec, launch, started
 
 JOBS = Path(__file__).parent / "jobs"
 ROOT = Path(__file__).parent.parent
@@ -202,6 +202,43 @@ def test_a_rank_inside_native_code_cannot_answer():
     assert job.status == "hung"
     assert job.ranks[0].state.endswith("; rank 1 never came")
     assert "gave no answer" in job.ranks[1].state
+
+
+# ---- jobs that go on ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "words"), [("hang", "hung", "A cycle of waits"), ("fail", "failed", "asked")]
+)
+def test_a_job_is_asked_again_and_again_until_it_does_not_end_well(tmp_path, last, status, words):
+    def ask(number, what):
+        (tmp_path / "unfinished").write_text(what)
+        (tmp_path / "unfinished").rename(tmp_path / f"ask.{number}")
+        answers = [tmp_path / f"answer.{number}.{rank}" for rank in range(2)]
+        return running.wait_until(lambda: all(file.exists() for file in answers), 60)
+
+    with started("jobs.launch_jobs:answer", 2, str(tmp_path)) as running:
+        assert ask(0, "go on") is None
+        assert ask(1, "go on") is None
+        job = ask(2, last)
+        assert (job.status, running.process.returncode is None) == (status, False)
+        assert words in job.report
+    assert not running.folder.exists()
+
+
+def test_a_job_that_goes_on_is_ended_with_its_context(tmp_path):
+    with started("jobs.launch_jobs:answer", 2, str(tmp_path)) as running:
+        assert running.wait_until(lambda: True, 60) is None
+        assert running.process.poll() is None
+    assert running.process.returncode is not None
+    assert not running.folder.exists()
+
+
+def test_a_job_that_goes_on_has_a_timeout(tmp_path):
+    with started("jobs.launch_jobs:answer", 2, str(tmp_path)) as running:
+        job = running.wait_until(lambda: False, 2)
+    assert job.status == "hung"
+    assert "not ended after 2 s" in job.report
 
 
 # ---- hangs in words, without MPI ------------------------------------------------------------------------------------

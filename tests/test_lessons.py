@@ -33,14 +33,16 @@ def test_a_notebook_executes_and_gives_what_is_committed(lesson, tmp_path, monke
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": folder}}, coalesce_streams=True
+    ).execute()
     assert printed(notebook) == printed(committed)
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     assert "assert " in last.source
 
 
 def test_every_lesson_is_complete():
-    assert [lesson.name for lesson in LESSONS][:1] == ["04_ring_all_reduce"]
+    assert [lesson.name for lesson in LESSONS] == ["04_ring_all_reduce", "09_zero_3"]
     for lesson in LESSONS:
         for name in ("exercise.py", "test_exercise.py", "on_ranks.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"

@@ -1,8 +1,9 @@
 """The grade of lesson 04: `pytest lessons/04_ring_all_reduce`, or `make grade` for a table.
 
-Each part runs the functions of exercise.py on ranks, in a job of its own, with inputs that are drawn afresh and that
-only their own rank knows. The sums are made here, and compared here with what came back. What was sent is counted below
-the exercise's `comm`, at both ends. A part earns its points or not; none needs a later one.
+Each part loads exercise.py anew and runs its functions on ranks, with inputs that are drawn afresh and that only their
+own rank knows; one that fails or hangs takes nothing from the others. The sums are made here, and compared here with
+what came back. What was sent is counted below the exercise's `comm`, at both ends. A part earns its points or not; none
+needs a later one.
 """
 
 from collections.abc import Sequence

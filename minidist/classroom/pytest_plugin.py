@@ -29,9 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def submissions() -> dict[Path, Any]:
-    """One Submission for each file, so that what one part has learnt about its patience holds for the next."""
-    return {}
+def submissions() -> Iterator[dict[Path, Any]]:
+    """One Submission for each file: the next part is run on the same ranks, and with what was learnt about patience."""
+    made: dict[Path, Any] = {}
+    yield made
+    for submission in made.values():
+        submission.close()
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
 """On a rank: run a student's program on cases, and bring back what it returned and what the wire saw.
 
 Nothing here decides about points. A rank's inputs are known to that rank alone: they lie in a file that is deleted
-before the student's program is loaded, so a right result can only come from messages.
+before the student's program is loaded, so a right result can only come from messages. To start ranks takes longer than
+to run a part on them, so they stay for the next part, for which the program is loaded anew; but they are replaced after
+a part that did not end well, or that left anything behind.
 """
 
 import importlib.util
 import inspect
+import itertools
 import os
 import sys
+import threading
+import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -19,42 +24,81 @@ import numpy as np
 from minidist.mpi import encode
 from minidist.mpi.comm import Comm
 from minidist.mpi.rank import find
+from minidist.mpi.run import explain
 from minidist.mpi.witness import witnessed
 
+progress = [Path(os.devnull)]  # where this rank says how far it has come
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 
 
-def run_cases(comm: Comm, program: str, target: str, folder: str, cases: Cases) -> dict[str, Any]:
-    """Call `target`(comm, student's module, this rank's input, **arguments) for each case, on its first n ranks.
+def serve(comm: Comm, program: str, folder: str) -> None:
+    """Run part after part, as the grading process asks for them, until it ends this job.
 
-    program is the student's file, target "path/to/on_ranks.py:function". This rank's inputs, one for each case, lie in
-    folder/RANK/inputs, and in folder/RANK/case it says at which case it is.
+    Rank r is asked by a file folder/r/part.NUMBER, and answers in folder/r/outcome.NUMBER; in folder/r/case it says at
+    which case of the part it is.
     """
     mine = Path(folder) / str(comm.rank)
-    inputs = encode.load(mine / "inputs")
-    os.remove(mine / "inputs")
+    progress[0] = mine / "at"
+    (mine / "ready").touch()
+    for number in itertools.count():
+        while not (mine / f"part.{number}").exists():
+            time.sleep(0.002)
+        target, cases, inputs = encode.load(mine / f"part.{number}")
+        os.remove(mine / f"part.{number}")
+        encode.save(mine / f"outcome.{number}", run_cases(comm, program, target, mine, cases, inputs))
+        comm.barrier()  # a rank that has come so far waits for the others, and says so if they hang
+
+
+def note(where: str) -> None:
+    """Say where in the case this rank is, for the message if it fails or hangs there: "in after_forward of block0"; ""
+    when it is there no more."""
+    progress[0].write_text(where)
+
+
+def run_cases(comm: Comm, program: str, target: str, mine: Path, cases: Cases, inputs: Sequence[Any]) -> dict[str, Any]:
+    """Call `target`(comm, student's module, this rank's input, **arguments) for each case, on its first n ranks.
+
+    program is the student's file, loaded afresh; target "path/to/on_ranks.py:function"; inputs are this rank's, one for
+    each case. The answer: what each case brought; the names that stand for something else afterwards, and those that do
+    as soon as the program is loaded; where a function is not written yet; and whether anything is left running or open.
+    """
+    threads = threading.active_count()
     run, compare, watched = find(target), changed, witnessed  # a program may put others in their place
     before = fingerprint()
     comm.barrier()  # no rank's inputs lie in a file any more
     student = load(program)
+    changed_at_once = compare(before)
     outcomes: list[dict[str, Any] | None] = []
+    not_written = ""
     for number, (n, arguments) in enumerate(cases):
         group = comm.split(int(comm.rank >= n), comm.rank)
         outcomes.append(None)
         if comm.rank < n:
             (mine / "case").write_text(str(number))
+            (mine / "at").unlink(missing_ok=True)
             wired, witness = watched(group, program)
             comm.ledger.reset()
-            value = run(wired, student, inputs[number], **arguments)
+            try:
+                value = run(wired, student, inputs[number], **arguments)
+            except NotImplementedError as error:  # as all ranks do, in a skeleton: they need not be replaced
+                not_written = explain(error)
+                continue
             comm.ledger.check_requests()
             seen = {"sent": dict(witness.sent), "received": dict(witness.received), "told": comm.ledger.total()}
             outcomes[number] = {"value": value, **seen}
-    return {"outcomes": outcomes, "changed": compare(before)}
+    return {
+        "outcomes": outcomes,
+        "changed": compare(before),
+        "changed at once": changed_at_once,
+        "not written": not_written,
+        "left": threading.active_count() > threads or bool(comm.ledger.open_requests),
+    }
 
 
 def load(program: str) -> ModuleType:
     """The student's file as a module. Its folder comes last on the path, so that no file in it hides a library."""
-    sys.path.append(os.path.dirname(program))
+    if os.path.dirname(program) not in sys.path:
+        sys.path.append(os.path.dirname(program))
     spec = importlib.util.spec_from_file_location("exercise", program)
     assert spec is not None
     assert spec.loader is not None
@@ -87,6 +131,12 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
         finally:
             tracemalloc.stop()
     return value, min(peaks)
+
+
+def arrays_held() -> int:
+    """Bytes of the data of all NumPy arrays made since tracemalloc was started, by NumPy's own account."""
+    numpys = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([numpys]).traces)
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------

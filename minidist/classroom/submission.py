@@ -7,6 +7,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,9 +18,10 @@ import pytest
 import minidist
 from minidist import UsageError
 from minidist.mpi import encode
-from minidist.mpi.launch import Job, launch
+from minidist.mpi.launch import Job, Running, started
 
 AFTER_A_HANG = 8.0  # seconds of patience with the next parts, once a part has been ended for taking too long
+START_LIMIT = 60.0  # seconds for ranks to start, before any part
 
 PACKAGE = Path(minidist.__file__).parent
 
@@ -67,45 +69,92 @@ class Submission:
 
     def __init__(self, program: Path, on_ranks: Path, patience: float) -> None:
         self.program, self.on_ranks = program.resolve(), on_ranks.resolve()
-        self.patience = patience  # seconds for a part's job; a correct one takes one or two
+        self.patience = patience  # seconds for a part; a correct one takes less than one
+        self.in_every_part = ""  # why no part can be run, once that is known
+        self.ranks: Running | None = None  # a job that runs part after part: see `ranks.serve`
+        self.opened = ExitStack()  # the job, and the folder in which it is asked and answers
+        self.parts = 0  # that this job has been asked for
         if not self.program.is_file():
             raise UsageError(f"there is no file {program}")
 
     def run(self, function: str, cases: Sequence[Case]) -> list[list[Outcome]]:
-        """For each case the outcome of each of its ranks, from one job. Loses the part if the job does not end well."""
-        ranks = max(case.n for case in cases)
-        with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
-            for rank in range(ranks):
-                (Path(folder) / str(rank)).mkdir()
-                mine = [case.inputs[rank] if rank < case.n else None for case in cases]
-                encode.save(Path(folder) / str(rank) / "inputs", mine)
-            job = launch(
-                "minidist.classroom.ranks:run_cases",
-                ranks,
-                str(self.program),
-                f"{self.on_ranks}:{function}",
-                folder,
-                [(case.n, case.arguments) for case in cases],
-                timeout=self.patience,
-            )
-            if job.status != "ok":
-                if job.status == "hung" and "had not ended" in job.report:
-                    self.patience = min(self.patience, AFTER_A_HANG)
-                reached = [Path(folder) / str(rank) / "case" for rank in range(ranks)]
-                lose(self.explain(job, cases, [int(file.read_text()) if file.exists() else -1 for file in reached]))
+        """For each case the outcome of each of its ranks, from one run of the program. Loses the part if that does not
+        end well, and then the next part gets new ranks."""
+        if self.in_every_part:
+            lose(self.in_every_part)
+        stay = False
         try:
-            outcomes = [self.outcomes(job, number, case) for number, case in enumerate(cases)]
-        except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
+            answers = self.ask(function, cases)
+            self.check_untouched(answers)
+            clean = not any(answer["left"] for answer in answers)
+            for answer in answers:
+                if answer["not written"]:
+                    stay = clean
+                    lose(self.not_written(answer["not written"]))
+            outcomes = [self.outcomes(answers, number, case) for number, case in enumerate(cases)]
+            stay = clean
+        except Exception as error:
             lose(f"what the ranks brought back cannot be read ({error!r}): were the tests' own modules changed?")
+        finally:
+            if not stay:
+                self.close()
         return outcomes
 
-    def outcomes(self, job: Job, number: int, case: Case) -> list[Outcome]:
-        """The outcomes of a case, if its ranks have left the tests alone and agree about what was sent."""
-        for result in job.ranks:
-            if result.value["changed"]:
-                names = ", ".join(map(str, result.value["changed"][:3]))
-                lose(f"{self.program.name} changes {names}, by which it is tested. Leave that as it is.")
-        found = [rank.value["outcomes"][number] for rank in job.ranks[: case.n]]
+    def ask(self, function: str, cases: Sequence[Case]) -> list[dict[str, Any]]:
+        """What `ranks.run_cases` returns, on each rank."""
+        needed = max(case.n for case in cases)
+        if self.ranks is None or self.ranks.n < needed:
+            self.close()
+            self.open(needed)
+        assert self.ranks is not None
+        ranks = range(self.ranks.n)
+        for rank in ranks:
+            for record in ("case", "at"):
+                (self.folder / str(rank) / record).unlink(missing_ok=True)
+        for rank in ranks:
+            mine = [case.inputs[rank] if rank < case.n else None for case in cases]
+            part = (f"{self.on_ranks}:{function}", [(case.n, case.arguments) for case in cases], mine)
+            encode.save(self.folder / str(rank) / f"part.{self.parts}", part)
+        answers = [self.folder / str(rank) / f"outcome.{self.parts}" for rank in ranks]
+        self.parts += 1
+        job = self.ranks.wait_until(lambda: all(answer.exists() for answer in answers), self.patience)
+        if job:
+            if job.status == "hung" and "had not ended" in job.report:
+                self.patience = min(self.patience, AFTER_A_HANG)
+            reached = [self.folder / str(rank) / "case" for rank in ranks]
+            lose(self.explain(job, cases, [int(file.read_text()) if file.exists() else -1 for file in reached]))
+        return [encode.load(answer) for answer in answers]
+
+    def open(self, n: int) -> None:
+        """Start n ranks, and return when they are there."""
+        self.folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-")))
+        for rank in range(n):
+            (self.folder / str(rank)).mkdir()
+        target, self.parts = "minidist.classroom.ranks:serve", 0
+        self.ranks = self.opened.enter_context(started(target, n, str(self.program), str(self.folder)))
+        ready = [self.folder / str(rank) / "ready" for rank in range(n)]
+        job = self.ranks.wait_until(lambda: all(file.exists() for file in ready), START_LIMIT)
+        if job:
+            lose(job.report)
+
+    def close(self) -> None:
+        """End the ranks, if there are any."""
+        self.opened.close()
+        self.ranks = None
+
+    def check_untouched(self, answers: Sequence[dict[str, Any]]) -> None:
+        """Loses the part unless the program has left the modules alone by which it is tested."""
+        for answer in answers:
+            if answer["changed"]:
+                names = ", ".join(map(str, answer["changed"][:3]))
+                message = f"{self.program.name} changes {names}, by which it is tested. Leave that as it is."
+                if answer["changed at once"]:
+                    self.in_every_part = message
+                lose(message)
+
+    def outcomes(self, answers: Sequence[dict[str, Any]], number: int, case: Case) -> list[Outcome]:
+        """The outcomes of a case, if its ranks agree about what was sent."""
+        found = [answer["outcomes"][number] for answer in answers[: case.n]]
         for rank, here in enumerate(found):
             wired = sum(nbytes for nbytes, _ in here["sent"].values())
             if here["told"] != wired:
@@ -135,26 +184,41 @@ class Submission:
             return job.report
         result = job.ranks[failed]
         number = reached[failed]
-        place = f"On {cases[number].label}" if number >= 0 else f"While {self.program.name} was being imported"
         if result.error_type == "NotImplementedError":
-            return f"{self.innermost(str(result.error))} is not written yet: it raises NotImplementedError."
+            return self.not_written(str(result.error))
         verb = "disappeared" if job.status == "killed" else "failed"
-        return f"{place}, rank {failed} {verb}:\n{self.students_part(str(result.error))}"
+        trace = self.students_part(str(result.error))
+        return self.located(number, cases, f", rank {failed} {verb}{self.noted(failed)}:\n{trace}")
 
     def explain_hang(self, job: Job, cases: Sequence[Case], reached: list[int]) -> str:
         """Who waits for whom, among the ranks that are in the student's program."""
         busy = [rank for rank, result in enumerate(job.ranks) if str(self.program) in result.stack]
         number = max((reached[rank] for rank in busy), default=-1)
-        place = f"On {cases[number].label}" if number >= 0 else f"While {self.program.name} was being imported"
-        lines = [f"{place}: {job.report.splitlines()[0].removeprefix('The job ')}"]
+        lines = [f": {job.report.splitlines()[0].removeprefix('The job ')}"]
         for rank in range(cases[number].n) if number >= 0 else range(len(job.ranks)):
             result = job.ranks[rank]
             state = result.state.replace(result.where, self.innermost(result.stack)) if rank in busy else ""
-            lines.append(f"rank {rank}: {state or 'has come out of the function and waits for the others'}")
+            state = state + self.noted(rank) if state else "has come out of the function and waits for the others"
+            lines.append(f"rank {rank}: {state}")
         lines += [
             line for line in job.report.splitlines() if re.match(r"A cycle of waits|Rank \d+ waits for itself", line)
         ]
-        return "\n".join(lines)
+        return self.located(number, cases, "\n".join(lines))
+
+    def not_written(self, trace: str) -> str:
+        return f"{self.innermost(trace)} is not written yet: it raises NotImplementedError."
+
+    def located(self, number: int, cases: Sequence[Case], what: str) -> str:
+        """What happened, with the case in which it did. What happens before the first will happen in every part."""
+        if number >= 0:
+            return f"On {cases[number].label}{what}"
+        self.in_every_part = f"While {self.program.name} was being imported{what}"
+        return self.in_every_part
+
+    def noted(self, rank: int) -> str:
+        """ " in after_forward of block0": where the rank said that it was, if it did."""
+        file = self.folder / str(rank) / "at"
+        return f" {file.read_text()}".rstrip() if file.exists() else ""
 
     def innermost(self, trace: str) -> str:
         """ "exercise.py:31 in exchange": the last place in the student's file that a traceback or stack names."""
@@ -166,7 +230,7 @@ class Submission:
         kept, ours = [], False
         for line in trace.splitlines():
             if line.startswith('  File "'):
-                ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"'))
+                ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"', '  File "<frozen '))
             elif not line.startswith("   "):
                 ours = line.startswith("Traceback")
             if not ours:

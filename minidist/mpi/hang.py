@@ -5,7 +5,7 @@ Pure functions of `Look`s, so that they can be tested without MPI. Ranks are nam
 
 from dataclasses import dataclass, field
 
-# Two looks this many seconds apart must find every rank in the same wait before the launcher calls it a deadlock.
+# Two looks, at most this many seconds apart, must find every rank in the same wait before it is called a deadlock.
 LOOK_INTERVAL = 5.0
 # MPI polls while it waits. A rank that used this many seconds of processor time in between has polled many thousands of
 # times, and has seen every message that had been sent; one that was never scheduled has not.
@@ -72,7 +72,7 @@ def describe(rank: int, looks: Looks) -> str:
 
 
 def deadlocked(before: Looks, now: Looks) -> bool:
-    """Whether it is certain, from two looks LOOK_INTERVAL apart, that no rank can ever go on.
+    """Whether it is certain, from two looks one after the other, that no rank can ever go on.
 
     Every rank that has not finished has been in one and the same wait all the time, polling; and nothing that it waits
     for may be under way: no rank that it receives from has begun a send to it, no rank that it sends to has begun a

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +102,21 @@ def launch(
     whole job; env adds to the environment. Raises UsageError if there is nothing to start; what happens on the ranks is
     in the returned Job, never an exception.
     """
+    with started(target, n, *args, env=env, cwd=cwd, mpiexec=mpiexec, **kwargs) as running:
+        return running.wait(timeout)
+
+
+@contextmanager
+def started(
+    target: str,
+    n: int,
+    *args: Any,
+    env: dict[str, str] | None = None,
+    cwd: str | Path | None = None,
+    mpiexec: str | None = None,
+    **kwargs: Any,
+) -> Iterator["Running"]:
+    """The same job, under way for as long as the context lasts; what is left of it then is ended."""
     if n < 1:
         raise UsageError(f"a job needs at least 1 rank, not {n}")
     place, _, name = target.rpartition(":")
@@ -114,13 +129,11 @@ def launch(
 
     with _job_folder(n) as folder:
         encode.save(folder / "job", (target, args, kwargs))
-        start = time.monotonic()
-        process = _start(folder, n, mpiexec or find_mpiexec(), env or {}, cwd)
+        running = Running(folder, n, _start(folder, n, mpiexec or find_mpiexec(), env or {}, cwd))
         try:
-            hung = _watch(process, folder, n, start, timeout)
+            yield running
         finally:
-            _end(process, folder, n)
-        return _collect(folder, n, hung, time.monotonic() - start)
+            running.end()
 
 
 # ---- starting -------------------------------------------------------------------------------------------------------
@@ -179,74 +192,102 @@ def _is_open_mpi(mpiexec: str) -> bool:
 # ---- watching -------------------------------------------------------------------------------------------------------
 
 
-def _watch(
-    process: subprocess.Popen[bytes], folder: Path, n: int, start: float, timeout: float
-) -> tuple[Looks, str] | None:
-    """Return None when the job has ended or a rank has failed; if it hangs, what the ranks were doing, and why."""
-    before: Looks = [None] * n
-    next_look, looks_taken = start + 1.0, 0
-    hung = None
-    while process.poll() is None:
-        if any((folder / str(rank) / record).exists() for rank in range(n) for record in ("error", "exit")):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)  # MPI is ending the other ranks; `_end` sees to those that it forgets
+@dataclass
+class Running:
+    """A job under way."""
+
+    folder: Path
+    n: int
+    process: subprocess.Popen[bytes]
+    start: float = field(default_factory=time.monotonic)
+    looks: int = 0  # taken
+    ended: bool = False
+
+    def wait(self, timeout: float) -> Job:
+        """How the job ended, once all its processes have; at the latest `timeout` seconds from now."""
+        job = self.wait_until(lambda: False, timeout)
+        assert job is not None
+        return job
+
+    def wait_until(self, done: Callable[[], bool], timeout: float) -> Job | None:
+        """None as soon as `done()`, and the job goes on. A job that ends before that, hangs, or takes longer than
+        `timeout` seconds from now is ended; then how it ended."""
+        hung = self._watch(done, time.monotonic() + timeout, f"it had not ended after {timeout:g} s")
+        if hung is None and done():
             return None
-        if hung:
-            return hung
-        if time.monotonic() > min(start + timeout, next_look):
-            looks_taken += 1
-            looks = _look(process, folder, n, looks_taken)
-            if hang.deadlocked(before, looks):
-                hung = looks, "every rank waits, and no message is under way"
-            elif time.monotonic() > start + timeout:
-                hung = looks, f"it had not ended after {timeout:g} s"
-            before, next_look = looks, time.monotonic() + hang.LOOK_INTERVAL
-        else:
+        self.end()
+        return _collect(self.folder, self.n, hung, time.monotonic() - self.start)
+
+    def _watch(self, done: Callable[[], bool], deadline: float, too_late: str) -> tuple[Looks, str] | None:
+        """Return None when it is done, the job has ended or a rank has failed; if it hangs, what the ranks were doing,
+        and why."""
+        before: Looks = [None] * self.n
+        begin = time.monotonic()
+        next_look, hung = begin + 1.0, None
+        while self.process.poll() is None:
+            if any((self.folder / str(rank) / record).exists() for rank in range(self.n) for record in FAILURES):
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(1.0)  # MPI is ending the other ranks; `end` sees to those that it forgets
+                return None
+            if hung or done():
+                return hung
+            if time.monotonic() > min(deadline, next_look):
+                looks = self._look()
+                if hang.deadlocked(before, looks):
+                    hung = looks, "every rank waits, and no message is under way"
+                elif time.monotonic() > deadline:
+                    hung = looks, too_late
+                # After 1, 2, 4, 8 seconds, and then regularly: most deadlocks show at once, crowded ranks take longer.
+                before, next_look = looks, time.monotonic() + min(time.monotonic() - begin, hang.LOOK_INTERVAL)
+            else:
+                time.sleep(0.01)
+        return None
+
+    def _look(self) -> Looks:
+        """Ask every rank what it is doing; wait at most 2 seconds for the answers."""
+        self.looks += 1
+        (self.folder / f"look.{self.looks}").touch()
+        give_up = time.monotonic() + 2.0
+        answers = [self.folder / str(rank) / f"seen.{self.looks}" for rank in range(self.n)]
+        finished = [self.folder / str(rank) / "result" for rank in range(self.n)]
+        while self.process.poll() is None and time.monotonic() < give_up:
+            if all(a.exists() or f.exists() for a, f in zip(answers, finished, strict=True)):
+                break
             time.sleep(0.02)
-    return None
+        looks: Looks = []
+        for answer, result in zip(answers, finished, strict=True):
+            look: Look | None = Look(finished=True)
+            if not result.exists():
+                try:
+                    look = Look(**encode.load(answer))
+                except Exception:  # no answer, or not the worker's: a student's program may write anything
+                    look = None
+            looks.append(look)
+        return looks
+
+    def end(self) -> None:
+        """Kill what is left of the job, and return when nothing of it lives.
+
+        Every rank is in a process group of its own or in mpiexec's. Its group exists as long as the lock is held, so
+        that no other process can be hit. A rank that mpiexec is starting at this very moment finds the job's folder
+        gone.
+        """
+        if self.ended:
+            return
+        self.ended = True
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        give_up = time.monotonic() + 5.0
+        alive = [self.folder / str(rank) / "alive" for rank in range(self.n)]
+        while (left := [file for file in alive if locked(file)]) and time.monotonic() < give_up:
+            for file in left:
+                with suppress(ProcessLookupError, ValueError):
+                    os.killpg(int(file.read_text()), signal.SIGKILL)
+            time.sleep(0.01)
 
 
-def _look(process: subprocess.Popen[bytes], folder: Path, n: int, number: int) -> Looks:
-    """Ask every rank what it is doing; wait at most 2 seconds for the answers."""
-    (folder / f"look.{number}").touch()
-    give_up = time.monotonic() + 2.0
-    answers = [folder / str(rank) / f"seen.{number}" for rank in range(n)]
-    finished = [folder / str(rank) / "result" for rank in range(n)]
-    while process.poll() is None and time.monotonic() < give_up:
-        if all(a.exists() or f.exists() for a, f in zip(answers, finished, strict=True)):
-            break
-        time.sleep(0.02)
-    looks: Looks = []
-    for answer, result in zip(answers, finished, strict=True):
-        look: Look | None = Look(finished=True)
-        if not result.exists():
-            try:
-                look = Look(**encode.load(answer))
-            except Exception:  # no answer, or a file that is not the worker's: a student's program may write anything
-                look = None
-        looks.append(look)
-    return looks
-
-
-# ---- ending ---------------------------------------------------------------------------------------------------------
-
-
-def _end(process: subprocess.Popen[bytes], folder: Path, n: int) -> None:
-    """Kill what is left of the job, and return when nothing of it lives.
-
-    Every rank is in a process group of its own or in mpiexec's. Its group exists as long as the lock is held, so that
-    no other process can be hit. A rank that mpiexec is starting at this very moment finds the job's folder gone.
-    """
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    give_up = time.monotonic() + 5.0
-    alive = [folder / str(rank) / "alive" for rank in range(n)]
-    while (left := [file for file in alive if locked(file)]) and time.monotonic() < give_up:
-        for file in left:
-            with suppress(ProcessLookupError, ValueError):
-                os.killpg(int(file.read_text()), signal.SIGKILL)
-        time.sleep(0.01)
+FAILURES = ("error", "exit")  # what a rank that failed or disappeared has recorded
 
 
 # ---- reporting ------------------------------------------------------------------------------------------------------

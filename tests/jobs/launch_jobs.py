@@ -1,9 +1,11 @@
 """What tests/test_launch.py runs on ranks: jobs that end well and badly in every way there is."""
 
+import itertools
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -120,3 +122,17 @@ def print_a_lot(comm: Comm) -> None:
 
 def environment(comm: Comm, name: str) -> tuple[str | None, str]:
     return os.environ.get(name), os.getcwd()
+
+
+def answer(comm: Comm, folder: str) -> None:
+    """Write N for every file `ask` that appears; receive in vain when it says "hang", fail when it says "fail"."""
+    for number in itertools.count():
+        ask = Path(folder) / f"ask.{number}"
+        while not ask.exists():
+            time.sleep(0.01)
+        match ask.read_text():
+            case "hang":
+                everyone_receives(comm)
+            case "fail":
+                raise ValueError("asked to fail")
+        (Path(folder) / f"answer.{number}.{comm.rank}").touch()

@@ -1,0 +1,249 @@
+"""Exercises that train: serial training as the truth, and what is wrong with a shard that differs from it.
+
+A rank's losses, and its shards of gradients and parameters, are compared here, in the process that grades, with those
+of serial training on the same batches. A unit's arrays are flat (`minidist.nn.flat`); a shard is an N-th of one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from minidist import papers
+from minidist.classroom.submission import Case, lose, secret
+from minidist.engine import Engine, Settings
+from minidist.nn.flat import Flat
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.optim import SGD, AdamW
+from minidist.nn.precision import PRECISIONS, Precision
+
+Array = np.ndarray
+PRECISE = 1e-12  # relative to a unit's largest element
+
+
+def share(size: int, rank: int, n: int) -> slice:
+    """A rank's part of `size` things."""
+    sizes = papers.chunk_sizes(size, n)
+    return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+
+
+@dataclass
+class Training(Case):
+    """A case in which the ranks train; `training` makes one."""
+
+    batches: Array = field(kw_only=True)  # (steps, micro-batches, sequences, context + 1)
+
+    @cached_property
+    def truth(self) -> "Truth":
+        """Serial training on the same batches; it runs when it is first asked for."""
+        return Truth(self)
+
+    @property
+    def precision(self) -> Precision:
+        return PRECISIONS[self.arguments["settings"]["precision"]]
+
+
+def training(
+    n: int,
+    what: str,
+    model: dict[str, Any],
+    steps: int = 1,
+    accumulate: int = 1,
+    sequences: int = 5,
+    precision: str = "fp64",
+    optimizer: str = "sgd",
+    **arguments: Any,
+) -> Training:
+    """A run on n ranks, of micro-batches of so many sequences; arguments are those of the function of on_ranks.py.
+
+    Every rank gets all batches, but with the right tokens in its own rows alone. SGD shows a gradient of the wrong
+    scale, which Adam would hide.
+    """
+    random = secret()
+    shape = (steps, accumulate, sequences, model["context"] + 1)
+    batches = random.integers(0, model["vocabulary"], shape)
+    inputs = []
+    for rank in range(n):
+        mine = random.integers(0, model["vocabulary"], shape)
+        rows = share(sequences, rank, n)
+        mine[:, :, rows] = batches[:, :, rows]
+        inputs.append(mine)
+    seed = int(random.integers(1000))
+    settings = {"precision": precision, "optimizer": optimizer, "accumulate": accumulate, "seed": seed}
+    label = f"{n} rank{'s' * (n > 1)}{what}"
+    return Training(n, label, inputs, {"model": model, "settings": settings, **arguments}, batches=batches)
+
+
+# ---- the truth -------------------------------------------------------------------------------------------------------
+
+
+class Serial(Engine):
+    """Serial training; or, for messages about what is wrong, the part of one of several ranks."""
+
+    rank, ranks = 0, 1
+
+    def rows(self, n: int) -> range:
+        rows = share(n, self.rank, self.ranks)
+        return range(rows.start, rows.stop)
+
+
+class Truth:
+    """What serial training gives. Arrays are of whole units, without padding."""
+
+    def __init__(self, run: Training) -> None:
+        self.run, self.n = run, run.n
+        self.losses: list[list[float]] = []  # of each micro-batch, each rank's part
+        self.evaluated: list[list[float]] = []  # of the first micro-batch before each step, each rank's part
+        self.gradients: list[Array] = []  # of the first step
+        engine = self.engine()
+        self.flats: list[Flat] = list(engine.flats.values())
+        self.parameters = [self.copies("param")]  # before the first step, and after each
+        for step in run.batches:
+            self.evaluated.append(self.parts(engine, run.batches[0, 0]))
+            for tokens in step:
+                self.losses.append(self.parts(engine, tokens))
+                engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
+                if engine.last_micro_batch and not self.gradients:
+                    self.gradients = self.copies("grad")
+                engine.step()
+            self.parameters.append(self.copies("param"))
+
+    def engine(self) -> Serial:
+        settings = self.run.arguments["settings"]
+        return Serial(
+            gpt(GPTConfig(**self.run.arguments["model"])),
+            Settings(
+                self.run.precision,
+                AdamW() if settings["optimizer"] == "adamw" else SGD(momentum=0.9),
+                learning_rate=lambda update: 0.1 / (update + 1),
+                clip=0.5,
+                accumulate=settings["accumulate"],
+                seed=settings["seed"],
+            ),
+        )
+
+    def copies(self, name: str) -> list[Array]:
+        return [getattr(flat, name).copy() for flat in self.flats]
+
+    def parts(self, engine: Serial, tokens: Array) -> list[float]:
+        """Each rank's part of the loss."""
+        found = []
+        for rank in range(self.n):
+            engine.rank, engine.ranks = rank, self.n
+            found.append(engine.forward(tokens[:, :-1], tokens[:, 1:]).value)
+        engine.rank, engine.ranks = 0, 1
+        return found
+
+    def own_gradients(self, rank: int, ranks: int, micro_batches: Sequence[int]) -> list[Array]:
+        """What one of some ranks adds to the first step's gradient in some of its micro-batches."""
+        engine = self.engine()
+        engine.rank, engine.ranks = rank, ranks
+        for number in micro_batches:
+            tokens = self.run.batches[0, number]
+            engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
+        return [flat.grad for flat in engine.flats.values()]
+
+    def padded(self, unit: int) -> int:
+        """Elements of a unit, rounded up to a multiple of the number of ranks."""
+        return -(-self.flats[unit].size // self.n) * self.n
+
+    def shard(self, whole: Array, rank: int) -> Array:
+        """A rank's shard of a unit's array (size,), padded with zeros."""
+        each = -(-whole.size // self.n)
+        return np.pad(whole, (0, each * self.n - whole.size))[rank * each : (rank + 1) * each]
+
+
+# ---- beside it -------------------------------------------------------------------------------------------------------
+
+
+def check_losses(run: Training, found: Sequence[Sequence[Any]], expected: Sequence[Sequence[float]], what: str) -> None:
+    """Each rank's part of some losses, found[rank][number] beside expected[number][rank]."""
+    for number, parts in enumerate(expected):
+        for rank, part in enumerate(parts):
+            loss = found[rank][number]
+            if not isinstance(loss, float) or not abs(loss - part) <= PRECISE * abs(part):
+                lose(
+                    f"On {run.label}: rank {rank}'s part of {what} {number + 1} is {loss}, where serial training has"
+                    f" {part}. Did the rank compute with this step's parameters, all of them?"
+                )
+
+
+def check_shards(run: Training, which: str, found: Sequence[Sequence[Any]], wholes: Sequence[Array], when: str) -> None:
+    """Every rank's flat.param or flat.grad (`which`), found[rank][unit], beside the truth's array for each unit."""
+    truth = run.truth
+    for unit, whole in enumerate(wholes):
+        for rank, of_rank in enumerate(found):
+            expected = truth.shard(whole, rank)
+            place = f"On {run.label}, {when}: rank {rank}'s flat.{which} of {truth.flats[unit].name}"
+            index = wrong_index(place, of_rank[unit], expected, truth, unit)
+            if index is not None:
+                explain = explain_gradient if which == "grad" else explain_parameters
+                at = element(truth, unit, rank * expected.size + index)
+                lose(
+                    f"{place} is wrong first at index {index}, {at}:"
+                    f" {explain(truth, of_rank[unit], expected, unit, rank)}."
+                )
+
+
+def wrong_index(place: str, found: Any, expected: Array, truth: Truth, unit: int) -> int | None:
+    """The first index at which what was found differs; None if it does not. Loses the part for another shape."""
+    if not isinstance(found, np.ndarray):
+        lose(f"{place} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        lose(
+            f"{place} is {found.dtype} {found.shape} where {expected.dtype} {expected.shape} is wanted: the unit has"
+            f" {truth.flats[unit].size} elements, {truth.padded(unit)} with padding, and there are {truth.n} shards."
+        )
+    largest = float(np.abs(expected).max(initial=0.0)) or 1.0
+    wrong = np.flatnonzero(~(np.abs(found - expected) <= PRECISE * largest))
+    return int(wrong[0]) if wrong.size else None
+
+
+def element(truth: Truth, unit: int, index: int) -> str:
+    """What element `index` of a unit's flat buffer is."""
+    flat = truth.flats[unit]
+    for parameter, place in flat.places(slice(0, flat.size)):
+        if place.start <= index < place.stop:
+            return f"element {index} of the unit, of {parameter.name}"
+    return f"element {index} of the unit, of its padding"
+
+
+def explain_gradient(truth: Truth, found: Array, expected: Array, unit: int, rank: int) -> str:
+    """What a wrong shard of the first step's gradient holds instead."""
+    n, micro_batches = truth.n, range(truth.run.batches.shape[1])
+    if not np.any(found):
+        return "it is zero, nothing was added"
+    last = truth.own_gradients(0, 1, micro_batches[-1:])[unit]
+    own = truth.own_gradients(rank, n, micro_batches)[unit]
+    known = {
+        f"it is the sum divided by {n}; the sum is wanted, for every rank's loss is weighted already": expected / n,
+        f"it is the sum divided by {n} twice": expected / n**2,
+        "it is twice the sum: something was added twice": expected * 2,
+        f"it is {n} times the sum: what was summed already was summed over the ranks again": expected * n,
+        "it is the last micro-batch's alone; add to what is there": truth.shard(last, rank),
+        "it is this rank's own part, not summed over the ranks": truth.shard(own, rank),
+        **{
+            f"it is rank {other}'s shard of the sum": truth.shard(truth.gradients[unit], other)
+            for other in range(n)
+            if other != rank
+        },
+    }
+    return next((words for words, array in known.items() if _same(found, array)), "it is not the sum over the ranks")
+
+
+def explain_parameters(truth: Truth, found: Array, expected: Array, unit: int, rank: int) -> str:
+    """What a wrong shard of parameters holds instead."""
+    for number, parameters in enumerate(truth.parameters):
+        when = f"after step {number}" if number else "at the start"
+        if _same(found, truth.shard(parameters[unit], rank)):
+            return f"it is as it was {when}"
+        for other in range(truth.n):
+            if _same(found, truth.shard(parameters[unit], other)):
+                return f"it is rank {other}'s shard {when}"
+    return "it is not what serial training gives"
+
+
+def _same(found: Array, other: Array) -> bool:
+    return bool(np.any(other) and np.allclose(found, other, rtol=1e-9, atol=1e-13))
