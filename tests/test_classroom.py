@@ -80,6 +80,11 @@ def test_the_skeleton_earns_nothing_and_the_chapter_everything(lesson):
     assert chapter.earned == 20
 
 
+def test_the_mistakes_of_every_run_exist():
+    for lesson, names in IN_EVERY_RUN.items():
+        assert names.keys() <= {file.stem for file in (SUBMISSIONS / lesson).glob("*.py")}
+
+
 @pytest.mark.parametrize("file", MISTAKES)
 def test_a_mistake_loses_just_its_points_with_a_helpful_message(file):
     patience = head(file, "patience")

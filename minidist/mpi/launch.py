@@ -5,7 +5,8 @@
 
 Each rank calls `function(comm, *args, **kwargs)`. The launcher itself never loads MPI, and it never hangs: a rank that
 raises an exception, leaves or disappears ends the job at once; a deadlock ends it within seconds and everything else at
-the timeout, and then the report says who waits for whom. However a job ends, none of its processes is left.
+the timeout, and then the report says who waits for whom. However a job ends, none of its processes is left. With
+`started` the job goes on beside the caller, who waits for what it brings about.
 `minidist.mpi.worker` describes the files through which the two sides talk.
 """
 
