@@ -6,11 +6,12 @@ begins and ends in the middle of a matrix. It works through the piece in blocks 
 
 import math
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 import numpy as np
 
-from minidist.nn.ops import blocks
+from minidist.nn.ops import BLOCK, blocks
 from minidist.nn.tensor import Array
 
 
@@ -47,8 +48,8 @@ class AdamW:
         root = math.sqrt(1 - self.beta2**step)  # bias corrections, taken out of the arrays: m/(1-β1ᵗ), v/(1-β2ᵗ)
         step_size, eps = lr * root / (1 - self.beta1**step), self.eps * root
         first, second = (1 - self.beta1) * scale, (1 - self.beta2) * scale**2
-        param[:decayed] *= 1 - lr * self.weight_decay
-        for p, g, m, v in blocks(param, grad, *state):
+        for start, (p, g, m, v) in zip(count(0, BLOCK), blocks(param, grad, *state), strict=False):
+            p[: max(0, decayed - start)] *= 1 - lr * self.weight_decay
             m *= self.beta1
             update = np.multiply(g, first, dtype=p.dtype)
             m += update  # m = β1 m + (1-β1) g
