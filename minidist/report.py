@@ -274,7 +274,7 @@ def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], Non
 def print_summary(run: Run) -> None:
     """The model and its losses."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
-    padding = f" (padded to {_number(run.padded)})" if run.padded > run.parameters else ""
+    padding = f" ({_number(run.padded)} padded)" if run.padded > run.parameters else ""
     print(f"\n{run.options.model} with Ψ = {_number(run.parameters)} parameters{padding}", end=", ")
     print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
@@ -353,7 +353,8 @@ def print_zero_closing(run: Run) -> None:
         table.add_row(str(n), *cells)
     _print(table)
     figure = " -> ".join(papers.zero_table_cell(7.5e9, 64, stage) for stage in range(4))
-    print(f"{same} of {total} cells are as the paper prints them. Figure 1 (7.5B, N = 64): {figure} GB")
+    print(f"{same} of {total} cells are as the paper prints them.")
+    print(f"Figure 1 (7.5B, N = 64): {figure} GB")
 
 
 def print_activations_closing(run: Run) -> None:
