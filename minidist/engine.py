@@ -59,7 +59,7 @@ class Engine:
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.peak = {"activations": 0, "transient": 0, "workspace": 0}  # bytes
-        self.layer_activations = 0  # of which the blocks keep so much between forward and backward
+        self.layer_activations = 0  # bytes that the blocks' tapes keep between forward and backward
         self.flats = {unit: Flat(unit, self.shards) for unit in units}
         for flat in self.flats.values():
             start = flat.initial(settings.seed)  # float64 (padded,); gone when the unit's arrays are made
@@ -119,7 +119,7 @@ class Engine:
                 self.after_forward(unit)
         self.layer_activations = kept_by_blocks(self.units, tapes)
         weight = len(rows) / len(x) / self.settings.accumulate
-        return Loss(self.spoken(float(h) * weight), weight, tapes)
+        return Loss(self.loss_share(float(h) * weight), weight, tapes)
 
     def run_unit(self, unit: Unit, x: Tensor, batch: Batch) -> Tensor:
         """A unit's forward. With full recomputation a block keeps its input alone, and runs again in the backward."""
@@ -139,9 +139,9 @@ class Engine:
                 self.before_forward(unit)
                 h = unit(Tensor(h), batch).data
                 self.after_forward(unit)
-        return self.spoken(float(h) * len(rows) / len(x))
+        return self.loss_share(float(h) * len(rows) / len(x))
 
-    def spoken(self, loss: float) -> float:
+    def loss_share(self, loss: float) -> float:
         """What this rank adds to the sum of all ranks' losses. Here: the loss of its sequences."""
         return loss
 

@@ -127,10 +127,10 @@ class Pipeline(WeightVersions):
         for instruction in self.stream:
             if not isinstance(instruction, Step) and instruction.micro_batch >= self.admitted:
                 self.stream = chain([instruction], self.stream)  # of a step that has yet to begin
-                return self.spoken(self.loss)
+                return self.loss_share(self.loss)
             self.worker.perform(instruction)
         self.wire.wait()
-        return self.spoken(self.loss)
+        return self.loss_share(self.loss)
 
     def begin(self) -> None:
         """A stream of instructions from its beginning, and from time 0."""
@@ -290,7 +290,7 @@ class Pipeline(WeightVersions):
             if not self.at.is_last(chunk):
                 self.wire.send(Send(ACTIVATION, 0, chunk), self.stored(h), time=0.0)
         self.wire.wait()
-        return self.spoken(float(h) * len(rows) / len(x)) if self.at.is_last(len(self.chunks) - 1) else 0.0
+        return self.loss_share(float(h) * len(rows) / len(x)) if self.at.is_last(len(self.chunks) - 1) else 0.0
 
     def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
         everyone = self.pipe.gather_object(named) or []

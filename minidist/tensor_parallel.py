@@ -214,7 +214,7 @@ class TensorParallel(Engine):
         self.group = Group(tensor, settings.precision.stored, sequence)
         super().__init__(split(units, self.group, gather), settings, **beside)
 
-    def spoken(self, loss: float) -> float:
+    def loss_share(self, loss: float) -> float:
         """All ranks have the same loss, and what they return is added up: rank 0 speaks for all."""
         return loss if self.group.comm.rank == 0 else 0.0
 
@@ -231,10 +231,11 @@ class TensorParallel(Engine):
 
     def squares(self, flat: Flat, grad: Array, piece: slice) -> float:
         """Everyone counts its own parts; what all ranks have, rank 0 counts."""
-        if self.group.comm.rank > 0:
-            parts = [grad[place] for parameter, place in flat.places(piece) if isinstance(parameter, Sliced)]
-            grad = np.concatenate([grad[:0], *parts])
-        return super().squares(flat, grad, piece)
+        squares = super().squares
+        if self.group.comm.rank == 0:
+            return squares(flat, grad, piece)
+        own = [place for parameter, place in flat.places(piece) if isinstance(parameter, Sliced)]
+        return sum(squares(flat, grad[p], slice(piece.start + p.start, piece.start + p.stop)) for p in own)
 
     def squared_norm(self) -> float:
         mine = super().squared_norm()

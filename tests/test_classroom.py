@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from minidist import UsageError
 from minidist.classroom import training
+from minidist.classroom.__main__ import main
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import Grade, Part, grade
 
@@ -425,6 +427,12 @@ def test_a_wrong_command_is_one_line(lessons, arguments, words):
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.count("\n") == 1
     assert words in run.stderr
+
+
+def test_without_an_mpi_nothing_is_graded(monkeypatch):
+    monkeypatch.setattr("minidist.mpi.launch.shutil.which", lambda *args, **options: None)
+    with pytest.raises(UsageError, match="there is no mpiexec; install an MPI"):
+        main(["grade", "lessons/04_ring_all_reduce"])
 
 
 def test_help(lessons):

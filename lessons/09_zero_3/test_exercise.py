@@ -98,7 +98,8 @@ def test_gather(submission: Submission) -> None:
                     index = wrong_index(place, outcome.value[which][unit], np.concatenate(shards), truth, unit)
                     if index is not None:
                         lose(f"{place} is wrong first at index {index}, in the shard of rank {index // each}.")
-                if wrong_index("flat.param after gather", outcome.value["param"][unit], shards[rank], truth, unit):
+                kept = outcome.value["param"][unit]
+                if wrong_index("flat.param after gather", kept, shards[rank], truth, unit) is not None:
                     lose(f"On {run.label}, {truth.flats[unit].name}: gather changed flat.param on rank {rank}.")
         for rank, outcome in enumerate(outcomes):
             once = len(truth.flats) * (run.n - 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from minidist import Finished, UsageError
 from minidist.classroom import reports
 from minidist.classroom.grade import Grade, check_lesson, find_submissions, grade, lesson_of, lessons_in
+from minidist.mpi.launch import find_mpiexec
 from minidist.options import Parser, within
 from minidist.report import check_writable, write_json
 
@@ -99,6 +100,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if find_spec("pytest") is None:
         raise UsageError("grading needs pytest: pip install 'minidist[lessons]'")
+    find_mpiexec()  # or say now that there is none
     return grade_lessons(options) if options.command == "grade" else grade_class(options)
 
 

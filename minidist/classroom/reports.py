@@ -37,9 +37,11 @@ def table(grade: Grade) -> str:
 
 
 def reason(message: str) -> str:
-    """What messages have in common that say the same of other ranks and sizes: their end, without its numbers."""
+    """What messages have in common that say the same of other ranks and sizes: the lines of the program that they name,
+    and their end, without its numbers."""
+    places = re.findall(r"\w+\.py:\d+", message)
     last = message.splitlines()[-1] if message else ""
-    return re.sub(r"\d+", "", last.rpartition(": ")[-1])
+    return " ".join([*sorted(set(places)), re.sub(r"\d+", "", last.rpartition(": ")[-1])])
 
 
 def wrapped(message: str) -> str:

@@ -93,6 +93,8 @@ class Submission:
                     lose(self.not_written(answer["not written"]))
             outcomes = [self.outcomes(answers, number, case) for number, case in enumerate(cases)]
             stay = clean
+        except (UsageError, OSError):  # of the machine that grades
+            raise
         except Exception as error:
             lose(f"what the ranks brought back cannot be read ({error!r}): were the tests' own modules changed?")
         finally:
@@ -109,7 +111,7 @@ class Submission:
         assert self.ranks is not None
         ranks = range(self.ranks.n)
         for rank in ranks:
-            for record in ("case", "at"):
+            for record in ("case", "at", "not written"):
                 (self.folder / str(rank) / record).unlink(missing_ok=True)
         for rank in ranks:
             mine = [case.inputs[rank] if rank < case.n else None for case in cases]
@@ -192,6 +194,10 @@ class Submission:
 
     def explain_hang(self, job: Job, cases: Sequence[Case], reached: list[int]) -> str:
         """Who waits for whom, among the ranks that are in the student's program."""
+        for rank in range(len(job.ranks)):
+            file = self.folder / str(rank) / "not written"
+            if file.exists():  # on this rank alone, or the others would not wait
+                return self.not_written(file.read_text())
         busy = [rank for rank, result in enumerate(job.ranks) if str(self.program) in result.stack]
         number = max((reached[rank] for rank in busy), default=-1)
         lines = [f": {job.report.splitlines()[0].removeprefix('The job ')}"]

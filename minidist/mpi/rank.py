@@ -50,7 +50,8 @@ def find(target: str) -> Callable[..., Any]:
     """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on the path."""
     place, _, name = target.rpartition(":")
     if place.endswith(".py"):
-        sys.path.insert(0, os.path.dirname(place))
+        if os.path.dirname(place) not in sys.path:
+            sys.path.insert(0, os.path.dirname(place))
         spec = importlib.util.spec_from_file_location(Path(place).stem, place)
         assert spec is not None
         assert spec.loader is not None
@@ -91,8 +92,8 @@ def look(ledger: Ledger) -> dict[str, Any]:
         if here not in in_target:
             where += f", called from {Path(in_target[-1].filename).name}:{in_target[-1].lineno}"
     waiting = None
-    if ledger.waiting:
-        call, comm, peers = ledger.waiting
+    if wait := ledger.waiting:  # read once: the main thread may leave it at any moment
+        call, comm, peers = wait
         waiting = call, [comm.world_ranks[peer] for peer in peers]
     return {
         "where": where,
