@@ -71,6 +71,10 @@ def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, 
         raise UsageError(f"cannot read --load {path}: {reason}") from None
     if not {"state", "identity"} <= metadata.keys():
         raise UsageError(f"--load {path} was not written by minidist's --save")
+    for name, saved in json.loads(metadata["identity"]).items():
+        if saved != identity[name]:
+            asked = f"{saved} there, {identity[name]} here" if name != "characters" else "use the same --data"
+            raise UsageError(f"--load {path} is of another model: it has other {name}: {asked}")
     for parameter in (parameter for unit in units for parameter in unit.parameters):
         found = shapes.get(parameter.name)
         if found != parameter.shape:
@@ -80,10 +84,6 @@ def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, 
         raise UsageError(f"--load {path} is of another model: it has more parameters than this one")
     if {name.split("/")[0] for name in shapes if "/" in name} != set(MOMENTS[:moments]):
         raise UsageError(f"--load {path} was made by another optimizer: use the same --optimizer")
-    for name, saved in json.loads(metadata["identity"]).items():
-        if saved != identity[name]:
-            asked = f"{saved} there, {identity[name]} here" if name != "characters" else "use the same --data"
-            raise UsageError(f"--load {path} is of another model: it has other {name}: {asked}")
     done = json.loads(metadata["state"])["steps"]
     if done > steps:
         raise UsageError(f"--load {path} has {done} steps behind it: ask for at least as many with --steps")

@@ -179,7 +179,7 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
         print_outcome(plan, outcome)
         print_claims(checked, "What the paper promises, and what was counted")
         of = "a map task's distinct keys" if plan.combine else "all pairs"
-        print(f"Σ |k|+|v|+2: over {of}, the bytes of key, value, tab, line feed.")
+        print(f"Σ |k|+|v|+2: over {of}, bytes of key, value, tab, line feed.")
     if rank == 0 and json:
         document = {
             "chapter": "mapreduce",

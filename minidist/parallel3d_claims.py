@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from minidist import papers
 from minidist.pipeline_claims import bubble_claims, crossings, in_flight_claims, message_claims
-from minidist.report import Claim, Run, on_each_rank, print_ptd
+from minidist.report import Claim, Run, number, on_each_rank, print_ptd
 from minidist.schedules import Place, places
 from minidist.tensor_claims import (
     SHARD_GRADIENTS,
@@ -199,7 +199,7 @@ def print_closing(run: Run) -> None:
     print("micro-batch; h: width; m: micro-batches; i: stage, from 1; F, B, W: 1 of time.")
     if w > g:
         printed, exact = papers.hybrid_across_as_printed(m, w, g), papers.hybrid_across(m, w, g)
-        print(f"Of the parameters' M = {m:,} bytes each rank sends {exact:,.0f} to other hosts.")
-        print(f"The FSDP paper prints 2M(W-1)/(GW), {printed:,.0f}: {printed / exact:.2f} times as much.")
+        print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")
+        print(f"The FSDP paper prints 2M(W-1)/(GW), {number(printed)}: {printed / exact:.2f} times as much.")
     print()
     print_ptd()

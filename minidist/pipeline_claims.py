@@ -139,7 +139,7 @@ def crossings(run: Run, at: Sequence[Place]) -> dict[str, list[int]]:
 def print_letters(run: Run) -> None:
     """What the formulas' letters mean."""
     print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
-    print("F, B, W: a unit of time each; b: sequences of a micro-batch; s: length; h: width.\n")
+    print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width.\n")
 
 
 def show_clocks(comm: "Comm", timeline: Timeline, options: Options, of_stages: slice = slice(None)) -> None:

@@ -274,8 +274,8 @@ def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], Non
 def print_summary(run: Run) -> None:
     """The model and its losses."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
-    padding = f" ({_number(run.padded)} padded)" if run.padded > run.parameters else ""
-    print(f"\n{run.options.model} with Ψ = {_number(run.parameters)} parameters{padding}", end=", ")
+    padding = f" ({number(run.padded)} padded)" if run.padded > run.parameters else ""
+    print(f"\n{run.options.model} with Ψ = {number(run.parameters)} parameters{padding}", end=", ")
     print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
         steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
@@ -289,7 +289,7 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
     table = _table(title, left=("paper", "claim", "formula"), right=("expected", "counted"))
     table.add_column("", no_wrap=True)
     for claim in claims:
-        numbers = (_number(claim.expected), _number(claim.counted))
+        numbers = (number(claim.expected), number(claim.counted))
         table.add_row(claim.source, claim.claim, claim.formula, *numbers, _verdict(claim.holds))
     _print(table)
     _print_failures(claims)
@@ -304,15 +304,15 @@ def print_verdict(claims: Sequence[Claim]) -> None:
 
 def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     """One row for each collective, from its six claims."""
-    print(f"S = {_number(size)} float32 elements, {_number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
+    print(f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
     columns = ("calls", "idlest", "busiest", "formula", "promised", "in all")
     table = _table("Counted: message calls of the busiest rank, and bytes sent", left=("collective",), right=columns)
     table.add_column("", no_wrap=True)
     for i in range(0, len(claims), 6):
         row = claims[i : i + 6]
         _, calls, _, busiest, idlest, total = row
-        counted = [_number(claim.counted) for claim in (calls, idlest, busiest)]
-        promised = (busiest.formula, _number(busiest.expected), _number(total.counted))
+        counted = [number(claim.counted) for claim in (calls, idlest, busiest)]
+        promised = (busiest.formula, number(busiest.expected), number(total.counted))
         table.add_row(calls.source, *counted, *promised, _verdict(all(claim.holds for claim in row)))
     _print(table)
     print("✓: the result is right, and what was counted is as promised. p: 2^⌊lg N⌋.")
@@ -336,9 +336,9 @@ def print_zero_closing(run: Run) -> None:
     undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total
     if states[0] < undivided:
         times = f"{undivided / states[0]:.2f} times as much"
-        print(f"Undivided it would be {2 * p + k}Ψ = {_number(undivided)} on each rank: {times}.")
+        print(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
     activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
-    print(f"Besides, on rank 0: activations {_number(activations)}, fp32 workspace {_number(workspace)}.\n")
+    print(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.\n")
     stages = ("P_os", "P_os+g", "P_os+g+p")
     table = _table("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", left=(), right=("N",))
     same = total = 0
@@ -360,8 +360,8 @@ def print_zero_closing(run: Run) -> None:
 def print_activations_closing(run: Run) -> None:
     """The letters of tensor parallelism's claims, and Korthikanti's table 2 for the paper's own models."""
     print("Elements are those of one micro-batch; l: layers.")
-    print("b: sequences of a micro-batch; s: their length; h: width; a: heads; v: vocabulary,")
-    print("padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
+    print("b: sequences of a micro-batch; s: their length; h: width; a: heads;")
+    print("v: vocabulary, padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
     table = _table(
         "Korthikanti's models, by the same formulas: MB a layer keeps on 8 ranks",
         left=("model",),
@@ -422,7 +422,7 @@ def _verdict(holds: bool) -> str:
 def _print_failures(claims: Sequence[Claim]) -> None:
     for claim in claims:
         if not claim.holds:
-            numbers = f"{_number(claim.expected)} {claim.unit} promised, {_number(claim.counted)} counted"
+            numbers = f"{number(claim.expected)} {claim.unit} promised, {number(claim.counted)} counted"
             print(f"does not hold: {claim.source}, {claim.claim}: {numbers}")
 
 
@@ -444,7 +444,7 @@ def _print(table: Any) -> None:
     Console().print(table)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Thousands apart: 1 234 567."""
     return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:,.3f}".replace(",", " ")
 

@@ -308,7 +308,7 @@ def print_one(outcome: Outcome, made: Sequence[Claim]) -> None:
     servers = f"{len(plan.servers)} server{'s' * (len(plan.servers) > 1)}"
     print(f"{plan.name}, {len(plan.workers)} workers, {servers}{', co-located' * options.colocated}; ", end="")
     print(f"simulated time {outcome.seconds:.2f} s:")
-    print(f"workers computed for {outcome.part('computing'):.1%} of it,", end=" ")
+    print(f"workers computed {outcome.part('computing'):.1%} of it,", end=" ")
     print(f"waited for the wire {outcome.part('wire'):.1%}, for one another {outcome.part('held'):.1%}")
     if options.stop:
         rank, event = options.stop
@@ -355,7 +355,7 @@ def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
     steps = len(runs[0].loss)
     rows = [
         [str(step), *(f"{float(np.mean(outcome.losses[max(0, step - WINDOW) : step])):.3f}" for outcome in shown)]
-        for step in (round(steps * i / 8) for i in range(1, 9))
+        for step in sorted({max(1, round(steps * i / 8)) for i in range(1, 9)})
     ]
     print_table(f"Loss by step (mean of {WINDOW} steps)", "step", names, rows)
     shortest = min(outcome.seconds for outcome in shown)
