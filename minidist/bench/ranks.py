@@ -16,7 +16,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import PRECISIONS
-from minidist.ring import all_reduce
+from minidist.ring import all_reduce, cut
 from minidist.zero3 import ZeRO3
 
 ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zero3": ZeRO3}
@@ -26,10 +26,14 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 def in_turn(
     comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each function, called in turn on all ranks together: of each call, the slowest rank's time."""
+    """Seconds of each function, called in turn on all ranks together: of each call, the slowest rank's time.
+
+    The order is drawn anew each time, the same on all ranks: what comes after gloo shares the cores with its threads.
+    """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for pair in range(-3, pairs):
-        for name, function in functions.items():
+        for name in np.random.default_rng(pair + 3).permutation(list(functions)).tolist():
+            function = functions[name]
             function()  # so that each finds in the caches what it left there, and not what the one before it left
             comm.barrier()
             begin = time.perf_counter()
@@ -41,7 +45,8 @@ def in_turn(
 
 
 def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str, list[float]]]:
-    """Seconds of the ring, of MPI's own Allreduce, of gloo, and of copying as many bytes as the ring must send."""
+    """Seconds of the ring, of MPI's own Allreduce, of gloo; of the ring's messages and sums without all that is
+    minidist's, and of copying as many bytes as it must send: what a faster ring could come to."""
     keep_freed_memory()
     if HAS_TORCH:
         import torch
@@ -58,12 +63,32 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
         functions: dict[str, Callable[[], object]] = {
             "ring": partial(all_reduce, comm, x, out),
             "mpi": partial(comm._mpi.Allreduce, x, out),
+            "bare": bare_ring(comm, x, out),
             "copy": partial(copy_twice, out[:moved], x[:moved]),
         }
         if HAS_TORCH:
             functions["gloo"] = partial(torch.distributed.all_reduce, torch.zeros(size // 4))  # in place; zeros stay
         found[str(size)] = in_turn(comm, functions, pairs=15, repeat=max(1, (1 << 23) // size))
     return found
+
+
+def bare_ring(comm: Comm, x: np.ndarray, out: np.ndarray) -> Callable[[], None]:
+    """The ring's all-reduce of x (divisible by the ranks) in bare MPI calls: not counted, not checked, all prepared."""
+    n, rank, sendrecv = comm.size, comm.rank, comm._mpi.Sendrecv
+    right, left = (rank + 1) % n, (rank - 1) % n
+    parts, sums = cut(x, n), cut(out, n)
+    buffers = [np.empty_like(parts[0]) for _ in range(2)]
+
+    def all_reduce() -> None:
+        partial = parts[rank - 1]
+        for step in range(2, n + 1):
+            incoming = buffers[step % 2]
+            sendrecv(partial, right, 0, incoming, left)
+            partial = np.add(incoming, parts[rank - step], out=incoming if step < n else sums[rank])
+        for step in range(n - 1):
+            sendrecv(sums[rank - step], right, 0, sums[rank - step - 1], left)
+
+    return all_reduce
 
 
 def copy_twice(to: np.ndarray, source: np.ndarray) -> None:
