@@ -14,6 +14,7 @@ Every function works for each N >= 1 and each size, divisible by N or not, empty
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from minidist.report import Claim, check_writable, claims_as_rows, on_each_rank,
 Array = np.ndarray
 
 
+@functools.cache  # a training step cuts arrays of the same few sizes again and again
 def chunk(size: int, n: int, i: int) -> slice:
     """The i-th of n consecutive chunks of `size` elements: the first size mod n are one element longer."""
     short, longer = divmod(size, n)
@@ -44,23 +46,27 @@ def cut(x: Array, n: int) -> list[Array]:
 # ---- the ring --------------------------------------------------------------------------------------------------------
 
 
-def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
+def reduce_scatter(
+    comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add, room: list[Array] | None = None
+) -> Array:
     """Sum x over the ranks; rank r gets chunk r of the sum. N-1 steps, S - |chunk r| elements sent.
 
     x (S,) is the same size everywhere. out (|chunk r|,) may be a view of x. Chunk c sets out from rank c+1, each rank
     on the way adds its own part, and it ends its way round at rank c: x[c+1] + x[c+2] + … + x[c].
-    With op = np.maximum it is the largest instead of the sum.
+    With op = np.maximum it is the largest instead of the sum. room, if given, holds an array for each chunk's partial
+    sum, none of them in x's memory.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     _check_shape(x, (x.size,))
     parts = cut(x, n)
     out = np.empty_like(parts[rank]) if out is None else out
     _check_shape(out, parts[rank].shape)
-    buffers = [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]  # one is sent, one received into
+    # Without room, two buffers take turns: one is sent while the other is received into.
+    buffers = [] if room else [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]
     partial = parts[rank - 1]  # this rank's own part of the first chunk that it sends
     for step in range(2, n + 1):
         own = parts[rank - step]  # of the chunk that comes next, from the left
-        incoming = buffers[step % len(buffers)][: own.size]
+        incoming = room[rank - step] if room else buffers[step % 2][: own.size]
         comm.sendrecv(partial, right, incoming, left)
         partial = op(incoming, own, out=incoming if step < n else out)
     if n == 1:
@@ -74,11 +80,12 @@ def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Arr
     x is this rank's chunk of `size` elements, as `chunk` cuts them. out (size,) may be the array of which x is a view.
     """
     out = np.empty(size, x.dtype) if out is None else out
-    mine = out[chunk(size, comm.size, comm.rank)]
     _check_shape(out, (size,))
-    _check_shape(x, mine.shape)
-    mine[...] = x
-    return _circulate(comm, out)
+    parts = cut(out, comm.size)
+    _check_shape(x, parts[comm.rank].shape)
+    parts[comm.rank][...] = x
+    _circulate(comm, parts)
+    return out
 
 
 def _check_shape(array: Array, shape: tuple[int, ...]) -> None:
@@ -87,13 +94,11 @@ def _check_shape(array: Array, shape: tuple[int, ...]) -> None:
         raise ValueError(f"an array of shape {array.shape} where {shape} is needed")
 
 
-def _circulate(comm: Comm, out: Array) -> Array:
+def _circulate(comm: Comm, parts: list[Array]) -> None:
     """All-gather in place: each rank passes on what it received last, so that every chunk travels once around."""
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    parts = cut(out, n)
     for step in range(n - 1):
         comm.sendrecv(parts[rank - step], right, parts[rank - step - 1], left)
-    return out
 
 
 def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
@@ -102,8 +107,12 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
     out (S,) may be x itself. With op = np.maximum it is the largest instead of the sum.
     """
     out = np.empty_like(x) if out is None else out
-    reduce_scatter(comm, x, out=out[chunk(x.size, comm.size, comm.rank)], op=op)
-    return _circulate(comm, out)
+    _check_shape(out, x.shape)
+    sums = cut(out, comm.size)
+    room = None if np.may_share_memory(x, out) else sums  # partial sums travel in the result's own memory: no buffers
+    reduce_scatter(comm, x, sums[comm.rank], op, room)
+    _circulate(comm, sums)
+    return out
 
 
 def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
@@ -119,7 +128,8 @@ def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
                 comm.send(parts[dest], dest)
     else:
         comm.recv(parts[comm.rank], root)
-    return _circulate(comm, x)
+    _circulate(comm, parts)
+    return x
 
 
 def all_to_all(comm: Comm, x: Array) -> Array:

@@ -16,10 +16,11 @@ RANKS = (1, 2, 3, 4, 5, 7, 8)
 DTYPES = ("float64", "float32", "float16", "int32")
 FEWER = ("float32", "float16")  # on 5 and more ranks: there it is the number of messages that takes the time
 ALL_REDUCES = ("all_reduce", "server", "tree", "doubling", "halving_doubling")
-WHOLE = ("all_reduce into out", "all_reduce in place", *ALL_REDUCES)  # results that are the whole sum
+# Results that are the whole sum; the first four are the ring's.
+WHOLE = ("all_reduce into out", "all_reduce in place", "all_reduce into a neighbour", *ALL_REDUCES)
 SCATTERS = ("reduce_scatter", "reduce_scatter into out", "reduce_scatter into own chunk")
 GATHERS = ("all_gather", "all_gather in place")
-RING = {**dict.fromkeys(WHOLE[:3], papers.ring_all_reduce), **dict.fromkeys(SCATTERS, papers.ring_reduce_scatter)}
+RING = {**dict.fromkeys(WHOLE[:4], papers.ring_all_reduce), **dict.fromkeys(SCATTERS, papers.ring_reduce_scatter)}
 RING |= dict.fromkeys(GATHERS, papers.ring_all_gather)
 FORMULAS = RING | {
     "server": papers.server_all_reduce,
@@ -99,6 +100,15 @@ def test_every_rank_gets_what_numpy_says(n: int) -> None:
 def test_the_input_is_left_alone(n: int) -> None:
     for case, found in itertools.product(whole_cases(n) + fraction_cases(n), outcomes(n)):
         assert found[repr(case)]["unchanged"], case
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_an_all_reduce_takes_two_chunks_in_place_and_no_memory_at_all_into_another_array(n: int) -> None:
+    size, slack = 120_000, 20_000  # elements; bytes of Python's own objects
+    chunk = size * 4 // n
+    for peaks in launch("jobs.rings:memory_of_all_reduce", n, size, timeout=60).values:
+        assert peaks["into out"] < slack
+        assert 0 <= peaks["in place"] - chunk * min(n - 1, 2) < slack
 
 
 @pytest.mark.parametrize("n", RANKS)

@@ -1,7 +1,9 @@
 """The parts of the benchmark that run on ranks. Each function is the target of a job of `minidist.mpi.launch`."""
 
 import importlib.util
+import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +23,14 @@ from minidist.zero3 import ZeRO3
 
 ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zero3": ZeRO3}
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def stay_on_one_core(comm: Comm) -> None:
+    """Bind this rank, and the threads that it will start, to a core, as `mpirun -bind-to core` does. Otherwise, after
+    gloo, whose ranks sleep while they wait, the kernel may leave three of four ranks on one core for a while."""
+    if sys.platform == "linux":
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
 
 
 def in_turn(
@@ -47,6 +57,7 @@ def in_turn(
 def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str, list[float]]]:
     """Seconds of the ring, of MPI's own Allreduce, of gloo; of the ring's messages and sums without all that is
     minidist's, and of copying as many bytes as it must send: what a faster ring could come to."""
+    stay_on_one_core(comm)
     keep_freed_memory()
     if HAS_TORCH:
         import torch
@@ -77,14 +88,13 @@ def bare_ring(comm: Comm, x: np.ndarray, out: np.ndarray) -> Callable[[], None]:
     n, rank, sendrecv = comm.size, comm.rank, comm._mpi.Sendrecv
     right, left = (rank + 1) % n, (rank - 1) % n
     parts, sums = cut(x, n), cut(out, n)
-    buffers = [np.empty_like(parts[0]) for _ in range(2)]
 
     def all_reduce() -> None:
         partial = parts[rank - 1]
         for step in range(2, n + 1):
-            incoming = buffers[step % 2]
+            incoming = sums[rank - step]
             sendrecv(partial, right, 0, incoming, left)
-            partial = np.add(incoming, parts[rank - step], out=incoming if step < n else sums[rank])
+            partial = np.add(incoming, parts[rank - step], out=incoming)
         for step in range(n - 1):
             sendrecv(sums[rank - step], right, 0, sums[rank - step - 1], left)
 
@@ -101,6 +111,7 @@ def steps(
     comm: Comm, names: list[str], config: dict[str, Any], batch: int, precision: str, store: str
 ) -> dict[str, list[float]]:
     """Seconds of a training step of some engines of minidist's, or of PyTorch's "ddp" or "fsdp", in turn."""
+    stay_on_one_core(comm)
     keep_freed_memory()
     sizes = GPTConfig(**config)
     tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (batch, sizes.context + 1))

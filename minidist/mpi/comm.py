@@ -27,6 +27,8 @@ DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
 CODE_BITS = 4
+# A tag holds a dtype's code and a count of elements; what does not fit saturates and is then only known as "or more".
+COUNT_LIMIT = ((MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) >> CODE_BITS) - 1  # 32767 is what every MPI must offer
 
 
 class CommError(RuntimeError):
@@ -125,9 +127,6 @@ class Comm:
         everyone = MPI.COMM_WORLD.Get_group()
         self.world_ranks: list[int] = mpi.Get_group().Translate_ranks(None, everyone)
         self._posted: list[MPI.Request] = []
-        # The tag holds (dtype code, element count); what does not fit saturates and is then only known as "or more".
-        largest_tag = mpi.Get_attr(MPI.TAG_UB) or 32767  # what every MPI must offer
-        self._count_limit = (largest_tag >> CODE_BITS) - 1
 
     # ---- blocking ---------------------------------------------------------------------------------------------------
 
@@ -256,11 +255,12 @@ class Comm:
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[list, int]:
         """The MPI buffer of an array to send and its tag; counts it."""
         self._check_peer(dest, "send to")
-        tag = self._tag(array)
+        tag = message_tag(array.dtype, array.size)
         if tag is None:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
         buffer = self._bytes(array)
-        self._check_overlap(array, "send", "irecv")
+        if self.ledger.open_requests:
+            self._check_overlap(array, "send", "irecv")
         self.ledger.count(self.world_ranks[dest], array.nbytes)
         return buffer, tag
 
@@ -268,13 +268,9 @@ class Comm:
         self._check_peer(source, "receive from")
         if not out.flags.writeable:
             raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
-        self._check_overlap(out, "receive into", "isend", "irecv")
+        if self.ledger.open_requests:
+            self._check_overlap(out, "receive into", "isend", "irecv")
         return self._bytes(out)
-
-    def _tag(self, array: np.ndarray) -> int | None:
-        """What an array's message says of it: its dtype's code and its size. None for a dtype that cannot be sent."""
-        code = dtype_code(array.dtype)
-        return None if code is None else code | min(array.size, self._count_limit) << CODE_BITS
 
     def _bytes(self, array: np.ndarray) -> list:
         if not array.flags.c_contiguous:
@@ -299,9 +295,9 @@ class Comm:
     def _check(self, out: np.ndarray, source: int, status: MPI.Status) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""
         tag, nbytes = status.tag, status.Get_count(MPI.BYTE)
-        if tag != self._tag(out) or nbytes != out.nbytes or status.error == MPI.ERR_TRUNCATE:
+        if tag != message_tag(out.dtype, out.size) or nbytes != out.nbytes or status.error == MPI.ERR_TRUNCATE:
             code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
-            more = " or more" if size == self._count_limit else ""
+            more = " or more" if size == COUNT_LIMIT else ""
             raise CommError(
                 f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
                 f" which sent {size}{more} x {DTYPES[code]}"
@@ -328,10 +324,12 @@ class Comm:
             ledger.waiting = None
 
 
-@functools.cache
-def dtype_code(dtype: np.dtype) -> int | None:
-    """The dtype's code on the wire; None for one that cannot be sent (objects, byte-swapped numbers)."""
-    return DTYPES.index(dtype.name) if dtype.name in DTYPES and dtype.isnative else None
+@functools.lru_cache(maxsize=4096)  # every message needs it twice, and most are of a few sizes
+def message_tag(dtype: np.dtype, size: int) -> int | None:
+    """The tag of a message of `size` elements; None for a dtype that cannot be sent (objects, byte-swapped numbers)."""
+    if dtype.name not in DTYPES or not dtype.isnative:
+        return None
+    return DTYPES.index(dtype.name) | min(size, COUNT_LIMIT) << CODE_BITS
 
 
 def _caller() -> str:

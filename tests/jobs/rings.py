@@ -1,6 +1,7 @@
 """What tests/test_ring.py runs on ranks: every collective, on inputs that the test can make again."""
 
 import hashlib
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,12 @@ def all_reduce_in_place(comm: Comm, x: Array) -> Array:
     return x
 
 
+def all_reduce_into_a_neighbour(comm: Comm, x: Array) -> Array:
+    """The result goes one element further on in the memory that x is of."""
+    memory = np.append(x, x[:1])
+    return ring.all_reduce(comm, memory[: x.size], out=memory[memory.size - x.size :])
+
+
 def reduce_scatter_into_out(comm: Comm, x: Array) -> Array:
     out = np.full_like(mine(comm, x), 77)
     ring.reduce_scatter(comm, x, out=out)
@@ -75,6 +82,7 @@ OPERATIONS: dict[str, Any] = {
     "all_reduce": ring.all_reduce,
     "all_reduce into out": all_reduce_into_out,
     "all_reduce in place": all_reduce_in_place,
+    "all_reduce into a neighbour": all_reduce_into_a_neighbour,
     "server": ring.server_all_reduce,
     "tree": ring.tree_all_reduce,
     "doubling": ring.doubling_all_reduce,
@@ -112,3 +120,17 @@ def run_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:
             "sent": {(phase, peer): tuple(counts) for (phase, peer), counts in comm.ledger.sent.items()},
         }
     return outcomes
+
+
+def memory_of_all_reduce(comm: Comm, size: int) -> dict[str, int]:
+    """The most bytes that an all-reduce of `size` float32 takes besides its arguments: into another array, in place."""
+    x, out = np.ones(size, np.float32), np.empty(size, np.float32)
+    peaks = {}
+    tracemalloc.start()
+    for name, result in (("into out", out), ("in place", x)):
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        ring.all_reduce(comm, x, result)
+        peaks[name] = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    return peaks
