@@ -7,6 +7,7 @@ import sys
 from typing import NamedTuple
 
 from minidist import UsageError, __version__, doctor
+from minidist.options import in_one_process
 
 
 class Chapter(NamedTuple):
@@ -109,14 +110,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main(sys.argv[1:])
-        sys.stdout.flush()
-        sys.exit(status)
-    except UsageError as error:
-        print(f"minidist: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader (head, less) has left; what is still to be written goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        sys.exit(130)  # as a shell reports an interrupted command
+    sys.exit(in_one_process(lambda: main(sys.argv[1:])))

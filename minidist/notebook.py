@@ -92,9 +92,9 @@ def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source
     found: dict[tuple[int, int], str] = {}  # (cell, line) -> a definition's text, on the lines that it has there
     values: dict[str, Any] = {}
     left_out: dict[str, str] = {}  # name -> its type
-    todo, seen = names_in(code), {"comm", "np", *vars(builtins)}
-    while todo:
-        name = todo.pop()
+    needed, seen = names_in(code), {"comm", "np", *vars(builtins)}
+    while needed:
+        name = needed.pop()
         if name in seen or name not in notebook:
             continue
         seen.add(name)
@@ -105,7 +105,7 @@ def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source
         elif definition:
             place, text = definition
             found[place] = text
-            todo |= names_in(compile(text, "a definition", "exec"))
+            needed |= names_in(compile(text, "a definition", "exec"))
         elif (inspect.isroutine(value) or inspect.isclass(value)) and value.__module__ not in (None, "__main__"):
             imports.append(f"from {value.__module__} import {value.__qualname__} as {name}")
         else:

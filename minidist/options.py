@@ -1,6 +1,10 @@
 """Command lines whose mistakes are one line each, said once, however many ranks read them."""
 
+from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
+
 import argparse
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -63,3 +67,30 @@ def within(low: float, high: float) -> Callable[[str], float]:
         return value
 
     return number
+
+
+def rank_of_launch() -> int:
+    """This process's rank if mpirun has started it, and 0 otherwise. MPI need not be loaded."""
+    return int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
+
+
+def in_one_process(work: Callable[[], int | None]) -> int:
+    """Do the work of a program without ranks; the exit status. Whatever the user can mend is one line, also where
+    mpirun has started the program several times by mistake."""
+    try:
+        status = work() or 0
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        if rank_of_launch() == 0:
+            print(f"minidist: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except Finished as finished:
+        if rank_of_launch() == 0:
+            print(finished)
+        return 0
+    except BrokenPipeError:  # the reader (head, less) has left; what is still to be written goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130  # as a shell reports an interrupted command

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from minidist import papers
 from minidist.pipeline_claims import bubble_claims, crossings, in_flight_claims, message_claims
-from minidist.report import Claim, Run, number, on_each_rank, print_ptd
+from minidist.published import print_ptd
+from minidist.report import Claim, Run, number, on_each_rank
 from minidist.schedules import Place, places
 from minidist.tensor_claims import (
     SHARD_GRADIENTS,

@@ -2,15 +2,14 @@
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from minidist import Finished, UsageError, balance, train, zero_bubble
+from minidist import UsageError, balance, train, zero_bubble
 from minidist.interpreter import UNIT_COSTS, simulate
 from minidist.nn.layers import Unit
-from minidist.options import Parser, at_least
+from minidist.options import Parser, at_least, in_one_process, rank_of_launch
 from minidist.report import check_writable
 from minidist.schedules import SCHEDULES, places
 from minidist.timeline import print_timelines, summary
@@ -56,7 +55,7 @@ def start(doc: str | None, main: Callable[[Any, train.Job], int]) -> NoReturn:
     made = train.parser(doc or "", "pipeline")  # python -OO drops docstrings
     add_options(made)
     if any(argument.startswith("--draw") for argument in sys.argv):
-        sys.exit(draw(made, sys.argv[1:]))
+        sys.exit(in_one_process(lambda: draw(made, sys.argv[1:])))
     from minidist.mpi.run import run  # drawing does without MPI
 
     def do(comm: Any, job: train.Job | argparse.Namespace) -> int:
@@ -147,29 +146,22 @@ def cut(options: argparse.Namespace, units: list[Unit], itemsize: int) -> list[r
     return [which for which, _ in stages]
 
 
-def draw(made: Parser, arguments: list[str]) -> int:
+def draw(made: Parser, arguments: list[str]) -> None:
     """--draw: print the timelines of schedules, from one process and without MPI."""
-    if int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0) > 0:
-        return 0  # under mpirun one drawing is enough
-    try:
-        options = made.parse_args(arguments)
-        p, m = options.stages, options.micro_batches or 8
-        for name in SCHEDULES if options.draw == "all" else (options.draw,):
-            schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
-            if name == "interleaved" and m % p:
-                raise UsageError(f"interleaved needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}")
-            if name == "2bw" and m < p:
-                raise UsageError(f"2bw needs at least as many micro-batches as stages, not {m}: use -m {p}")
-            # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
-            to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
-            streams = [(at, schedule.instructions(at)) for at in places(p, to_update, v, updates)]
-            timelines = simulate(streams, UNIT_COSTS)
-            print_timelines(f"{name}  {schedule.paper}", timelines, goes_on=not schedule.flushes)
-            every = "every micro-batch" if to_update == 1 else f"every {m} micro-batches"
-            print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
-    except UsageError as error:
-        print(f"minidist: error: {error}", file=sys.stderr)
-        return 2
-    except Finished as finished:
-        print(finished)
-    return 0
+    options = made.parse_args(arguments)
+    if rank_of_launch() > 0:
+        return  # under mpirun one drawing is enough
+    p, m = options.stages, options.micro_batches or 8
+    for name in SCHEDULES if options.draw == "all" else (options.draw,):
+        schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
+        if name == "interleaved" and m % p:
+            raise UsageError(f"interleaved needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}")
+        if name == "2bw" and m < p:
+            raise UsageError(f"2bw needs at least as many micro-batches as stages, not {m}: use -m {p}")
+        # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
+        to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
+        streams = [(at, schedule.instructions(at)) for at in places(p, to_update, v, updates)]
+        timelines = simulate(streams, UNIT_COSTS)
+        print_timelines(f"{name}  {schedule.paper}", timelines, goes_on=not schedule.flushes)
+        every = "every micro-batch" if to_update == 1 else f"every {m} micro-batches"
+        print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")

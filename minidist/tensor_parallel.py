@@ -35,7 +35,7 @@ from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.sliced import Sliced
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.report import print_activations_closing
+from minidist.published import print_activations_closing
 from minidist.tensor_claims import claims, one_replica
 from minidist.tensor_group import Group
 from minidist.tensor_loss import gather_logits, vocabulary_parallel_cross_entropy

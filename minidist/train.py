@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from minidist import Finished, UsageError, checkpoint, data
+from minidist import UsageError, checkpoint, data
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -26,8 +26,9 @@ from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import PRECISIONS
-from minidist.options import Parser, at_least, within
-from minidist.report import Claim, Progress, Run, check_writable, print_report, print_zero_closing, write_json
+from minidist.options import Parser, at_least, in_one_process, within
+from minidist.published import print_zero_closing
+from minidist.report import Claim, Progress, Run, check_writable, print_report, write_json
 from minidist.sample import generate
 
 Options = argparse.Namespace
@@ -57,8 +58,8 @@ def parser(doc: str, chapter: str) -> Parser:
         "--precision", choices=tuple(PRECISIONS), default="mixed", help="fp16 storage with fp32 master copy, or all one"
     )
     add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd: with momentum 0.9")
-    add("--lr", type=within(0, 1e3), default=6e-3, help="learning rate after warm-up")
-    add("--min-lr", type=within(0, 1e3), default=6e-4, help="learning rate at the end of the cosine")
+    add("--lr", type=within(0, 1e3), default=3e-3, help="learning rate after warm-up")
+    add("--min-lr", type=within(0, 1e3), default=3e-4, help="learning rate at the end of the cosine")
     add("--warmup", type=at_least(0), default=20, help="steps of warm-up")
     add("--weight-decay", type=within(0, 1e3), default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), default=1.0, help="largest norm of the gradient; 0: no clipping")
@@ -325,25 +326,13 @@ class Alone:
 
 
 def serial() -> int:
-    """Train on one process, without MPI."""
+    """Train on one process, without MPI; the exit status."""
     launched = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1)
-    rank = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
-    try:
-        if launched > 1:
-            raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
-        job = prepare(parser(__doc__ or "", "train"), sys.argv[1:], ranks=1)
-    except UsageError as error:
-        if rank == 0:
-            print(f"minidist: error: {error}", file=sys.stderr)
-        return 2
-    except Finished as finished:
-        print(finished)
-        return 0
-    try:
-        return run_job(job, Engine(job.units, job.settings), Alone(), lambda run: [])
-    except KeyboardInterrupt:
-        return 130  # as a shell reports an interrupted command
+    if launched > 1:
+        raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
+    job = prepare(parser(__doc__ or "", "train"), sys.argv[1:], ranks=1)
+    return run_job(job, Engine(job.units, job.settings), Alone(), lambda run: [])
 
 
 if __name__ == "__main__":
-    sys.exit(serial())
+    sys.exit(in_one_process(serial))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from minidist.interpreter import OverRanks, Worker
 from minidist.papers import ZERO_BUBBLE_TABLE_5, ZeroBubbleRow
-from minidist.report import print_zero_bubble, write_json
+from minidist.published import print_zero_bubble
+from minidist.report import write_json
 from minidist.schedules import SCHEDULES, places
 
 if TYPE_CHECKING:

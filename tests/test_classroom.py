@@ -377,7 +377,7 @@ def test_a_class(lessons):
     submissions = {
         "ada.py": RIGHT,
         "bob/exercise.py": HALF,
-        "cem/work/exercise.py": "def double(comm, x):\n    import os\n    os.kill(os.getpid(), 9)\n",
+        "cem/second/exercise.py": "def double(comm, x):\n    import os\n    os.kill(os.getpid(), 9)\n",
         "dora.py": "def double(comm, x:",
         "eli.py": "nothing here\n",
         "fay.py": "def double(comm, x):\n    return 'x' * 10\n",

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from minidist import __version__
+from minidist import Finished, UsageError, __version__
 from minidist.__main__ import CHAPTERS, contents
+from minidist.options import in_one_process
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,6 +77,31 @@ def test_unknown_argument_is_one_line(arguments):
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.count("\n") == 1
     assert repr(" ".join(arguments)) in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "out", "err"),
+    [
+        (UsageError("no such\n  thing"), 2, "", "minidist: error: no such thing\n"),
+        (Finished("all of it"), 0, "all of it\n", ""),
+        (KeyboardInterrupt(), 130, "", ""),
+    ],
+)
+def test_a_program_of_one_process_ends_in_a_line_and_a_status(monkeypatch, capsys, outcome, status, out, err):
+    def work():
+        raise outcome
+
+    assert in_one_process(work) == status
+    assert capsys.readouterr() == (out, err)
+    monkeypatch.setenv("PMI_RANK", "1")  # the second process of an mpirun that should have been left away
+    assert in_one_process(work) == status
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_program_of_one_process_hands_its_status_and_its_mistakes_on():
+    assert (in_one_process(lambda: None), in_one_process(lambda: 1)) == (0, 1)
+    with pytest.raises(ZeroDivisionError):
+        in_one_process(lambda: 1 // 0)
 
 
 def test_every_place_names_the_same_version():

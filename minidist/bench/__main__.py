@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import Finished, UsageError
+from minidist import UsageError
 from minidist.bench.measure import Row, alternate, compare
 from minidist.bench.ranks import HAS_TORCH, one_step
 from minidist.data import Corpus, load
@@ -32,7 +32,7 @@ from minidist.nn.memory import keep_freed_memory
 from minidist.nn.ops import blocks
 from minidist.nn.optim import AdamW, CosineSchedule
 from minidist.nn.precision import PRECISIONS
-from minidist.options import Parser
+from minidist.options import Parser, in_one_process
 from minidist.report import check_writable, write_json
 
 # nanoGPT's setting for a laptop, and a wider one. {model}, batch, pairs of steps to measure
@@ -280,15 +280,8 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], str | None]:
     return {name: SECTIONS[name] for name in options.only or SECTIONS}, options.json
 
 
-def main() -> int:
-    try:
-        sections, json = prepare(sys.argv[1:])
-    except UsageError as error:
-        print(f"minidist: error: {error}", file=sys.stderr)
-        return 2
-    except Finished as finished:
-        print(finished)
-        return 0
+def main() -> None:
+    sections, json = prepare(sys.argv[1:])
     keep_freed_memory()
     rows: list[Row] = []
     for name, section in sections.items():
@@ -298,8 +291,7 @@ def main() -> int:
     if json:
         keys = ("name", "beside", "ratio", "spread", "target", "reached")
         write_json(json, [{key: getattr(row, key) for key in keys} for row in rows])
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_one_process(main))

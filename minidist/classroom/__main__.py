@@ -10,11 +10,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from minidist import Finished, UsageError
+from minidist import UsageError
 from minidist.classroom import reports
 from minidist.classroom.grade import Grade, check_lesson, find_submissions, grade, lesson_of, lessons_in
 from minidist.mpi.launch import find_mpiexec
-from minidist.options import Parser, within
+from minidist.options import Parser, in_one_process, within
 from minidist.report import check_writable, write_json
 
 LESSONS = Path("lessons")
@@ -105,12 +105,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except Finished as finished:
-        print(finished)
-    except UsageError as error:
-        print(f"minidist: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(in_one_process(lambda: main(sys.argv[1:])))
