@@ -19,8 +19,7 @@ def print_zero_closing(run: Run) -> None:
     activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
     print(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.\n")
     stages = ("P_os", "P_os+g", "P_os+g+p")
-    title = "ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks"
-    table = table_of(title, left=(), right=("N",))
+    table = table_of(left=(), right=("N",))
     same = total = 0
     for psi in papers.ZERO_TABLE_1:
         for stage in stages:
@@ -31,7 +30,7 @@ def print_zero_closing(run: Run) -> None:
         same += sum(ours == theirs for ours, theirs in zip(cells, printed, strict=True))
         total += len(cells)
         table.add_row(str(n), *cells)
-    show(table)
+    show("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", table)
     figure = " -> ".join(papers.zero_table_cell(7.5e9, 64, stage) for stage in range(4))
     print(f"{same} of {total} cells are as the paper prints them.")
     print(f"Figure 1 (7.5B, N = 64): {figure} GB")
@@ -43,7 +42,6 @@ def print_activations_closing(run: Run) -> None:
     print("b: sequences of a micro-batch; s: their length; h: width; a: heads;")
     print("v: vocabulary, padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
     table = table_of(
-        "Korthikanti's models, by the same formulas: MB a layer keeps on 8 ranks",
         left=("model",),
         right=("a", "h", "b", "tensor\nparallel", "and\nsequence", "and\nselective", "both", "full", "both /\nfirst"),
     )
@@ -55,13 +53,12 @@ def print_activations_closing(run: Run) -> None:
         full = papers.layer_activations(2048, b, h, a, 8, recompute="full")
         cells = [f"{nbytes / 1e6:.0f}" for nbytes in (*kept, full)]
         table.add_row(model, str(a), str(h), str(b), *cells, f"{100 * kept[-1] / kept[0]:.1f}%")
-    show(table)
+    show("Korthikanti's models, by the same formulas: MB a layer keeps on 8 ranks", table)
 
 
 def print_ptd() -> None:
     """The models of PTD's table 1, and what a GPU holds of them by the formulas that the run was held against."""
     table = table_of(
-        "PTD's table 1, by the same formulas: GB of model states on a GPU",
         left=("model",),
         right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
     )
@@ -73,16 +70,14 @@ def print_ptd() -> None:
         states = [papers.zero_memory(psi, 1, 0), papers.zero_memory(psi / (t * p), 1, 0)]
         gigabytes = [number(round(state.total / 1e9)) for state in [*states, papers.zero_memory(psi / (t * p), w, 1)]]
         table.add_row(f"{printed}B", *map(str, (h, layers, t, p, w, gpus)), *gigabytes, f"{figure}B")
-    show(table)
+    show("PTD's table 1, by the same formulas: GB of model states on a GPU", table)
     print(f"{same} of {len(papers.PTD_TABLE_1)} sizes by equation 2 are as the paper prints them.")
 
 
 def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
     """Zero Bubble's table 5: a line for each model and m, each rate as the ranks' clocks have it and as printed."""
     schedules = list(dict.fromkeys(row["schedule"] for row in rows))
-    table = table_of(
-        "Zero Bubble's table 5, bubble rates: by ranks' clocks | as printed", left=("model",), right=("p", "m")
-    )
+    table = table_of(left=("model",), right=("p", "m"))
     for schedule in schedules:
         table.add_column(schedule, justify="right", no_wrap=True)
     for i in range(0, len(rows), len(schedules)):
@@ -92,4 +87,4 @@ def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
             for row in line
         ]
         table.add_row(line[0]["model"], str(line[0]["p"]), str(line[0]["m"]), *cells)
-    show(table)
+    show("Zero Bubble's table 5, bubble rates: by ranks' clocks | as printed", table)

@@ -286,12 +286,12 @@ def print_summary(run: Run) -> None:
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
     """The table of claims."""
-    table = table_of(title, left=("paper", "claim", "formula"), right=("expected", "counted"))
+    table = table_of(left=("paper", "claim", "formula"), right=("expected", "counted"))
     table.add_column("", no_wrap=True)
     for claim in claims:
         numbers = (number(claim.expected), number(claim.counted))
         table.add_row(claim.source, claim.claim, claim.formula, *numbers, verdict(claim.holds))
-    show(table)
+    show(title, table)
     _print_failures(claims)
 
 
@@ -306,7 +306,7 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     """One row for each collective, from its six claims."""
     print(f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
     columns = ("calls", "idlest", "busiest", "formula", "promised", "in all")
-    table = table_of("Counted: message calls of the busiest rank, and bytes sent", left=("collective",), right=columns)
+    table = table_of(left=("collective",), right=columns)
     table.add_column("", no_wrap=True)
     for i in range(0, len(claims), 6):
         row = claims[i : i + 6]
@@ -314,18 +314,18 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
         counted = [number(claim.counted) for claim in (calls, idlest, busiest)]
         promised = (busiest.formula, number(busiest.expected), number(total.counted))
         table.add_row(calls.source, *counted, *promised, verdict(all(claim.holds for claim in row)))
-    show(table)
+    show("Counted: message calls of the busiest rank, and bytes sent", table)
     print("✓: the result is right, and what was counted is as promised. p: 2^⌊lg N⌋.")
     _print_failures(claims)
 
 
 def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of texts: one column to the left, the others to the right."""
-    print(f"\n{title}")
-    table = table_of("", (left,), right)
+    print()
+    table = table_of((left,), right)
     for row in rows:
         table.add_row(*row)
-    show(table)
+    show(title, table)
 
 
 def verdict(holds: bool) -> str:
@@ -340,12 +340,12 @@ def _print_failures(claims: Sequence[Claim]) -> None:
             print(f"does not hold: {claim.source}, {claim.claim}: {numbers}")
 
 
-def table_of(title: str, left: Sequence[str], right: Sequence[str]) -> Any:
+def table_of(left: Sequence[str], right: Sequence[str]) -> Any:
     """An empty table of rich's, its first columns adjusted to the left and the others to the right."""
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for heading in left:
         table.add_column(heading, overflow="fold")
     for heading in right:
@@ -353,11 +353,15 @@ def table_of(title: str, left: Sequence[str], right: Sequence[str]) -> Any:
     return table
 
 
-def show(table: Any) -> None:
-    """Print a table of rich's, 80 columns wide where there is no terminal to ask."""
+def show(title: str, table: Any) -> None:
+    """Print a table of rich's under its title, 80 columns wide where there is no terminal to ask."""
     from rich.console import Console
 
-    Console().print(table)
+    console = Console()
+    console.print(title, style="bold", markup=False, highlight=False)
+    console.print()
+    console.print(table)
+    console.print()
 
 
 def number(value: float) -> str:

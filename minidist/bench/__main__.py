@@ -33,7 +33,7 @@ from minidist.nn.ops import blocks
 from minidist.nn.optim import AdamW, CosineSchedule
 from minidist.nn.precision import PRECISIONS
 from minidist.options import Parser, in_one_process
-from minidist.report import check_writable, write_json
+from minidist.report import check_writable, show, table_of, verdict, write_json
 
 # nanoGPT's setting for a laptop, and a wider one. {model}, batch, pairs of steps to measure
 Setting = tuple[dict[str, Any], int, int]
@@ -235,17 +235,9 @@ def on_ranks(function: str, n: int, *args: Any) -> list[Any]:
         return launch(f"minidist.bench.ranks:{function}", n, *args, os.path.join(folder, "store"), timeout=600).values
 
 
-def show(rows: list[Row]) -> None:
+def print_rows(rows: list[Row]) -> None:
     """The table of ratios. What stands beside the same thing stands under one heading."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    title = "Ours, as a multiple of theirs: below 1 minidist takes less"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
-    table.add_column("what, and beside what", no_wrap=True)
-    for heading in ("ours / theirs", "ratio", "quartiles", "target", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = table_of(left=("what, and beside what",), right=("ours / theirs", "ratio", "quartiles", "target", ""))
     name = ""
     for row in rows:
         if row.name != name:
@@ -254,9 +246,9 @@ def show(rows: list[Row]) -> None:
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         spread = "" if row.spread is None else f"{row.spread[0]:.2f}-{row.spread[1]:.2f}"
         target = "" if row.target is None else f"≤ {row.target:g}"
-        verdict = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: ""}[row.reached]
-        table.add_row(f"  {row.beside}", row.note, ratio, spread, target, verdict)
-    Console().print(table)
+        mark = "" if row.reached is None else verdict(row.reached)
+        table.add_row(f"  {row.beside}", row.note, ratio, spread, target, mark)
+    show("Ours, as a multiple of theirs: below 1 minidist takes less", table)
 
 
 def prepare(arguments: list[str]) -> tuple[dict[str, Section], str | None]:
@@ -287,7 +279,7 @@ def main() -> None:
     for name, section in sections.items():
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
         rows += section()
-    show(rows)
+    print_rows(rows)
     if json:
         keys = ("name", "beside", "ratio", "spread", "target", "reached")
         write_json(json, [{key: getattr(row, key) for key in keys} for row in rows])
