@@ -254,7 +254,8 @@ class Comm:
 
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[list, int]:
         """The MPI buffer of an array to send and its tag; counts it."""
-        self._check_peer(dest, "send to")
+        if not 0 <= dest < self.size:
+            raise self._no_such_rank("send to", dest)
         tag = message_tag(array.dtype, array.size)
         if tag is None:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
@@ -265,7 +266,8 @@ class Comm:
         return buffer, tag
 
     def _incoming(self, out: np.ndarray, source: int) -> list:
-        self._check_peer(source, "receive from")
+        if not 0 <= source < self.size:
+            raise self._no_such_rank("receive from", source)
         if not out.flags.writeable:
             raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
         if self.ledger.open_requests:
@@ -288,9 +290,8 @@ class Comm:
                     f"rank {self.rank}: cannot {verb} memory of an open request: {request}. Wait for it first"
                 )
 
-    def _check_peer(self, peer: int, verb: str) -> None:
-        if not 0 <= peer < self.size:
-            raise CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
+    def _no_such_rank(self, verb: str, peer: int) -> CommError:
+        return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
 
     def _check(self, out: np.ndarray, source: int, status: MPI.Status) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""

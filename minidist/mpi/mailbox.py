@@ -47,7 +47,8 @@ class Mailbox:
         if dest == self.comm.rank:
             self.own.append(Mail(dest, message, payload))
             return
-        self.comm._check_peer(dest, "post to")
+        if not 0 <= dest < self.comm.size:
+            raise self.comm._no_such_rank("post to", dest)
         control, ledger = self.comm._control, self.comm.ledger
         text = pickle.dumps((message, None if payload is None else (payload.shape, payload.dtype.name)))
         ledger.control[0] += len(text)
