@@ -295,14 +295,15 @@ class Comm:
 
     def _check(self, out: np.ndarray, source: int, status: MPI.Status) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""
-        tag, nbytes = status.tag, status.Get_count(MPI.BYTE)
-        if tag != message_tag(out.dtype, out.size) or nbytes != out.nbytes or status.error == MPI.ERR_TRUNCATE:
-            code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
-            more = " or more" if size == COUNT_LIMIT else ""
-            raise CommError(
-                f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
-                f" which sent {size}{more} x {DTYPES[code]}"
-            )
+        fits = status.tag == message_tag(out.dtype, out.size) and status.Get_count(MPI.BYTE) == out.nbytes
+        if fits and status.error != MPI.ERR_TRUNCATE:
+            return
+        code, size = status.tag & (1 << CODE_BITS) - 1, status.tag >> CODE_BITS
+        more = " or more" if size == COUNT_LIMIT else ""
+        raise CommError(
+            f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
+            f" which sent {size}{more} x {DTYPES[code]}"
+        )
 
     def _wait(
         self, what: str, peers: Sequence[int], status: MPI.Status | None, call: Callable[..., Any], *arguments: Any
