@@ -126,12 +126,16 @@ TARGETS = {"64 KiB": (2.0, None), "1 MiB": (None, None), "4 MiB": (0.8, 0.3), "3
 
 
 def collectives() -> Iterator[Row]:
-    """The ring beside MPI's own all-reduce, gloo's, and a copy of the bytes that must move."""
+    """The ring beside MPI's own all-reduce, gloo's, and a copy of the bytes that must move.
+
+    In three jobs: where a process's memory lies differs from job to job, and with it a short message's time by a fifth.
+    """
     sizes = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22, "32 MiB": 1 << 25}
     for n in (2, 4):
-        found = on_ranks("all_reduces", n, list(sizes.values()))[0]
+        jobs = [on_ranks("all_reduces", n, list(sizes.values()))[0] for _ in range(3)]
         for label, nbytes in sizes.items():
-            times, title = found[str(nbytes)], f"ring, {label}, {n} ranks"
+            found, title = [job[str(nbytes)] for job in jobs], f"ring, {label}, {n} ranks"
+            times = {name: [seconds for job in found for seconds in job[name]] for name in found[0]}
             beside_mpi, beside_gloo = TARGETS[label]
             yield compare(title, "MPI Allreduce", times["ring"], times["mpi"], beside_mpi, "ms")
             if "gloo" in times:

@@ -79,7 +79,7 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
         }
         if HAS_TORCH:
             functions["gloo"] = partial(torch.distributed.all_reduce, torch.zeros(size // 4))  # in place; zeros stay
-        found[str(size)] = in_turn(comm, functions, pairs=15, repeat=max(1, (1 << 23) // size))
+        found[str(size)] = in_turn(comm, functions, pairs=7, repeat=max(1, (1 << 23) // size))
     return found
 
 
