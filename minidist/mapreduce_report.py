@@ -126,8 +126,8 @@ def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
         claim("§3.3", "maps done again", "done or begun there", lost["map"], repeated["map"], "tasks")
         claim("§3.3", "reduces done again", "begun there", lost["reduce"], repeated["reduce"], "tasks")
         claim("§3.3", "of these, completed", "0", 0, repeated["reduce, completed"], "tasks")
-    if plan.replicas >= max(1, len(outcome.sent) - 1):  # a replica on every worker's machine
-        first = outcome.count("assigned", "near", "far")
+    first = outcome.count("assigned", "near", "far")
+    if first and plan.replicas >= max(1, len(outcome.sent) - 1):  # a replica on every worker's machine
         claim("§3.4", "maps near a replica", "all", first, outcome.count("assigned", "near"), "tasks")
     return made
 

@@ -112,7 +112,7 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> dict[str, 
     needed = stages * chunks
     if needed > options.layers + 2:
         whole = f"{stages} stages" + (f" of {chunks} chunks" if chunks > 1 else "")
-        units = f"{options.layers + 2} units (embedding, {options.layers} blocks, head)"
+        units = f"{options.layers + 2} units (embedding, {options.layers} block{'s' * (options.layers > 1)}, head)"
         raise UsageError(f"{units} are too few for {whole}: use --layers {needed - 2}")
 
     # m must be a multiple of something and at least something, and the batch a multiple of m.
@@ -162,6 +162,7 @@ def draw(made: Parser, arguments: list[str]) -> None:
         to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
         streams = [(at, schedule.instructions(at)) for at in places(p, to_update, v, updates)]
         timelines = simulate(streams, UNIT_COSTS)
-        print_timelines(f"{name}  {schedule.paper}", timelines, goes_on=not schedule.flushes)
+        heading = f"{name}  {schedule.paper}" + "; small: later chunks" * (v > 1)
+        print_timelines(heading, timelines, goes_on=not schedule.flushes)
         every = "every micro-batch" if to_update == 1 else f"every {m} micro-batches"
         print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")

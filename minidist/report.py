@@ -279,8 +279,9 @@ def print_summary(run: Run) -> None:
     print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
         steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
+        dropout = f", dropout {run.options.dropout:g}" if run.options.dropout else ""
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
-        print(f"of {run.step_ms['median']:.0f} ms (median)")
+        print(f"of {run.step_ms['median']:.0f} ms (median){dropout}")
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
 
 

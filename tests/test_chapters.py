@@ -21,6 +21,7 @@ from jobs import chapters, engines
 from minidist import train
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
+from minidist.options import in_one_process
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "абвгдежзиклмнопрстуфхцч"  # none of them appears in any report
@@ -539,7 +540,7 @@ def test_bad_input_is_one_line(
     if n == 0:
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         monkeypatch.chdir(tmp_path)
-        status, (stdout, stderr) = train.serial(), capfd.readouterr()
+        status, (stdout, stderr) = in_one_process(train.serial), capfd.readouterr()
     else:
         done = chapter(n, name, *arguments, cwd=tmp_path)
         status, stdout, stderr = done.returncode, done.stdout, done.stderr

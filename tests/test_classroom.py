@@ -416,6 +416,7 @@ def test_a_class(lessons):
         (["grad"], "invalid choice: 'grad'"),
         (["grade", "nowhere"], "nowhere is no lesson: it has no exercise.py"),
         (["grade", "lessons/01_tiny", "--submission", "nothing.py"], "there is no file nothing.py"),
+        (["grade", "lessons/01_tiny", "--submission", "notes.md"], "notes.md is no Python file"),
         (["grade", "lessons/01_tiny", "--hidden", "lessons"], "there is no test_*.py in lessons"),
         (["grade", "lessons/01_tiny", "--junit", "no/folder.xml"], "there is no folder no"),
         (["class", "nowhere"], "there is no folder nowhere"),
@@ -423,6 +424,7 @@ def test_a_class(lessons):
     ],
 )
 def test_a_wrong_command_is_one_line(lessons, arguments, words):
+    (lessons / "notes.md").touch()
     run = classroom(lessons, *arguments)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.count("\n") == 1

@@ -58,6 +58,8 @@ def grade(
     submission = submission or lesson / "exercise.py"
     if not submission.is_file():
         raise UsageError(f"there is no file {submission}")
+    if submission.suffix != ".py":
+        raise UsageError(f"{submission} is no Python file: name the student's .py file")
     if hidden is not None and not list(hidden.glob("test_*.py")):
         raise UsageError(f"there is no test_*.py in {hidden}")
     with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
