@@ -77,20 +77,20 @@ def rank_of_launch() -> int:
 def in_one_process(work: Callable[[], int | None]) -> int:
     """Do the work of a program without ranks; the exit status. Whatever the user can mend is one line, also where
     mpirun has started the program several times by mistake."""
+    status = 0
     try:
-        status = work() or 0
+        try:
+            status = work() or 0
+        except UsageError as error:
+            status = 2
+            if rank_of_launch() == 0:
+                print(f"minidist: error: {' '.join(str(error).split())}", file=sys.stderr)
+        except Finished as finished:
+            if rank_of_launch() == 0:
+                print(finished)
         sys.stdout.flush()
-        return status
-    except UsageError as error:
-        if rank_of_launch() == 0:
-            print(f"minidist: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except Finished as finished:
-        if rank_of_launch() == 0:
-            print(finished)
-        return 0
-    except BrokenPipeError:  # the reader (head, less) has left; what is still to be written goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt:
         return 130  # as a shell reports an interrupted command
+    return status

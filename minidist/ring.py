@@ -30,7 +30,7 @@ from minidist.report import Claim, check_writable, claims_as_rows, on_each_rank,
 Array = np.ndarray
 
 
-@functools.cache  # a training step cuts arrays of the same few sizes again and again
+@functools.lru_cache(maxsize=4096)  # a training step cuts arrays of the same few sizes again and again
 def chunk(size: int, n: int, i: int) -> slice:
     """The i-th of n consecutive chunks of `size` elements: the first size mod n are one element longer."""
     short, longer = divmod(size, n)
@@ -47,14 +47,14 @@ def cut(x: Array, n: int) -> list[Array]:
 
 
 def reduce_scatter(
-    comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add, room: list[Array] | None = None
+    comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add, *, room: list[Array] | None = None
 ) -> Array:
     """Sum x over the ranks; rank r gets chunk r of the sum. N-1 steps, S - |chunk r| elements sent.
 
     x (S,) is the same size everywhere. out (|chunk r|,) may be a view of x. Chunk c sets out from rank c+1, each rank
     on the way adds its own part, and it ends its way round at rank c: x[c+1] + x[c+2] + … + x[c].
-    With op = np.maximum it is the largest instead of the sum. room, if given, holds an array for each chunk's partial
-    sum, none of them in x's memory.
+    With op = np.maximum it is the largest instead of the sum. room is lent by all_reduce: memory outside of x for each
+    chunk's partial sum, overwritten.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     _check_shape(x, (x.size,))
@@ -62,11 +62,11 @@ def reduce_scatter(
     out = np.empty_like(parts[rank]) if out is None else out
     _check_shape(out, parts[rank].shape)
     # Without room, two buffers take turns: one is sent while the other is received into.
-    buffers = [] if room else [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]
+    buffers = [] if room is not None else [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]
     partial = parts[rank - 1]  # this rank's own part of the first chunk that it sends
     for step in range(2, n + 1):
         own = parts[rank - step]  # of the chunk that comes next, from the left
-        incoming = room[rank - step] if room else buffers[step % 2][: own.size]
+        incoming = buffers[step % 2][: own.size] if room is None else room[rank - step]
         comm.sendrecv(partial, right, incoming, left)
         partial = op(incoming, own, out=incoming if step < n else out)
     if n == 1:
@@ -109,8 +109,9 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
     out = np.empty_like(x) if out is None else out
     _check_shape(out, x.shape)
     sums = cut(out, comm.size)
-    room = None if np.may_share_memory(x, out) else sums  # partial sums travel in the result's own memory: no buffers
-    reduce_scatter(comm, x, sums[comm.rank], op, room)
+    # Unless x lies there, the result's memory is free until the sums are in it: partial sums may be received there.
+    free = x.dtype == out.dtype and not np.may_share_memory(x, out)
+    reduce_scatter(comm, x, sums[comm.rank], op, room=sums if free else None)
     _circulate(comm, sums)
     return out
 

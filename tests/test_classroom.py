@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from minidist import UsageError
-from minidist.classroom import training
+from minidist import UsageError, ring
+from minidist.classroom import ranks, training
 from minidist.classroom.__main__ import main
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import Grade, Part, grade
@@ -318,6 +318,13 @@ def test_plain_pytest_says_the_points(lessons):
     assert "2 of 2.5 points" in run.stdout
     assert "-1 becomes 2" in run.stdout
     assert "Traceback" not in run.stdout
+
+
+def test_code_behind_a_cache_is_watched(monkeypatch):
+    before = ranks.fingerprint()
+    assert ranks.changed(before) == []
+    monkeypatch.setattr(ring.chunk.__wrapped__, "__code__", (lambda size, n, i: slice(0, size)).__code__)
+    assert ranks.changed(before) == ["minidist.ring.chunk.__code__"]
 
 
 def lives(pid):

@@ -7,6 +7,7 @@ import ast
 import ctypes.util
 import os
 import select
+import shutil
 import subprocess
 import sys
 import venv
@@ -150,6 +151,17 @@ def test_old_python_is_told_so():
     assert doctor.check_python((4, 0, 0)).verdict == "ok"
     for name in ("__init__.py", "__main__.py", "options.py", "doctor.py"):
         ast.parse((ROOT / "minidist" / name).read_text(), feature_version=(3, 8))  # it must get as far as saying so
+
+
+@pytest.mark.parametrize("name", ["python3.8", "python3.9", "python3.10"])
+def test_an_old_python_gets_as_far_as_the_doctor(name):
+    python = shutil.which(name)
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"there is no {name}")
+    run = subprocess.run([python, "-m", "minidist", "doctor"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "is too old: minidist needs 3.11 or later" in run.stdout
+    assert run.stderr == ""
 
 
 def test_windows_is_sent_to_wsl(monkeypatch):

@@ -98,6 +98,41 @@ def test_a_program_of_one_process_ends_in_a_line_and_a_status(monkeypatch, capsy
     assert capsys.readouterr() == ("", "")
 
 
+def leaving(how):
+    """A program that prints, and then fails as `how` says, for a reader who has left before the first line."""
+    code = f"""
+import sys
+from minidist import Finished, UsageError
+from minidist.options import in_one_process
+
+def work():
+    print("one line")
+    {how}
+
+sys.exit(in_one_process(work))
+"""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, cwd=ROOT, env=env, stdout=closed, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "err"),
+    [
+        ("return 1", 1, ""),
+        ("raise Finished('help')", 0, ""),
+        ("raise UsageError('no')", 2, "minidist: error: no\n"),
+        ("from rich.console import Console; Console().print('a table')", 0, ""),
+    ],
+)
+def test_a_reader_who_has_left_changes_no_status_and_sees_no_error(how, status, err):
+    run = leaving(how)
+    assert (run.returncode, run.stderr) == (status, err)
+
+
 def test_a_program_of_one_process_hands_its_status_and_its_mistakes_on():
     assert (in_one_process(lambda: None), in_one_process(lambda: 1)) == (0, 1)
     with pytest.raises(ZeroDivisionError):

@@ -143,6 +143,7 @@ def collectives() -> Iterator[Row]:
             else:
                 yield Row(title, "gloo", None, None, beside_gloo, MISSING)
             yield compare(title, "its bare messages, sums", times["ring"], times["bare"], None, "ms")
+            yield compare(title, "MPI, both in place", times["ring in place"], times["mpi in place"], None, "ms")
             if label == "32 MiB":
                 yield compare(title, "memcpy of its bytes", times["ring"], times["copy"], None, "ms")
 
@@ -283,10 +284,10 @@ def main() -> None:
     for name, section in sections.items():
         print(f"measuring: {name} ...", file=sys.stderr, flush=True)
         rows += section()
-    print_rows(rows)
     if json:
         keys = ("name", "beside", "ratio", "spread", "target", "reached")
         write_json(json, [{key: getattr(row, key) for key in keys} for row in rows])
+    print_rows(rows)
 
 
 if __name__ == "__main__":

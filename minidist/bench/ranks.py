@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
@@ -25,12 +26,16 @@ ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zer
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def stay_on_one_core(comm: Comm) -> None:
-    """Bind this rank, and the threads that it will start, to a core, as `mpirun -bind-to core` does. Otherwise, after
-    gloo, whose ranks sleep while they wait, the kernel may leave three of four ranks on one core for a while."""
+def share_cores(comm: Comm) -> None:
+    """Where there are more ranks than cores, bind this one, and the threads that it will start, to one of them in turn.
+
+    Otherwise, after gloo, whose ranks sleep while they wait, the kernel may leave three of four ranks on one core for a
+    while, and what is measured is where they happen to be.
+    """
     if sys.platform == "linux":
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+        if comm.size > len(cores):
+            os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
 
 
 def in_turn(
@@ -57,7 +62,7 @@ def in_turn(
 def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str, list[float]]]:
     """Seconds of the ring, of MPI's own Allreduce, of gloo; of the ring's messages and sums without all that is
     minidist's, and of copying as many bytes as it must send: what a faster ring could come to."""
-    stay_on_one_core(comm)
+    share_cores(comm)
     keep_freed_memory()
     if HAS_TORCH:
         import torch
@@ -68,17 +73,19 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
         pytorch.join(comm.rank, comm.size, store)
     found = {}
     for size in nbytes:
-        x = np.ones(size // 4, np.float32)
+        x, zeros = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)  # sums in place: zeros stay zeros
         out = np.empty_like(x)
         moved = (comm.size - 1) * x.size // comm.size  # elements that a rank sends in each half of an all-reduce
         functions: dict[str, Callable[[], object]] = {
             "ring": partial(all_reduce, comm, x, out),
             "mpi": partial(comm._mpi.Allreduce, x, out),
+            "ring in place": partial(all_reduce, comm, zeros, zeros),
+            "mpi in place": partial(comm._mpi.Allreduce, MPI.IN_PLACE, zeros),
             "bare": bare_ring(comm, x, out),
             "copy": partial(copy_twice, out[:moved], x[:moved]),
         }
         if HAS_TORCH:
-            functions["gloo"] = partial(torch.distributed.all_reduce, torch.zeros(size // 4))  # in place; zeros stay
+            functions["gloo"] = partial(torch.distributed.all_reduce, torch.zeros(size // 4))  # in place
         found[str(size)] = in_turn(comm, functions, pairs=7, repeat=max(1, (1 << 23) // size))
     return found
 
@@ -111,7 +118,7 @@ def steps(
     comm: Comm, names: list[str], config: dict[str, Any], batch: int, precision: str, store: str
 ) -> dict[str, list[float]]:
     """Seconds of a training step of some engines of minidist's, or of PyTorch's "ddp" or "fsdp", in turn."""
-    stay_on_one_core(comm)
+    share_cores(comm)
     keep_freed_memory()
     sizes = GPTConfig(**config)
     tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (batch, sizes.context + 1))

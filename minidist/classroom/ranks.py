@@ -164,8 +164,9 @@ def fingerprint() -> Fingerprint:
 
 def _mark(marks: Fingerprint, module: str, name: str, value: Any) -> None:
     marks[module, name] = value
-    if isinstance(value, FunctionType):
-        marks[module, f"{name}.__code__"] = value.__code__
+    function = inspect.unwrap(value)  # of a cache or a static method
+    if isinstance(function, FunctionType):
+        marks[module, f"{name}.__code__"] = function.__code__
     elif inspect.isclass(value) and value.__module__ == module:
         for attribute, of_class in vars(value).items():
             _mark(marks, module, f"{name}.{attribute}", of_class)
