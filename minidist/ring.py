@@ -46,32 +46,40 @@ def cut(x: Array, n: int) -> list[Array]:
 # ---- the ring --------------------------------------------------------------------------------------------------------
 
 
-def reduce_scatter(
-    comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add, *, room: list[Array] | None = None
-) -> Array:
+def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
     """Sum x over the ranks; rank r gets chunk r of the sum. N-1 steps, S - |chunk r| elements sent.
 
-    x (S,) is the same size everywhere. out (|chunk r|,) may be a view of x. Chunk c sets out from rank c+1, each rank
-    on the way adds its own part, and it ends its way round at rank c: x[c+1] + x[c+2] + … + x[c].
-    With op = np.maximum it is the largest instead of the sum. room is lent by all_reduce: memory outside of x for each
-    chunk's partial sum, overwritten.
+    x (S,) is the same size everywhere. out (|chunk r|,) may be a view of x.
+    With op = np.maximum it is the largest instead of the sum.
+    """
+    _check(x, x.size, x)
+    parts = cut(x, comm.size)
+    mine = parts[comm.rank]
+    out = np.empty_like(mine) if out is None else out
+    _check(out, mine.size, x)
+    incoming, partial = np.empty_like(parts[0]), np.empty_like(parts[0] if comm.size > 2 else mine[:0])
+    sums = [partial[: part.size] for part in parts]  # a partial sum has been sent when the next one is made
+    sums[comm.rank] = out
+    _sum_around(comm, parts, sums, incoming, op)
+    return out
+
+
+def _sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Array | None, op: np.ufunc) -> None:
+    """Chunk c sets out from rank c+1, each rank on the way adds its own part, and it ends its way round at rank c:
+    x[c+1] + x[c+2] + … + x[c].
+
+    parts: this rank's own part of each chunk; sums: where the sums of its own and what has come go, the last into
+    sums[rank]. Messages are received into `incoming`, or if it is None into sums, which must then not lie in parts.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    _check_shape(x, (x.size,))
-    parts = cut(x, n)
-    out = np.empty_like(parts[rank]) if out is None else out
-    _check_shape(out, parts[rank].shape)
-    # Without room, two buffers take turns: one is sent while the other is received into.
-    buffers = [] if room is not None else [np.empty(-(-x.size // n), x.dtype) for _ in range(min(n - 1, 2))]
-    partial = parts[rank - 1]  # this rank's own part of the first chunk that it sends
+    partial = parts[rank - 1]  # of the first chunk that this rank sends
     for step in range(2, n + 1):
-        own = parts[rank - step]  # of the chunk that comes next, from the left
-        incoming = buffers[step % 2][: own.size] if room is None else room[rank - step]
-        comm.sendrecv(partial, right, incoming, left)
-        partial = op(incoming, own, out=incoming if step < n else out)
+        own, total = parts[rank - step], sums[rank - step]  # of the chunk that comes next, from the left
+        arrived = total if incoming is None else incoming[: own.size]
+        comm.sendrecv(partial, right, arrived, left)
+        partial = op(arrived, own, out=total)
     if n == 1:
-        out[...] = x
-    return out
+        sums[0][...] = parts[0]
 
 
 def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Array:
@@ -80,18 +88,18 @@ def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Arr
     x is this rank's chunk of `size` elements, as `chunk` cuts them. out (size,) may be the array of which x is a view.
     """
     out = np.empty(size, x.dtype) if out is None else out
-    _check_shape(out, (size,))
+    _check(out, size, x)
     parts = cut(out, comm.size)
-    _check_shape(x, parts[comm.rank].shape)
+    _check(x, parts[comm.rank].size, x)
     parts[comm.rank][...] = x
     _circulate(comm, parts)
     return out
 
 
-def _check_shape(array: Array, shape: tuple[int, ...]) -> None:
-    """Raise ValueError for an array that NumPy would stretch, or cut, without a word."""
-    if array.shape != shape:
-        raise ValueError(f"an array of shape {array.shape} where {shape} is needed")
+def _check(array: Array, size: int, like: Array) -> None:
+    """Raise ValueError for an array that NumPy would stretch, cut or convert without a word."""
+    if array.shape != (size,) or array.dtype != like.dtype:
+        raise ValueError(f"{array.dtype} of shape {array.shape} where {like.dtype} of shape {(size,)} is needed")
 
 
 def _circulate(comm: Comm, parts: list[Array]) -> None:
@@ -104,14 +112,16 @@ def _circulate(comm: Comm, parts: list[Array]) -> None:
 def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
     """Sum x over the ranks; each gets all of the sum, to the same bit. 2(N-1) steps, 2S - |chunk r| - |chunk r+1| sent.
 
+    A reduce-scatter and an all-gather, with every partial sum where the result will be.
     out (S,) may be x itself. With op = np.maximum it is the largest instead of the sum.
     """
     out = np.empty_like(x) if out is None else out
-    _check_shape(out, x.shape)
-    sums = cut(out, comm.size)
-    # Unless x lies there, the result's memory is free until the sums are in it: partial sums may be received there.
-    free = x.dtype == out.dtype and not np.may_share_memory(x, out)
-    reduce_scatter(comm, x, sums[comm.rank], op, room=sums if free else None)
+    _check(x, x.size, x)
+    _check(out, x.size, x)
+    if out is not x and np.may_share_memory(x, out):
+        x = x.copy()  # else sums would overwrite what has not been added yet
+    parts, sums = cut(x, comm.size), cut(out, comm.size)
+    _sum_around(comm, parts, sums, np.empty_like(parts[0]) if out is x else None, op)
     _circulate(comm, sums)
     return out
 

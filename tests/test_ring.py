@@ -103,19 +103,11 @@ def test_the_input_is_left_alone(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_an_all_reduce_takes_at_most_two_chunks_in_place_and_no_memory_into_another_array(n: int) -> None:
+def test_an_all_reduce_takes_one_chunk_in_place_and_no_memory_into_another_array(n: int) -> None:
     size, slack = 120_000, 20_000  # elements; bytes of Python's own objects
-    chunk = size * 4 // n
     for peaks in launch("jobs.rings:memory_of_all_reduce", n, size, timeout=60).values:
-        assert peaks["into out"] < slack
-        assert 0 <= peaks["in place"] - chunk * min(n - 1, 2) < slack
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_the_result_may_be_of_a_wider_type(n: int) -> None:
-    total = np.sum(inputs(n, "whole numbers", "float16", (100,)), axis=0).astype(np.float32)
-    for result in launch("jobs.rings:into_a_wider_array", n, 100, timeout=60).values:
-        assert digest(result) == digest(total)
+        assert 0 <= peaks["into out"] < slack
+        assert 0 <= peaks["in place"] - 4 * size // n < slack
 
 
 @pytest.mark.parametrize("n", RANKS)

@@ -122,12 +122,6 @@ def run_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:
     return outcomes
 
 
-def into_a_wider_array(comm: Comm, size: int) -> Array:
-    """An all-reduce of float16 whose result is float32: rounded on the way, as float16 is."""
-    x = whole_numbers(comm.rank, (size,), "float16")
-    return ring.all_reduce(comm, x, out=np.empty(size, np.float32))
-
-
 def memory_of_all_reduce(comm: Comm, size: int) -> dict[str, int]:
     """The most bytes that an all-reduce of `size` float32 takes besides its arguments: into another array, in place."""
     x, out = np.ones(size, np.float32), np.empty(size, np.float32)
