@@ -57,8 +57,8 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc 
     mine = parts[comm.rank]
     out = np.empty_like(mine) if out is None else out
     _check(out, mine.size, x)
-    incoming, partial = np.empty_like(parts[0]), np.empty_like(parts[0] if comm.size > 2 else mine[:0])
-    sums = [partial[: part.size] for part in parts]  # a partial sum has been sent when the next one is made
+    incoming, partial = np.empty((2, parts[0].size), x.dtype)  # chunk 0 is the longest
+    sums = [partial[: part.size] for part in parts]  # one after another: each is sent before the next is made
     sums[comm.rank] = out
     _sum_around(comm, parts, sums, incoming, op)
     return out
@@ -68,11 +68,11 @@ def _sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Arr
     """Chunk c sets out from rank c+1, each rank on the way adds its own part, and it ends its way round at rank c:
     x[c+1] + x[c+2] + … + x[c].
 
-    parts: this rank's own part of each chunk; sums: where the sums of its own and what has come go, the last into
-    sums[rank]. Messages are received into `incoming`, or if it is None into sums, which must then not lie in parts.
+    parts[c] is this rank's own part; sums[c] is where it puts its sum with what has come from the left. That is received
+    into `incoming`, or where this is None into sums[c] itself, which must then lie outside of x.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    partial = parts[rank - 1]  # of the first chunk that this rank sends
+    partial = parts[rank - 1]  # of the first chunk that it sends, just its own part
     for step in range(2, n + 1):
         own, total = parts[rank - step], sums[rank - step]  # of the chunk that comes next, from the left
         arrived = total if incoming is None else incoming[: own.size]
