@@ -68,7 +68,7 @@ def _sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Arr
     """Chunk c sets out from rank c+1, each rank on the way adds its own part, and it ends its way round at rank c:
     x[c+1] + x[c+2] + … + x[c].
 
-    parts[c] is this rank's own part; sums[c] is where it puts its sum with what has come from the left. That is received
+    parts[c] is this rank's own part; sums[c] is where it puts its sum with what comes from the left. That is received
     into `incoming`, or where this is None into sums[c] itself, which must then lie outside of x.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
