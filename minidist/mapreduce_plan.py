@@ -90,7 +90,7 @@ class Plan:
         earlier = json.loads(begun.read_text())
         for name, value in self.manifest.items():
             if earlier.get(name) != value:
-                raise UsageError(f"--resume: the unfinished job in {output} has other {name}; finish it with the same")
+                raise UsageError(f"--resume: the unfinished job in {output} differs in {name}; finish it with the same")
 
     def near(self, m: int, workers: range) -> list[int]:
         """The workers with a replica of split m (3.4). Simulated: here all ranks read from the same disk."""

@@ -178,7 +178,7 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
     if rank == 0 and json != "-":
         print_outcome(plan, outcome)
         print_claims(checked, "What the paper promises, and what was counted")
-        of = "a map task's distinct keys" if plan.combine else "all pairs"
+        of = "a map's distinct keys" if plan.combine else "all pairs"
         print(f"Σ |k|+|v|+2: over {of}, bytes of key, value, tab, line feed.")
     if rank == 0 and json:
         document = {

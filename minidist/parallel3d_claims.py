@@ -197,7 +197,8 @@ def print_closing(run: Run) -> None:
     w, g, t, p = options.data_ranks, options.shard, options.tensor, options.pipeline
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
-    print("micro-batch; h: width; m: micro-batches; i: stage, from 1; F, B, W: 1 of time.")
+    print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
+    print("of time.")
     if w > g:
         printed, exact = papers.hybrid_across_as_printed(m, w, g), papers.hybrid_across(m, w, g)
         print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")

@@ -9,7 +9,7 @@ from minidist.report import Run, number, show, table_of, verdict
 
 def print_zero_closing(run: Run) -> None:
     """What the numbers of ZeRO's claims mean, and the paper's table 1 by the formulas that the run was held against."""
-    print("All in bytes. Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
+    print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
     states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
     p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
     undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -293,7 +294,17 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
         numbers = (number(claim.expected), number(claim.counted))
         table.add_row(claim.source, claim.claim, claim.formula, *numbers, verdict(claim.holds))
     show(title, table)
+    if units := units_of(claims):
+        print(textwrap.fill(units, 80))
     _print_failures(claims)
+
+
+def units_of(claims: Sequence[Claim]) -> str:
+    """Whether volumes are in bytes or in elements; what is counted in pieces says so by its name."""
+    units = {claim.unit for claim in claims}
+    in_elements = [claim.claim for claim in claims if claim.unit == "elements"]
+    exceptions = f"; in elements: {', '.join(in_elements)}" if in_elements else ""
+    return "All in bytes." if units == {"bytes"} else f"Volumes in bytes{exceptions}." if "bytes" in units else ""
 
 
 def print_verdict(claims: Sequence[Claim]) -> None:
@@ -317,6 +328,8 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
         table.add_row(calls.source, *counted, *promised, verdict(all(claim.holds for claim in row)))
     show("Counted: message calls of the busiest rank, and bytes sent", table)
     print("✓: the result is right, and what was counted is as promised. p: 2^⌊lg N⌋.")
+    if size % ranks:
+        print("Promised is exact: N does not divide S, so some chunks are an element longer.")
     _print_failures(claims)
 
 

@@ -85,7 +85,7 @@ def activations(run: Run, t: int, shares: Sequence[Share]) -> Claim:
     expected = layer_keeps(run, t, shares, recompute)
     counted = [counts["layer_activations"] / options.layers for counts in run.counted]
     formula = activation_formula(p, sequence, recompute, dropout) if options.model == "gpt" else "likewise, SwiGLU"
-    return on_each_rank("Korthikanti T2", "a layer keeps", formula, expected, counted, "bytes")
+    return on_each_rank("Korthikanti", "a layer keeps", formula, expected, counted, "bytes")
 
 
 def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str) -> list[float]:
@@ -114,8 +114,8 @@ def activation_formula(p: int, sequence: bool, recompute: str, dropout: bool) ->
         return f"{p}sbh/t" if sequence else f"{p}sbh"
     attention = "" if recompute == "selective" else f"+{core}as/ht"
     if sequence:
-        return f"sbh({shared + 12 * p}/t{attention}) +{statistics}/t"
-    return f"sbh({shared}+{12 * p}/t{attention}) +{statistics}"
+        return f"sbh({shared + 12 * p}/t{attention})+{statistics}/t"
+    return f"sbh({shared}+{12 * p}/t{attention})+{statistics}"
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     else:
         halves = [2 * (share.embedding * (1 + share.again) + share.head) for share in shares]
         sent = all_reduces([n // 2 for n in halves], bsh, t)
-    volumes = [Volume("Megatron §3", "embedding, head", f"{max(halves)}bsh(t-1)/t", names, sent, times, p)]
+    volumes = [Volume("Megatron §3", "outside layers", f"{max(halves)}bsh(t-1)/t", names, sent, times, p)]
     heads = [int(share.head) for share in shares]
     if options.sequence_parallel:
         again = [n * size * (t - 1) // t for n, size in zip(heads, bsh, strict=True)]

@@ -206,7 +206,8 @@ def run_job(
         write_json(options.json, run.as_json(checked))
     if options.sample:
         units = declare(options, len(corpus.vocabulary))
-        print(corpus.decode(generate(units, weights, options.sample, options.context, options.seed)))
+        tokens = generate(units, weights, options.sample, options.context, options.seed)
+        print("\nThe model writes:\n" + corpus.decode(tokens))
     if not complete and history.losses:
         print("minidist: error: no step updated the parameters, so nothing was checked: lower --lr", file=sys.stderr)
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)

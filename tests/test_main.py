@@ -133,6 +133,16 @@ def test_a_reader_who_has_left_changes_no_status_and_sees_no_error(how, status, 
     assert (run.returncode, run.stderr) == (status, err)
 
 
+@pytest.mark.parametrize("chapter", ["zero3", "train", "pipeline"])
+def test_a_reader_of_help_who_has_left_sees_no_error(chapter):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        command = [sys.executable, "-m", f"minidist.{chapter}", "--help"]
+        run = subprocess.run(command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
 def test_a_program_of_one_process_hands_its_status_and_its_mistakes_on():
     assert (in_one_process(lambda: None), in_one_process(lambda: 1)) == (0, 1)
     with pytest.raises(ZeroDivisionError):

@@ -462,9 +462,9 @@ def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) 
         prepare("", line, 0, 4)
     prepare("", [*line, "--resume"], 0, 4)
     for change, what in ((["--reducers", "7"], "reducers"), (["--maps", "3"], "maps"), (["--no-combine"], "combine")):
-        with pytest.raises(UsageError, match=f"has other {what}"):
+        with pytest.raises(UsageError, match=f"differs in {what}"):
             prepare("", [*line, *change, "--resume"], 0, 4)
-    with pytest.raises(UsageError, match="has other job"):
+    with pytest.raises(UsageError, match="differs in job"):
         prepare("", ["sort", *line[1:], "--resume"], 0, 4)
     plan.end()
     (output / "notes").write_text("mine")

@@ -39,7 +39,14 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler never runs while MPI waits for a message
     comm = world()
     try:
-        status = _run(comm, main, prepare)
+        try:
+            status = _run(comm, main, prepare)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader (head, less) has left; with more ranks that reader is mpirun
+            if comm.size > 1:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
+            status = 0
     except BaseException as error:
         try:
             _be_first_to_fail()

@@ -166,14 +166,14 @@ def claims(outcome: Outcome) -> list[Claim]:
     elif not options.colocated:
         both = [(a + b) / times for a, b in zip(pushed, pulled, strict=True)]
         dense = value * papers.server_worker(s)
-        made.append(on_each_rank("PS §2.1", "pushed and pulled by a worker", "2S", dense, both, "bytes"))
+        made.append(on_each_rank("PS §2.1", "pushed and pulled by a worker", f"{value}·2S", dense, both, "bytes"))
         made += load_claims(outcome, value) if not options.stop else []  # the load moves to the copy
     elif not options.stop:
         sent = [(a + outcome.sent("pull values", rank)) / times for rank, a in enumerate(pushed)]
         colocated, ring = papers.server_colocated(s, n), papers.ring_all_reduce(s, n).sent
         made += [
-            on_each_rank("PS, co-located", "sent by a rank", "2(N-1)/N·S", value * colocated, sent, "bytes"),
-            on_each_rank("Horovod §3", "as in a ring", "2(N-1)/N·S", [value * n for n in ring], sent, "bytes"),
+            on_each_rank("PS, co-located", "sent by a rank", f"{value}·2(N-1)/N·S", value * colocated, sent, "bytes"),
+            on_each_rank("Horovod §3", "as in a ring", f"{value}·2(N-1)/N·S", [value * n for n in ring], sent, "bytes"),
         ]
     if options.keys != "none" and not (options.colocated or options.filter or options.stop):
         keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
@@ -184,7 +184,7 @@ def claims(outcome: Outcome) -> list[Claim]:
     if options.replicas and not options.stop:
         copied = sum(outcome.sent("replicate values", rank) for rank in plan.servers) / times
         copies = value * papers.server_copies(s, n, options.replicas, plan.aggregate)
-        how, formula = ("after aggregation", "r·S") if plan.aggregate else ("push by push", "r·N·S")
+        how, formula = ("after aggregation", f"{value}·r·S") if plan.aggregate else ("push by push", f"{value}·r·W·S")
         made.append(Claim("PS §4.4", f"copied by all servers, {how}", formula, copies, copied, "bytes"))
     return made + state_claims(outcome)
 
@@ -195,10 +195,10 @@ def load_claims(outcome: Outcome, value: int) -> list[Claim]:
     into = [outcome.received("push values", rank) / plan.iterations for rank in plan.servers]
     out = [outcome.sent("pull values", rank) / plan.iterations for rank in plan.servers]
     if plan.options.placement == "even":
-        formula, promised = ("N·S" if k == 1 else "N·S/k"), [value * papers.server_load(plan.size, n, k)] * k
+        formula, promised = f"{value}·W·S" + "/k" * (k > 1), [value * papers.server_load(plan.size, n, k)] * k
     else:  # the share that the hashes gave it
         sizes = [sum(hi - lo for lo, hi, shard in plan.segments if shard == i) for i in range(k)]
-        formula, promised = "N·S_i", [value * papers.server_load(size, n, 1) for size in sizes]
+        formula, promised = f"{value}·W·S_i", [value * papers.server_load(size, n, 1) for size in sizes]
     return [
         on_each_rank("PS §2.1", "into each server", formula, promised, into, "bytes"),
         on_each_rank("PS §2.1", "out of each server", formula, promised, out, "bytes"),
@@ -219,7 +219,7 @@ def state_claims(outcome: Outcome) -> list[Claim]:
     if options.placement == "even":
         promised = [len(plan.workers) * len(plan.of(each.shard)) for each in held]
         clocks = [each.clocks for each in held]
-        made.append(on_each_rank("PS §4.1", "clocks that a server keeps", "N·ranges", promised, clocks, "numbers"))
+        made.append(on_each_rank("PS §4.1", "clocks that a server keeps", "W·ranges", promised, clocks, "numbers"))
     else:
         k = len(plan.servers)
         hands = moved(plan.segments, segments(range(k + 1), options.virtual, plan.size))
@@ -265,7 +265,7 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         units = train.declare(options, len(job.corpus.vocabulary))
         weights = checkpoint.weights(whole, writer=True)
         tokens = generate(units, weights, options.sample, options.context, options.seed)
-        print(job.corpus.decode(tokens))
+        print("\nThe model writes:\n" + job.corpus.decode(tokens))
     return 0 if all(claim.holds for made in checked for claim in made) else 1
 
 
@@ -333,7 +333,7 @@ def print_one(outcome: Outcome, made: Sequence[Claim]) -> None:
     if made:
         print()
         print_claims(made, "In one iteration: what the papers promise, and what was counted")
-        print("S: keys; N: workers; k: servers; r: copies; T: iterations. PS: Li et al. 2014;")
+        print("S: keys; W: workers; k: servers; r: copies; T: iterations. PS: Li et al. 2014;")
         print("SSP: Ho et al. 2013. A message has a header of 96 bytes more, not counted here.")
 
 
