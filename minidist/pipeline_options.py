@@ -166,5 +166,5 @@ def draw(made: Parser, arguments: list[str]) -> None:
         print_timelines(heading, timelines, goes_on=not schedule.flushes)
         every = "every micro-batch" if to_update == 1 else f"every {m} micro-batches"
         print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
-    print("F: forward, B: backward of the input, W: of the weights, each with the last digit")
-    print("of its micro-batch; in flight: the most that each stage holds. …: goes on.")
+    print("F: forward, B: backward of the input, W: of the weights, each with the last")
+    print("digit of its micro-batch; in flight: the most that each stage holds; …: goes on.")
