@@ -114,7 +114,7 @@ def activation_formula(p: int, sequence: bool, recompute: str, dropout: bool) ->
         return f"{p}sbh/t" if sequence else f"{p}sbh"
     attention = "" if recompute == "selective" else f"+{core}as/ht"
     if sequence:
-        return f"sbh({shared + 12 * p}/t{attention})+{statistics}/t"
+        return f"sbh({shared + 12 * p}/t{attention}) +{statistics}/t"
     return f"sbh({shared}+{12 * p}/t{attention})+{statistics}"
 
 
@@ -249,4 +249,4 @@ def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, int], stamps: 
         claims.append(Claim("beside it", "clock stamps", "by all ranks", stamps, messages, "messages"))
     expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes) + sum(beside.values())
     payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - (sum(run.sent_in("control")) if stamps else 0)
-    return [*claims, Claim("together", "everything sent", "by all ranks", expected, payload, "bytes")]
+    return [*claims, Claim("together", "sent in all", "by all ranks", expected, payload, "bytes")]
