@@ -306,7 +306,8 @@ def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> re
     servers = {shard: Server(shard, plan, job.settings, start, mailbox) for shard in held}
     worker = Worker(job.units, job.settings, plan, mailbox) if comm.rank in plan.workers else None
     node = Node(plan, mailbox, servers, worker)
-    progress = Progress(plan.options.steps, shown=comm.rank == 0 and plan.options.json != "-")
+    shown = comm.rank == 0 and plan.options.json != "-"
+    progress = Progress(plan.options.steps, shown, label=f"{plan.name}, rank 0 alone: step")
     if worker:
         worker.train(job.corpus, node.serve, progress)
     node.serve(lambda: node.done == len(plan.workers))  # others may still need this rank's server

@@ -182,8 +182,8 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
 class Progress:
     """A bar where there is a terminal, and plain lines where there is none."""
 
-    def __init__(self, steps: int, shown: bool) -> None:
-        self.steps, self.shown, self.bar = steps, shown, None
+    def __init__(self, steps: int, shown: bool, label: str = "step") -> None:
+        self.steps, self.shown, self.label, self.bar = steps, shown, label, None
         path = terminal() if shown else None
         if path is None:
             return
@@ -192,7 +192,7 @@ class Progress:
         from rich.progress import Progress as Bar
 
         self.screen = open(path, "w", encoding="utf-8")  # noqa: SIM115  (until close)
-        columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
+        columns = (TextColumn(label), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
         self.bar = Bar(*columns, console=Console(file=self.screen, force_terminal=True), transient=True)
         self.task = self.bar.add_task("", total=steps)
         self.bar.start()
@@ -203,7 +203,7 @@ class Progress:
         if self.bar:
             self.bar.update(self.task, completed=step, description=text)
         elif self.shown and (step % max(1, self.steps // 10) == 0 or step == self.steps):
-            print(f"step {step:>{len(str(self.steps))}}/{self.steps}  {text}", flush=True)
+            print(f"{self.label} {step:>{len(str(self.steps))}}/{self.steps}  {text}", flush=True)
 
     def close(self) -> None:
         """Take the bar away."""
