@@ -16,8 +16,6 @@ Every function works for each N >= 1 and each size, divisible by N or not, empty
 import argparse
 import functools
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +23,8 @@ from minidist import papers
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.options import Parser, at_least
-from minidist.report import Claim, check_writable, claims_as_rows, on_each_rank, print_collectives, write_json
+from minidist.report import check_writable
+from minidist.ring_claims import Collective, compare, rows_of, sum_of
 
 Array = np.ndarray
 
@@ -274,25 +273,6 @@ def _unfold(comm: Comm, total: Array) -> None:
 # ---- the comparison --------------------------------------------------------------------------------------------------
 
 
-class Collective(NamedTuple):
-    """A row of the comparison."""
-
-    run: Callable[[Comm, Array], Array]  # x (S,) to the result
-    truth: Callable[[list[Array], int], Array]  # everyone's x and a rank to what that rank must get
-    cost: Callable[[int, int], papers.Cost]  # S and N to the exact cost
-    figure: str  # what the papers say that the busiest rank sends; p is the largest power of two up to N
-
-
-def sum_of(inputs: list[Array], rank: int) -> Array:
-    """What an all-reduce gives every rank."""
-    return np.sum(inputs, axis=0)
-
-
-def rows_of(n: int, x: Array) -> Array:
-    """x as n rows, without the elements that are left over."""
-    return x[: x.size // n * n].reshape(n, -1)
-
-
 COLLECTIVES = {
     "all-reduce ring": Collective(all_reduce, sum_of, papers.ring_all_reduce, "2(N-1)/N·S"),
     "all-reduce server": Collective(server_all_reduce, sum_of, papers.server_all_reduce, "(N-1)·S"),
@@ -325,38 +305,6 @@ COLLECTIVES = {
 }
 
 
-def compare(comm: Comm, options: argparse.Namespace) -> int:
-    """Run every collective once on `--size` float32, and hold what it gave and sent against truth and formula."""
-    draws = (np.random.default_rng(rank) for rank in range(comm.size))
-    inputs = [draw.integers(0, 100, options.size).astype(np.float32) for draw in draws]
-    claims = []
-    for name, (collective, truth, formula, figure) in COLLECTIVES.items():
-        comm.ledger.reset()
-        begun = comm.ledger.waits
-        result = collective(comm, inputs[comm.rank])
-        calls, nbytes = comm.ledger.waits - begun, comm.ledger.total()
-        wrong = int((result != truth(inputs, comm.rank)).sum())  # whole numbers: sums are exact in any order
-        counted = comm.all_gather_object((wrong, calls, nbytes))
-        wrongs, steps, sent = zip(*counted, strict=True)
-        cost = formula(options.size, comm.size)
-        promised = [elements * result.itemsize for elements in cost.sent]
-        folded = "+S" if "p" in figure and comm.size & (comm.size - 1) else ""
-        claims += [
-            on_each_rank(name, "wrong elements of the result", "", 0, wrongs, "elements"),
-            Claim(name, "calls of the busiest rank", "", cost.steps, max(steps), "calls"),
-            on_each_rank(name, "sent by each rank", figure + folded, promised, sent, "bytes"),
-            Claim(name, "sent by the busiest rank", figure + folded, max(promised), max(sent), "bytes"),
-            Claim(name, "sent by the idlest rank", "", min(promised), min(sent), "bytes"),
-            Claim(name, "sent in all", "", sum(promised), sum(sent), "bytes"),
-        ]
-    if comm.rank == 0:
-        if options.json != "-":
-            print_collectives(claims, options.size, comm.size)
-        if options.json:
-            write_json(options.json, {"chapter": "ring", "ranks": comm.size, "claims": claims_as_rows(claims)})
-    return 0 if all(claim.holds for claim in claims) else 1
-
-
 def prepare(arguments: list[str]) -> argparse.Namespace:
     parser = Parser("ring", __doc__ or "")
     parser.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
@@ -367,4 +315,4 @@ def prepare(arguments: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    run(prepare=lambda comm: prepare(sys.argv[1:]), main=compare)
+    run(prepare=lambda comm: prepare(sys.argv[1:]), main=lambda comm, options: compare(comm, options, COLLECTIVES))
