@@ -1,0 +1,39 @@
+"""What the report says around its numbers."""
+
+import pytest
+
+from minidist.report import Claim, number, show, table_of, units_of
+
+
+def claim(name, unit):
+    return Claim("a paper", name, "f(N)", 1, 1, unit)
+
+
+@pytest.mark.parametrize(
+    ("claims", "line"),
+    [
+        ([claim("held", "bytes"), claim("sent", "bytes")], "All in bytes."),
+        ([claim("held", "bytes"), claim("calls", "calls")], "Volumes in bytes."),
+        (
+            [claim("held", "bytes"), claim("sent", "elements"), claim("calls", "calls"), claim("got", "elements")],
+            "Volumes in bytes; in elements: sent, got.",
+        ),
+        ([claim("idle", ""), claim("calls", "calls")], ""),
+    ],
+)
+def test_a_table_says_what_its_numbers_count(claims, line):
+    assert units_of(claims) == line
+
+
+def test_thousands_are_apart():
+    assert [number(n) for n in (7, 1234567, 2.5)] == ["7", "1 234 567", "2.500"]
+
+
+def test_a_title_may_be_wider_than_its_table(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    table = table_of(left=("what",), right=("n",))
+    table.add_row("[a] b", "1")
+    show("A title [of more words] than the table has room for", table)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "A title [of more words] than the table has room for"
+    assert lines[-2].endswith("1")
