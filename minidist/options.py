@@ -69,6 +69,9 @@ def within(low: float, high: float) -> Callable[[str], float]:
     return number
 
 
+READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, less) who had left
+
+
 def rank_of_launch() -> int:
     """This process's rank if mpirun has started it, and 0 otherwise. MPI need not be loaded."""
     return int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
@@ -77,7 +80,7 @@ def rank_of_launch() -> int:
 def in_one_process(work: Callable[[], int | None]) -> int:
     """Do the work of a program without ranks; the exit status. Whatever the user can mend is one line, also where
     mpirun has started the program several times by mistake."""
-    status = 0
+    status = READER_LEFT
     try:
         try:
             status = work() or 0
@@ -86,10 +89,13 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             if rank_of_launch() == 0:
                 print(f"minidist: error: {' '.join(str(error).split())}", file=sys.stderr)
         except Finished as finished:
+            status = 0
             if rank_of_launch() == 0:
                 print(finished)
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise  # rich makes one of a broken pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt:
         return 130  # as a shell reports an interrupted command

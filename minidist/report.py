@@ -302,9 +302,12 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
 def units_of(claims: Sequence[Claim]) -> str:
     """Whether volumes are in bytes or in elements; what is counted in pieces says so by its name."""
     units = {claim.unit for claim in claims}
-    in_elements = [claim.claim for claim in claims if claim.unit == "elements"]
-    exceptions = f"; in elements: {', '.join(in_elements)}" if in_elements else ""
-    return "All in bytes." if units == {"bytes"} else f"Volumes in bytes{exceptions}." if "bytes" in units else ""
+    if "bytes" not in units:
+        return ""
+    if units == {"bytes"}:
+        return "All in bytes."
+    in_elements = ", ".join(claim.claim for claim in claims if claim.unit == "elements")
+    return f"Volumes in bytes; in elements: {in_elements}." if in_elements else "Volumes in bytes."
 
 
 def print_verdict(claims: Sequence[Claim]) -> None:

@@ -32,8 +32,7 @@ def test_thousands_are_apart():
 def test_a_title_may_be_wider_than_its_table(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     table = table_of(left=("what",), right=("n",))
-    table.add_row("[a] b", "1")
+    table.add_row("a", "1")
     show("A title [of more words] than the table has room for", table)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "A title [of more words] than the table has room for"
-    assert lines[-2].endswith("1")
+    assert lines == ["A title [of more words] than the table has room for", "", "what  n", "───────", "a     1", ""]

@@ -1,7 +1,9 @@
 """The collectives against NumPy's sums, made here from the same inputs, and their messages against counts by hand."""
 
 import itertools
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from jobs import rings
 from jobs.rings import Array, digest
-from minidist import papers
+from minidist import papers, ring
 from minidist.mpi.launch import launch
 
 RANKS = (1, 2, 3, 4, 5, 7, 8)
@@ -108,6 +110,19 @@ def test_an_all_reduce_takes_one_chunk_in_place_and_no_memory_into_another_array
     for peaks in launch("jobs.rings:memory_of_all_reduce", n, size, timeout=60).values:
         assert 0 <= peaks["into out"] < slack
         assert 0 <= peaks["in place"] - 4 * size // n < slack
+
+
+def test_what_the_benchmark_compares_with_is_a_ring() -> None:
+    assert launch("jobs.rings:bare", 3, 3000, timeout=60).values == [True] * 3
+
+
+@pytest.mark.parametrize("operation", [ring.reduce_scatter, ring.all_reduce, partial(ring.all_gather, size=4)])
+@pytest.mark.parametrize("out", [np.zeros(4, np.float32), np.zeros(5), np.zeros((2, 2)), np.zeros(1)])
+def test_a_result_of_another_shape_or_type_is_refused(operation: Callable[..., Array], out: Array) -> None:
+    """NumPy would round, or put one number everywhere."""
+    alone: Any = SimpleNamespace(rank=0, size=1)
+    with pytest.raises(ValueError, match=r"float64 of shape \(4,\) is needed"):
+        operation(alone, np.zeros(4), out=out)
 
 
 @pytest.mark.parametrize("n", RANKS)

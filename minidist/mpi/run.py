@@ -38,6 +38,7 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler never runs while MPI waits for a message
     comm = world()
+    status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
             status = _run(comm, main, prepare)
@@ -46,7 +47,6 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
             if comm.size > 1:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
-            status = 0
     except BaseException as error:
         try:
             _be_first_to_fail()

@@ -84,6 +84,7 @@ def bad_calls(comm: Comm) -> dict[str, str]:
         "receive from rank 2 of 2": attempt(lambda: comm.recv(matrix, 2)),
         "receive from rank -1": attempt(lambda: comm.irecv(matrix, -1)),
         "send objects": attempt(lambda: comm.send(np.array([None]), peer)),
+        "send swapped bytes": attempt(lambda: comm.send(np.zeros(4, np.dtype(np.float32).newbyteorder()), peer)),
         "send dates": attempt(lambda: comm.send(np.zeros(2, "datetime64[s]"), peer)),
         "sendrecv from and into one array": attempt(lambda: comm.sendrecv(matrix[1:3], peer, matrix[:2], peer)),
     }

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from minidist import ring
+from minidist.bench.ranks import bare_ring
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -120,6 +121,14 @@ def run_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:
             "sent": {(phase, peer): tuple(counts) for (phase, peer), counts in comm.ledger.sent.items()},
         }
     return outcomes
+
+
+def bare(comm: Comm, size: int) -> bool:
+    """Whether the benchmark's ring without minidist's calls comes to the same bits."""
+    x = fractions(comm.rank, (size,), "float32")
+    out = np.full_like(x, 77)
+    bare_ring(comm, x, out)()
+    return np.array_equal(out, ring.all_reduce(comm, x))
 
 
 def memory_of_all_reduce(comm: Comm, size: int) -> dict[str, int]:
