@@ -9,7 +9,8 @@ from typing import Any
 
 from minidist import papers
 from minidist.mapreduce_plan import MB, Plan
-from minidist.report import Claim, StatusLine, claims_as_rows, print_claims, write_json
+from minidist.progress import StatusLine
+from minidist.report import Claim, claims_as_rows, print_claims, write_json
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from minidist.nn.layers import Unit
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import clipping_factor, squared_norm
 from minidist.nn.tensor import Array
+from minidist.progress import Progress
 from minidist.ps import report
 from minidist.ps.gradients import Gradients
 from minidist.ps.messages import Header, Inbox, KeyLists, Kind, Mailbox, Message
@@ -48,7 +49,6 @@ from minidist.ps.node import Node
 from minidist.ps.plan import Plan, add_options, consistent, prepare
 from minidist.ps.replication import Replica
 from minidist.ps.simulated_time import LATENCY, Link
-from minidist.report import Progress
 
 
 class StaleRead(RuntimeError):

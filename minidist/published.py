@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minidist import papers
-from minidist.report import Run, number, show, table_of, verdict
+from minidist.report import Run, mark, number, show, table_of
 
 
 def print_zero_closing(run: Run) -> None:
@@ -83,7 +83,7 @@ def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
     for i in range(0, len(rows), len(schedules)):
         line = rows[i : i + len(schedules)]
         cells = [
-            f"{row['bubble']:.4f} | {row['printed']:.4f} {verdict(round(row['bubble'], 4) == row['printed'])}"
+            f"{row['bubble']:.4f} | {row['printed']:.4f} {mark(round(row['bubble'], 4) == row['printed'])}"
             for row in line
         ]
         table.add_row(line[0]["model"], str(line[0]["p"]), str(line[0]["m"]), *cells)

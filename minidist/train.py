@@ -27,8 +27,9 @@ from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import PRECISIONS
 from minidist.options import Parser, at_least, in_one_process, within
+from minidist.progress import Progress
 from minidist.published import print_zero_closing
-from minidist.report import Claim, Progress, Run, check_writable, print_report, write_json
+from minidist.report import Claim, Run, check_writable, print_report, write_json
 from minidist.sample import generate
 
 Options = argparse.Namespace

@@ -33,7 +33,7 @@ from minidist.nn.ops import blocks
 from minidist.nn.optim import AdamW, CosineSchedule
 from minidist.nn.precision import PRECISIONS
 from minidist.options import Parser, in_one_process
-from minidist.report import check_writable, show, table_of, verdict, write_json
+from minidist.report import check_writable, mark, show, table_of, write_json
 
 # nanoGPT's setting for a laptop, and a wider one. {model}, batch, pairs of steps to measure
 Setting = tuple[dict[str, Any], int, int]
@@ -251,8 +251,8 @@ def print_rows(rows: list[Row]) -> None:
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         spread = "" if row.spread is None else f"{row.spread[0]:.2f}-{row.spread[1]:.2f}"
         target = "" if row.target is None else f"≤ {row.target:g}"
-        mark = "" if row.reached is None else verdict(row.reached)
-        table.add_row(f"  {row.beside}", row.note, ratio, spread, target, mark)
+        reached = "" if row.reached is None else mark(row.reached)
+        table.add_row(f"  {row.beside}", row.note, ratio, spread, target, reached)
     show("Ours, as a multiple of theirs: below 1 minidist takes less", table)
 
 

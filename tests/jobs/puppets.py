@@ -19,10 +19,10 @@ from minidist.engine import Settings
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
 from minidist.parameter_server import Server, Worker
+from minidist.progress import Progress
 from minidist.ps.messages import Mailbox
 from minidist.ps.node import Node
 from minidist.ps.plan import Plan, Range
-from minidist.report import Progress
 
 SETTINGS = Settings(PRECISIONS["fp64"], SGD(), learning_rate=lambda update: 1.0, clip=0.0)
 TIMEOUT = 20.0  # seconds: a test that fails must not hang
