@@ -6,8 +6,9 @@ import os
 import sys
 from typing import NamedTuple
 
-from minidist import UsageError, __version__, doctor
-from minidist.options import in_one_process
+from minidist import UsageError, __version__
+from minidist.cli import doctor
+from minidist.cli.options import in_one_process
 
 
 class Chapter(NamedTuple):

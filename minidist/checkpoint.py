@@ -14,11 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialize
 
 from minidist import UsageError
+from minidist.claims.report import write_whole
 from minidist.engine import Engine
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
-from minidist.report import write_whole
 
 # Names of the optimizer's arrays in the file; the parameters themselves go by their own name.
 MOMENTS = ("moment1", "moment2")

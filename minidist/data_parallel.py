@@ -15,11 +15,11 @@ however many ranks there are. That is what ZeRO sets out to divide.
 """
 
 from minidist import ring, train
+from minidist.claims.report import Claim, Run, memory_claims, on_each_rank, traffic_claims
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
-from minidist.report import Claim, Run, memory_claims, on_each_rank, traffic_claims
 
 
 class DataParallel(Engine):

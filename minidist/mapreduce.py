@@ -28,7 +28,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from minidist import papers
-from minidist.mapreduce_files import (
+from minidist.mpi.comm import Comm
+from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.run import run as run_chapter
+from minidist.mr.files import (
     KEY,
     PAIR_BYTES,
     Block,
@@ -39,13 +42,10 @@ from minidist.mapreduce_files import (
     sample,
     write_pair,
 )
-from minidist.mapreduce_master import Master
-from minidist.mapreduce_plan import Plan, prepare, write_json
-from minidist.mapreduce_report import Outcome, report
-from minidist.mapreduce_shuffle import IDLE, Abandoned, Attempt, Peer
-from minidist.mpi.comm import Comm
-from minidist.mpi.mailbox import Mailbox
-from minidist.mpi.run import run as run_chapter
+from minidist.mr.master import Master
+from minidist.mr.plan import Plan, prepare, write_json
+from minidist.mr.report import Outcome, report
+from minidist.mr.shuffle import IDLE, Abandoned, Attempt, Peer
 
 VALUE_BYTES = 60  # of Python objects around the characters of a value
 

@@ -31,18 +31,19 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from minidist import parallel3d_options, ring, train
+from minidist import ring, train
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
-from minidist.mesh import Mesh
+from minidist.grid import options as parallel3d_options
+from minidist.grid.claims import claims, print_closing
+from minidist.grid.mesh import Mesh
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
-from minidist.parallel3d_claims import claims, print_closing
 from minidist.pipeline import Pipeline
-from minidist.pipeline_claims import show_clocks
+from minidist.pp.claims import show_clocks
 from minidist.tensor_parallel import TensorParallel
 from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2

@@ -33,6 +33,7 @@ from dataclasses import replace
 import numpy as np
 
 from minidist import train
+from minidist.cli.progress import Progress
 from minidist.data import Corpus
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
@@ -41,7 +42,6 @@ from minidist.nn.layers import Unit
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import clipping_factor, squared_norm
 from minidist.nn.tensor import Array
-from minidist.progress import Progress
 from minidist.ps import report
 from minidist.ps.gradients import Gradients
 from minidist.ps.messages import Header, Inbox, KeyLists, Kind, Mailbox, Message

@@ -12,8 +12,9 @@ Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241.
 
 A stage waits for its input from the stage before, and for its output's gradient from the stage after. In which order it
 does what it can do is the schedule: it decides how long stages idle (the bubble), how many micro-batches they hold at a
-time, and whether weights change while micro-batches are under way. `minidist.schedules` has nine, as streams of
-instructions; `minidist.interpreter` goes through any of them on a logical clock; here are the tensors, which know none.
+time, and whether weights change while micro-batches are under way. `minidist.pp.schedules` has nine, as streams of
+instructions; `minidist.pp.interpreter` goes through any of them on a logical clock; here are the tensors, which know
+none.
 
 The clock gives F, B and W of a stage one unit of time each and messages none, as the papers' formulas do; updates, and
 what ranks exchange for them, take no time either.
@@ -26,14 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minidist import pipeline_options, train
+from minidist import train
 from minidist.engine import Settings, held, kept_by_blocks
-from minidist.interpreter import UNIT_COSTS, OverRanks, Worker
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Head, Unit
 from minidist.nn.tensor import Array, Tape, Tensor
-from minidist.pipeline_claims import Most, claims, print_letters, show_clocks
-from minidist.schedules import (
+from minidist.pp import options as pipeline_options
+from minidist.pp.claims import Most, claims, print_letters, show_clocks
+from minidist.pp.interpreter import UNIT_COSTS, OverRanks, Worker
+from minidist.pp.schedules import (
     ACTIVATION,
     GRADIENT,
     SCHEDULES,
@@ -46,7 +48,7 @@ from minidist.schedules import (
     Weight,
     places,
 )
-from minidist.weight_versions import WeightVersions
+from minidist.pp.weight_versions import WeightVersions
 
 if TYPE_CHECKING:  # drawing does without MPI
     from minidist.mpi.comm import Comm

@@ -20,11 +20,11 @@ import sys
 import numpy as np
 
 from minidist import papers
+from minidist.claims.collectives import Collective, compare, rows_of, sum_of
+from minidist.claims.report import check_writable
+from minidist.cli.options import Parser, at_least
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
-from minidist.options import Parser, at_least
-from minidist.report import check_writable
-from minidist.ring_claims import Collective, compare, rows_of, sum_of
 
 Array = np.ndarray
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from minidist import ring, train
+from minidist.claims.published import print_activations_closing
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn import ops
@@ -33,14 +34,13 @@ from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTEmbedding
 from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit
 from minidist.nn.llama import LlamaEmbedding
-from minidist.nn.sliced import Sliced
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.published import print_activations_closing
-from minidist.tensor_claims import claims, one_replica
-from minidist.tensor_group import Group
-from minidist.tensor_loss import gather_logits, vocabulary_parallel_cross_entropy
+from minidist.tp.claims import claims, one_replica
+from minidist.tp.group import Group
+from minidist.tp.loss import gather_logits, vocabulary_parallel_cross_entropy
+from minidist.tp.sliced import Sliced
 
-# ---- communication as operations: over the rings of tensor_group.py --------------------------------------------------
+# ---- communication as operations: over the rings of tp/group.py ------------------------------------------------------
 
 
 def f(x: Tensor, group: Group) -> Tensor:

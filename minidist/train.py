@@ -19,6 +19,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from minidist import UsageError, checkpoint, data
+from minidist.claims.published import print_zero_closing
+from minidist.claims.report import Claim, Run, check_writable, print_report, write_json
+from minidist.cli.options import Parser, at_least, in_one_process, within
+from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -26,11 +30,7 @@ from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import PRECISIONS
-from minidist.options import Parser, at_least, in_one_process, within
-from minidist.progress import Progress
-from minidist.published import print_zero_closing
-from minidist.report import Claim, Run, check_writable, print_report, write_json
-from minidist.sample import generate
+from minidist.nn.sample import generate
 
 Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]

@@ -35,12 +35,12 @@ embedding is gathered from its first use in a pass to its last: once a pass, lik
 import numpy as np
 
 from minidist import ring, train
+from minidist.claims.report import Claim, Run, memory_claims, peak_claim, traffic_claims
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
-from minidist.report import Claim, Run, memory_claims, peak_claim, traffic_claims
 from minidist.zero2 import ZeRO2
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from jobs import chapters, engines
 from minidist import train
+from minidist.cli.options import in_one_process
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
-from minidist.options import in_one_process
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "абвгдежзиклмнопрстуфхцч"  # none of them appears in any report

@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidist import Finished, UsageError
-from minidist.mapreduce_files import ExternalSort, blocks, split, write_pair
-from minidist.mapreduce_jobs import Sort, WordCount
-from minidist.mapreduce_master import Master
-from minidist.mapreduce_plan import Plan, prepare
-from minidist.mapreduce_report import claims
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.mpi.mailbox import Mail
+from minidist.mr.files import ExternalSort, blocks, split, write_pair
+from minidist.mr.jobs import Sort, WordCount
+from minidist.mr.master import Master
+from minidist.mr.plan import Plan, prepare
+from minidist.mr.report import claims
 from minidist.papers import mapreduce_bytes
 
 RANKS = (1, 2, 3, 4, 5)

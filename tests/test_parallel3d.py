@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from jobs import parallels3d as jobs
-from minidist import UsageError, papers, parallel3d_options, train
+from minidist import UsageError, papers, train
 from minidist.engine import Engine
-from minidist.mesh import places
+from minidist.grid import options as parallel3d_options
+from minidist.grid.mesh import places
 from minidist.mpi.launch import find_mpiexec, launch
 
 RANKS = (1, 2, 3, 4, 6, 8)

@@ -10,11 +10,11 @@ import pytest
 
 from jobs import pipelines
 from minidist.engine import Engine
-from minidist.interpreter import simulate
 from minidist.mpi.launch import launch
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
-from minidist.schedules import SCHEDULES, places
+from minidist.pp.interpreter import simulate
+from minidist.pp.schedules import SCHEDULES, places
 
 RANKS = (1, 2, 3, 4)
 MODELS = ("gpt", "gpt untied", "llama tied", "llama untied")

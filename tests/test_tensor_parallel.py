@@ -17,8 +17,8 @@ from jobs import tensor_parallels as jobs
 from minidist import papers
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
-from minidist.nn.sliced import Sliced, cut
 from minidist.nn.tensor import Parameter
+from minidist.tp.sliced import Sliced, cut
 
 RANKS = (1, 2, 3, 4)
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")

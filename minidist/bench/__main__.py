@@ -24,6 +24,8 @@ import numpy as np
 from minidist import UsageError
 from minidist.bench.measure import Row, alternate, compare
 from minidist.bench.ranks import HAS_TORCH, one_step
+from minidist.claims.report import check_writable, mark, show, table_of, write_json
+from minidist.cli.options import Parser, in_one_process
 from minidist.data import Corpus, load
 from minidist.engine import Engine, Settings
 from minidist.mpi.launch import launch
@@ -32,8 +34,6 @@ from minidist.nn.memory import keep_freed_memory
 from minidist.nn.ops import blocks
 from minidist.nn.optim import AdamW, CosineSchedule
 from minidist.nn.precision import PRECISIONS
-from minidist.options import Parser, in_one_process
-from minidist.report import check_writable, mark, show, table_of, write_json
 
 # nanoGPT's setting for a laptop, and a wider one. {model}, batch, pairs of steps to measure
 Setting = tuple[dict[str, Any], int, int]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from minidist.data import load
 from minidist.mapreduce import run
-from minidist.mapreduce_jobs import WordCount
-from minidist.mapreduce_plan import Plan
 from minidist.mpi.comm import Comm
 from minidist.mpi.launch import launch
+from minidist.mr.jobs import WordCount
+from minidist.mr.plan import Plan
 
 RANKS = 3  # a master and two workers
 

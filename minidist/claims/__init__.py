@@ -1,0 +1,1 @@
+"""What a paper promised beside what was counted: claims, tables, files."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist import papers
+from minidist.claims.report import Claim, claims_as_rows, on_each_rank, print_collectives, write_json
 from minidist.mpi.comm import Comm
-from minidist.report import Claim, claims_as_rows, on_each_rank, print_collectives, write_json
 
 Array = np.ndarray
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minidist import papers
-from minidist.report import Run, mark, number, show, table_of
+from minidist.claims.report import Run, mark, number, show, table_of
 
 
 def print_zero_closing(run: Run) -> None:

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import UsageError
+from minidist.claims.report import check_writable, write_json
 from minidist.classroom import reports
 from minidist.classroom.grade import Grade, check_lesson, find_submissions, grade, lesson_of, lessons_in
+from minidist.cli.options import Parser, in_one_process, within
 from minidist.mpi.launch import find_mpiexec
-from minidist.options import Parser, in_one_process, within
-from minidist.report import check_writable, write_json
 
 LESSONS = Path("lessons")
 

@@ -19,10 +19,10 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from minidist import Finished, UsageError
+from minidist.cli.options import Parser, at_least, within
 from minidist.mpi import encode
 from minidist.mpi.cell import Source
 from minidist.mpi.launch import JobFailed, launch
-from minidist.options import Parser, at_least, within
 
 
 class CellFailed(JobFailed):

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from minidist import papers
-from minidist.pipeline_claims import bubble_claims, crossings, in_flight_claims, message_claims
-from minidist.published import print_ptd
-from minidist.report import Claim, Run, number, on_each_rank
-from minidist.schedules import Place, places
-from minidist.tensor_claims import (
+from minidist.claims.published import print_ptd
+from minidist.claims.report import Claim, Run, number, on_each_rank
+from minidist.pp.claims import bubble_claims, crossings, in_flight_claims, message_claims
+from minidist.pp.schedules import Place, places
+from minidist.tp.claims import (
     SHARD_GRADIENTS,
     TENSOR_NORM,
     Share,

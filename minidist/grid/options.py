@@ -6,11 +6,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from minidist import UsageError, pipeline_options, train
-from minidist.options import Parser, at_least
-from minidist.report import check_writable
-from minidist.schedules import SCHEDULES
-from minidist.tensor_claims import check_tensor
+from minidist import UsageError, train
+from minidist.claims.report import check_writable
+from minidist.cli.options import Parser, at_least
+from minidist.pp import options as pipeline_options
+from minidist.pp.schedules import SCHEDULES
+from minidist.tp.claims import check_tensor
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
 

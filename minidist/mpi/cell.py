@@ -1,4 +1,4 @@
-"""A notebook's cell on the ranks: what `%%mpirun` lets every rank run (see `minidist.notebook`)."""
+"""A notebook's cell on the ranks: what `%%mpirun` lets every rank run (see `minidist.cli.notebook`)."""
 
 import ast
 import linecache

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist.mapreduce_plan import Plan
-from minidist.mapreduce_report import Events, Outcome
 from minidist.mpi.mailbox import Mailbox
+from minidist.mr.plan import Plan
+from minidist.mr.report import Events, Outcome
 
 TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
 BACKUP_AFTER = 0.5  # seconds; for less, another execution is not worth it

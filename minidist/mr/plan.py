@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from minidist import Finished, UsageError, mapreduce_jobs
-from minidist.mapreduce_faults import Faults, parse
-from minidist.mapreduce_files import check_inputs, part, split
-from minidist.options import Parser, at_least, within
-from minidist.report import check_writable, write_whole
+from minidist import Finished, UsageError
+from minidist.claims.report import check_writable, write_whole
+from minidist.cli.options import Parser, at_least, within
+from minidist.mr import jobs as mapreduce_jobs
+from minidist.mr.faults import Faults, parse
+from minidist.mr.files import check_inputs, part, split
 
 MB = 1 << 20
 
@@ -32,7 +33,7 @@ MB = 1 << 20
 class Plan:
     """A job, the same on every rank but for the faults. Only the first three have no default."""
 
-    job: Any  # see minidist.mapreduce_jobs
+    job: Any  # see minidist.mr.jobs
     inputs: Sequence[str]  # files
     output: Path
     reducers: int = 4  # R
@@ -183,9 +184,7 @@ def parser(doc: str) -> Parser:
     add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
     add("--resume", action="store_true", help="finish a job that was killed")
     add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
-    add(
-        "--inject", action="append", default=[], metavar="FAULT", help="cause a fault, see minidist/mapreduce_faults.py"
-    )
+    add("--inject", action="append", default=[], metavar="FAULT", help="cause a fault, see minidist/mr/faults.py")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
     return made
 

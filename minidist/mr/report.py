@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from minidist import papers
-from minidist.mapreduce_plan import MB, Plan
-from minidist.progress import StatusLine
-from minidist.report import Claim, claims_as_rows, print_claims, write_json
+from minidist.claims.report import Claim, claims_as_rows, print_claims, write_json
+from minidist.cli.progress import StatusLine
+from minidist.mr.plan import MB, Plan
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from minidist.mapreduce_files import region
-from minidist.mapreduce_master import TaskName
-from minidist.mapreduce_plan import Plan
 from minidist.mpi.mailbox import Mailbox
+from minidist.mr.files import region
+from minidist.mr.master import TaskName
+from minidist.mr.plan import Plan
 
 PIECE, WINDOW = 1 << 20, 8  # a reducer asks for so many bytes of a region at a time, and has so many requests under way
 IDLE = 0.001  # seconds of sleep for a rank that has nothing to do, so that it leaves the core to one that has

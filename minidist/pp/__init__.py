@@ -1,0 +1,1 @@
+"""The pipeline's workshop: schedules, what goes through them, and what `minidist/pipeline.py` claims."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minidist import papers
-from minidist.report import Claim, Run, on_each_rank
-from minidist.schedules import ACTIVATION, GRADIENT, SCHEDULES, Place, places
-from minidist.timeline import Timeline, print_timelines, write_trace
+from minidist.claims.report import Claim, Run, on_each_rank
+from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES, Place, places
+from minidist.pp.timeline import Timeline, print_timelines, write_trace
 from minidist.train import Options
 
 if TYPE_CHECKING:  # drawing does without MPI

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from minidist.mpi.clock import Clock
-from minidist.schedules import (
+from minidist.pp.schedules import (
     ACTIVATION,
     GRADIENT,
     Backward,
@@ -23,7 +23,7 @@ from minidist.schedules import (
     Step,
     Weight,
 )
-from minidist.timeline import Mail, Span, Timeline
+from minidist.pp.timeline import Mail, Span, Timeline
 
 if TYPE_CHECKING:  # one process does without MPI
     from minidist.mpi.comm import Comm, Request

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from minidist import UsageError, balance, train, zero_bubble
-from minidist.interpreter import UNIT_COSTS, simulate
+from minidist import UsageError, train
+from minidist.claims.report import check_writable
+from minidist.cli.options import Parser, at_least, in_one_process, rank_of_launch
 from minidist.nn.layers import Unit
-from minidist.options import Parser, at_least, in_one_process, rank_of_launch
-from minidist.report import check_writable
-from minidist.schedules import SCHEDULES, places
-from minidist.timeline import print_timelines, summary
+from minidist.pp import balance, zero_bubble
+from minidist.pp.interpreter import UNIT_COSTS, simulate
+from minidist.pp.schedules import SCHEDULES, places
+from minidist.pp.timeline import print_timelines, summary
 
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
 

@@ -9,11 +9,11 @@ takes for F, B and W and how long a message takes (table 9), and derives how muc
 
 from typing import TYPE_CHECKING, Any
 
-from minidist.interpreter import OverRanks, Worker
+from minidist.claims.published import print_zero_bubble
+from minidist.claims.report import write_json
 from minidist.papers import ZERO_BUBBLE_TABLE_5, ZeroBubbleRow
-from minidist.published import print_zero_bubble
-from minidist.report import write_json
-from minidist.schedules import SCHEDULES, places
+from minidist.pp.interpreter import OverRanks, Worker
+from minidist.pp.schedules import SCHEDULES, places
 
 if TYPE_CHECKING:
     from minidist.mpi.comm import Comm

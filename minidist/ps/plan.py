@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from minidist import UsageError, train
+from minidist.cli.options import Parser, at_least, within
 from minidist.nn.flat import Flat
-from minidist.options import Parser, at_least, within
 from minidist.ps.consistent_hash import Segment, segments
 
 

@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 
 from minidist import checkpoint, papers, train
-from minidist.engine import Engine
-from minidist.nn.tensor import Array
-from minidist.ps.consistent_hash import moved, segments
-from minidist.ps.gradients import WorkerLog
-from minidist.ps.plan import Plan
-from minidist.ps.replication import Replica
-from minidist.report import (
+from minidist.claims.report import (
     Claim,
     Run,
     on_each_rank,
@@ -26,7 +20,13 @@ from minidist.report import (
     print_verdict,
     write_json,
 )
-from minidist.sample import generate
+from minidist.engine import Engine
+from minidist.nn.sample import generate
+from minidist.nn.tensor import Array
+from minidist.ps.consistent_hash import moved, segments
+from minidist.ps.gradients import WorkerLog
+from minidist.ps.plan import Plan
+from minidist.ps.replication import Replica
 
 WINDOW = 10  # losses are printed as the mean of so many steps
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))

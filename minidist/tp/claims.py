@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist import UsageError, papers
+from minidist.claims.report import Claim, Run, on_each_rank
 from minidist.nn.llama import hidden_width
-from minidist.report import Claim, Run, on_each_rank
 from minidist.train import Options
 
 

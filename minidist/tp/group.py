@@ -6,8 +6,8 @@ import numpy as np
 
 from minidist import ring
 from minidist.mpi.comm import Comm
-from minidist.nn.sliced import Sliced, cut
 from minidist.nn.tensor import Array, Parameter
+from minidist.tp.sliced import Sliced, cut
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from minidist import ring
 from minidist.nn.tensor import Array, Tensor, record
-from minidist.tensor_group import Group
+from minidist.tp.group import Group
 
 
 def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Array, vocabulary: int, group: Group) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 
 from minidist.bench import __main__ as bench
 from minidist.bench.measure import Row, alternate, compare
-from minidist.options import in_one_process
+from minidist.cli.options import in_one_process
 
 ROW = compare("ring, 64 KiB, 4 ranks", "MPI Allreduce", [2.0, 9.0, 3.0, 8.0], [1.0, 3.0, 2.0, 2.0], 3.0, "ms")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.report import Claim, number, show, table_of, units_of
+from minidist.claims.report import Claim, number, show, table_of, units_of
 
 
 def claim(name, unit):

@@ -1,5 +1,5 @@
 """The grader, graded: the skeleton earns nothing, the chapter everything, and each of the mistakes under
-tests/submissions loses just the parts that it should, with the message that it should."""
+tests/classroom/submissions loses just the parts that it should, with the message that it should."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ from minidist.classroom.__main__ import main
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.grade import Grade, Part, grade
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LESSONS = ROOT / "lessons"
 SUBMISSIONS = Path(__file__).parent / "submissions"
 MODEL_ANSWERS = {"04_ring_all_reduce": ROOT / "minidist" / "ring.py", "09_zero_3": ROOT / "minidist" / "zero3.py"}

@@ -11,7 +11,7 @@ nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 pytest.importorskip("matplotlib")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 
 

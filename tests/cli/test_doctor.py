@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from minidist import doctor
+from minidist.cli import doctor
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
 
 OPEN_MPI_LIBRARY = (

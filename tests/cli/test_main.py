@@ -13,9 +13,9 @@ import pytest
 
 from minidist import Finished, UsageError, __version__
 from minidist.__main__ import CHAPTERS, contents
-from minidist.options import in_one_process
+from minidist.cli.options import in_one_process
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def minidist(*arguments):
@@ -111,7 +111,7 @@ def test_a_program_of_one_process_ends_in_a_line_and_a_status(monkeypatch, capsy
 PROGRAM = """
 import sys
 from minidist import Finished, UsageError
-from minidist.options import in_one_process
+from minidist.cli.options import in_one_process
 
 def work():
     print("one line")

@@ -16,9 +16,9 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 
-from minidist.notebook import CellFailed  # noqa: E402
+from minidist.cli.notebook import CellFailed  # noqa: E402
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

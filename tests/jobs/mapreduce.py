@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from minidist import mapreduce_jobs
 from minidist.mapreduce import run
-from minidist.mapreduce_faults import parse
-from minidist.mapreduce_jobs import Functions
-from minidist.mapreduce_plan import Plan
-from minidist.mapreduce_report import claims
 from minidist.mpi.comm import Comm
+from minidist.mr import jobs as mapreduce_jobs
+from minidist.mr.faults import parse
+from minidist.mr.jobs import Functions
+from minidist.mr.plan import Plan
+from minidist.mr.report import claims
 
 
 class Vowels:

@@ -11,7 +11,7 @@ import numpy as np
 from jobs import engines, pipelines
 from minidist import checkpoint
 from minidist.engine import Engine, Settings
-from minidist.mesh import Mesh
+from minidist.grid.mesh import Mesh
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import pipeline, pipeline_options, train, zero_bubble
+from minidist import pipeline, train
 from minidist.engine import Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
@@ -16,7 +16,9 @@ from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Array
 from minidist.pipeline import Pipeline
-from minidist.schedules import Receive
+from minidist.pp import options as pipeline_options
+from minidist.pp import zero_bubble
+from minidist.pp.schedules import Receive
 
 VOCABULARY, CONTEXT, BATCH = 23, 6, 12
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from minidist.cli.progress import Progress
 from minidist.engine import Settings
 from minidist.nn.optim import SGD
 from minidist.nn.precision import PRECISIONS
 from minidist.parameter_server import Server, Worker
-from minidist.progress import Progress
 from minidist.ps.messages import Mailbox
 from minidist.ps.node import Node
 from minidist.ps.plan import Plan, Range

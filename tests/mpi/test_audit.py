@@ -29,7 +29,7 @@ def is_open_mpi() -> bool:
 @pytest.mark.skipif(not is_open_mpi(), reason="only Open MPI counts what it sends; mpirun is another MPI's")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_library_counted_the_same(engine: str, tmp_path: Path) -> None:
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
     monitoring = {"enable": "2", "enable_output": "3", "filename": str(tmp_path / "monitor")}
     options = [word for key, value in monitoring.items() for word in ("--mca", f"pml_monitoring_{key}", value)]
     program = [sys.executable, "-m", "jobs.audited", engine, str(tmp_path)]

@@ -139,7 +139,7 @@ def test_bytes_and_messages_are_counted_by_phase_and_peer(n):
 
 def test_a_witness_sees_the_same_at_both_ends():
     """With the line of the program: each message of `count` is sent by its only isend."""
-    lines = (Path(__file__).parent / "jobs" / "comm_jobs.py").read_text().splitlines()
+    lines = (Path(__file__).parents[1] / "jobs" / "comm_jobs.py").read_text().splitlines()
     isend, sendrecv, send = (
         next(number for number, line in enumerate(lines, 1) if code in line)
         for code in ("sending = [comm.isend(", "half.sendrecv(np.ones(3)", "half.send(np.ones(3)")

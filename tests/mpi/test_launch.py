@@ -22,8 +22,8 @@ from minidist.mpi import encode, hang
 from minidist.mpi.hang import Look
 from minidist.mpi.launch import JobFailed, find_mpiexec, launch, started
 
-JOBS = Path(__file__).parent / "jobs"
-ROOT = Path(__file__).parent.parent
+JOBS = Path(__file__).parents[1] / "jobs"
+ROOT = Path(__file__).parents[2]
 
 
 def line_of(code):

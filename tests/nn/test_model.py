@@ -10,9 +10,9 @@ from minidist.nn.layers import Batch, count_parameters
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import PRECISIONS
+from minidist.nn.sample import generate
 from minidist.nn.tensor import Tensor
-from minidist.sample import generate
-from test_ops import true_attention, true_gelu, true_layer_norm, true_rms_norm, true_swiglu
+from nn.test_ops import true_attention, true_gelu, true_layer_norm, true_rms_norm, true_swiglu
 
 FP64 = Settings(precision=PRECISIONS["fp64"])
 MODELS = {

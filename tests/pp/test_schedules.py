@@ -17,11 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist import UsageError, balance, data, papers, pipeline_options, train
-from minidist.interpreter import simulate
+from minidist import UsageError, data, papers, train
 from minidist.mpi.clock import Clock
-from minidist.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
-from minidist.timeline import Span, Timeline, print_timelines, write_trace
+from minidist.pp import balance
+from minidist.pp import options as pipeline_options
+from minidist.pp.interpreter import simulate
+from minidist.pp.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
+from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
 
 WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
 WITHOUT_FLUSH = [name for name, schedule in SCHEDULES.items() if not schedule.flushes]
