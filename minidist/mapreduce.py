@@ -45,7 +45,7 @@ from minidist.mr.files import (
 from minidist.mr.master import Master
 from minidist.mr.plan import Plan, prepare, write_json
 from minidist.mr.report import Outcome, report
-from minidist.mr.shuffle import IDLE, Abandoned, Attempt, Peer
+from minidist.mr.messages import IDLE, Abandoned, Attempt, Peer
 
 VALUE_BYTES = 60  # of Python objects around the characters of a value
 
