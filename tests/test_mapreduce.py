@@ -20,13 +20,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidist import Finished, UsageError
+from minidist.mapreduce import FaultTolerantMaster, split
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.mpi.mailbox import Mail
-from minidist.mr.files import ExternalSort, blocks, split, write_pair
+from minidist.mr import messages
+from minidist.mr.fast_words import FastWordCount
+from minidist.mr.files import ExternalSort, blocks, pairs_and_bytes, write_pair
 from minidist.mr.jobs import Sort, WordCount
-from minidist.mr.master import Master
-from minidist.mr.plan import Plan, prepare
+from minidist.mr.options import prepare
+from minidist.mr.plan import Plan, Result
 from minidist.mr.report import claims
+from minidist.mr.tasks import Tasks
 from minidist.papers import mapreduce_bytes
 
 RANKS = (1, 2, 3, 4, 5)
@@ -456,7 +460,7 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, 
 
 def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) -> None:
     output, line = tmp_path / "output", ["wordcount", __file__, "--output", str(tmp_path / "output")]
-    plan, _ = prepare("", [*line, "--resume"], 0, 4)  # there is nothing yet: it simply begins
+    plan, *_ = prepare("", [*line, "--resume"], 0, 4)  # there is nothing yet: it simply begins
     plan.begin()
     with pytest.raises(UsageError, match="is not empty; --resume finishes the job"):
         prepare("", line, 0, 4)
@@ -559,14 +563,14 @@ ASCII_WORDS = st.lists(st.tuples(st.integers(0, 19), st.sampled_from("xY_7"), st
     st.sampled_from([r"\w+", r"\w+", r"[^ ]+", r"(a)|\s", r"\w*"]),
 )
 def test_counting_a_block_is_counting_its_lines(text: str, pattern: str) -> None:
-    job = WordCount(pattern)
-    pairs, n, nbytes = job.map_block("", text)
+    job, fast = WordCount(pattern), FastWordCount(pattern)
+    pairs = list(fast.map("", text))
     block: Counter[str] = Counter()
     for word, count in pairs:
         block[word] += int(count)
     each = [pair for line in text.split("\n") for pair in job.map("", line.removesuffix("\r"))]
     assert block == Counter(word for word, _ in each)
-    assert (n, nbytes) == (len(each), sum(len(word.encode()) + 1 for word, _ in each))
+    assert fast.measure(pairs) == pairs_and_bytes(each)
 
 
 # ---- the master, without ranks ---------------------------------------------------------------------------------------
@@ -586,63 +590,71 @@ class Box:
         self.posted.append((dest, message))
 
 
+class Talk:
+    """A master with two workers, whose part the test plays."""
+
+    def __init__(self, folder: Path, maps: int, reducers: int) -> None:
+        (folder / "text").write_text("a\n" * 100)
+        self.plan = Plan(
+            WordCount(), [str(folder / "text")], folder / "output", maps=maps, reducers=reducers, timeout=50.0
+        )
+        self.inbox, self.outbox, workers = Box(), Box(), range(1, 3)
+        tasks = Tasks(self.plan, split(self.plan.files, maps), workers)
+        self.master = FaultTolerantMaster(self.plan, workers, tasks, self.inbox, self.outbox)  # type: ignore[arg-type]
+
+    def hear(self, worker: int, message: Any) -> list[tuple[int, Any]]:
+        """What the master says to a worker's message, pings left out."""
+        self.outbox.posted.clear()
+        self.inbox.said.append(Mail(worker, message, None))
+        self.master.step()
+        return [(dest, said) for dest, said in self.outbox.posted if not isinstance(said, messages.Ping)]
+
+
+def orders(said: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """Which workers are to do what."""
+    return [(dest, message.task) for dest, message in said if isinstance(message, messages.Do)]
+
+
 def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
     """Two maps, a reduce, two workers. Worker 1 is given up too early, and answers when worker 2 has done its map."""
-    (tmp_path / "text").write_text("a\n" * 100)
-    plan = Plan(WordCount(), [str(tmp_path / "text")], tmp_path / "output", maps=2, reducers=1, timeout=50.0)
-    inbox, outbox = Box(), Box()
-    master = Master(plan, range(1, 3), inbox, outbox)  # type: ignore[arg-type]
+    talk = Talk(tmp_path, maps=2, reducers=1)
+    hear, map_0, map_1, reduce_0 = talk.hear, ("map", 0), ("map", 1), ("reduce", 0)
 
-    def hear(worker: int, *message: Any) -> list[tuple[int, Any]]:
-        """What the master says to a worker's message, pings left out."""
-        outbox.posted.clear()
-        inbox.said.append(Mail(worker, message, None))
-        master.step()
-        return [(dest, said[:2]) for dest, said in outbox.posted if said[0] != "ping"]
+    def done(task: tuple[str, int], sizes: list[int], count: int) -> messages.Done:
+        return messages.Done(task, Result(sizes, Counter({"input bytes": 100}), Counter({"seen": count})))
 
-    def result(sizes: list[int], count: int) -> Any:
-        return sizes, Counter({"input bytes": 100}), Counter({"seen": count})
-
-    assert hear(1, "hello", {}) == []  # not before all are there
-    assert hear(2, "hello", {}) == [(1, ("task", ("map", 0))), (2, ("task", ("map", 1)))]
-    assert hear(2, "done", ("map", 1), result([7], 10)) == []  # map 0 is under way, and not late
-    master.heard[1] -= 60
-    assert hear(2, "pong", 0) == [(2, ("task", ("map", 0)))]  # what worker 1 had begun
-    assert hear(2, "done", ("map", 0), result([7], 1)) == [(2, ("task", ("reduce", 0)))]
-    assert hear(1, "done", ("map", 0), result([7], 1000)) == []  # too late: worker 2's result and its place stay
-    assert master.tasks["map"][0].worker == 2
-    assert hear(2, "done", ("reduce", 0), result([], 100)) == [(1, ("end",)), (2, ("end",))]
-    assert hear(2, "done", ("reduce", 0), result([], 100)) == []
-    hear(1, "drained", None)
-    assert hear(2, "drained", None) == [(1, ("leave",)), (2, ("leave",))]
-    assert master.finished
-    assert master.outcome().counters == {"seen": 111}
-    assert claims(plan, replace(master.outcome(), sent=[0, 0, 0]))[-4].counted == 1  # maps done again
+    assert hear(1, messages.Hello({})) == []  # not before all are there
+    assert orders(hear(2, messages.Hello({}))) == [(1, map_0), (2, map_1)]
+    assert hear(2, done(map_1, [7], 10)) == []  # map 0 is under way, and not late
+    talk.master.heard[1] -= 60
+    assert orders(hear(2, messages.Pong(0))) == [(2, map_0)]  # what worker 1 had begun
+    assert orders(hear(2, done(map_0, [7], 1))) == [(2, reduce_0)]
+    assert hear(1, done(map_0, [7], 1000)) == []  # too late: worker 2's result and its place stay
+    assert talk.master.tasks.map[0].worker == 2
+    assert hear(2, done(reduce_0, [], 100)) == [(1, messages.End()), (2, messages.End())]
+    assert hear(2, done(reduce_0, [], 100)) == []
+    hear(1, messages.Drained())
+    assert hear(2, messages.Drained()) == [(1, messages.Leave()), (2, messages.Leave())]
+    assert talk.master.finished
+    outcome = talk.master.events.outcome(talk.master.tasks)
+    assert outcome.counters == {"seen": 111}
+    assert claims(talk.plan, replace(outcome, sent=[0, 0, 0]))[-4].counted == 1  # maps done again
 
 
 def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None:
     """Its worker is lost: its map is idle again, its reduce is not."""
-    (tmp_path / "text").write_text("a\n" * 100)
-    plan = Plan(WordCount(), [str(tmp_path / "text")], tmp_path / "output", maps=1, reducers=2, timeout=50.0)
-    inbox, outbox = Box(), Box()
-    master = Master(plan, range(1, 3), inbox, outbox)  # type: ignore[arg-type]
-    nothing = ([7, 7], Counter[str](), Counter[str]())
-    for worker, message in (
-        (2, ("hello", {})),
-        (1, ("hello", {})),
-        (1, ("done", ("map", 0), nothing)),
-        (1, ("done", ("reduce", 0), nothing)),
-    ):
-        inbox.said.append(Mail(worker, message, None))
-        master.step()
-    master.heard[1] -= 60
-    outbox.posted.clear()
-    master.step()
-    assert (2, ("lost", [0])) in outbox.posted  # worker 2 is at reduce 1, and must not wait for worker 1
-    inbox.said.append(Mail(2, ("stalled", ("reduce", 1)), None))
-    master.step()
-    assert [said[1] for dest, said in outbox.posted if dest == 2 and said[0] == "task"] == [("map", 0)]
-    assert master.left == {"map": 1, "reduce": 1}
+    talk = Talk(tmp_path, maps=1, reducers=2)
+    nothing = Result([7, 7], Counter(), Counter())
+    talk.hear(2, messages.Hello({}))
+    talk.hear(1, messages.Hello({}))
+    talk.hear(1, messages.Done(("map", 0), nothing))
+    talk.hear(1, messages.Done(("reduce", 0), nothing))
+    talk.master.heard[1] -= 60
+    talk.outbox.posted.clear()
+    talk.master.step()
+    assert (2, messages.Lost([0])) in talk.outbox.posted  # worker 2 is at reduce 1, and must not wait for worker 1
+    assert orders(talk.hear(2, messages.Stalled())) == [(2, ("map", 0))]
+    assert talk.master.tasks.left == {"map": 1, "reduce": 1}
 
 
 def test_sort_shares_the_lines_evenly() -> None:

@@ -11,6 +11,7 @@ from minidist import papers
 from minidist.claims.report import Claim, claims_as_rows, print_claims, write_json
 from minidist.cli.progress import StatusLine
 from minidist.mr.plan import MB, Plan
+from minidist.mr.tasks import Tasks
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Events:
         self.list: list[Event] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
         self.begun, self.log, self.workers = time.monotonic(), plan.log, workers
-        self.total = {"map": len(plan.splits), "reduce": plan.reducers}
+        self.total = {"map": plan.maps, "reduce": plan.reducers}
         self.status = StatusLine(shown=plan.shown and not plan.log)
 
     def note(self, what: str, task: tuple[str, int] = ("", -1), worker: int = -1, detail: Any = "") -> None:
@@ -76,6 +77,16 @@ class Events:
             f"  {sent / MB:.1f} MB shuffled  {alive} of {self.workers} workers alive",
             progress=(maps + reduces) / sum(self.total.values()),
         )
+
+    def outcome(self, tasks: Tasks) -> "Outcome":
+        """What all of it came to: of each task, what the result says that counts (section 4.9)."""
+        self.status.close()
+        stats, counters, bad = Counter[str](), Counter[str](), []
+        for task in (*tasks.map, *tasks.reduce):
+            stats.update(task.result.stats)
+            counters.update(task.result.counters)
+            bad += [(task.name[0], record) for record, times in task.failures.items() if times > 1]
+        return Outcome(self.list, self.saved, +stats, +counters, bad)
 
 
 @dataclass
@@ -103,13 +114,13 @@ class Outcome:
 
 def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
     """What the paper says of this run, beside what it did."""
-    stats, m, r = outcome.stats, len(plan.splits), plan.reducers
+    stats, m, r = outcome.stats, plan.maps, plan.reducers
     made: list[Claim] = []
 
     def claim(section: str, text: str, formula: str, expected: float, counted: float, unit: str) -> None:
         made.append(Claim(f"MR {section}", text, formula, expected, counted, unit))
 
-    claim("§3.1", "input mapped", "Σ files", sum(size for _, size in plan.files), stats["input bytes"], "bytes")
+    claim("§3.1", "input mapped", "Σ files", plan.size, stats["input bytes"], "bytes")
     text = "fetched, combined" if plan.combine else "fetched"
     claim("§4.3", text, "Σ |k|+|v|+2", stats["bytes of combined pairs"], outcome.fetched, "bytes")
     backups, again = outcome.count("assigned", "backup"), outcome.count("again")
@@ -201,8 +212,8 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
 
 def print_outcome(plan: Plan, outcome: Outcome) -> None:
     """In sentences what is not a claim."""
-    stats, size = outcome.stats, sum(size for _, size in plan.files)
-    ranks, m, r = len(outcome.sent), len(plan.splits), plan.reducers
+    stats, size = outcome.stats, plan.size
+    ranks, m, r = len(outcome.sent), plan.maps, plan.reducers
     n = f"N = {ranks} ranks" if ranks > 1 else "N = 1 rank"
     print(f"\n{plan.name}: {_bytes(size)} in M = {m} splits, R = {r} outputs, {n}")
     print(f"{outcome.seconds:.1f} s, {size / 1e6 / outcome.seconds:.1f} MB/s; the output is in {plan.output}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
-from minidist.mr import jobs as mapreduce_jobs
+from minidist.mr import load
 from minidist.mr.faults import parse
 from minidist.mr.jobs import Functions
 from minidist.mr.plan import Plan
@@ -59,7 +59,7 @@ class FailsOnKey(Vowels):
                 raise ValueError("I do not like T")
 
 
-def make(name: str) -> Any:
+def make(name: str, fast: bool) -> Any:
     own = {
         "vowels": Vowels(),
         "slow vowels": SlowVowels(),
@@ -69,7 +69,7 @@ def make(name: str) -> Any:
     if name in own:
         return own[name]
     kind, _, pattern = name.partition(" ")
-    return mapreduce_jobs.make(kind, pattern or None)
+    return load.make(kind, pattern or None, fast)
 
 
 def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,11 +77,13 @@ def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any
     reports = {}
     for case in cases:
         options = dict(case)
-        name, job, injected = options.pop("name"), make(options.pop("job")), options.pop("inject", [])
         workers = range(min(1, comm.size - 1), comm.size)
-        faults = parse(injected, comm.rank, workers)
-        plan = Plan(job, files, Path(output) / name, faults=faults, **options)
-        outcome = run(comm, plan)
+        faults = parse(options.pop("inject", []), comm.rank, workers)
+        job = make(options.pop("job"), fast=options.get("combine", True) and faults.bad is None)
+        faults.poison(job)
+        name = options.pop("name")
+        plan = Plan(job, files, Path(output) / name, **options)
+        outcome = run(comm, plan, faults.disk, faults.mailbox)
         reports[name] = {
             "stats": dict(outcome.stats),
             "counters": dict(outcome.counters),

@@ -1,0 +1,72 @@
+"""MapReduce's command line: what it takes, and what cannot work."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist import UsageError
+from minidist.claims.report import check_writable
+from minidist.cli.options import Parser, at_least, within
+from minidist.mr.faults import Faults, parse
+from minidist.mr.load import JOBS, load, make
+from minidist.mr.plan import MB, Plan
+
+
+def parser(doc: str) -> Parser:
+    made = Parser("mapreduce", doc)
+    add = made.add_argument
+    add("job_and_files", nargs="+", metavar="JOB FILE", help=f"{', '.join(JOBS)}; and the input")
+    add(
+        "--output",
+        metavar="DIR",
+        default="mapreduce-output",
+        help="folder for the output: a file from each reduce task",
+    )
+    add("--reducers", type=at_least(1), default=4, metavar="R", help="reduce tasks")
+    add("--maps", type=at_least(1), default=0, metavar="M", help="map tasks; without it, one for every 16 MB")
+    add("--pattern", help="wordcount, inverted-index: what a word is, instead of \\w+; grep: what to look for")
+    add("--job", metavar="MODULE:CLASS", help="a job of your own; then all arguments are files")
+    add("--memory", type=within(0.001, 1e6), default=64.0, metavar="MB", help="for intermediate pairs in a task")
+    add("--no-combine", action="store_true", help="send every pair to the reducers")
+    add("--no-backup", action="store_true", help="no backup tasks for stragglers")
+    add("--replicas", type=at_least(1), default=3, help="machines that hold a copy of each split (simulated)")
+    add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
+    add("--resume", action="store_true", help="finish a job that was killed")
+    add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
+    add("--inject", action="append", default=[], metavar="FAULT", help="cause a fault, see minidist/mr/faults.py")
+    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    return made
+
+
+def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults, str | None]:
+    """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for whatever cannot work."""
+    options = parser(doc).parse_args(arguments)
+    check_writable("--json", options.json if options.json != "-" else None)
+    name, *files = options.job_and_files
+    if options.job:
+        name, files = "", options.job_and_files
+        if options.pattern is not None:
+            raise UsageError("--pattern is for the shipped jobs, not for --job")
+    faults = parse(options.inject, rank, range(min(1, size - 1), size))
+    fast = not options.no_combine and faults.bad is None
+    job = load(options.job) if options.job else make(name, options.pattern, fast)
+    if not files:
+        raise UsageError(f"{name} needs an input: name one file or more")
+    plan = Plan(
+        job,
+        files,
+        Path(options.output),
+        reducers=options.reducers,
+        maps=options.maps,
+        memory=int(options.memory * MB),
+        combine=not options.no_combine,
+        backup=not options.no_backup,
+        replicas=options.replicas,
+        timeout=options.timeout,
+        resume=options.resume,
+        local=Path(options.local) if options.local else None,
+        log=bool(options.inject) and options.json != "-",
+        shown=options.json != "-",
+    )
+    plan.check_output()
+    faults.poison(job)
+    return plan, faults, options.json

@@ -1,0 +1,273 @@
+"""The master and the workers of `minidist.mapreduce` as the others see them: how they listen while they work.
+
+Dean & Ghemawat, OSDI 2004, section 3.1, step 5: reducers read from the disks of the map workers by remote procedure
+call. Here a call is two messages, `Fetch` and `Region`. A worker that maps or reduces must serve its peers at the same
+time, or two that fetch from each other would wait for ever; so whatever it does, it looks into its mailbox every few
+milliseconds.
+"""
+
+import itertools
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minidist.mpi.mailbox import Mailbox
+from minidist.mr import messages
+from minidist.mr.disk import Disk
+from minidist.mr.files import blocks, region
+from minidist.mr.messages import IDLE, Place
+from minidist.mr.plan import Plan, Record, Result, TaskName
+from minidist.mr.report import Events
+from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
+
+BREATH = 0.005  # seconds after which a rank at work looks whether someone wants something of it
+SILENCE = 60.0  # seconds that the master waits for one of the workers to come back when all have been given up
+
+
+class MasterPeer:
+    """The master reads its mail, pings the workers, and notices who does not answer."""
+
+    def __init__(self, plan: Plan, workers: range, tasks: Tasks, inbox: Mailbox, outbox: Mailbox) -> None:
+        self.plan, self.workers, self.tasks, self.inbox, self.outbox = plan, workers, tasks, inbox, outbox
+        self.events = Events(plan, len(workers))  # everything that happens, for the log and for the report
+        self.heard: dict[int, float] = {}  # when each worker spoke last
+        self.alive: set[int] = set()
+        self.drained = 0
+        self.sent: Counter[int] = Counter()  # bytes that each worker has sent to reducers
+        self.pinged = self.stepped = time.monotonic()
+        self.ending = self.finished = False
+
+    def step(self) -> bool:
+        """Read what has come, see who is missing, give work to those who have none. Whether anything had come."""
+        heard = False
+        while mail := self.inbox.poll():
+            heard = True
+            self.hear(mail.source, mail.message)
+        if len(self.heard) == len(self.workers) and not self.ending:  # each may hold output of a job that is resumed
+            self.watch()
+            self.hand_out()
+            if not self.tasks.left["reduce"]:
+                self.ending = True
+                self.tell(self.workers, messages.End())
+                for task in self.tasks.idle["map"].values():  # lost after the last reduce that needed it
+                    self.events.note("unneeded", task.name)
+            self.events.show(self.tasks.left, self.sent.total(), len(self.alive))
+        return heard
+
+    def hear(self, worker: int, message: Any) -> None:
+        self.heard[worker] = time.monotonic()
+        if worker not in self.alive and not self.ending:
+            self.alive.add(worker)
+            self.events.note("joined", worker=worker, detail="" if isinstance(message, messages.Hello) else "again")
+        match message:
+            case messages.Hello(held):  # what it has done already, if the job is resumed
+                for m, result in held.items():
+                    self.complete(self.tasks["map", m], worker, result)
+            case messages.Pong(sent):
+                self.sent[worker] = sent
+            case messages.Done(task, result):
+                self.complete(self.tasks[task], worker, result)
+            case messages.Failed(task, record, explanation):
+                self.fail(self.tasks[task], worker, record, explanation)
+            case messages.Dropped(task, progress):
+                self.drop(self.tasks[task], worker, progress)
+            case messages.Stalled():
+                self.stall(worker)
+            case messages.Drained():
+                self.drained += 1
+                self.finished = self.drained == len(self.workers)
+                if self.finished:
+                    self.tell(self.workers, messages.Leave())
+
+    def watch(self) -> None:
+        """Ping the workers now and then; who has not answered for `timeout` seconds is given up (section 3.3)."""
+        now, timeout = time.monotonic(), self.plan.timeout
+        if now - self.stepped > timeout / 2:  # it was this process that was away: that says nothing about the others
+            self.heard = dict.fromkeys(self.heard, now)
+        self.stepped = now
+        if now - self.pinged > min(0.5, timeout / 4):
+            self.pinged = now
+            self.tell(self.workers, messages.Ping())  # also those given up: who answers again is welcome
+        for worker in self.workers:
+            if worker in self.alive and now - self.heard[worker] > timeout:
+                self.alive.remove(worker)
+                self.events.note("lost", worker=worker, detail=timeout)
+                self.lose(worker)
+        if not self.alive and now - max(self.heard.values()) > timeout + SILENCE:
+            raise RuntimeError(f"no worker has answered for {timeout + SILENCE:g} s")
+
+    def tell(self, workers: Iterable[int], message: Any) -> None:
+        for worker in workers:
+            self.outbox.post(worker, message)
+
+    # What it decides: see `minidist.mapreduce`.
+
+    def hand_out(self) -> None:
+        raise NotImplementedError
+
+    def complete(self, task: Task, worker: int, result: Result) -> None:
+        raise NotImplementedError
+
+    def lose(self, worker: int) -> None:
+        raise NotImplementedError
+
+    def stall(self, worker: int) -> None:
+        raise NotImplementedError
+
+    def fail(self, task: Task, worker: int, record: Record, explanation: str) -> None:
+        raise NotImplementedError
+
+    def drop(self, task: Task, worker: int, progress: float) -> None:
+        raise NotImplementedError
+
+
+class Abandoned(Exception):
+    """Someone else has finished the task that this worker is at, or the job is over."""
+
+
+class WorkerPeer:
+    """A worker takes tasks, answers, and lets the others have its map output."""
+
+    def __init__(self, plan: Plan, rank: int, disk: Disk, inbox: Mailbox, to_master: Mailbox) -> None:
+        self.plan, self.job, self.rank = plan, plan.job, rank
+        self.disk, self.inbox, self.to_master = disk, inbox, to_master
+        self.todo: deque[Attempt] = deque()
+        self.unwanted: set[TaskName] = set()
+        self.reduces: list[Attempt] = []  # in progress or about to be
+        self.asked: dict[Place, int] = {}  # the pieces that the present reduce waits for, and who was asked for them
+        self.arrived: dict[Place, bytes] = {}
+        self.ended = self.drained = self.finished = self.stalled = False
+        self.next_breath, self.sent = 0.0, 0
+        self.tell_master(messages.Hello(disk.held()))
+
+    def tell_master(self, message: Any) -> None:
+        self.to_master.post(0, message)
+
+    def step(self) -> bool:
+        """Answer, then do a task. Whether there was one, or a message."""
+        busy = self.serve()
+        if self.todo and not self.ended:
+            self.work(self.todo.popleft())
+        elif self.ended and not self.drained and self.inbox.quiet:
+            self.drained = True  # all that this worker has sent has arrived; when it is so everywhere, all may leave
+            self.tell_master(messages.Drained())
+        return busy
+
+    def work(self, attempt: Attempt) -> None:
+        """Do a task, and tell the master how it went."""
+        outer, self.job.counters = getattr(self.job, "counters", None), attempt.counters
+        try:
+            result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
+        except Abandoned:
+            self.tell_master(messages.Dropped(attempt.name, attempt.progress))
+        except Exception as error:
+            if attempt.record is None:  # it was not the user's function
+                raise
+            explanation = "".join(traceback.format_exception(error))
+            self.tell_master(messages.Failed(attempt.name, attempt.record, explanation))
+        else:
+            self.tell_master(messages.Pong(self.sent))
+            self.tell_master(messages.Done(attempt.name, result))
+        self.job.counters = outer  # of the reduce that waits for this map, if it is so
+        self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
+
+    # What the tasks are: see `minidist.mapreduce`.
+
+    def map(self, attempt: Attempt) -> Result:
+        raise NotImplementedError
+
+    def reduce(self, attempt: Attempt) -> Result:
+        raise NotImplementedError
+
+    # ---- what a worker does while it works ---------------------------------------------------------------------------
+
+    def breathe(self, attempt: Attempt) -> None:
+        """Called all the time while a task runs: once in a while, look up from it."""
+        if time.monotonic() > self.next_breath:
+            self.look_up(attempt)
+
+    def look_up(self, attempt: Attempt) -> None:
+        """See whether someone wants something; leave a task that nobody needs any more."""
+        self.serve()
+        self.next_breath = time.monotonic() + BREATH
+        if self.ended or attempt.name in self.unwanted:
+            raise Abandoned
+
+    def serve(self) -> bool:
+        """Do what messages ask; whether there were any."""
+        busy = False
+        while mail := self.inbox.poll():
+            busy = True
+            match mail.message:
+                case messages.Do(task, source, skip):
+                    self.unwanted.discard(task)
+                    self.todo.append(Attempt(task, source, skip))
+                    if task[0] == "reduce":
+                        self.reduces.append(self.todo[-1])
+                case messages.Drop(task):
+                    self.unwanted.add(task)
+                case messages.Lost(maps):
+                    self.stalled = False
+                    for attempt, m in itertools.product(self.reduces, maps):
+                        attempt.source[m] = (NOWHERE, attempt.source[m][1])
+                case messages.Moved(m, worker, sizes):
+                    for attempt in self.reduces:
+                        attempt.source[m] = (worker, same(m, attempt.source[m][1], sizes[attempt.number]))
+                case messages.Ping() if not self.drained:
+                    self.tell_master(messages.Pong(self.sent))
+                case messages.Fetch(place, nbytes) if not self.ended:
+                    path = region(self.map_folder(place.m), place.r)
+                    piece = np.frombuffer(self.disk.read(path, place.offset, nbytes), np.uint8)
+                    self.inbox.post(mail.source, messages.Region(place), piece)
+                    self.sent += nbytes if mail.source != self.rank else 0
+                case messages.Region(place) if place in self.asked and mail.payload is not None:
+                    self.arrived[place] = mail.payload.tobytes()
+                case messages.End():
+                    self.ended = True
+                case messages.Leave():
+                    self.finished = True
+        return busy
+
+    def map_folder(self, m: int) -> Path:
+        """Where the output of a map is that this worker has done."""
+        return self.disk.folder / f"map-{m:05}"
+
+    def do_a_map_meanwhile(self) -> None:
+        """This worker's reduce waits for a map that must be done again. Perhaps nobody else is free to do it."""
+        if not self.stalled:
+            self.stalled = True
+            self.tell_master(messages.Stalled())
+        if task := next((task for task in self.todo if task.name[0] == "map"), None):
+            self.todo.remove(task)
+            self.work(task)
+        else:
+            time.sleep(IDLE)
+
+    def records(self, attempt: Attempt) -> Iterator[tuple[str, int, str]]:
+        """(document, offset, text) of the records of a split, but for those that are to be left out (section 4.6)."""
+        size = sum(piece.end - piece.start for piece in attempt.source)
+        for block in blocks(attempt.source, self.plan.block):
+            read = attempt.stats["input bytes"]
+            for offset, text in self.plan.records(block):
+                if (block.document, offset) in attempt.skip:
+                    attempt.stats.update({"records left out": 1, "records": -1})
+                else:
+                    yield block.document, offset, text
+                attempt.progress = (read + offset - block.offset) / size
+                self.breathe(attempt)
+            done = {"input bytes": len(block.data), "records": len(block), "undecodable sequences": block.replaced}
+            attempt.stats.update(done)
+
+
+def same(m: int, before: int, now: int) -> int:
+    """The size of a region, which must be what it was when the map was done before."""
+    if now != before:
+        raise RuntimeError(
+            f"map {m} gave {before} bytes, and {now} when it was done again: it depends on more than its input"
+        )
+    return now
