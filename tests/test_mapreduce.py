@@ -19,19 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist import Finished, UsageError
 from minidist.mapreduce import FaultTolerantMaster, split
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.mpi.mailbox import Mail
 from minidist.mr import messages
-from minidist.mr.fast_words import FastWordCount
-from minidist.mr.files import ExternalSort, blocks, pairs_and_bytes, write_pair
-from minidist.mr.jobs import Sort, WordCount
-from minidist.mr.options import prepare
+from minidist.mr.files import blocks
+from minidist.mr.jobs import WordCount
 from minidist.mr.plan import Plan, Result
 from minidist.mr.report import claims
 from minidist.mr.tasks import Tasks
-from minidist.papers import mapreduce_bytes
 
 RANKS = (1, 2, 3, 4, 5)
 
@@ -427,61 +423,6 @@ def test_the_report_of_a_run_with_a_fault(nasty: list[str], tmp_path: Path) -> N
     assert read_parts(tmp_path / "output", 3) == reference("wordcount", tuple(nasty), 3)
 
 
-WRONG = {
-    "no such file": (["wordcount", "no such file"], "cannot read no such file"),
-    "a folder": (["wordcount", "."], "cannot read ."),
-    "no job": (["wordcound", __file__], "there is no job 'wordcound'"),
-    "no file": (["wordcount"], "wordcount needs an input"),
-    "no pattern": (["grep", __file__], "grep needs a --pattern"),
-    "bad pattern": (["grep", __file__, "--pattern", "("], "is not a regular expression"),
-    "no reducers": (["wordcount", __file__, "--reducers", "0"], "must be at least 1"),
-    "no memory": (["wordcount", __file__, "--memory", "0"], "must be from 0.001"),
-    "no module": (["--job", "nowhere:Job", __file__], "cannot load --job nowhere:Job"),
-    "no class": (["--job", "json:Job", __file__], "cannot load --job json:Job"),
-    "no map": (["--job", "json:JSONDecoder", __file__], "has no function map and no function reduce"),
-    "unknown fault": (["wordcount", __file__, "--inject", "fire:1"], "cannot do --inject fire:1"),
-    "the master": (["wordcount", __file__, "--inject", "stop:0:map:1"], "the workers are ranks 1 to 3"),
-    "all stop": (
-        ["wordcount", __file__, *(f"--inject=stop:{rank}:map:1" for rank in (1, 2, 3))],
-        "one worker at least must go on answering",
-    ),
-    "json nowhere": (["wordcount", __file__, "--json", "/nowhere/at.all"], "there is no folder /nowhere"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, tmp_path: Path) -> None:
-    arguments, words = WRONG[name]
-    with pytest.raises(UsageError, match=re.escape(words)) as refusal:
-        prepare("", [*arguments, "--output", str(tmp_path / "output")], 0, 4)
-    assert "\n" not in str(refusal.value)
-    assert not (tmp_path / "output").exists()
-
-
-def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) -> None:
-    output, line = tmp_path / "output", ["wordcount", __file__, "--output", str(tmp_path / "output")]
-    plan, *_ = prepare("", [*line, "--resume"], 0, 4)  # there is nothing yet: it simply begins
-    plan.begin()
-    with pytest.raises(UsageError, match="is not empty; --resume finishes the job"):
-        prepare("", line, 0, 4)
-    prepare("", [*line, "--resume"], 0, 4)
-    for change, what in ((["--reducers", "7"], "reducers"), (["--maps", "3"], "maps"), (["--no-combine"], "combine")):
-        with pytest.raises(UsageError, match=f"differs in {what}"):
-            prepare("", [*line, *change, "--resume"], 0, 4)
-    with pytest.raises(UsageError, match="differs in job"):
-        prepare("", ["sort", *line[1:], "--resume"], 0, 4)
-    plan.end()
-    (output / "notes").write_text("mine")
-    with pytest.raises(UsageError, match="is not empty"):
-        prepare("", line, 0, 4)
-    with pytest.raises(UsageError, match="there is no unfinished job"):
-        prepare("", [*line, "--resume"], 0, 4)
-    for r in range(4):
-        (output / f"part-{r:05}-of-00004").touch()
-    with pytest.raises(Finished, match="holds all 4 parts already"):
-        prepare("", [*line, "--resume"], 0, 4)
-
-
 # ---- the pieces ------------------------------------------------------------------------------------------------------
 
 
@@ -520,57 +461,6 @@ def test_splits_are_about_equal(size: int, m: int) -> None:
         splits = split([(str(path), 10 * size)], m)
     lengths = [sum(piece.end - piece.start for piece in pieces) for pieces in splits]
     assert max(lengths) - min(lengths) <= 20
-
-
-ANY_TEXT = st.text(st.sampled_from("ab\\\t\nn t\r\0é日\u2028\U0001f600"), max_size=6)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT), max_size=40), st.integers(1, 3000), st.integers(1, 50))
-def test_external_sort_is_a_stable_sort_of_any_pairs(pairs: list[tuple[str, str]], memory: int, piece: int) -> None:
-    data = "".join(write_pair(key, value) for key, value in pairs).encode()
-    assert data.count(b"\n") == len(pairs)
-    assert mapreduce_bytes([key for key, _ in pairs], [value for _, value in pairs]) == len(data)
-    with tempfile.TemporaryDirectory() as folder:
-        sorter = ExternalSort(Path(folder) / "runs", memory)
-        for start in range(0, len(data), piece):
-            sorter.add(data[start : start + piece])
-        assert [tuple(pair) for pair in sorter.merged()] == sorted(pairs, key=lambda pair: pair[0].encode())
-
-
-def test_external_sort_merges_many_runs_in_passes() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        sorter = ExternalSort(Path(folder) / "runs", 1)
-        for i in range(1000):
-            sorter.add(write_pair(str(i % 7), str(i)).encode())
-        assert [int(value) for _, value in sorter.merged()] == [i for k in range(7) for i in range(k, 1000, 7)]
-        assert sorter.written > 1000
-        assert len(list((Path(folder) / "runs").iterdir())) <= 64
-
-
-STRANGE = st.text(
-    st.one_of(st.sampled_from("aB_ 9\r\n.ßİΣ\u0301é٣\U0001d54f"), st.characters(exclude_categories=["Cs"])), max_size=60
-)
-# Words with long common beginnings, of 1 to 20 characters: up to 8 are counted as numbers.
-ASCII_WORDS = st.lists(st.tuples(st.integers(0, 19), st.sampled_from("xY_7"), st.sampled_from(" \n\r\n.\0"))).map(
-    lambda words: "".join("a" * length + last + after for length, last, after in words)
-)
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    st.lists(st.one_of(STRANGE, ASCII_WORDS), max_size=3).map("\n".join),
-    st.sampled_from([r"\w+", r"\w+", r"[^ ]+", r"(a)|\s", r"\w*"]),
-)
-def test_counting_a_block_is_counting_its_lines(text: str, pattern: str) -> None:
-    job, fast = WordCount(pattern), FastWordCount(pattern)
-    pairs = list(fast.map("", text))
-    block: Counter[str] = Counter()
-    for word, count in pairs:
-        block[word] += int(count)
-    each = [pair for line in text.split("\n") for pair in job.map("", line.removesuffix("\r"))]
-    assert block == Counter(word for word, _ in each)
-    assert fast.measure(pairs) == pairs_and_bytes(each)
 
 
 # ---- the master, without ranks ---------------------------------------------------------------------------------------
@@ -655,12 +545,3 @@ def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None
     assert (2, messages.Lost([0])) in talk.outbox.posted  # worker 2 is at reduce 1, and must not wait for worker 1
     assert orders(talk.hear(2, messages.Stalled())) == [(2, ("map", 0))]
     assert talk.master.tasks.left == {"map": 1, "reduce": 1}
-
-
-def test_sort_shares_the_lines_evenly() -> None:
-    lines = [f"{i * 7919 % 10_007:05}" for i in range(10_007)]
-    job = Sort()
-    job.plan(lines[::10], 8)
-    share = Counter(job.partition(line, 8) for line in lines)
-    assert sorted(share) == list(range(8))
-    assert max(share.values()) < 1.5 * len(lines) / 8
