@@ -13,7 +13,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError, papers
+from minidist import UsageError
+from minidist.papers.mapreduce import pair_bytes
 
 Pair = list[str]  # [key, value]
 SPLIT = 16 << 20  # bytes of a split, if no number of splits is given: the lower end of the paper's 16 to 64 MB
@@ -139,7 +140,7 @@ def write_pair(key: str, value: str) -> str:
 
 def pairs_and_bytes(pairs: Sequence[tuple[str, str]]) -> tuple[int, int]:
     """How many pairs these are, and how many bytes they take in region files."""
-    return len(pairs), papers.mapreduce_bytes(*zip(*pairs, strict=True)) if pairs else 0
+    return len(pairs), pair_bytes(*zip(*pairs, strict=True)) if pairs else 0
 
 
 def unescape(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.claims.report import check_writable
+from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least, within
 from minidist.mr.faults import Faults, parse
 from minidist.mr.load import JOBS, load, make

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import Finished, UsageError
-from minidist.claims.report import write_whole
+from minidist.claims.files import write_whole
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part
 
 MB = 1 << 20

@@ -1,0 +1,128 @@
+"""ZeRO: Rajbhandari et al., SC 2020, arXiv 1910.02054."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minidist.papers.figure import Figure, decimals
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Bytes on one rank."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def model_states(psi: float, n: int, stage: int, p: int = 2, g: int = 2, k: int = 12) -> ModelStates:
+    """Bytes of model states on each of n ranks (section 5, figure 1). Stage 0 is data parallelism.
+
+    p, g, k: bytes a parameter of parameters, gradients and optimizer state: 2, 2, 12 in the paper, with mixed-precision
+    Adam.
+    Stage 1 divides the optimizer state by n (P_os), stage 2 gradients too (P_os+g), stage 3 parameters too (P_os+g+p).
+    """
+    return ModelStates(
+        parameters=p * psi / (n if stage >= 3 else 1),
+        gradients=g * psi / (n if stage >= 2 else 1),
+        optimizer=k * psi / (n if stage >= 1 else 1),
+    )
+
+
+def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0) -> dict[str, float]:
+    """Elements that each of n ranks sends in one step of `accumulate` micro-batches, by what they are (section 7).
+
+    The paper's 2Ψ, 2Ψ, 2Ψ and 3Ψ, times (N-1)/N, are accumulate = 1. Stages 2 and 3 hold no full gradient, so they
+    reduce after every micro-batch: (a+1)Ψ and 3aΨ. In stage 3, `kept` parameters that stay gathered from the forward to
+    the backward are not gathered again: 3Ψ - ψ_kept (as FSDP does it, Zhao et al. 2023, section 3.3.1).
+    """
+    once = psi * (n - 1) / n
+    again = (psi - kept) * (n - 1) / n
+    if stage == 0:
+        return {"all-reduce gradients": 2 * once}
+    if stage == 1:
+        return {"reduce-scatter gradients": once, "all-gather parameters": once}
+    if stage == 2:
+        return {"reduce-scatter gradients": accumulate * once, "all-gather parameters": once}
+    return {
+        "all-gather forward": accumulate * once,
+        "all-gather backward": accumulate * again,
+        "reduce-scatter gradients": accumulate * once,
+    }
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+STAGES = ("data parallelism", "P_os", "P_os+g", "P_os+g+p")
+STATES = ("16Ψ", "4Ψ + 12Ψ/N", "2Ψ + 14Ψ/N", "16Ψ/N")
+SIZES = {"7.5B": 7.5e9, "128B": 128e9, "1T": 1e12}
+
+
+def three_digits(gigabytes: float) -> str:
+    """Halves up to three digits, of which two are decimals at most: 41.25 as 41.3, 0.117 as 0.12, 30.0 as 30."""
+    rounded = decimals(0 if gigabytes >= 100 else 1 if gigabytes >= 10 else 2)(gigabytes)
+    return rounded.rstrip("0").rstrip(".") if "." in rounded else rounded
+
+
+def cut_off(gigabytes: float) -> str:
+    """Whole GB, what is behind the point cut off: 513.5 as 513. Below 100 as above."""
+    return str(int(gigabytes)) if gigabytes > 100 else three_digits(gigabytes)
+
+
+def one_decimal(gigabytes: float) -> str:
+    """Halves up to one decimal: 1.875 as 1.9, 120.0 as 120."""
+    return decimals(1)(gigabytes).removesuffix(".0")
+
+
+def _figure(source: str, model: str, n: int, stage: int, printed: str, rounded: Callable[[float], str]) -> Figure:
+    """GB of model states on each of n ranks, for mixed-precision Adam."""
+    gigabytes = model_states(SIZES[model], n, stage).total / 1e9
+    return Figure(source, f"{model}, N = {n}, {STAGES[stage]}", printed, "GB", STATES[stage], gigabytes, rounded)
+
+
+PRINTED = {
+    "7.5B": {
+        1: ("120", "120", "120"),
+        4: ("52.5", "41.3", "30"),
+        16: ("35.6", "21.6", "7.5"),
+        64: ("31.4", "16.6", "1.88"),
+        256: ("30.4", "15.4", "0.47"),
+        1024: ("30.1", "15.1", "0.12"),
+    },
+    "128B": {
+        1: ("2048", "2048", "2048"),
+        4: ("896", "704", "512"),
+        16: ("608", "368", "128"),
+        64: ("536", "284", "32"),
+        256: ("518", "263", "8"),
+        1024: ("513", "257", "2"),
+    },
+    "1T": {
+        1: ("16000", "16000", "16000"),
+        4: ("7000", "5500", "4000"),
+        16: ("4750", "2875", "1000"),
+        64: ("4187", "2218", "250"),
+        256: ("4046", "2054", "62.5"),
+        1024: ("4011", "2013", "15.6"),
+    },
+}
+
+# Table 1: {model: {ranks: P_os, P_os+g, P_os+g+p}}. It rounds the smallest model's, and cuts off the others'.
+TABLE_1 = {
+    model: {
+        n: [_figure("ZeRO Table 1", model, n, stage, printed, rounded) for stage, printed in enumerate(row, start=1)]
+        for n, row in rows.items()
+    }
+    for (model, rows), rounded in zip(PRINTED.items(), (three_digits, cut_off, cut_off), strict=True)
+}
+
+FIGURE_1 = [  # stage 0 to 3
+    _figure("ZeRO Fig. 1", "7.5B", 64, stage, printed, one_decimal)
+    for stage, printed in enumerate(("120", "31.4", "16.6", "1.9"))
+]
+
+FIGURES = [*(cell for rows in TABLE_1.values() for row in rows.values() for cell in row), *FIGURE_1]
