@@ -22,10 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from minidist import Finished, UsageError
 from minidist.mpi.comm import Comm, world
+from minidist.mpi.start import MPI
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
 MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
