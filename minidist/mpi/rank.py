@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from minidist.mpi import encode
-from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.comm import Ledger
+from minidist.mpi.over_mpi import MPI, world
 from minidist.mpi.run import MACHINERY, abort, explain
 
 
@@ -27,7 +26,7 @@ def be_rank(folder: Path, mine: Path) -> NoReturn:
     try:
         target, args, kwargs = encode.load(folder / "job")
         function = find(target)
-        value = function(Comm(MPI.COMM_WORLD, ledger), *args, **kwargs)
+        value = function(world(ledger), *args, **kwargs)
         ledger.check_requests()
         sent = {peer: tuple(counts) for peer, counts in ledger.sent.items()}
         encode.save(mine / "result", {"value": value, "sent": sent, "control": tuple(ledger.control)})
