@@ -14,7 +14,6 @@ so.
 import functools
 import pickle
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -43,15 +42,15 @@ class Ledger:
 
     def __init__(self) -> None:
         self.phase = "main"
-        # (phase, world rank of the peer) -> [bytes, messages]
-        self.sent: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+        self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.control = [0, 0]  # [bytes, messages]
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
 
     def count(self, peer: int, nbytes: int) -> None:
-        entry = self.sent[self.phase, peer]
+        key = self.phase, peer
+        entry = self.sent.get(key) or self.sent.setdefault(key, [0, 0])
         entry[0] += nbytes
         entry[1] += 1
 
