@@ -23,12 +23,13 @@ what ranks exchange for them, take no time either.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from minidist import train
 from minidist.engine import Settings, held, kept_by_blocks
+from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Head, Unit
 from minidist.nn.tensor import Array, Tape, Tensor
@@ -50,9 +51,6 @@ from minidist.pp.schedules import (
 )
 from minidist.pp.weight_versions import WeightVersions
 
-if TYPE_CHECKING:  # drawing does without MPI
-    from minidist.mpi.comm import Comm
-
 
 @dataclass
 class Passage:
@@ -72,7 +70,7 @@ class Pipeline(WeightVersions):
         self,
         units: list[Unit],
         settings: Settings,  # accumulate: m, the micro-batches to an update
-        pipe: "Comm",
+        pipe: Comm,
         parts: Sequence[range],  # which units each of the v·p chunks has: chunk c of stage s those of parts[c·p + s]
         schedule: str = "1f1b",
         steps: int = 1,  # of the whole training: a schedule without flush is one stream over all of them
@@ -313,7 +311,7 @@ class Pipeline(WeightVersions):
         return {**times, **self.most, "versions_used": sorted(self.versions_used.items())}
 
 
-def main(comm: "Comm", job: train.Job) -> int:
+def main(comm: Comm, job: train.Job) -> int:
     """Train and report, and show what the clocks say."""
     options = job.options
     parts = pipeline_options.cut(options, job.units, job.settings.precision.bytes)

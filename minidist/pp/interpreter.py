@@ -5,11 +5,12 @@ with the sender's time beside it (`OverRanks`), or stay in one process (`simulat
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from minidist.mpi.clock import Clock
+from minidist.mpi.comm import Comm, Request
 from minidist.pp.schedules import (
     ACTIVATION,
     GRADIENT,
@@ -24,9 +25,6 @@ from minidist.pp.schedules import (
     Weight,
 )
 from minidist.pp.timeline import Mail, Span, Timeline
-
-if TYPE_CHECKING:  # one process does without MPI
-    from minidist.mpi.comm import Comm, Request
 
 Array = np.ndarray
 UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # and R: the forward once more, where activations are recomputed
@@ -103,7 +101,7 @@ class Worker:
 class OverRanks:
     """Tensors as payload, in phases "activations" and "gradients"; the sender's time on the control channel."""
 
-    def __init__(self, at: Place, comm: "Comm") -> None:
+    def __init__(self, at: Place, comm: Comm) -> None:
         # Messages of one kind between two ranks arrive in the order in which they are waited for; those of both kinds
         # together may not, where two stages are each other's next. So each kind has a communicator.
         self.at, self.comms = at, {what: comm.split(0) for what in (ACTIVATION, GRADIENT)}
