@@ -48,6 +48,7 @@ class MasterPeer:
         while mail := self.inbox.poll():
             heard = True
             self.hear(mail.source, mail.message)
+        self.outbox.push()
         if len(self.heard) == len(self.workers) and not self.ending:  # each may hold output of a job that is resumed
             self.watch()
             self.hand_out()
@@ -153,7 +154,7 @@ class WorkerPeer:
         busy = self.serve()
         if self.todo and not self.ended:
             self.work(self.todo.popleft())
-        elif self.ended and not self.drained and self.inbox.quiet:
+        elif self.ended and not self.drained and not self.inbox.pending():
             self.drained = True  # all that this worker has sent has arrived; when it is so everywhere, all may leave
             self.tell_master(messages.Drained())
         return busy
@@ -201,6 +202,7 @@ class WorkerPeer:
     def serve(self) -> bool:
         """Do what messages ask; whether there were any."""
         busy = False
+        self.to_master.push()
         while mail := self.inbox.poll():
             busy = True
             match mail.message:

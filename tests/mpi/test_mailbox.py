@@ -1,6 +1,7 @@
 """Mailboxes: what is posted arrives, from whoever posted it, in order, once, and is counted."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from minidist.mpi.launch import launch
 
 
 @functools.cache
-def run(job: str, n: int) -> Any:
-    done = launch(f"jobs.mailbox:{job}", n)
+def run(job: str, n: int, *arguments: Any) -> Any:
+    done = launch(f"jobs.mailbox:{job}", n, *arguments)
     assert done.status == "ok", done.report
     return done.ranks
 
@@ -44,3 +45,14 @@ def test_mailboxes_do_not_mix_and_know_when_a_message_has_been_taken() -> None:
     sender, receiver = run("two_boxes", 2)
     assert sender.value == {"quiet before it is taken": False, "quiet after": True}
     assert receiver.value == {"messages": ["first", "second"], "values": [1e5, 2e5]}
+
+
+def test_one_who_does_not_listen_keeps_nobody_else_from_talking(tmp_path: Path) -> None:
+    """A process of MPICH has room for 64 messages under way: what a rank does not take must not fill it."""
+    talker, _, deaf = run("one_does_not_listen", 3, str(tmp_path / "signal"))
+    assert talker.value == {"answers": ["yes"], "silent": [2], "pending": []}
+    assert deaf.value == {"in order": True, "payloads": list(range(0, 1000, 10))}
+
+
+def test_a_mailbox_can_be_closed_without_a_rank_that_does_not_answer() -> None:
+    assert run("one_is_left_behind", 2)[1].value == {"sum": 4999950000}
