@@ -19,6 +19,7 @@ whom, the result is the same, and the first one counts.
 """
 
 import itertools
+import platform
 import sys
 import time
 from collections import deque
@@ -28,6 +29,7 @@ from zlib import crc32
 
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.run import abort
 from minidist.mpi.run import run as run_chapter
 from minidist.mr.disk import Disk
 from minidist.mr.faults import Faults
@@ -64,9 +66,9 @@ def run(
 ) -> Outcome:
     """Do the job. All ranks must call, with the same plan; what the master saw is returned on every rank."""
     begun = time.monotonic()
-    sent_before = comm.ledger.by_phase().get("shuffle", {"bytes": 0})["bytes"]
     if comm.rank == 0:
         plan.begin()
+    plan.hosts = comm.all_gather_object(platform.node())
     lines = comm.broadcast_object(sample(plan.files, plan.sampled) if comm.rank == 0 else None)
     if plan.sampled:
         plan.job.plan(lines, plan.reducers)
@@ -76,21 +78,21 @@ def run(
     roles: list[MasterPeer | WorkerPeer] = []
     if comm.rank == 0:
         tasks = Tasks(plan, split(plan.files, plan.maps), workers)
-        roles.append(master := FaultTolerantMaster(plan, workers, tasks, to_master, to_workers))
+        roles.append(FaultTolerantMaster(plan, workers, tasks, to_master, to_workers))
     if comm.rank in workers:
         roles.append(Worker(plan, comm.rank, disk(plan, comm.rank), to_workers, to_master))
     with comm.phase("shuffle"):  # all the payload there is: regions on their way to reducers
         while not all(role.finished for role in roles):
             if not any([role.step() for role in roles]):
                 time.sleep(IDLE)
-        to_master.close()
-        to_workers.close()
+        outcome = roles[0].outcome
+        assert outcome
+        to_master.close(outcome.left_behind)
+        to_workers.close(outcome.left_behind)
     plan.clear(comm.rank)
-    sent = comm.all_gather_object(comm.ledger.by_phase().get("shuffle", {"bytes": 0})["bytes"] - sent_before)
-    outcome: Outcome = comm.broadcast_object(master.events.outcome(tasks) if comm.rank == 0 else None)
     if comm.rank == 0:
         plan.end()
-    outcome.sent, outcome.seconds = sent, time.monotonic() - begun
+    outcome.seconds = time.monotonic() - begun
     return outcome
 
 
@@ -280,20 +282,21 @@ class FaultTolerantMaster(Master):
             self.complete(tasks.reduce[r], NOWHERE, result)
 
     def lose(self, worker: int) -> None:
-        """What it was doing is idle again, and the maps that it has done are. Reduces are not: their output is safe."""
+        """What it was doing is idle again, and the maps that it has done are. Reduces are not: their output is safe.
+
+        Reduces in progress elsewhere must learn where their regions are. Should it come back, it is to leave its own.
+        """
         self.stalled.discard(worker)
+        doing = self.tasks.doing[worker].copy()
         gone = [task for task in self.tasks.map if task.done and task.worker == worker]
-        self.tell_reducers(Lost([task.name[1] for task in gone]))
+        self.tell(self.alive, Lost([task.name[1] for task in gone]))
         for task in gone:
             self.tasks.undo(task)
-        for task in (*gone, *self.tasks.doing[worker]):
+        for task in (*gone, *doing):
             self.tasks.release(task, worker)
             self.again(task, "lost")
-
-    def tell_reducers(self, message: Lost | Moved) -> None:
-        """Reduces in progress must learn where regions go, those of a worker that may come back as well."""
-        if any(task.done or task.running for task in self.tasks.reduce):
-            self.tell(self.workers, message)
+            if task.name[0] == "reduce":
+                self.tell([worker], Drop(task.name))
 
     def again(self, task: Task, why: str) -> None:
         """A task is idle again, unless someone else is at it."""
@@ -311,7 +314,8 @@ class FaultTolerantMaster(Master):
             self.times[kind].append(time.monotonic() - since)
         self.tell(task.running, Drop(task.name))
         if kind == "map":
-            self.tell_reducers(Moved(number, worker, result.sizes))
+            if any(reduce.running for reduce in self.tasks.reduce):
+                self.tell(self.alive, Moved(number, worker, result.sizes))
             if not self.tasks.left["map"]:
                 self.stalled.clear()
 
@@ -365,7 +369,11 @@ class FaultTolerantMaster(Master):
 
 def main(comm: Comm, prepared: tuple[Plan, Faults, str | None]) -> int:
     plan, faults, json = prepared
-    return report(comm.rank, plan, run(comm, plan, faults.disk, faults.mailbox), json)
+    outcome = run(comm, plan, faults.disk, faults.mailbox)
+    status = report(comm.rank, plan, outcome, json)
+    if outcome.left_behind and comm.rank == 0:
+        abort(status)  # the others wait in vain for these to leave with them
+    return status
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -181,7 +180,7 @@ FAULTS = {  # the least number of ranks, what is injected, and whether backup ta
 
 def cases(n: int) -> list[dict[str, Any]]:
     faults = [
-        case(fault, "slow vowels", 12, 5, inject=injected, backup=backup, timeout=1.0)
+        case(fault, "slow vowels", 12, 5, inject=injected, backup=backup, timeout=1.0, grace=60.0)
         for fault, (least, injected, backup) in FAULTS.items()
         if n >= least
     ]
@@ -351,7 +350,7 @@ def test_maps_are_placed_near_their_split() -> None:
 # ---- killed and resumed ----------------------------------------------------------------------------------------------
 
 
-def mpirun(n: int, *arguments: str, wait: bool = True) -> Any:
+def mpirun(n: int, *arguments: str, wait: bool = True, environment: dict[str, str] | None = None) -> Any:
     command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.mapreduce", *arguments]
     process = subprocess.Popen(
         command,
@@ -360,10 +359,15 @@ def mpirun(n: int, *arguments: str, wait: bool = True) -> Any:
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        env={**os.environ, **(environment or {})},
     )
     if not wait:
         return process
-    output, errors = process.communicate(timeout=100)
+    try:
+        output, errors = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
@@ -406,6 +410,60 @@ def test_a_killed_job_leaves_nothing_half_done_and_is_resumed(moment: Any, nasty
     if isinstance(moment, str):
         assert len({task for task in assigned if task[0] == "map"}) == 9 - done_maps
     assert mpirun(1, *line, "--resume").returncode == 0  # there is nothing left to do
+
+
+# ---- workers that really hang ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prose(nasty: list[str]) -> str:
+    return next(path for path in nasty if path.endswith("prose.txt"))
+
+
+def record_at(words: str) -> int:
+    """The byte of the prose at which the line with these words begins."""
+    return NASTY["prose.txt"].rfind(b"\n", 0, NASTY["prose.txt"].index(words.encode())) + 1
+
+
+def described(prose: str, words: str) -> str:
+    """How the report names that line."""
+    number = NASTY["prose.txt"].count(b"\n", 0, record_at(words)) + 1
+    return f"line {number} of {prose} (byte {record_at(words)})"
+
+
+def hang(n: int, prose: str, folder: Path, hangs: str, *options: str) -> tuple[Any, list[bytes]]:
+    """Run the job that hangs, and what its output must be."""
+    (folder / "marks").mkdir()
+    environment = {"HANGS": hangs, "MARKS": f"{folder}/marks/"}
+    line = ["--job", "jobs.mapreduce:Hangs", prose, "--output", str(folder / "output"), "--maps", "9", "--timeout", "1"]
+    run = mpirun(n, *line, "--json", str(folder / "report.json"), *options, environment=environment)
+    return run, reference("vowels", (prose,), 4)
+
+
+def test_workers_that_hang_are_left_behind_and_the_job_ends(prose: str, tmp_path: Path) -> None:
+    """One is in an endless loop and one stopped; two others do their work."""
+    run, truth = hang(5, prose, tmp_path, "loop stop", "--no-backup")
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
+    assert read_parts(tmp_path / "output", 4) == truth
+    for words in ("The 700 quick", "The 100 quick"):
+        (line,) = (line for line in run.stdout.splitlines() if described(prose, words) in line)
+        assert re.search(r"worker [1-4] has not answered for 1 s: it is given up, at map [0-8], ", line)
+    lost = json.loads((tmp_path / "report.json").read_text())["lost"]
+    assert sorted(who["record"] for who in lost) == [
+        [prose, record_at("The 100 quick")],
+        [prose, record_at("The 700 quick")],
+    ]
+
+
+def test_the_last_worker_is_not_given_up(prose: str, tmp_path: Path) -> None:
+    """It takes longer for a record than the master waits for an answer."""
+    run, truth = hang(2, prose, tmp_path, "long")
+    place = described(prose, "The 300 quick")
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
+    assert read_parts(tmp_path / "output", 4) == truth
+    assert f"worker 1 has not answered for 1 s: it is the last, at map 2, {place}" in run.stdout
+    events = json.loads((tmp_path / "report.json").read_text())["events"]
+    assert not [event for event in events if event["what"] in ("lost", "again")]
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
@@ -524,14 +582,14 @@ def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
     assert orders(hear(2, done(map_0, [7], 1))) == [(2, reduce_0)]
     assert hear(1, done(map_0, [7], 1000)) == []  # too late: worker 2's result and its place stay
     assert talk.master.tasks.map[0].worker == 2
-    assert hear(2, done(reduce_0, [], 100)) == [(1, messages.End()), (2, messages.End())]
+    assert hear(2, done(reduce_0, [], 100)) == [(1, messages.End(set())), (2, messages.End(set()))]
     assert hear(2, done(reduce_0, [], 100)) == []
-    hear(1, messages.Drained())
-    assert hear(2, messages.Drained()) == [(1, messages.Leave()), (2, messages.Leave())]
-    assert talk.master.finished
-    outcome = talk.master.events.outcome(talk.master.tasks)
-    assert outcome.counters == {"seen": 111}
-    assert claims(talk.plan, replace(outcome, sent=[0, 0, 0]))[-4].counted == 1  # maps done again
+    hear(1, messages.Drained(0))
+    assert [dest for dest, _ in hear(2, messages.Drained(7))] == [1, 2]
+    outcome = talk.master.outcome
+    assert outcome is not None
+    assert (outcome.counters, outcome.sent, outcome.left_behind) == ({"seen": 111}, [0, 0, 7], set())
+    assert claims(talk.plan, outcome)[-4].counted == 1  # maps done again
 
 
 def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None:

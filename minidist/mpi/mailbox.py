@@ -100,7 +100,7 @@ class Mailbox:
         return {dest for dest, handles in self.sending.items() if handles} | {mail.source for _, mail in self.receiving}
 
     def close(self, besides: Collection[int] = ()) -> None:
-        """Return when all that was posted has been delivered, but for what ranks have not taken that are left behind."""
+        """Return when all that was posted has been delivered, but for what those ranks have not taken."""
         while pending := self.pending():
             if pending <= set(besides):
                 LEFT.append((self.sending, self.receiving))

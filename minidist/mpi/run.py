@@ -101,8 +101,8 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
-def abort() -> NoReturn:
-    """End every rank of the job now, with exit status 1. What is to be said must have been said."""
+def abort(status: int = 1) -> NoReturn:
+    """End every rank of the job now, with this exit status. What is to be said must have been said."""
     from minidist.mpi.over_mpi import MPI
 
     with suppress(Exception):  # a program may have closed or replaced them
@@ -111,8 +111,8 @@ def abort() -> NoReturn:
     _wait_until_read(1)
     _wait_until_read(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
-    MPI.COMM_WORLD.Abort(1)
-    os._exit(1)
+    MPI.COMM_WORLD.Abort(status)
+    os._exit(status)
 
 
 def _wait_until_read(pipe: int) -> None:

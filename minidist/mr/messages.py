@@ -52,11 +52,15 @@ class Ping(NamedTuple):
 
 
 class End(NamedTuple):
-    """There is nothing more to do."""
+    """There is nothing more to do; these workers do not answer, so do not wait for them."""
+
+    lost: set[int]
 
 
 class Leave(NamedTuple):
-    """All have said `Drained`."""
+    """All who answer have said `Drained`. This is what came of the job."""
+
+    outcome: Any  # see minidist.mr.report
 
 
 # ---- a worker to the master ------------------------------------------------------------------------------------------
@@ -101,7 +105,9 @@ class Stalled(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """All that I have sent has arrived."""
+    """All that I have sent has arrived; so many bytes went to reducers."""
+
+    sent: int
 
 
 # ---- a worker to another ---------------------------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from minidist.mpi.mailbox import Mailbox
 from minidist.mr import messages
 from minidist.mr.disk import Disk
 from minidist.mr.files import blocks, region
+from minidist.mr.last_gasp import LastGasp, read
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.plan import Plan, Record, Result, TaskName
-from minidist.mr.report import Events
+from minidist.mr.report import Events, Outcome
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 
 BREATH = 0.005  # seconds after which a rank at work looks whether someone wants something of it
-SILENCE = 60.0  # seconds that the master waits for one of the workers to come back when all have been given up
 
 
 class MasterPeer:
@@ -37,10 +37,12 @@ class MasterPeer:
         self.events = Events(plan, len(workers))  # everything that happens, for the log and for the report
         self.heard: dict[int, float] = {}  # when each worker spoke last
         self.alive: set[int] = set()
-        self.drained = 0
+        self.awaited: set[int] = set()  # the last worker, while it does not answer
+        self.drained: set[int] = set()
         self.sent: Counter[int] = Counter()  # bytes that each worker has sent to reducers
         self.pinged = self.stepped = time.monotonic()
-        self.ending = self.finished = False
+        self.ended: float | None = None  # since when there is nothing more to do
+        self.outcome: Outcome | None = None  # when all may leave
 
     def step(self) -> bool:
         """Read what has come, see who is missing, give work to those who have none. Whether anything had come."""
@@ -49,21 +51,41 @@ class MasterPeer:
             heard = True
             self.hear(mail.source, mail.message)
         self.outbox.push()
-        if len(self.heard) == len(self.workers) and not self.ending:  # each may hold output of a job that is resumed
+        if len(self.heard) == len(self.workers):  # each may hold output of a job that is resumed
             self.watch()
-            self.hand_out()
-            if not self.tasks.left["reduce"]:
-                self.ending = True
-                self.tell(self.workers, messages.End())
-                for task in self.tasks.idle["map"].values():  # lost after the last reduce that needed it
-                    self.events.note("unneeded", task.name)
+            if self.ended is None:
+                self.hand_out()
+                if not self.tasks.left["reduce"]:
+                    self.end()
+            elif self.drained >= self.alive and (
+                len(self.drained) == len(self.workers) or time.monotonic() - self.ended > self.plan.grace
+            ):
+                self.leave()
             self.events.show(self.tasks.left, self.sent.total(), len(self.alive))
         return heard
 
+    @property
+    def finished(self) -> bool:
+        return self.outcome is not None
+
+    def end(self) -> None:
+        """There is nothing more to do. Whoever has been given up gets one more chance to say farewell."""
+        self.ended = time.monotonic()
+        for task in self.tasks.idle["map"].values():  # lost after the last reduce that needed it
+            self.events.note("unneeded", task.name)
+        self.tell(self.workers, messages.End(set(self.workers) - self.alive))
+
+    def leave(self) -> None:
+        sent = [self.sent[rank] for rank in range(self.workers.stop)]
+        self.outcome = self.events.outcome(self.tasks, sent, set(self.workers) - self.drained)
+        self.tell(self.drained, messages.Leave(self.outcome))
+
     def hear(self, worker: int, message: Any) -> None:
         self.heard[worker] = time.monotonic()
-        if worker not in self.alive and not self.ending:
+        self.awaited.discard(worker)
+        if worker not in self.alive and self.ended is None:
             self.alive.add(worker)
+            self.awaited.clear()
             self.events.note("joined", worker=worker, detail="" if isinstance(message, messages.Hello) else "again")
         match message:
             case messages.Hello(held):  # what it has done already, if the job is resumed
@@ -79,11 +101,9 @@ class MasterPeer:
                 self.drop(self.tasks[task], worker, progress)
             case messages.Stalled():
                 self.stall(worker)
-            case messages.Drained():
-                self.drained += 1
-                self.finished = self.drained == len(self.workers)
-                if self.finished:
-                    self.tell(self.workers, messages.Leave())
+            case messages.Drained(sent):
+                self.sent[worker] = sent
+                self.drained.add(worker)
 
     def watch(self) -> None:
         """Ping the workers now and then; who has not answered for `timeout` seconds is given up (section 3.3)."""
@@ -94,13 +114,31 @@ class MasterPeer:
         if now - self.pinged > min(0.5, timeout / 4):
             self.pinged = now
             self.tell(self.workers, messages.Ping())  # also those given up: who answers again is welcome
-        for worker in self.workers:
-            if worker in self.alive and now - self.heard[worker] > timeout:
-                self.alive.remove(worker)
-                self.events.note("lost", worker=worker, detail=timeout)
-                self.lose(worker)
-        if not self.alive and now - max(self.heard.values()) > timeout + SILENCE:
-            raise RuntimeError(f"no worker has answered for {timeout + SILENCE:g} s")
+        for worker in sorted(self.alive - self.awaited - self.drained):
+            if now - self.heard[worker] > timeout:
+                self.miss(worker)
+
+    def miss(self, worker: int) -> None:
+        """A worker does not answer. The last one is not given up: nobody could do its work, and it may only be slow."""
+        doing = [task.name for task in self.tasks.doing[worker]]
+        task, record = self.place(worker) or (doing[-1] if doing else ("", -1), None)
+        last = len(self.alive) == 1 and self.ended is None
+        self.events.note("awaited" if last else "lost", task, worker, (self.plan.timeout, record))
+        if last:
+            self.awaited.add(worker)
+            return
+        self.alive.remove(worker)
+        if self.ended is not None:
+            self.tell(self.alive, messages.End(set(self.workers) - self.alive))
+        else:
+            if record is not None:
+                self.tasks[task].failures[record] += 1
+            self.lose(worker)
+
+    def place(self, worker: int) -> tuple[TaskName, Record] | None:
+        """The record that a worker's function is at, if that can be known here."""
+        hosts = self.plan.hosts
+        return read(self.plan.gasp(worker)) if hosts and hosts[worker] == hosts[0] else None
 
     def tell(self, workers: Iterable[int], message: Any) -> None:
         for worker in workers:
@@ -142,9 +180,22 @@ class WorkerPeer:
         self.reduces: list[Attempt] = []  # in progress or about to be
         self.asked: dict[Place, int] = {}  # the pieces that the present reduce waits for, and who was asked for them
         self.arrived: dict[Place, bytes] = {}
-        self.ended = self.drained = self.finished = self.stalled = False
-        self.next_breath, self.sent = 0.0, 0
+        self.ended = self.drained = self.stalled = False
+        self.lost: set[int] = set()  # workers that will never take what is sent to them
+        self.outcome: Outcome | None = None  # what came of the job, when it is over
+        self.next_breath = 0.0
+        self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
+        self.gasp = LastGasp(plan.gasp(rank))
         self.tell_master(messages.Hello(disk.held()))
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def sent(self) -> int:
+        """Bytes that have gone to reducers: there is no other payload."""
+        return self.ledger.total() - self.before
 
     def tell_master(self, message: Any) -> None:
         self.to_master.post(0, message)
@@ -154,9 +205,9 @@ class WorkerPeer:
         busy = self.serve()
         if self.todo and not self.ended:
             self.work(self.todo.popleft())
-        elif self.ended and not self.drained and not self.inbox.pending():
+        elif self.ended and not self.drained and self.inbox.pending() <= self.lost:
             self.drained = True  # all that this worker has sent has arrived; when it is so everywhere, all may leave
-            self.tell_master(messages.Drained())
+            self.tell_master(messages.Drained(self.sent))
         return busy
 
     def work(self, attempt: Attempt) -> None:
@@ -208,7 +259,7 @@ class WorkerPeer:
             match mail.message:
                 case messages.Do(task, source, skip):
                     self.unwanted.discard(task)
-                    self.todo.append(Attempt(task, source, skip))
+                    self.todo.append(Attempt(task, source, skip, self.gasp))
                     if task[0] == "reduce":
                         self.reduces.append(self.todo[-1])
                 case messages.Drop(task):
@@ -226,13 +277,12 @@ class WorkerPeer:
                     path = region(self.map_folder(place.m), place.r)
                     piece = np.frombuffer(self.disk.read(path, place.offset, nbytes), np.uint8)
                     self.inbox.post(mail.source, messages.Region(place), piece)
-                    self.sent += nbytes if mail.source != self.rank else 0
                 case messages.Region(place) if place in self.asked and mail.payload is not None:
                     self.arrived[place] = mail.payload.tobytes()
-                case messages.End():
-                    self.ended = True
-                case messages.Leave():
-                    self.finished = True
+                case messages.End(lost):
+                    self.ended, self.lost = True, lost
+                case messages.Leave(outcome):
+                    self.outcome = outcome
         return busy
 
     def map_folder(self, m: int) -> Path:

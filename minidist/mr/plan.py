@@ -53,6 +53,7 @@ class Plan:
     backup: bool = True
     replicas: int = 3  # of each split
     timeout: float = 10.0  # seconds without an answer after which a worker is given up
+    grace: float = 3.0  # seconds that such a worker has at the end to say farewell
     resume: bool = False
     local: Path | None = None  # folder for intermediate files; None: in the output's
     log: bool = False  # print the master's decisions
@@ -70,6 +71,7 @@ class Plan:
         self.measure = getattr(self.job, "measure", pairs_and_bytes)
         self.sampled = min(10_000, 1000 + 100 * self.reducers) if hasattr(self.job, "plan") else 0  # lines
         self.folder = self.output / ".mapreduce"
+        self.hosts: list[str] = []  # of each rank, when the job has begun
         self.name = self.job.map.__qualname__.removesuffix(".map")
         self.manifest = {
             "job": f"{self.job.map.__module__}:{self.job.map.__qualname__}",
@@ -117,6 +119,10 @@ class Plan:
         self.check_output()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "job.json", self.manifest)
+
+    def gasp(self, worker: int) -> Path:
+        """Where stands what a worker is at."""
+        return self.folder / f"worker-{worker}.at"
 
     def part(self, r: int) -> Path:
         """Where the output of a reduce is when it has been committed."""

@@ -4,13 +4,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
 from minidist.claims.files import write_json
 from minidist.claims.tables import print_claims
 from minidist.cli.progress import StatusLine
+from minidist.mr.files import line_number
 from minidist.mr.plan import MB, Plan
 from minidist.mr.tasks import Tasks
 from minidist.papers.mapreduce import decisions
@@ -40,8 +41,10 @@ class Event:
                 return f"{task} is done, by {worker}" + (", which was first" if backup else "")
             case "found", _:
                 return f"{task} is there already" + (f", on {worker}" if self.kind == "map" else "")
-            case "lost", seconds:
-                return f"{worker} has not answered for {seconds:g} s: it is given up"
+            case ("lost" | "awaited") as what, (seconds, record):
+                then = "given up" if what == "lost" else "the last"
+                place = f", at {task}" * bool(self.kind) + ("" if record is None else f", {describe(record)}")
+                return f"{worker} has not answered for {seconds:g} s: it is {then}{place}"
             case "failed", record:
                 return f"{task} failed on {worker}, on {describe(record)}"
             case "again", why:
@@ -51,7 +54,13 @@ class Event:
 
 def describe(record: Any) -> str:
     """A bad record: a place in a file for a map, a key for a reduce."""
-    return f"the record at byte {record[1]} of {record[0]}" if isinstance(record, tuple) else f"the key {record!r}"
+    if not isinstance(record, tuple):
+        return f"the key {record!r}"
+    document, offset = record
+    try:
+        return f"line {line_number(document, offset)} of {document} (byte {offset})"
+    except OSError:  # a name that is no text
+        return f"the line at byte {offset} of {document}"
 
 
 class Events:
@@ -61,7 +70,7 @@ class Events:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # keys that the terminal cannot show
         self.list: list[Event] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
-        self.begun, self.log, self.workers = time.monotonic(), plan.log, workers
+        self.begun, self.log, self.shown, self.workers = time.monotonic(), plan.log, plan.shown, workers
         self.total = {"map": plan.maps, "reduce": plan.reducers}
         self.status = StatusLine(shown=plan.shown and not plan.log)
 
@@ -70,6 +79,9 @@ class Events:
         self.list.append(event)
         if self.log:
             print(f"{event.seconds:7.2f} s  {event}", flush=True)
+        elif self.shown and what in ("lost", "awaited"):
+            self.status.clear()
+            print(event, flush=True)
 
     def show(self, left: dict[str, int], sent: int, alive: int) -> None:
         """The status line."""
@@ -80,7 +92,7 @@ class Events:
             progress=(maps + reduces) / sum(self.total.values()),
         )
 
-    def outcome(self, tasks: Tasks) -> "Outcome":
+    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int]) -> "Outcome":
         """What all of it came to: of each task, what the result says that counts (section 4.9)."""
         self.status.close()
         stats, counters, bad = Counter[str](), Counter[str](), []
@@ -88,7 +100,7 @@ class Events:
             stats.update(task.result.stats)
             counters.update(task.result.counters)
             bad += [(task.name[0], record) for record, times in task.failures.items() if times > 1]
-        return Outcome(self.list, self.saved, +stats, +counters, bad)
+        return Outcome(self.list, self.saved, +stats, +counters, bad, sent, left_behind)
 
 
 @dataclass
@@ -100,7 +112,8 @@ class Outcome:
     stats: Counter[str]  # over one attempt of each task, the one that counts
     counters: Counter[str]  # the user's
     bad: list[tuple[str, Any]]  # (map or reduce, record) left out
-    sent: list[int] = field(default_factory=list)  # bytes by each rank to reducers
+    sent: list[int]  # bytes by each rank to reducers
+    left_behind: set[int]  # workers that did not answer at the end either
     seconds: float = 0.0
 
     def count(self, what: str, *details: str, kind: str | None = None) -> int:
@@ -203,6 +216,11 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
             "stats": outcome.stats,
             "counters": outcome.counters,
             "bad_records": outcome.bad,
+            "lost": [
+                {"worker": event.worker, "task": [event.kind, event.number], "record": event.detail[1]}
+                for event in outcome.events
+                if event.what == "lost"
+            ],
             "backups": {"tasks": outcome.count("assigned", "backup"), "seconds_saved": outcome.saved},
             "sent": outcome.sent,
             "events": [asdict(event) for event in outcome.events],

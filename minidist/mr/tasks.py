@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidist.mr.files import Piece
+from minidist.mr.last_gasp import LastGasp
 from minidist.mr.plan import Plan, Record, Result, TaskName
 
 NOWHERE = -1  # where a region is that was lost with its worker
@@ -86,6 +87,7 @@ class Attempt:
     name: TaskName
     source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
     skip: set[Record]  # records to leave out
+    gasp: LastGasp
     record: Record | None = None  # that the user's function is at
     progress: float = 0.0  # the part of the task that is done
     stats: Counter[str] = field(default_factory=Counter)
@@ -97,14 +99,24 @@ class Attempt:
 
     def call(self, record: Record, function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[list[Any]]:
         """What the user's function makes of a record, some of it at a time."""
-        self.record = record
+        self.enter(record)
         made = iter(function(*arguments))
         while len(some := list(itertools.islice(made, BATCH))) == BATCH:
-            self.record = None
+            self.leave()
             yield some
-            self.record = record
-        self.record = None
+            self.enter(record)
+        self.leave()
         yield some
+
+    def enter(self, record: Record) -> None:
+        """The user's function is about to see a record."""
+        self.record = record
+        self.gasp.enter(self.name, record)
+
+    def leave(self) -> None:
+        """It has returned."""
+        self.record = None
+        self.gasp.leave()
 
     def count(self, what: str, n: int, nbytes: int) -> None:
         """So many pairs of so many bytes."""

@@ -1,5 +1,7 @@
 """What tests/test_mapreduce.py runs on ranks: many jobs one after another, and what they report."""
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -57,6 +59,32 @@ class FailsOnKey(Vowels):
             yield value
             if key == "T":
                 raise ValueError("I do not like T")
+
+
+class Hangs(Vowels):
+    """The first worker that meets a certain line never returns from it, the first at another is stopped by a signal; a
+    third line silences everyone who meets it, and a fourth takes longer than the master waits for an answer."""
+
+    def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
+        if "The 700 quick" in line and first_time("loop"):
+            while True:
+                pass
+        if "The 100 quick" in line and first_time("stop"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if "The 500 quick" in line and "always" in os.environ.get("HANGS", ""):
+            time.sleep(1000)
+        if "The 300 quick" in line and "long" in os.environ.get("HANGS", ""):
+            time.sleep(2.5)
+        return super().map(document, line)
+
+
+def first_time(what: str) -> bool:
+    """Whether this is to happen, and has not happened in any process yet."""
+    try:
+        open(os.environ["MARKS"] + what, "x").close()
+    except (KeyError, OSError):
+        return False
+    return what in os.environ["HANGS"]
 
 
 def make(name: str, fast: bool) -> Any:
