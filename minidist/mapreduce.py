@@ -37,8 +37,11 @@ from minidist.mr.files import (
     KEY,
     Buffer,
     ExternalSort,
+    JobError,
     Pair,
     Piece,
+    each,
+    emitted,
     next_line,
     output_lines,
     pairs_and_bytes,
@@ -50,12 +53,11 @@ from minidist.mr.messages import IDLE, MASTER, WORKERS, Do, Drop, Fetch, Lost, M
 from minidist.mr.options import prepare
 from minidist.mr.peers import MasterPeer, WorkerPeer
 from minidist.mr.plan import Plan, Record, Result
-from minidist.mr.report import Outcome, report
+from minidist.mr.report import Failure, Outcome, report
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 
 PIECE, WINDOW = 1 << 20, 8  # a reducer asks for so many bytes of a region at a time, and has so many requests under way
 BACKUP_AFTER = 0.5  # seconds; for less, another execution is not worth it
-BAD_RECORDS = 10  # in one task; where there are more, it is the function that is at fault
 
 
 def run(
@@ -89,9 +91,10 @@ def run(
         assert outcome
         to_master.close(outcome.left_behind)
         to_workers.close(outcome.left_behind)
-    plan.clear(comm.rank)
-    if comm.rank == 0:
-        plan.end()
+    if not outcome.failure:
+        plan.clear(comm.rank)
+        if comm.rank == 0:
+            plan.end()
     outcome.seconds = time.monotonic() - begun
     return outcome
 
@@ -149,8 +152,7 @@ class Master(MasterPeer):
         self.events.note("assigned", task.name, worker, detail)
         self.tasks.begin(task, worker, time.monotonic())
         regions = [(done.worker, done.result.sizes[number]) for done in self.tasks.map] if kind == "reduce" else []
-        bad = {record for record, times in task.failures.items() if times > 1}  # to be left out (section 4.6)
-        self.tell([worker], Do(task.name, regions or task.split, bad))
+        self.tell([worker], Do(task.name, regions or task.split, task.skip))
 
     def complete(self, task: Task, worker: int, result: Result) -> None:
         """A task is done: its output is a committed file, or lies on the disk of the worker that has mapped."""
@@ -170,7 +172,7 @@ class Worker(WorkerPeer):
         """Call the user's map for every record of a split, and leave the pairs in R region files."""
         folder, buffer = self.disk.fresh("unfinished"), Buffer()
         for document, offset, text in self.records(attempt):
-            for pairs in attempt.call((document, offset), self.job.map, document, text):
+            for pairs in attempt.call((document, offset), emitted, self.job.map, document, text):
                 attempt.count("pairs", *self.plan.measure(pairs))
                 for key, value in pairs:
                     buffer.add(key, value)
@@ -188,18 +190,20 @@ class Worker(WorkerPeer):
 
     def write_regions(self, attempt: Attempt, buffer: Buffer, folder: Path) -> None:
         """Combine the values of each key (section 4.3), and append its pairs to the file of its reduce task."""
-        pairs = [
-            (key, value)
-            for key, values in buffer.take()
-            for value in (self.job.combine(key, values) if self.plan.combine and len(values) > 1 else values)
-        ]
-        regions: list[list[str]] = [[] for _ in range(self.plan.reducers)]
-        for key, value in pairs:
-            regions[self.partition(key, self.plan.reducers)].append(write_pair(key, value))
-        for r, lines in enumerate(regions):
-            if lines:
-                self.disk.append(region(folder, r), lines)
-        attempt.count("combined pairs", *pairs_and_bytes(pairs))
+        combine = self.plan.combine
+        with attempt.between_records():
+            pairs = [
+                (key, value)
+                for key, values in buffer.take()
+                for value in (each(self.job.combine(key, values), "combine") if combine and len(values) > 1 else values)
+            ]
+            regions: list[list[str]] = [[] for _ in range(self.plan.reducers)]
+            for key, value in pairs:
+                regions[self.partition(key, self.plan.reducers)].append(write_pair(key, value))
+            for r, lines in enumerate(regions):
+                if lines:
+                    self.disk.append(region(folder, r), lines)
+            attempt.count("combined pairs", *pairs_and_bytes(pairs))
 
     def partition(self, key: str, reducers: int) -> int:
         """The reduce task of a key: hash(key) mod R, unless the job has a partition of its own (section 4.1).
@@ -208,7 +212,7 @@ class Worker(WorkerPeer):
         """
         r: int = self.plan.own_partition(key, reducers) if self.plan.own_partition else crc32(key.encode()) % reducers
         if not 0 <= r < reducers:
-            raise ValueError(f"partition({key!r}, {reducers}) is {r}, and not from 0 to {reducers - 1}")
+            raise JobError(f"partition({key!r}, {reducers}) is {r}, and not from 0 to {reducers - 1}")
         return r
 
     # -- step 5: shuffle, and sort --
@@ -262,7 +266,7 @@ class Worker(WorkerPeer):
     def lines(self, attempt: Attempt, pairs: Iterator[Pair]) -> Iterator[str]:
         for key, of_key in itertools.groupby(pairs, KEY):
             self.breathe(attempt)
-            if key not in attempt.skip:
+            if not attempt.leaves_out(key):
                 for lines in attempt.call(key, output_lines, self.job.reduce, key, (value for _, value in of_key)):
                     attempt.stats["lines of output"] += len(lines)
                     yield from lines
@@ -309,6 +313,10 @@ class FaultTolerantMaster(Master):
         if task.done:
             self.tasks.release(task, worker)
             return
+        if task.result.sizes not in ([], result.sizes):
+            before, now = sum(task.result.sizes), sum(result.sizes)
+            why = f"It gave {before} bytes, and {now} when it was done again: it depends on more than its input."
+            self.end(Failure(task.name, worker, None, why))
         super().complete(task, worker, result)
         if since is not None:
             self.times[kind].append(time.monotonic() - since)
@@ -329,15 +337,23 @@ class FaultTolerantMaster(Master):
 
     # -- when the user's function fails: bad records (section 4.6) --
 
-    def fail(self, task: Task, worker: int, record: Record, explanation: str) -> None:
-        """Try again, and after two failures without that record."""
+    def fail(self, task: Task, worker: int, record: Record | None, explanation: str) -> None:
+        """Where records may be left out, try again, and after two failures without this one."""
         self.tasks.release(task, worker)
-        task.failures[record] += 1
         self.events.note("failed", task.name, worker, record)
-        if len(task.failures) > BAD_RECORDS:
-            kind, number = task.name
-            raise RuntimeError(f"{kind} {number} failed on more than {BAD_RECORDS} records, at last so:\n{explanation}")
-        self.again(task, "failed")
+        if record is None:
+            self.end(Failure(task.name, worker, record, explanation))
+        else:
+            self.blame(task, worker, record, explanation, times=2 if self.plan.skip_bad else 1)
+            self.again(task, "failed")
+
+    def blame(self, task: Task, worker: int, record: Record, explanation: str, times: int) -> None:
+        """A record is bad on which so many attempts have failed. More bad records than allowed end the job."""
+        task.failures[record] += 1
+        if task.failures[record] >= times and record not in task.skip:
+            task.skip[record] = explanation.splitlines()[-1]
+            if sum(len(task.skip) for task in (*self.tasks.map, *self.tasks.reduce)) > self.plan.skip_bad:
+                self.end(Failure(task.name, worker, record, explanation, self.plan.skip_bad))
 
     # -- when a worker is slow: backup tasks (section 3.6) --
 

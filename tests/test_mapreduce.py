@@ -164,8 +164,8 @@ CASES = [
     case("sort, little memory", "sort", 5, 3, memory=SMALL),
     case("own class", "vowels", 6, 5),
     case("two functions", "lengths", 6, 2),
-    case("bad records", "wordcount", 6, 3, inject=["bad:00 quick"]),
-    case("bad key", "fails-on-a-key", 5, 3),
+    case("bad records", "wordcount", 6, 3, inject=["bad:00 quick"], skip_bad=8),
+    case("bad key", "fails-on-a-key", 5, 3, skip_bad=1),
 ]
 FAULTS = {  # the least number of ranks, what is injected, and whether backup tasks may help before it is noticed
     "stops in its first map": (3, ["stop:2:map:1"], False),
@@ -303,7 +303,9 @@ def test_a_bad_record_is_left_out_after_two_failures_and_listed(n: int, nasty: l
     assert report["stats"]["records left out"] == 8
     failures = Counter(event[4] for event in report["events"] if event[0] == "failed")
     assert set(failures.values()) <= {2, 3}  # 3: two attempts were under way when it failed for the second time
+    assert report["why"] == ["ValueError: injected: the record contains '00 quick'"]
     assert on_ranks(n)[1]["bad key"]["bad"] == [["reduce", "T"]]
+    assert on_ranks(n)[1]["bad key"]["why"] == ["ValueError: I do not like T"]
 
 
 @pytest.mark.parametrize("n", [3, 4, 5])
@@ -433,7 +435,7 @@ def described(prose: str, words: str) -> str:
 
 def hang(n: int, prose: str, folder: Path, hangs: str, *options: str) -> tuple[Any, list[bytes]]:
     """Run the job that hangs, and what its output must be."""
-    (folder / "marks").mkdir()
+    (folder / "marks").mkdir(parents=True)
     environment = {"HANGS": hangs, "MARKS": f"{folder}/marks/"}
     line = ["--job", "jobs.mapreduce:Hangs", prose, "--output", str(folder / "output"), "--maps", "9", "--timeout", "1"]
     run = mpirun(n, *line, "--json", str(folder / "report.json"), *options, environment=environment)
@@ -464,6 +466,85 @@ def test_the_last_worker_is_not_given_up(prose: str, tmp_path: Path) -> None:
     assert f"worker 1 has not answered for 1 s: it is the last, at map 2, {place}" in run.stdout
     events = json.loads((tmp_path / "report.json").read_text())["events"]
     assert not [event for event in events if event["what"] in ("lost", "again")]
+
+
+# ---- mistakes in the user's function ---------------------------------------------------------------------------------
+
+
+def test_the_first_failure_ends_the_job_and_says_where_it_is(prose: str, tmp_path: Path) -> None:
+    """Strict unless told otherwise. Then --resume goes on without the record, and says what it left out and why."""
+    output, report = tmp_path / "output", tmp_path / "report.json"
+    line = ["wordcount", prose, "--output", str(output), "--maps", "6", "--inject", "bad:The 50 quick"]
+    run = mpirun(3, *line, "--json", str(report))
+    assert run.returncode == 1
+    error, text, *trace = run.stderr.splitlines()
+    place = described(prose, "The 50 quick")
+    assert re.fullmatch(rf"minidist: error: map 0 failed on worker [12], at {re.escape(place)}:", error)
+    assert text == "    'The 50 quick brown foxes jump over the lazy dog number 1'"
+    assert trace[0] == "ValueError: injected: the record contains 'The 50 quick'"
+    assert "--skip-bad" in trace[-1]
+    failure = json.loads(report.read_text())["failure"]
+    assert (failure["task"], failure["record"]) == (["map", 0], [prose, record_at("The 50 quick")])
+    assert not list(output.glob("part-*"))
+
+    too_many = mpirun(3, *line, "--resume", "--inject", "bad:The 7", "--skip-bad", "3")
+    assert too_many.returncode == 1
+    assert "3 records have been left out" in too_many.stderr
+
+    run = mpirun(3, *line, "--resume", "--skip-bad", "1", "--json", str(report))
+    assert (run.returncode, run.stderr) == (0, "")
+    why = "ValueError: injected: the record contains 'The 50 quick'"
+    assert f"left out by map: {place}: {why}" in run.stdout
+    written = json.loads(report.read_text())
+    assert written["bad_records"] == [["map", [prose, record_at("The 50 quick")], why]]
+    assert written["failure"] is None
+    assert read_parts(output, 4) == reference("wordcount", (prose,), 4, left_out="The 50 quick")
+
+
+def test_what_a_function_must_not_do_is_said(prose: str, tmp_path: Path) -> None:
+    failures = launch("jobs.mapreduce:run_wrong", 2, prose, str(tmp_path), timeout=60).values[0]
+    record = (prose, record_at("The 500 quick"))
+    assert {mistake: (task, where) for mistake, (task, where, _) in failures.items()} == {
+        "map returns None": (["map", 1], record),
+        "map emits a number": (["map", 1], record),
+        "map emits no pair": (["map", 1], record),
+        "map exits": (["map", 1], record),
+        "partition": (["map", 0], None),
+        "combine returns None": (["map", 0], None),
+        "reduce returns None": (["reduce", 0], "T"),
+        "reduce returns a text": (["reduce", 0], "T"),
+        "reduce emits two lines in one": (["reduce", 0], "T"),
+        "reduce fails": (["reduce", 0], "T"),
+    }
+    for mistake, words in {
+        "map returns None": "map returned None",
+        "map emits a number": "map must emit pairs of two texts, not ('number', 7)",
+        "map emits no pair": "map must emit pairs of two texts, not 'no'",
+        "map exits": "SystemExit: enough",
+        "partition": "partition('T', 2) is 2",
+        "combine returns None": "combine returned None",
+        "reduce returns None": "reduce returned None",
+        "reduce returns a text": "reduce returned '123'",
+        "reduce emits two lines in one": "a line break cannot stand in a line of output",
+        "reduce fails": "KeyError: 'no such thing'",
+    }.items():
+        explanation = failures[mistake][2]
+        assert words in explanation
+        assert "minidist/mapreduce.py" not in explanation  # the user's own lines
+    assert 'raise KeyError("no such thing")' in failures["reduce fails"][2]
+
+
+def test_a_record_that_silences_two_workers_is_bad(prose: str, tmp_path: Path) -> None:
+    run, _ = hang(4, prose, tmp_path, "always")
+    assert run.returncode == 1
+    assert "map 4 failed on worker" in run.stderr
+    assert described(prose, "The 500 quick") in run.stderr
+    assert "--timeout" in run.stderr
+
+    run, _ = hang(4, prose, tmp_path / "again", "always", "--skip-bad", "1", "--no-backup")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert described(prose, "The 500 quick") in run.stdout
+    assert read_parts(tmp_path / "again" / "output", 4) == reference("vowels", (prose,), 4, left_out="The 500 quick")
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
@@ -572,7 +653,7 @@ def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
     hear, map_0, map_1, reduce_0 = talk.hear, ("map", 0), ("map", 1), ("reduce", 0)
 
     def done(task: tuple[str, int], sizes: list[int], count: int) -> messages.Done:
-        return messages.Done(task, Result(sizes, Counter({"input bytes": 100}), Counter({"seen": count})))
+        return messages.Done(task, Result(sizes, Counter({"input bytes": 100}), Counter({"seen": count}), []))
 
     assert hear(1, messages.Hello({})) == []  # not before all are there
     assert orders(hear(2, messages.Hello({}))) == [(1, map_0), (2, map_1)]
@@ -592,10 +673,23 @@ def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
     assert claims(talk.plan, outcome)[-4].counted == 1  # maps done again
 
 
+def test_a_map_that_is_not_the_same_when_it_is_done_again_ends_the_job(tmp_path: Path) -> None:
+    """Reduces may have read some of its first output: nothing that they give could be relied on (section 3.3)."""
+    talk = Talk(tmp_path, maps=1, reducers=1)
+    talk.hear(2, messages.Hello({}))
+    talk.hear(1, messages.Hello({}))
+    talk.hear(1, messages.Done(("map", 0), Result([7], Counter(), Counter(), [])))
+    talk.master.heard[1] -= 60
+    talk.hear(2, messages.Stalled())
+    assert talk.hear(2, messages.Done(("map", 0), Result([8], Counter(), Counter(), [])))[-1] == (2, messages.End({1}))
+    assert talk.master.failure is not None
+    assert "It gave 7 bytes, and 8 when it was done again" in str(talk.master.failure)
+
+
 def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None:
     """Its worker is lost: its map is idle again, its reduce is not."""
     talk = Talk(tmp_path, maps=1, reducers=2)
-    nothing = Result([7, 7], Counter(), Counter())
+    nothing = Result([7, 7], Counter(), Counter(), [])
     talk.hear(2, messages.Hello({}))
     talk.hear(1, messages.Hello({}))
     talk.hear(1, messages.Done(("map", 0), nothing))

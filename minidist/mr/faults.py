@@ -3,7 +3,7 @@
     stop:RANK:map:K      worker RANK stops answering in the middle of the K-th map task that it is given
     stop:RANK:reduce:K   or of the K-th reduce task
     slow:RANK:FACTOR     worker RANK is FACTOR times slower
-    bad:TEXT             the map function fails on every line that contains TEXT
+    bad:TEXT             the map function fails on every line that contains TEXT, which ends the job without --skip-bad
     kill:POINT:K         the whole job is killed by SIGKILL the K-th time that a rank comes to POINT:
                          map       the master learns that a map task is done
                          reduce    the master learns that a reduce task is done

@@ -17,6 +17,12 @@ from minidist import UsageError
 from minidist.papers.mapreduce import pair_bytes
 
 Pair = list[str]  # [key, value]
+
+
+class JobError(Exception):
+    """The user's functions do not do what `minidist.mr.jobs` asks of them."""
+
+
 SPLIT = 16 << 20  # bytes of a split, if no number of splits is given: the lower end of the paper's 16 to 64 MB
 
 
@@ -116,6 +122,16 @@ def line_number(path: str, offset: int) -> int:
     return count
 
 
+def text_of(path: str, offset: int) -> list[str]:
+    """The beginning of the line at this byte; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return [file.readline(200).decode(errors="replace").rstrip("\r\n")]
+    except OSError:
+        return []
+
+
 def sample(files: Sequence[tuple[str, int]], lines: int) -> list[str]:
     """About `lines` lines from evenly spaced places of the input: always the same."""
     if lines == 0:
@@ -147,6 +163,21 @@ def write_pair(key: str, value: str) -> str:
         key, value = (SPECIAL.sub(lambda found: ESCAPES[found[0]], text) for text in (key, value))
         line = f"{key}\t{value}\n"
     return line
+
+
+def each(made: Any, function: str) -> Iterable[Any]:
+    """What the user's function has returned, one by one. Raises JobError if it has not."""
+    if not isinstance(made, Iterable) or isinstance(made, str):
+        raise JobError(f"{function} returned {made!r}; it must return a list, or yield one after another")
+    return made
+
+
+def emitted(map: Callable[[str, str], Iterable[Any]], document: str, text: str) -> Iterator[tuple[str, str]]:
+    """The pairs that the user's map emits for a record. Raises JobError for what is no pair of texts."""
+    for pair in each(map(document, text), "map"):
+        if not (type(pair) is tuple and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], str)):
+            raise JobError(f"map must emit pairs of two texts, not {pair!r}")
+        yield pair
 
 
 def pairs_and_bytes(pairs: Sequence[tuple[str, str]]) -> tuple[int, int]:
@@ -257,11 +288,11 @@ def _read_run(path: Path) -> Iterator[Pair]:
 def output_lines(
     reduce: Callable[[str, Iterable[str]], Iterable[Any]], key: str, values: Iterable[str]
 ) -> Iterator[str]:
-    """The lines of a key: what the user's reduce makes of its values."""
-    for value in reduce(key, values):
+    """The lines of a key: what the user's reduce makes of its values. Raises JobError for what is no line."""
+    for value in each(reduce(key, values), "reduce"):
         line = key if value is None else f"{key}\t{value}"
         if "\n" in line:
-            raise ValueError(f"a line break cannot stand in a line of output: {line!r}")
+            raise JobError(f"a line break cannot stand in a line of output: {line!r}")
         yield line + "\n"
 
 

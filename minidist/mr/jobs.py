@@ -14,6 +14,9 @@ and, if it wants to, with more:
     records(block) -> (offset, text)    what map gets instead of lines (section 4.4); block: see minidist.mr.files
     measure(pairs) -> (n, bytes)        what these pairs stand for, if map has combined already
 
+A function that raises ends the job; with --skip-bad N, up to N records on which one has failed twice are left out
+(section 4.6). Both must give the same for the same input, whenever and wherever they are called (section 3.3).
+
 It may count in `self.counters`, a Counter that is new for each task; the sums stay exact however often a task is done
 (section 4.9). Values of a key come in the order of the input.
 """

@@ -24,7 +24,7 @@ class Do(NamedTuple):
 
     task: TaskName
     source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
-    skip: set[Record]
+    skip: dict[Record, str]  # and why
 
 
 class Drop(NamedTuple):
@@ -86,10 +86,10 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The user's function failed on this record."""
+    """The user's function failed on this record; None: on something that is no single record's fault."""
 
     task: TaskName
-    record: Record
+    record: Record | None
     explanation: str
 
 

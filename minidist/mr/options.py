@@ -27,6 +27,13 @@ def parser(doc: str) -> Parser:
     add("--job", metavar="MODULE:CLASS", help="a job of your own; then all arguments are files")
     add("--memory", type=within(0.001, 1e6), default=64.0, metavar="MB", help="for intermediate pairs in a task")
     add("--no-combine", action="store_true", help="send every pair to the reducers")
+    add(
+        "--skip-bad",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="leave out up to N records on which a function fails",
+    )
     add("--no-backup", action="store_true", help="no backup tasks for stragglers")
     add("--replicas", type=at_least(1), default=3, help="machines that hold a copy of each split (simulated)")
     add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
@@ -59,6 +66,7 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
         maps=options.maps,
         memory=int(options.memory * MB),
         combine=not options.no_combine,
+        skip_bad=options.skip_bad,
         backup=not options.no_backup,
         replicas=options.replicas,
         timeout=options.timeout,

@@ -7,6 +7,7 @@ milliseconds.
 """
 
 import itertools
+import os
 import time
 import traceback
 from collections import Counter, deque
@@ -19,11 +20,11 @@ import numpy as np
 from minidist.mpi.mailbox import Mailbox
 from minidist.mr import messages
 from minidist.mr.disk import Disk
-from minidist.mr.files import blocks, region
+from minidist.mr.files import JobError, blocks, region
 from minidist.mr.last_gasp import LastGasp, read
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.plan import Plan, Record, Result, TaskName
-from minidist.mr.report import Events, Outcome
+from minidist.mr.report import Events, Failure, Outcome
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 
 BREATH = 0.005  # seconds after which a rank at work looks whether someone wants something of it
@@ -42,6 +43,7 @@ class MasterPeer:
         self.sent: Counter[int] = Counter()  # bytes that each worker has sent to reducers
         self.pinged = self.stepped = time.monotonic()
         self.ended: float | None = None  # since when there is nothing more to do
+        self.failure: Failure | None = None  # that has ended the job
         self.outcome: Outcome | None = None  # when all may leave
 
     def step(self) -> bool:
@@ -68,16 +70,17 @@ class MasterPeer:
     def finished(self) -> bool:
         return self.outcome is not None
 
-    def end(self) -> None:
+    def end(self, failure: Failure | None = None) -> None:
         """There is nothing more to do. Whoever has been given up gets one more chance to say farewell."""
-        self.ended = time.monotonic()
+        self.ended, self.failure = time.monotonic(), failure
+        self.awaited.clear()
         for task in self.tasks.idle["map"].values():  # lost after the last reduce that needed it
             self.events.note("unneeded", task.name)
         self.tell(self.workers, messages.End(set(self.workers) - self.alive))
 
     def leave(self) -> None:
         sent = [self.sent[rank] for rank in range(self.workers.stop)]
-        self.outcome = self.events.outcome(self.tasks, sent, set(self.workers) - self.drained)
+        self.outcome = self.events.outcome(self.tasks, sent, set(self.workers) - self.drained, self.failure)
         self.tell(self.drained, messages.Leave(self.outcome))
 
     def hear(self, worker: int, message: Any) -> None:
@@ -93,9 +96,9 @@ class MasterPeer:
                     self.complete(self.tasks["map", m], worker, result)
             case messages.Pong(sent):
                 self.sent[worker] = sent
-            case messages.Done(task, result):
+            case messages.Done(task, result) if self.ended is None:
                 self.complete(self.tasks[task], worker, result)
-            case messages.Failed(task, record, explanation):
+            case messages.Failed(task, record, explanation) if self.ended is None:
                 self.fail(self.tasks[task], worker, record, explanation)
             case messages.Dropped(task, progress):
                 self.drop(self.tasks[task], worker, progress)
@@ -124,16 +127,19 @@ class MasterPeer:
         task, record = self.place(worker) or (doing[-1] if doing else ("", -1), None)
         last = len(self.alive) == 1 and self.ended is None
         self.events.note("awaited" if last else "lost", task, worker, (self.plan.timeout, record))
-        if last:
+        if record is not None and self.ended is None:
+            why = f"no answer for {self.plan.timeout:g} s; if the function may take so long, give a longer --timeout"
+            self.blame(self.tasks[task], worker, record, why, times=2)
+            if last and self.ended is None and record in self.tasks[task].skip:
+                self.end(Failure(task, worker, record, f"{why}\nNo other worker is left that could do without it."))
+        if last and self.ended is None:
             self.awaited.add(worker)
             return
         self.alive.remove(worker)
-        if self.ended is not None:
-            self.tell(self.alive, messages.End(set(self.workers) - self.alive))
-        else:
-            if record is not None:
-                self.tasks[task].failures[record] += 1
+        if self.ended is None:
             self.lose(worker)
+        else:
+            self.tell(self.alive, messages.End(set(self.workers) - self.alive))
 
     def place(self, worker: int) -> tuple[TaskName, Record] | None:
         """The record that a worker's function is at, if that can be known here."""
@@ -158,7 +164,10 @@ class MasterPeer:
     def stall(self, worker: int) -> None:
         raise NotImplementedError
 
-    def fail(self, task: Task, worker: int, record: Record, explanation: str) -> None:
+    def fail(self, task: Task, worker: int, record: Record | None, explanation: str) -> None:
+        raise NotImplementedError
+
+    def blame(self, task: Task, worker: int, record: Record, explanation: str, times: int) -> None:
         raise NotImplementedError
 
     def drop(self, task: Task, worker: int, progress: float) -> None:
@@ -217,11 +226,8 @@ class WorkerPeer:
             result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
-        except Exception as error:
-            if attempt.record is None:  # it was not the user's function
-                raise
-            explanation = "".join(traceback.format_exception(error))
-            self.tell_master(messages.Failed(attempt.name, attempt.record, explanation))
+        except (Exception, SystemExit) as error:
+            self.tell_master(messages.Failed(attempt.name, attempt.record, explain(error, attempt.record)))
         else:
             self.tell_master(messages.Pong(self.sent))
             self.tell_master(messages.Done(attempt.name, result))
@@ -270,7 +276,7 @@ class WorkerPeer:
                         attempt.source[m] = (NOWHERE, attempt.source[m][1])
                 case messages.Moved(m, worker, sizes):
                     for attempt in self.reduces:
-                        attempt.source[m] = (worker, same(m, attempt.source[m][1], sizes[attempt.number]))
+                        attempt.source[m] = (worker, sizes[attempt.number])
                 case messages.Ping() if not self.drained:
                     self.tell_master(messages.Pong(self.sent))
                 case messages.Fetch(place, nbytes) if not self.ended:
@@ -306,7 +312,7 @@ class WorkerPeer:
         for block in blocks(attempt.source, self.plan.block):
             read = attempt.stats["input bytes"]
             for offset, text in self.plan.records(block):
-                if (block.document, offset) in attempt.skip:
+                if attempt.leaves_out((block.document, offset)):
                     attempt.stats.update({"records left out": 1, "records": -1})
                 else:
                     yield block.document, offset, text
@@ -316,10 +322,16 @@ class WorkerPeer:
             attempt.stats.update(done)
 
 
-def same(m: int, before: int, now: int) -> int:
-    """The size of a region, which must be what it was when the map was done before."""
-    if now != before:
-        raise RuntimeError(
-            f"map {m} gave {before} bytes, and {now} when it was done again: it depends on more than its input"
-        )
-    return now
+OURS = os.path.dirname(os.path.dirname(__file__))
+
+
+def explain(error: BaseException, record: Record | None) -> str:
+    """The traceback of the user's function, without this package's own frames; all of it if it was no function of
+    theirs that failed."""
+    if isinstance(error, JobError):
+        return str(error)
+    below = error.__traceback__
+    while below and below.tb_frame.f_code.co_filename.startswith(OURS):
+        below = below.tb_next
+    whole = error.__traceback__ if record is None else None
+    return "".join(traceback.format_exception(type(error), error, below or whole)).rstrip()

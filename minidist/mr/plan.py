@@ -34,6 +34,7 @@ class Result(NamedTuple):
     sizes: list[int]  # of a map: the bytes of its R regions
     stats: Counter[str]  # what the attempt counted
     counters: Counter[str]  # what the user's function counted
+    left_out: list[tuple[Record, str]]  # bad records, and why (section 4.6)
 
     def as_json(self) -> str:
         return json.dumps(self)
@@ -50,6 +51,7 @@ class Plan:
     maps: int = 0  # M; 0: a split for every 16 MB
     memory: int = 64 * MB  # for intermediate pairs in a task, about
     combine: bool = True  # if the job has a combine
+    skip_bad: int = 0  # records that may be left out because the functions fail on them (section 4.6)
     backup: bool = True
     replicas: int = 3  # of each split
     timeout: float = 10.0  # seconds without an answer after which a worker is given up
@@ -153,5 +155,6 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_result(path: Path) -> Result:
-    sizes, stats, counters = json.loads(path.read_text())
-    return Result(sizes, Counter(stats), Counter(counters))
+    sizes, stats, counters, left_out = json.loads(path.read_text())
+    bad = [(record if isinstance(record, str) else (record[0], record[1]), why) for record, why in left_out]
+    return Result(sizes, Counter(stats), Counter(counters), bad)

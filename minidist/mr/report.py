@@ -11,8 +11,8 @@ from minidist.claims.claim import Claim, claims_as_rows
 from minidist.claims.files import write_json
 from minidist.claims.tables import print_claims
 from minidist.cli.progress import StatusLine
-from minidist.mr.files import line_number
-from minidist.mr.plan import MB, Plan
+from minidist.mr.files import line_number, text_of
+from minidist.mr.plan import MB, Plan, Record, TaskName
 from minidist.mr.tasks import Tasks
 from minidist.papers.mapreduce import decisions
 
@@ -45,14 +45,16 @@ class Event:
                 then = "given up" if what == "lost" else "the last"
                 place = f", at {task}" * bool(self.kind) + ("" if record is None else f", {describe(record)}")
                 return f"{worker} has not answered for {seconds:g} s: it is {then}{place}"
+            case "failed", None:
+                return f"{task} failed on {worker}"
             case "failed", record:
-                return f"{task} failed on {worker}, on {describe(record)}"
+                return f"{task} failed on {worker}, at {describe(record)}"
             case "again", why:
                 return f"{task} must be done again: " + {"lost": "its worker is lost", "failed": "it failed"}[why]
         return f"{task} is not needed any more"
 
 
-def describe(record: Any) -> str:
+def describe(record: Record) -> str:
     """A bad record: a place in a file for a map, a key for a reduce."""
     if not isinstance(record, tuple):
         return f"the key {record!r}"
@@ -92,15 +94,38 @@ class Events:
             progress=(maps + reduces) / sum(self.total.values()),
         )
 
-    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int]) -> "Outcome":
+    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int], failure: "Failure | None") -> "Outcome":
         """What all of it came to: of each task, what the result says that counts (section 4.9)."""
         self.status.close()
-        stats, counters, bad = Counter[str](), Counter[str](), []
+        stats, counters = Counter[str](), Counter[str]()
+        left_out = []
         for task in (*tasks.map, *tasks.reduce):
             stats.update(task.result.stats)
             counters.update(task.result.counters)
-            bad += [(task.name[0], record) for record, times in task.failures.items() if times > 1]
-        return Outcome(self.list, self.saved, +stats, +counters, bad, sent, left_behind)
+            left_out += [(task.name[0], record, why) for record, why in task.result.left_out]
+        return Outcome(self.list, self.saved, +stats, +counters, left_out, sent, left_behind, failure)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job ended without its output."""
+
+    task: TaskName
+    worker: int
+    record: Record | None  # that the user's function was at
+    explanation: str
+    skip_bad: int = 0  # records that have been left out, as many as may be
+
+    def __str__(self) -> str:
+        kind, number = self.task
+        if self.record is None:
+            return f"{kind} {number} failed on worker {self.worker}:\n{self.explanation}"
+        lines = [f"{kind} {number} failed on worker {self.worker}, at {describe(self.record)}:"]
+        if isinstance(self.record, tuple):
+            lines += [f"    {text!r}" for text in text_of(*self.record)]
+        before = f"{self.skip_bad} records have been left out. " if self.skip_bad else ""
+        hint = "--skip-bad N leaves out up to N records on which a function fails; with --resume, the job goes on."
+        return "\n".join([*lines, self.explanation, before + hint])
 
 
 @dataclass
@@ -111,9 +136,10 @@ class Outcome:
     saved: float  # seconds, by backup tasks
     stats: Counter[str]  # over one attempt of each task, the one that counts
     counters: Counter[str]  # the user's
-    bad: list[tuple[str, Any]]  # (map or reduce, record) left out
+    left_out: list[tuple[str, Record, str]]  # map or reduce, record, why
     sent: list[int]  # bytes by each rank to reducers
     left_behind: set[int]  # workers that did not answer at the end either
+    failure: Failure | None
     seconds: float = 0.0
 
     def count(self, what: str, *details: str, kind: str | None = None) -> int:
@@ -200,9 +226,11 @@ def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
 
 
 def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
-    """Print what came of the job, on rank 0; the exit status: 1 if a claim does not hold."""
-    checked = claims(plan, outcome)
-    if rank == 0 and json != "-":
+    """Say what came of the job, on rank 0; the exit status: 1 if it failed, or a claim does not hold."""
+    checked = [] if outcome.failure else claims(plan, outcome)
+    if rank == 0 and outcome.failure:
+        print(f"minidist: error: {outcome.failure}", file=sys.stderr)
+    elif rank == 0 and json != "-":
         print_outcome(plan, outcome)
         print_claims(checked, "What the paper promises, and what was counted")
         of = "a map's distinct keys" if plan.combine else "all pairs"
@@ -213,9 +241,10 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
             **plan.manifest,
             "ranks": len(outcome.sent),
             "seconds": outcome.seconds,
+            "failure": asdict(outcome.failure) if outcome.failure else None,
             "stats": outcome.stats,
             "counters": outcome.counters,
-            "bad_records": outcome.bad,
+            "bad_records": outcome.left_out,
             "lost": [
                 {"worker": event.worker, "task": [event.kind, event.number], "record": event.detail[1]}
                 for event in outcome.events
@@ -227,7 +256,7 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
             "claims": claims_as_rows(checked),
         }
         write_json(json, document)
-    return 0 if all(claim.holds for claim in checked) else 1
+    return 1 if outcome.failure or not all(claim.holds for claim in checked) else 0
 
 
 def print_outcome(plan: Plan, outcome: Outcome) -> None:
@@ -250,8 +279,8 @@ def print_outcome(plan: Plan, outcome: Outcome) -> None:
             print(f"without them the job would have waited for about {outcome.saved:.1f} s more of work")
     if stats["undecodable sequences"]:
         print(f"undecodable sequences replaced by U+FFFD: {stats['undecodable sequences']}")
-    for kind, record in outcome.bad:
-        print(f"left out by {kind}, after two failures: {describe(record)}")
+    for kind, record, why in outcome.left_out:
+        print(f"left out by {kind}: {describe(record)}: {why}")
     for name, value in sorted(outcome.counters.items()):
         print(f"counter {name}: {value}")
 

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +25,9 @@ class Task:
     running: dict[int, float] = field(default_factory=dict)  # worker: since when
     done: bool = False
     worker: int = NOWHERE  # that has done it, and holds the output of a map
-    result: Result = field(default_factory=lambda: Result([], Counter(), Counter()))
-    failures: Counter[Record] = field(default_factory=Counter)  # how often each record failed
+    result: Result = field(default_factory=lambda: Result([], Counter(), Counter(), []))
+    failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
+    skip: dict[Record, str] = field(default_factory=dict)  # records that are to be left out, and why (section 4.6)
 
 
 class Tasks:
@@ -63,6 +65,7 @@ class Tasks:
         """A task is done; whether it was idle: then nobody was known to be at it."""
         self.release(task, worker)
         task.done, task.worker, task.result = True, worker, result
+        task.skip.update(result.left_out)  # in an earlier job, perhaps
         self.left[task.name[0]] -= 1
         return self.idle[task.name[0]].pop(task.name, None) is not None
 
@@ -86,12 +89,13 @@ class Attempt:
 
     name: TaskName
     source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
-    skip: set[Record]  # records to leave out
+    skip: dict[Record, str]  # records to leave out, and why
     gasp: LastGasp
     record: Record | None = None  # that the user's function is at
     progress: float = 0.0  # the part of the task that is done
     stats: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)  # the user's
+    left_out: list[tuple[Record, str]] = field(default_factory=list)
 
     @property
     def number(self) -> int:
@@ -102,11 +106,25 @@ class Attempt:
         self.enter(record)
         made = iter(function(*arguments))
         while len(some := list(itertools.islice(made, BATCH))) == BATCH:
-            self.leave()
             yield some
-            self.enter(record)
-        self.leave()
         yield some
+        self.leave()
+
+    def leaves_out(self, record: Record) -> bool:
+        """Whether a record is bad. Then it is noted as left out."""
+        if record not in self.skip:
+            return False
+        self.left_out.append((record, self.skip[record]))
+        return True
+
+    @contextmanager
+    def between_records(self) -> Iterator[None]:
+        """For what fails in here no single record is to blame."""
+        record = self.record
+        self.leave()
+        yield
+        if record is not None:
+            self.enter(record)
 
     def enter(self, record: Record) -> None:
         """The user's function is about to see a record."""
@@ -124,4 +142,4 @@ class Attempt:
         self.stats[f"bytes of {what}"] += nbytes
 
     def result(self, sizes: list[int]) -> Result:
-        return Result(sizes, self.stats, self.counters)
+        return Result(sizes, self.stats, self.counters, self.left_out)

@@ -61,6 +61,62 @@ class FailsOnKey(Vowels):
                 raise ValueError("I do not like T")
 
 
+class Wrong(Vowels):
+    """A job with one mistake."""
+
+    def __init__(self, mistake: str) -> None:
+        self.mistake = mistake
+
+    def map(self, document: str, line: str) -> Any:
+        match self.mistake:
+            case "map returns None" if "The 500" in line:
+                return None
+            case "map emits a number" if "The 500" in line:
+                return [("a", "b"), ("number", 7)]
+            case "map emits no pair" if "The 500" in line:
+                return ["no"]
+            case "map exits" if "The 500" in line:
+                raise SystemExit("enough")
+        return list(super().map(document, line))
+
+    def partition(self, key: str, reducers: int) -> int:
+        if self.mistake == "partition" and key == "T":
+            return reducers
+        return super().partition(key, reducers)
+
+    def combine(self, key: str, values: Iterable[str]) -> Any:
+        return None if self.mistake == "combine returns None" and key == "T" else values
+
+    def reduce(self, key: str, values: Iterable[str]) -> Any:
+        if key == "T":
+            match self.mistake:
+                case "reduce returns None":
+                    return None
+                case "reduce returns a text":
+                    return "123"
+                case "reduce emits two lines in one":
+                    return ["one\ntwo"]
+                case "reduce fails":
+                    raise KeyError("no such thing")
+        return super().reduce(key, values)
+
+
+MISTAKES = (
+    *("map returns None", "map emits a number", "map emits no pair", "map exits", "partition", "combine returns None"),
+    *("reduce returns None", "reduce returns a text", "reduce emits two lines in one", "reduce fails"),
+)
+
+
+def run_wrong(comm: Comm, file: str, output: str) -> dict[str, Any]:
+    """What each mistake leads to."""
+    failures = {}
+    for mistake in MISTAKES:
+        failure = run(comm, Plan(Wrong(mistake), [file], Path(output) / mistake, maps=2, reducers=2)).failure
+        if failure is not None:
+            failures[mistake] = (list(failure.task), failure.record, failure.explanation)
+    return failures
+
+
 class Hangs(Vowels):
     """The first worker that meets a certain line never returns from it, the first at another is stopped by a signal; a
     third line silences everyone who meets it, and a fourth takes longer than the master waits for an answer."""
@@ -115,7 +171,8 @@ def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any
         reports[name] = {
             "stats": dict(outcome.stats),
             "counters": dict(outcome.counters),
-            "bad": [list(bad) for bad in outcome.bad],
+            "bad": [[kind, record] for kind, record, _ in outcome.left_out],
+            "why": sorted({why for _, _, why in outcome.left_out}),
             "sent": outcome.sent,
             "saved": outcome.saved,
             "events": [(e.what, e.kind, e.number, e.worker, str(e.detail)) for e in outcome.events],
