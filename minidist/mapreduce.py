@@ -94,7 +94,7 @@ def run(
     if not outcome.failure:
         plan.clear(comm.rank)
         if comm.rank == 0:
-            plan.end()
+            plan.end(len(outcome.left_out))
     outcome.seconds = time.monotonic() - begun
     return outcome
 
@@ -181,7 +181,7 @@ class Worker(WorkerPeer):
         self.write_regions(attempt, buffer, folder)
         self.look_up(attempt)
         result = attempt.result(sizes=[self.disk.size(region(folder, r)) for r in range(self.plan.reducers)])
-        self.disk.write(folder / "done.json", [result.as_json()])
+        self.disk.note(folder / "done.json", result)
         if not self.map_folder(attempt.number).exists():  # done before, by a worker that was given up too early
             self.disk.rename(folder, self.map_folder(attempt.number))  # all of it is there, or nothing
         return result
@@ -259,7 +259,7 @@ class Worker(WorkerPeer):
             self.asked, self.arrived = {}, {}  # what still comes, nobody waits for
         attempt.stats.update({"pairs reduced": sorter.count, "runs on disk": sorter.written})
         result = attempt.result(sizes=[])
-        self.disk.write(self.plan.counted(r), [result.as_json()])
+        self.disk.note(self.plan.counted(r), result)
         self.disk.rename(unfinished, self.plan.part(r))  # all of it is there, or nothing: however many attempts end so
         return result
 
@@ -318,6 +318,9 @@ class FaultTolerantMaster(Master):
             why = f"It gave {before} bytes, and {now} when it was done again: it depends on more than its input."
             self.end(Failure(task.name, worker, None, why))
         super().complete(task, worker, result)
+        if result.left_out and self.bad_records() > self.plan.skip_bad:  # before --resume, when more were allowed
+            record, why = result.left_out[-1]
+            self.end(Failure(task.name, worker, record, why, self.plan.skip_bad))
         if since is not None:
             self.times[kind].append(time.monotonic() - since)
         self.tell(task.running, Drop(task.name))
@@ -352,8 +355,11 @@ class FaultTolerantMaster(Master):
         task.failures[record] += 1
         if task.failures[record] >= times and record not in task.skip:
             task.skip[record] = explanation.splitlines()[-1]
-            if sum(len(task.skip) for task in (*self.tasks.map, *self.tasks.reduce)) > self.plan.skip_bad:
+            if self.bad_records() > self.plan.skip_bad:
                 self.end(Failure(task.name, worker, record, explanation, self.plan.skip_bad))
+
+    def bad_records(self) -> int:
+        return sum(len(task.skip) for task in (*self.tasks.map, *self.tasks.reduce))
 
     # -- when a worker is slow: backup tasks (section 3.6) --
 

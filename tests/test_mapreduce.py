@@ -202,9 +202,10 @@ def on_ranks(
 
 
 def read_parts(folder: Path, reducers: int) -> list[bytes]:
-    """The output files, of which there must be R, and nothing else."""
+    """The output files, of which there must be R, and nothing else but a note on which job they are of."""
     names = [f"part-{r:05}-of-{reducers:05}" for r in range(reducers)]
-    assert sorted(os.listdir(folder)) == names
+    assert sorted(os.listdir(folder)) == [".mapreduce", *names]
+    assert os.listdir(folder / ".mapreduce") == ["job.json"]
     return [(folder / name).read_bytes() for name in names]
 
 
@@ -412,6 +413,37 @@ def test_a_killed_job_leaves_nothing_half_done_and_is_resumed(moment: Any, nasty
     if isinstance(moment, str):
         assert len({task for task in assigned if task[0] == "map"}) == 9 - done_maps
     assert mpirun(1, *line, "--resume").returncode == 0  # there is nothing left to do
+
+
+def test_what_others_have_left_is_taken_over_and_what_is_damaged_is_done_again(
+    nasty: list[str], tmp_path: Path
+) -> None:
+    """A job of four ranks is killed, and goes on with two: the maps of the workers that are missing are found; of some
+    what they have counted, or a region, is not as it should be."""
+    truth = reference("inverted-index", tuple(nasty), 5)
+    output, report = tmp_path / "output", tmp_path / "report.json"
+    line = ["inverted-index", *nasty, "--maps", "9", "--reducers", "5", "--output", str(output)]
+    assert mpirun(4, *line, "--inject", "kill:reduce:2", "--no-backup").returncode != 0
+    maps = sorted(output.glob(".mapreduce/worker-*/map-*"))
+    assert len(maps) == 9
+    maps.sort(key=lambda path: len(list(path.iterdir())), reverse=True)  # some splits have no line
+    assert {path.parent.name for path in maps} > {"worker-1"}
+    (maps[0] / "done.json").write_text("{")
+    region = next(maps[1].glob("region-*"))
+    region.write_bytes(region.read_bytes()[:-1])
+    committed = sorted(output.glob("part-*"))
+    assert len(committed) >= 2
+    counted = output / ".mapreduce" / f"reduce-{committed[0].name[5:10]}.json"
+    counted.write_text("")
+    committed[0].write_text("to be done again")
+
+    resumed = mpirun(2, *line, "--resume", "--json", str(report))
+    assert (resumed.returncode, resumed.stderr) == (0, ""), resumed.stdout
+    assert read_parts(output, 5) == truth
+    events = json.loads(report.read_text())["events"]
+    assert sorted(event["number"] for event in events if (event["what"], event["kind"]) == ("found", "map")) == sorted(
+        int(path.name[4:]) for path in maps[2:]
+    )
 
 
 # ---- workers that really hang ----------------------------------------------------------------------------------------

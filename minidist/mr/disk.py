@@ -6,11 +6,14 @@ worker-1/unfinished/                 the map that is being done
 worker-1/runs/                       what the present reduce sorts
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from minidist.mr.files import region
 from minidist.mr.plan import Plan, Result, read_result
 
 
@@ -22,13 +25,32 @@ class Disk:
         if not plan.resume:
             self.remove(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if plan.resume:
+            self.adopt(plan, rank)
 
-    def held(self) -> dict[int, Result]:
-        """The results of the maps whose output is here from before."""
+    def adopt(self, plan: Plan, rank: int) -> None:
+        """Take over the maps of workers that are no longer here: there are fewer now, or they are on other machines.
+
+        Of the workers that see this disk, the first does it.
+        """
+        ranks = range(min(1, len(plan.hosts) - 1), len(plan.hosts))
+        here = [other for other in ranks if not plan.local or plan.hosts[other] == plan.hosts[rank]]
+        if rank != here[0]:
+            return
+        for folder in plan.locals.glob("worker-*/"):
+            if folder.name not in {f"worker-{other}" for other in here}:
+                for entry in folder.glob("map-*"):
+                    with suppress(OSError):  # it is here already
+                        entry.rename(self.folder / entry.name)
+                self.remove(folder)
+
+    def held(self, reducers: int) -> dict[int, Result]:
+        """The results of the maps whose output is here from before, as long as it was."""
         results = {}
         for entry in self.folder.iterdir():
-            if entry.name.startswith("map-"):
-                results[int(entry.name[4:])] = read_result(entry / "done.json")
+            result = read_result(entry / "done.json")
+            if result and result.sizes == [self.size(region(entry, r)) for r in range(reducers)]:
+                results[int(entry.name.removeprefix("map-"))] = result
             else:
                 self.remove(entry)
         return results
@@ -46,6 +68,12 @@ class Disk:
     def write(self, path: Path, lines: Iterable[str]) -> None:
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.writelines(lines)
+
+    def note(self, path: Path, result: Result) -> None:
+        """What a task has counted; others who note the same do not mind."""
+        unfinished = path.with_name(f"{path.name}.{self.folder.name}")
+        unfinished.write_text(json.dumps(result))
+        os.replace(unfinished, path)
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
         with open(path, "rb") as file:

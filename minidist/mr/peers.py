@@ -195,7 +195,7 @@ class WorkerPeer:
         self.next_breath = 0.0
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
         self.gasp = LastGasp(plan.gasp(rank))
-        self.tell_master(messages.Hello(disk.held()))
+        self.tell_master(messages.Hello(disk.held(plan.reducers)))
 
     @property
     def finished(self) -> bool:

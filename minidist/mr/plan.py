@@ -2,7 +2,7 @@
 
 OUTPUT/part-00000-of-00004 ...            what has been committed
 OUTPUT/.mapreduce/                        until the job has ended:
-    job.json                                  what the job is, so that --resume goes on with the same one
+    job.json                                  what the job is, so that --resume goes on with the same one; it stays
     reduce-00000.json                         what the attempt that was committed has counted
     worker-1/map-00000/region-00003           map output on a worker's own disk (--local puts it elsewhere)
 """
@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import Finished, UsageError
 from minidist.claims.files import write_whole
+from minidist.mr import fingerprint
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part
 
 MB = 1 << 20
@@ -35,9 +37,6 @@ class Result(NamedTuple):
     stats: Counter[str]  # what the attempt counted
     counters: Counter[str]  # what the user's function counted
     left_out: list[tuple[Record, str]]  # bad records, and why (section 4.6)
-
-    def as_json(self) -> str:
-        return json.dumps(self)
 
 
 @dataclass
@@ -75,39 +74,8 @@ class Plan:
         self.folder = self.output / ".mapreduce"
         self.hosts: list[str] = []  # of each rank, when the job has begun
         self.name = self.job.map.__qualname__.removesuffix(".map")
-        self.manifest = {
-            "job": f"{self.job.map.__module__}:{self.job.map.__qualname__}",
-            "pattern": getattr(self.job, "pattern", ""),
-            "files": [[path, size, os.stat(path).st_mtime_ns] for path, size in self.files],
-            "maps": self.maps,
-            "reducers": self.reducers,
-            "combine": self.combine,
-        }
         name = blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()
         self.locals = self.local / f"minidist-{name}" if self.local else self.folder
-
-    def check_output(self) -> None:
-        """Raise UsageError unless the job may begin, or go on, in its folder; Finished if it is done already."""
-        output, begun = self.output, self.folder / "job.json"
-        if output.exists() and not output.is_dir():
-            raise UsageError(f"--output {output} is not a folder")
-        for folder in (output, self.local or output):
-            above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-            if not above.is_dir() or not os.access(above, os.W_OK):
-                raise UsageError(f"{folder}: cannot write into {above}")
-        if not output.exists() or not any(output.iterdir()):
-            return
-        if not self.resume:
-            hint = "; --resume finishes the job that was begun there" if begun.exists() else ""
-            raise UsageError(f"--output {output} is not empty{hint}")
-        if not begun.exists():
-            if all((output / part(r, self.reducers)).exists() for r in range(self.reducers)):
-                raise Finished(f"{output} holds all {self.reducers} parts already.")
-            raise UsageError(f"--resume: there is no unfinished job in {output}")
-        earlier = json.loads(begun.read_text())
-        for name, value in self.manifest.items():
-            if earlier.get(name) != value:
-                raise UsageError(f"--resume: the unfinished job in {output} differs in {name}; finish it with the same")
 
     def near(self, m: int, workers: Iterable[int]) -> list[int]:
         """The workers with a replica of split m (3.4). Simulated: here all ranks read from the same disk."""
@@ -116,11 +84,70 @@ class Plan:
 
     # ---- folders ----------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What must be the same when a job is resumed."""
+        return {
+            "job": f"{self.job.map.__module__}:{self.job.map.__qualname__}",
+            "pattern": getattr(self.job, "pattern", ""),
+            "code": fingerprint.of_code(self.job),
+            "files": [fingerprint.of_file(path, size) for path, size in self.files],
+            "maps": self.maps,
+            "reducers": self.reducers,
+            "combine": self.combine,
+            "memory": self.memory,  # on which depends how often a map combines
+        }
+
+    def check_output(self) -> None:
+        """Raise UsageError unless the job may begin, or go on, in its folder; Finished if it is done already."""
+        output = self.output
+        if output.exists() and not output.is_dir():
+            raise UsageError(f"--output {output} is not a folder")
+        for folder in (output, self.local or output):
+            above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+            if not above.is_dir() or not os.access(above, os.W_OK):
+                raise UsageError(f"{folder}: cannot write into {above}")
+        held = os.listdir(output) if output.exists() else []
+        if not held:
+            return
+        if not self.resume:
+            if held == [self.folder.name] and self.earlier().get("finished"):  # its parts have been taken away
+                return
+            hint = "; --resume finishes the job that was begun there" if (self.folder / "job.json").exists() else ""
+            raise UsageError(f"--output {output} is not empty{hint}")
+        earlier = self.earlier()
+        if not earlier:
+            raise UsageError(f"--resume: there is no unfinished job in {output}")
+        for name, value in self.manifest.items():
+            if earlier[name] != value:
+                raise UsageError(f"--resume: the job in {output} differs in {name}; finish it with the same")
+        if earlier["finished"]:
+            missing = [r for r in range(self.reducers) if not self.part(r).exists()]
+            if earlier["left_out"] > self.skip_bad:
+                raise UsageError(f"--resume: the job in {output} has left out {earlier['left_out']} records")
+            if not missing:
+                raise Finished(f"{output} holds all {self.reducers} parts already.")
+            gone = self.part(missing[0]).name
+            raise UsageError(f"--resume: there is no unfinished job in {output}; {gone} of the finished one is missing")
+
+    def earlier(self) -> dict[str, Any]:
+        """What stands of the job that was begun here; nothing if there is none. Raises UsageError if it is damaged."""
+        path = self.folder / "job.json"
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} is damaged: {error}; delete {self.output}, or take another --output") from None
+        if not isinstance(found, dict) or not found.keys() >= {*self.manifest, "finished", "left_out"}:
+            raise UsageError(f"{path} is damaged; delete {self.output}, or take another --output")
+        return found
+
     def begin(self) -> None:
         """On one rank, first of all."""
         self.check_output()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "job.json", self.manifest)
+        write_json(self.folder / "job.json", {**self.manifest, "finished": False, "left_out": 0})
 
     def gasp(self, worker: int) -> Path:
         """Where stands what a worker is at."""
@@ -135,8 +162,9 @@ class Plan:
         return self.folder / f"reduce-{r:05}.json"
 
     def committed(self) -> dict[int, Result]:
-        """The results of the reduces whose output is there from before."""
-        return {r: read_result(self.counted(r)) for r in range(self.reducers) if self.part(r).exists()}
+        """The results of the reduces whose output is there from before, if what they have counted is there as well."""
+        results = {r: read_result(self.counted(r)) for r in range(self.reducers) if self.part(r).exists()}
+        return {r: result for r, result in results.items() if result is not None}
 
     def clear(self, rank: int) -> None:
         """On each rank, when nobody fetches any more."""
@@ -144,9 +172,14 @@ class Plan:
         with suppress(OSError):  # other ranks of this machine are not so far yet
             self.locals.rmdir()
 
-    def end(self) -> None:
-        """On one rank, last of all."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def end(self, left_out: int) -> None:
+        """On one rank, last of all: what stays is the note on which job the parts are of."""
+        write_json(self.folder / "job.json", {**self.manifest, "finished": True, "left_out": left_out})
+        for entry in self.folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != "job.json":
+                entry.unlink(missing_ok=True)
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -154,7 +187,11 @@ def write_json(path: Path, document: Any) -> None:
     write_whole(str(path), json.dumps(document).encode())
 
 
-def read_result(path: Path) -> Result:
-    sizes, stats, counters, left_out = json.loads(path.read_text())
-    bad = [(record if isinstance(record, str) else (record[0], record[1]), why) for record, why in left_out]
-    return Result(sizes, Counter(stats), Counter(counters), bad)
+def read_result(path: Path) -> Result | None:
+    """None if it is not there, or damaged."""
+    try:
+        sizes, stats, counters, left_out = json.loads(path.read_text())
+        bad = [(record if isinstance(record, str) else (record[0], record[1]), why) for record, why in left_out]
+        return Result(sizes, Counter(stats), Counter(counters), bad)
+    except (OSError, ValueError, TypeError):
+        return None

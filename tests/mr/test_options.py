@@ -1,12 +1,15 @@
 """MapReduce's command line: what cannot work is refused in one line, before anything is written."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from minidist import Finished, UsageError
 from minidist.mr.options import prepare
+from minidist.mr.plan import Plan
 
 WRONG = {
     "no such file": (["wordcount", "no such file"], "cannot read no such file"),
@@ -40,24 +43,107 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, 
 
 
 def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) -> None:
-    output, line = tmp_path / "output", ["wordcount", __file__, "--output", str(tmp_path / "output")]
-    plan, *_ = prepare("", [*line, "--resume"], 0, 4)  # there is nothing yet: it simply begins
+    output, text = tmp_path / "output", tmp_path / "text"
+    text.write_text("one line\n")
+    line = ["wordcount", str(text), "--output", str(output)]
+
+    def prepared(*options: str) -> Plan:
+        return prepare("", [*line, *options], 0, 4)[0]
+
+    plan = prepared("--resume")  # there is nothing yet: it simply begins
     plan.begin()
     with pytest.raises(UsageError, match="is not empty; --resume finishes the job"):
-        prepare("", line, 0, 4)
-    prepare("", [*line, "--resume"], 0, 4)
-    for change, what in ((["--reducers", "7"], "reducers"), (["--maps", "3"], "maps"), (["--no-combine"], "combine")):
+        prepared()
+    prepared("--resume")
+    for change, what in {
+        ("--reducers", "7"): "reducers",
+        ("--maps", "3"): "maps",
+        ("--no-combine",): "combine",
+        ("--memory", "7"): "memory",
+    }.items():
         with pytest.raises(UsageError, match=f"differs in {what}"):
-            prepare("", [*line, *change, "--resume"], 0, 4)
+            prepared(*change, "--resume")
     with pytest.raises(UsageError, match="differs in job"):
         prepare("", ["sort", *line[1:], "--resume"], 0, 4)
-    plan.end()
+    plan.end(left_out=0)
+    assert os.listdir(output) == [".mapreduce"]
+    prepared()  # its parts have been taken away: it may begin anew
     (output / "notes").write_text("mine")
     with pytest.raises(UsageError, match="is not empty"):
-        prepare("", line, 0, 4)
+        prepared()
     with pytest.raises(UsageError, match="there is no unfinished job"):
-        prepare("", [*line, "--resume"], 0, 4)
+        prepared("--resume")
     for r in range(4):
         (output / f"part-{r:05}-of-00004").touch()
     with pytest.raises(Finished, match="holds all 4 parts already"):
+        prepared("--resume")
+
+
+def test_a_folder_that_holds_another_job_is_not_taken_for_finished(tmp_path: Path) -> None:
+    """Neither one of another input, of which the parts have the same names, nor one that this program has not made."""
+    output, text, other = tmp_path / "output", tmp_path / "text", tmp_path / "other"
+    text.write_text("one line\n")
+    other.write_text("one line\n")
+    plan = prepare("", ["wordcount", str(text), "--output", str(output)], 0, 4)[0]
+    plan.begin()
+    plan.end(left_out=0)
+    for r in range(4):
+        (output / f"part-{r:05}-of-00004").touch()
+    with pytest.raises(Finished):
+        prepare("", ["wordcount", str(text), "--output", str(output), "--resume"], 0, 4)
+    with pytest.raises(UsageError, match="differs in files"):
+        prepare("", ["wordcount", str(other), "--output", str(output), "--resume"], 0, 4)
+    with pytest.raises(UsageError, match="differs in job"):
+        prepare("", ["sort", str(text), "--output", str(output), "--resume"], 0, 4)
+    shutil.rmtree(output / ".mapreduce")
+    with pytest.raises(UsageError, match="there is no unfinished job"):
+        prepare("", ["wordcount", str(text), "--output", str(output), "--resume"], 0, 4)
+
+
+def test_input_and_code_are_compared_by_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with the same size and time is another one, if something else stands in it; so is a module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    output, text, module = tmp_path / "output", tmp_path / "text", tmp_path / "a_job_of_ones_own.py"
+    text.write_text("one line\n" * 100_000)
+    module.write_text("def map(document, line): return [(line, '1')]\ndef reduce(key, values): return values\n")
+    line = ["--job", "a_job_of_ones_own", str(text), "--output", str(output)]
+    prepare("", line, 0, 4)[0].begin()
+    prepare("", [*line, "--resume"], 0, 4)
+    before = os.stat(text)
+    text.write_text("two line\n" * 100_000)
+    os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UsageError, match="differs in files"):
+        prepare("", [*line, "--resume"], 0, 4)
+    text.write_text("one line\n" * 100_000)
+    os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
+    prepare("", [*line, "--resume"], 0, 4)
+    module.write_text(module.read_text().replace("'1'", "'2'"))
+    with pytest.raises(UsageError, match="differs in code"):
+        prepare("", [*line, "--resume"], 0, 4)
+
+
+def test_a_finished_job_that_has_left_out_records_is_not_a_strict_one(tmp_path: Path) -> None:
+    output, text = tmp_path / "output", tmp_path / "text"
+    text.write_text("one line\n")
+    line = ["wordcount", str(text), "--output", str(output), "--reducers", "1"]
+    plan = prepare("", line, 0, 4)[0]
+    plan.begin()
+    plan.part(0).touch()
+    plan.end(left_out=2)
+    with pytest.raises(Finished):
+        prepare("", [*line, "--resume", "--skip-bad", "2"], 0, 4)
+    with pytest.raises(UsageError, match="has left out 2 records"):
+        prepare("", [*line, "--resume", "--skip-bad", "1"], 0, 4)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"job": 1}', "\0\1\2"])
+def test_a_damaged_job_is_said_to_be_damaged(damage: str, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    line = ["wordcount", __file__, "--output", str(output)]
+    prepare("", line, 0, 4)[0].begin()
+    (output / ".mapreduce" / "job.json").write_text(damage)
+    for options in ([], ["--resume"]):
+        with pytest.raises(UsageError, match=r"is not empty|is damaged"):
+            prepare("", [*line, *options], 0, 4)
+    with pytest.raises(UsageError, match="is damaged"):
         prepare("", [*line, "--resume"], 0, 4)
