@@ -68,8 +68,7 @@ def run(
 ) -> Outcome:
     """Do the job. All ranks must call, with the same plan; what the master saw is returned on every rank."""
     begun = time.monotonic()
-    if comm.rank == 0:
-        plan.begin()
+    plan.token = comm.broadcast_object(plan.begin() if comm.rank == 0 else None)
     plan.hosts = comm.all_gather_object(platform.node())
     lines = comm.broadcast_object(sample(plan.files, plan.sampled) if comm.rank == 0 else None)
     if plan.sampled:
@@ -78,23 +77,24 @@ def run(
     to_master, to_workers = mailbox(comm, MASTER), mailbox(comm, WORKERS)
     workers = range(min(1, comm.size - 1), comm.size)
     roles: list[MasterPeer | WorkerPeer] = []
-    if comm.rank == 0:
-        tasks = Tasks(plan, split(plan.files, plan.maps), workers)
-        roles.append(FaultTolerantMaster(plan, workers, tasks, to_master, to_workers))
-    if comm.rank in workers:
-        roles.append(Worker(plan, comm.rank, disk(plan, comm.rank), to_workers, to_master))
-    with comm.phase("shuffle"):  # all the payload there is: regions on their way to reducers
-        while not all(role.finished for role in roles):
-            if not any([role.step() for role in roles]):
-                time.sleep(IDLE)
-        outcome = roles[0].outcome
-        assert outcome
-        to_master.close(outcome.left_behind)
-        to_workers.close(outcome.left_behind)
-    if not outcome.failure:
-        plan.clear(comm.rank)
+    try:
         if comm.rank == 0:
-            plan.end(len(outcome.left_out))
+            tasks = Tasks(plan, split(plan.files, plan.maps), workers)
+            roles.append(FaultTolerantMaster(plan, workers, tasks, to_master, to_workers))
+        if comm.rank in workers:
+            roles.append(Worker(plan, comm.rank, disk(plan, comm.rank), to_workers, to_master))
+        with comm.phase("shuffle"):  # all the payload there is: regions on their way to reducers
+            while not all(role.finished for role in roles):
+                if not any([role.step() for role in roles]):
+                    time.sleep(IDLE)
+    finally:
+        plan.clear()
+    outcome = roles[0].outcome
+    assert outcome
+    to_master.close(outcome.left_behind)
+    to_workers.close(outcome.left_behind)
+    if comm.rank == 0 and not outcome.failure:
+        plan.end(len(outcome.left_out))
     outcome.seconds = time.monotonic() - begun
     return outcome
 

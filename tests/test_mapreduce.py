@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -444,6 +447,43 @@ def test_what_others_have_left_is_taken_over_and_what_is_damaged_is_done_again(
     assert sorted(event["number"] for event in events if (event["what"], event["kind"]) == ("found", "map")) == sorted(
         int(path.name[4:]) for path in maps[2:]
     )
+
+
+def test_local_folders_are_private_and_nothing_stays_in_them(nasty: list[str], tmp_path: Path) -> None:
+    """What others have put there under such names is left alone, and so is what links of such names lead to; what a
+    killed job has left goes when it is resumed, or begun anew."""
+    local, output, treasure = tmp_path / "local", tmp_path / "output", tmp_path / "treasure"
+    (treasure / "worker-1" / "map-00000").mkdir(parents=True)
+    (treasure / "worker-1" / "file").write_text("keep me")
+    local.mkdir()
+    name = blake2b(os.fsencode(output), digest_size=8).hexdigest()  # everyone can know where the job's output goes
+    baits = [local / f"minidist-{name}", local / f"minidist-{name}-0123456789abcdef"]
+    for bait in baits:
+        bait.symlink_to(treasure)
+    line = ["inverted-index", *nasty, "--maps", "6", "--output", str(output), "--local", str(local)]
+
+    def own() -> list[Path]:
+        return [path for path in local.iterdir() if path not in baits]
+
+    assert mpirun(3, *line, "--inject", "kill:reduce:1").returncode != 0
+    (folder,) = own()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert mpirun(3, *line, "--resume", "--inject", "kill:reduce:1").returncode != 0
+    assert own() == [folder]  # the same, so that its maps are found
+    shutil.rmtree(output)
+    assert mpirun(3, *line, "--inject", "kill:region:1").returncode != 0
+    (other,) = own()  # begun anew: another one, and the first is gone
+    assert other != folder
+    run = mpirun(3, *line, "--resume")
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
+    assert own() == []
+    assert read_parts(output, 4) == reference("inverted-index", tuple(nasty), 4)
+
+    shutil.rmtree(output)
+    failed = mpirun(3, "wordcount", *line[1:], "--inject", "bad:quick")
+    assert failed.returncode == 1
+    assert own() == []
+    assert (treasure / "worker-1" / "file").read_text() == "keep me"
 
 
 # ---- workers that really hang ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ worker-1/unfinished/                 the map that is being done
 worker-1/runs/                       what the present reduce sorts
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from minidist.mr.files import region
-from minidist.mr.plan import Plan, Result, read_result
+from minidist.mr.plan import Plan, Result, is_own_folder, read_result
 
 
 class Disk:
@@ -22,17 +23,14 @@ class Disk:
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.folder = plan.locals / f"worker-{rank}"
-        if not plan.resume:
-            self.remove(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if plan.resume:
-            self.adopt(plan, rank)
+        if plan.local:
+            self.lock = private_folder(plan.local, plan.locals.name, plan.prefix)
+        self.folder.mkdir(exist_ok=True)
+        self.adopt(plan, rank)
 
     def adopt(self, plan: Plan, rank: int) -> None:
-        """Take over the maps of workers that are no longer here: there are fewer now, or they are on other machines.
-
-        Of the workers that see this disk, the first does it.
-        """
+        """On --resume, take over the maps of workers that are no longer here: there are fewer now, or they are on other
+        machines. Of the workers that see this disk, the first does it."""
         ranks = range(min(1, len(plan.hosts) - 1), len(plan.hosts))
         here = [other for other in ranks if not plan.local or plan.hosts[other] == plan.hosts[rank]]
         if rank != here[0]:
@@ -91,3 +89,29 @@ class Disk:
     def remove(self, path: Path) -> None:
         """A folder and all that is in it."""
         shutil.rmtree(path, ignore_errors=True)
+
+
+def private_folder(parent: Path, name: str, prefix: str) -> int:
+    """Make, or find, a folder that nobody else can look into, and lock it for as long as this process lives; the lock.
+
+    Folders of earlier runs of the same job, in which nobody works any more, are removed. Only a folder of one's own is
+    used or removed: no link is followed, and nothing that another user has put there is touched.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(parent / name, mode=0o700)
+    if not is_own_folder(parent / name):
+        raise OSError(f"{parent / name} is not a folder of this user")
+    lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    for entry in parent.iterdir():
+        if entry.name.startswith(prefix) and entry.name != name:
+            with suppress(OSError):  # another worker of this machine has just removed it, or somebody works in it
+                if is_own_folder(entry):
+                    other = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW)
+                    try:
+                        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(entry, ignore_errors=True)
+                    finally:
+                        os.close(other)
+    return lock

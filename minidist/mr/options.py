@@ -76,5 +76,6 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
         shown=options.json != "-",
     )
     plan.check_output()
+    plan.check_local()
     faults.poison(job)
     return plan, faults, options.json

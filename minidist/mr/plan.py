@@ -9,10 +9,11 @@ OUTPUT/.mapreduce/                        until the job has ended:
 
 import json
 import os
+import secrets
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -73,9 +74,8 @@ class Plan:
         self.sampled = min(10_000, 1000 + 100 * self.reducers) if hasattr(self.job, "plan") else 0  # lines
         self.folder = self.output / ".mapreduce"
         self.hosts: list[str] = []  # of each rank, when the job has begun
+        self.token = ""  # that makes the name of the local folder one which nobody can know before
         self.name = self.job.map.__qualname__.removesuffix(".map")
-        name = blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()
-        self.locals = self.local / f"minidist-{name}" if self.local else self.folder
 
     def near(self, m: int, workers: Iterable[int]) -> list[int]:
         """The workers with a replica of split m (3.4). Simulated: here all ranks read from the same disk."""
@@ -107,6 +107,8 @@ class Plan:
             above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
             if not above.is_dir() or not os.access(above, os.W_OK):
                 raise UsageError(f"{folder}: cannot write into {above}")
+        if os.path.lexists(self.folder) and not is_own_folder(self.folder):
+            raise UsageError(f"{self.folder} is not a folder of yours")
         held = os.listdir(output) if output.exists() else []
         if not held:
             return
@@ -130,6 +132,12 @@ class Plan:
             gone = self.part(missing[0]).name
             raise UsageError(f"--resume: there is no unfinished job in {output}; {gone} of the finished one is missing")
 
+    def check_local(self) -> None:
+        """Raise UsageError if somebody has put something in the place of the local folder of the job to resume."""
+        self.token = self.earlier().get("token", "") if self.resume else ""
+        if self.local and self.token and os.path.lexists(self.locals) and not is_own_folder(self.locals):
+            raise UsageError(f"{self.locals} is not a folder of yours; delete it, or do without --resume")
+
     def earlier(self) -> dict[str, Any]:
         """What stands of the job that was begun here; nothing if there is none. Raises UsageError if it is damaged."""
         path = self.folder / "job.json"
@@ -139,15 +147,30 @@ class Plan:
             return {}
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is damaged: {error}; delete {self.output}, or take another --output") from None
-        if not isinstance(found, dict) or not found.keys() >= {*self.manifest, "finished", "left_out"}:
+        if not isinstance(found, dict) or not found.keys() >= {*self.manifest, "token", "finished", "left_out"}:
             raise UsageError(f"{path} is damaged; delete {self.output}, or take another --output")
         return found
 
-    def begin(self) -> None:
-        """On one rank, first of all."""
+    @property
+    def locals(self) -> Path:
+        """The folder of the workers' folders on this machine."""
+        return self.local / f"{self.prefix}{self.token}" if self.local else self.folder
+
+    @property
+    def prefix(self) -> str:
+        """How local folders of this job begin, of whichever run."""
+        return f"minidist-{blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()}-"
+
+    def begin(self) -> str:
+        """On one rank, first of all; the token, which all must know."""
         self.check_output()
+        self.token = self.earlier().get("token", "") if self.resume else ""
+        self.token = self.token or secrets.token_hex(8)
+        if not self.resume:
+            shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job of which the parts have been taken away
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "job.json", {**self.manifest, "finished": False, "left_out": 0})
+        write_json(self.folder / "job.json", {**self.manifest, "token": self.token, "finished": False, "left_out": 0})
+        return self.token
 
     def gasp(self, worker: int) -> Path:
         """Where stands what a worker is at."""
@@ -166,20 +189,25 @@ class Plan:
         results = {r: read_result(self.counted(r)) for r in range(self.reducers) if self.part(r).exists()}
         return {r: result for r, result in results.items() if result is not None}
 
-    def clear(self, rank: int) -> None:
-        """On each rank, when nobody fetches any more."""
-        shutil.rmtree(self.locals / f"worker-{rank}", ignore_errors=True)
-        with suppress(OSError):  # other ranks of this machine are not so far yet
-            self.locals.rmdir()
+    def clear(self) -> None:
+        """On each rank, however it ends: leave nothing on this machine, neither of workers that do not answer."""
+        if self.local and self.token:
+            shutil.rmtree(self.locals, ignore_errors=True)
 
     def end(self, left_out: int) -> None:
         """On one rank, last of all: what stays is the note on which job the parts are of."""
-        write_json(self.folder / "job.json", {**self.manifest, "finished": True, "left_out": left_out})
+        write_json(self.folder / "job.json", {**self.manifest, "token": "", "finished": True, "left_out": left_out})
         for entry in self.folder.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
             elif entry.name != "job.json":
                 entry.unlink(missing_ok=True)
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether it is a folder, no link to one, and belongs to the user."""
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -147,3 +147,16 @@ def test_a_damaged_job_is_said_to_be_damaged(damage: str, tmp_path: Path) -> Non
             prepare("", [*line, *options], 0, 4)
     with pytest.raises(UsageError, match="is damaged"):
         prepare("", [*line, "--resume"], 0, 4)
+
+
+def test_a_folder_that_was_put_in_our_place_is_not_used(tmp_path: Path) -> None:
+    """Between a kill and --resume somebody exchanges the folder of the intermediate files for a link."""
+    text, local = tmp_path / "text", tmp_path / "local"
+    text.write_text("a line\n")
+    local.mkdir()
+    line = ["wordcount", str(text), "--output", str(tmp_path / "output"), "--local", str(local)]
+    plan = prepare("", line, 0, 1)[0]
+    plan.token = plan.begin()
+    plan.locals.symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="is not a folder of yours"):
+        prepare("", [*line, "--resume"], 0, 1)
