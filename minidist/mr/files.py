@@ -7,6 +7,7 @@ a key or value is written as \\\\, \\t or \\n. What the shuffle moves can be rea
 import heapq
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -75,12 +76,12 @@ def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
     sizes = []
     for path in paths:
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would be to wait for who writes into it
+                raise UsageError(f"cannot read {path}: it is not a regular file")
             with open(path, "rb") as file:
                 sizes.append((path, os.fstat(file.fileno()).st_size))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        if not os.path.isfile(path):
-            raise UsageError(f"cannot split {path}: it is not a regular file")
     return sizes
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -31,20 +32,21 @@ def make(name: str, pattern: str | None, fast: bool = False) -> Any:
     kind = FastWordCount if fast and name == "wordcount" else JOBS[name]
     try:
         return kind() if pattern is None else kind(pattern)
-    except re.error as error:
-        raise UsageError(f"--pattern {pattern!r} is not a regular expression: {error}") from None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"--pattern {reprlib.repr(pattern)} is not a regular expression: {error}") from None
 
 
 def load(name: str) -> Any:
     """The job that `module:Class`, or `module` with its functions, names. Raises UsageError if there is none."""
     module_name, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        job: Any = importlib.import_module(module_name)
         for step in filter(None, attribute.split(".")):
-            found = getattr(found, step)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"cannot load --job {name}: {error}") from None
-    job = found() if isinstance(found, type) else found
+            job = getattr(job, step)
+        if isinstance(job, type):
+            job = job()
+    except (Exception, SystemExit) as error:  # whatever the user's own lines do
+        raise UsageError(f"cannot load --job {name}: {type(error).__name__}: {error}") from None
     missing = [function for function in ("map", "reduce") if not callable(getattr(job, function, None))]
     if missing:
         raise UsageError(f"--job {name} has no function {' and no function '.join(missing)}")

@@ -1,5 +1,6 @@
 """MapReduce's command line: what it takes, and what cannot work."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least, within
 from minidist.mr.faults import Faults, parse
 from minidist.mr.load import JOBS, load, make
-from minidist.mr.plan import MB, Plan
+from minidist.mr.plan import MB, MOST_TASKS, Plan
 
 
 def parser(doc: str) -> Parser:
@@ -21,8 +22,14 @@ def parser(doc: str) -> Parser:
         default="mapreduce-output",
         help="folder for the output: a file from each reduce task",
     )
-    add("--reducers", type=at_least(1), default=4, metavar="R", help="reduce tasks")
-    add("--maps", type=at_least(1), default=0, metavar="M", help="map tasks; without it, one for every 16 MB")
+    add("--reducers", type=at_least(1, MOST_TASKS), default=4, metavar="R", help="reduce tasks")
+    add(
+        "--maps",
+        type=at_least(1, MOST_TASKS),
+        default=0,
+        metavar="M",
+        help="map tasks; without it, one for every 16 MB",
+    )
     add("--pattern", help="wordcount, inverted-index: what a word is, instead of \\w+; grep: what to look for")
     add("--job", metavar="MODULE:CLASS", help="a job of your own; then all arguments are files")
     add("--memory", type=within(0.001, 1e6), default=64.0, metavar="MB", help="for intermediate pairs in a task")
@@ -44,10 +51,28 @@ def parser(doc: str) -> Parser:
     return made
 
 
+def check_report(path: str, plan: Plan) -> None:
+    """Raise UsageError unless the report for machines can be written, and over no input and into no output, whatever
+    they are called."""
+    try:
+        check_writable("--json", path)
+    except OSError as error:
+        raise UsageError(f"--json {path}: {error.strerror}") from None
+    for file, _ in plan.files:
+        for written in (path, f"{path}.tmp"):  # see write_whole
+            if os.path.exists(written) and os.path.samefile(written, file):
+                raise UsageError(f"--json {path}: {written} is an input")
+    place = Path(os.path.realpath(path))
+    output = Path(os.path.realpath(plan.output))
+    if output in (place, *place.parents) or any(
+        os.path.samefile(above, output) for above in place.parents if output.exists()
+    ):
+        raise UsageError(f"--json {path} is in the output")
+
+
 def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults, str | None]:
     """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for whatever cannot work."""
     options = parser(doc).parse_args(arguments)
-    check_writable("--json", options.json if options.json != "-" else None)
     name, *files = options.job_and_files
     if options.job:
         name, files = "", options.job_and_files
@@ -75,6 +100,8 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
         log=bool(options.inject) and options.json != "-",
         shown=options.json != "-",
     )
+    if options.json not in (None, "-"):
+        check_report(options.json, plan)
     plan.check_output()
     plan.check_local()
     faults.poison(job)

@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from minidist.mr import fingerprint
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part
 
 MB = 1 << 20
+MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # of a kind, and files of M maps for R reduces: one disk has to hold them
+PROBE = ".minidist-probe-"  # how folders begin that are made for a moment, to see whether they can be
 
 TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
 Record = tuple[str, int] | str  # what the user's function is given: of a map (document, offset), of a reduce the key
@@ -65,7 +68,11 @@ class Plan:
         """Look at the input. Raises UsageError if it cannot be read."""
         self.files = check_inputs(self.inputs)  # (path, bytes) of each
         self.size = sum(size for _, size in self.files)
-        self.maps = self.maps or max(1, -(-self.size // SPLIT))
+        most = min(MOST_TASKS, MOST_REGIONS // self.reducers)
+        if self.maps > most:
+            regions = f"{self.maps * self.reducers:,}".replace(",", " ")
+            raise UsageError(f"--maps {self.maps} and --reducers {self.reducers}: {regions} region files are too many")
+        self.maps = self.maps or min(max(1, -(-self.size // SPLIT)), most)
         self.combine = self.combine and getattr(self.job, "combine", None) is not None
         self.block = min(max(self.memory // 16, 64 << 10), 4 * MB)  # bytes of input that a worker takes at a time
         self.own_partition = getattr(self.job, "partition", None)
@@ -101,15 +108,12 @@ class Plan:
     def check_output(self) -> None:
         """Raise UsageError unless the job may begin, or go on, in its folder; Finished if it is done already."""
         output = self.output
-        if output.exists() and not output.is_dir():
+        if os.path.lexists(output) and not os.path.isdir(output):
             raise UsageError(f"--output {output} is not a folder")
-        for folder in (output, self.local or output):
-            above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-            if not above.is_dir() or not os.access(above, os.W_OK):
-                raise UsageError(f"{folder}: cannot write into {above}")
+        check_folder("--output", output)
         if os.path.lexists(self.folder) and not is_own_folder(self.folder):
             raise UsageError(f"{self.folder} is not a folder of yours")
-        held = os.listdir(output) if output.exists() else []
+        held = [name for name in os.listdir(output) if not name.startswith(PROBE)] if output.exists() else []
         if not held:
             return
         if not self.resume:
@@ -133,7 +137,10 @@ class Plan:
             raise UsageError(f"--resume: there is no unfinished job in {output}; {gone} of the finished one is missing")
 
     def check_local(self) -> None:
-        """Raise UsageError if somebody has put something in the place of the local folder of the job to resume."""
+        """Raise UsageError unless intermediate files can be put where they are to go. In the place of the folder of the
+        job to resume there may be something that somebody else has put there."""
+        if self.local:
+            check_folder("--local", self.local)
         self.token = self.earlier().get("token", "") if self.resume else ""
         if self.local and self.token and os.path.lexists(self.locals) and not is_own_folder(self.locals):
             raise UsageError(f"{self.locals} is not a folder of yours; delete it, or do without --resume")
@@ -202,6 +209,17 @@ class Plan:
                 shutil.rmtree(entry, ignore_errors=True)
             elif entry.name != "job.json":
                 entry.unlink(missing_ok=True)
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raise UsageError unless there can be a folder with files in it. It is made elsewhere for a moment, as a probe."""
+    folder = folder.absolute()
+    above = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    try:
+        with tempfile.TemporaryDirectory(prefix=PROBE, dir=above) as probe:
+            os.makedirs(probe / folder.relative_to(above), exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {folder}: {error.strerror}") from None
 
 
 def is_own_folder(path: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from minidist import Finished, UsageError
+from minidist.mr.jobs import WordCount
 from minidist.mr.options import prepare
 from minidist.mr.plan import Plan
 
@@ -30,6 +31,22 @@ WRONG = {
         "one worker at least must go on answering",
     ),
     "json nowhere": (["wordcount", __file__, "--json", "/nowhere/at.all"], "there is no folder /nowhere"),
+    "json with a long name": (["wordcount", __file__, "--json", "x" * 300], "File name too long"),
+    "json is the input": (["wordcount", __file__, "--json", os.path.relpath(__file__)], "is an input"),
+    "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
+    "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
+    "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81 000 000 region files"),
+    "endless input": (["wordcount", "/dev/zero"], "/dev/zero: it is not a regular file"),
+    "many repetitions": (["grep", __file__, "--pattern", "a{99999999999999}"], "is not a regular expression"),
+    "many parentheses": (["grep", __file__, "--pattern", "(" * 3000 + ")" * 3000], "is not a regular expression"),
+    "a relative module": (["--job", ".x", __file__], "cannot load --job .x"),
+    "nothing for a module": (["--job", ":x", __file__], "cannot load --job :x"),
+    "a class with arguments": (["--job", "http.client:HTTPConnection", __file__], "cannot load --job http.client:HTTP"),
+    "output in /proc": (["wordcount", __file__, "--output", "/proc/foo"], "--output /proc/foo"),
+    "output with a long name": (["wordcount", __file__, "--output", "x" * 300], "File name too long"),
+    "output is a file": (["wordcount", __file__, "--output", __file__], "is not a folder"),
+    "output below a file": (["wordcount", __file__, "--output", f"{__file__}/x"], "Not a directory"),
+    "local in /proc": (["wordcount", __file__, "--local", "/proc/foo"], "--local /proc/foo"),
 }
 
 
@@ -37,9 +54,60 @@ WRONG = {
 def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, tmp_path: Path) -> None:
     arguments, words = WRONG[name]
     with pytest.raises(UsageError, match=re.escape(words)) as refusal:
-        prepare("", [*arguments, "--output", str(tmp_path / "output")], 0, 4)
+        prepare("", ["--output", str(tmp_path / "output"), *arguments], 0, 4)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "output").exists()
+
+
+def test_a_pipe_is_no_input(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="it is not a regular file"):
+        prepare("", ["wordcount", str(tmp_path / "pipe"), "--output", str(tmp_path / "output")], 0, 4)
+
+
+MODULES = {
+    "fails at import": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "does not parse": ("def", "SyntaxError: invalid syntax"),
+    "exits at import": ("import sys; sys.exit('no')", "SystemExit: no"),
+    "constructor": ("class Job:\n def __init__(self): raise KeyError('no file')", "KeyError: 'no file'"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_job_that_cannot_be_loaded_says_why(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, words = MODULES[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"broken_{name.split()[0]}.py").write_text(source)
+    with pytest.raises(UsageError, match=re.escape(words)) as refusal:
+        prepare("", ["--job", f"broken_{name.split()[0]}:Job", __file__, "--output", str(tmp_path / "output")], 0, 4)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_report_is_written_over_no_input_and_into_no_output(tmp_path: Path) -> None:
+    """Whatever they are called."""
+    output, text, link, hard = (tmp_path / name for name in ("output", "text", "link", "hard"))
+    text.write_text("a line\n")
+    link.symlink_to(text)
+    hard.hardlink_to(text)
+    (tmp_path / "door").symlink_to(output)
+    output.mkdir()
+    line = ["wordcount", str(text), "--output", str(output), "--json"]
+    for path in (text, link, hard):
+        with pytest.raises(UsageError, match="is an input"):
+            prepare("", [*line, str(path)], 0, 4)
+    for folder in (output, tmp_path / "door", tmp_path / "output" / ".." / "output"):
+        with pytest.raises(UsageError, match="is in the output"):
+            prepare("", [*line, str(folder / "report.json")], 0, 4)
+    prepare("", [*line, str(tmp_path / "report.json")], 0, 4)
+    assert text.read_text() == "a line\n"
+
+
+def test_without_a_number_of_maps_there_are_never_too_many(tmp_path: Path) -> None:
+    """A petabyte, in name: the file has no blocks."""
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(10**13)
+    for reducers, maps in ((4, 10_000), (1000, 1000)):
+        assert Plan(WordCount(), [str(tmp_path / "large")], tmp_path / "output", reducers=reducers).maps == maps
 
 
 def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) -> None:
