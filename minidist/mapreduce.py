@@ -84,9 +84,10 @@ def run(
         if comm.rank in workers:
             roles.append(Worker(plan, comm.rank, disk(plan, comm.rank), to_workers, to_master))
         with comm.phase("shuffle"):  # all the payload there is: regions on their way to reducers
+            quiet = 0
             while not all(role.finished for role in roles):
-                if not any([role.step() for role in roles]):
-                    time.sleep(IDLE)
+                quiet = 0 if any([role.step() for role in roles]) else quiet + 1
+                time.sleep(min(IDLE, quiet * IDLE / 20))
     finally:
         plan.clear()
     outcome = roles[0].outcome
@@ -142,7 +143,7 @@ class Master(MasterPeer):
 
     def pick(self, worker: int) -> Task | None:
         """An idle task, if there is one: best a map on a machine with a replica of its split (section 3.4)."""
-        idle = self.tasks.idle[self.tasks.kind].values()
+        idle = [task for task in self.tasks.idle[self.tasks.kind].values() if worker not in task.refused]
         return next((task for task in idle if worker in task.near), None) or next(iter(idle), None)
 
     def assign(self, task: Task, worker: int) -> None:
@@ -240,7 +241,7 @@ class Worker(WorkerPeer):
             elif self.asked[first] == NOWHERE:
                 self.do_a_map_meanwhile()
             elif not self.serve():
-                time.sleep(IDLE)
+                time.sleep(IDLE / 10)
             self.breathe(attempt)
 
     # -- step 6: reduce, and commit --
@@ -286,21 +287,24 @@ class FaultTolerantMaster(Master):
             self.complete(tasks.reduce[r], NOWHERE, result)
 
     def lose(self, worker: int) -> None:
-        """What it was doing is idle again, and the maps that it has done are. Reduces are not: their output is safe.
-
-        Reduces in progress elsewhere must learn where their regions are. Should it come back, it is to leave its own.
-        """
+        """What it was doing is idle again, and the maps that it has done are. Reduces are not: their output is safe."""
         self.stalled.discard(worker)
-        doing = self.tasks.doing[worker].copy()
-        gone = [task for task in self.tasks.map if task.done and task.worker == worker]
-        self.tell(self.alive, Lost([task.name[1] for task in gone]))
-        for task in gone:
-            self.tasks.undo(task)
-        for task in (*gone, *doing):
+        for task in self.tasks.doing[worker].copy():
             self.tasks.release(task, worker)
             self.again(task, "lost")
             if task.name[0] == "reduce":
-                self.tell([worker], Drop(task.name))
+                self.tell([worker], Drop(task.name))  # should it come back: it does not know where regions are now
+        self.miss_output(*[task for task in self.tasks.map if task.done and task.worker == worker])
+        for task in (*self.tasks.map, *self.tasks.reduce):
+            if task.refused and not task.done:
+                self.refuse(task, *task.refused.popitem(), None)  # perhaps it was the last that had not
+
+    def miss_output(self, *maps: Task) -> None:
+        """Of maps that are done the output is lost. Reduces that have not read it will read it from elsewhere."""
+        self.tell(self.alive, Lost([task.name[1] for task in maps]))
+        for task in maps:
+            self.tasks.undo(task)
+            self.again(task, "lost")
 
     def again(self, task: Task, why: str) -> None:
         """A task is idle again, unless someone else is at it."""
@@ -338,12 +342,17 @@ class FaultTolerantMaster(Master):
     def free(self, worker: int) -> bool:
         return super().free(worker) or (worker in self.stalled and len(self.tasks.doing[worker]) == 1)
 
+    def refuse(self, task: Task, worker: int, explanation: str, record: Record | None) -> None:
+        """A worker's machine cannot do it: perhaps another can."""
+        task.refused[worker] = explanation
+        self.again(task, "machine")
+        if self.alive <= task.refused.keys():
+            self.end(Failure(task.name, worker, record, explanation))
+
     # -- when the user's function fails: bad records (section 4.6) --
 
     def fail(self, task: Task, worker: int, record: Record | None, explanation: str) -> None:
         """Where records may be left out, try again, and after two failures without this one."""
-        self.tasks.release(task, worker)
-        self.events.note("failed", task.name, worker, record)
         if record is None:
             self.end(Failure(task.name, worker, record, explanation))
         else:
@@ -364,18 +373,18 @@ class FaultTolerantMaster(Master):
     # -- when a worker is slow: backup tasks (section 3.6) --
 
     def pick(self, worker: int) -> Task | None:
-        return super().pick(worker) or (None if self.tasks.doing[worker] else self.straggler())
+        return super().pick(worker) or (None if self.tasks.doing[worker] else self.straggler(worker))
 
-    def straggler(self) -> Task | None:
+    def straggler(self, worker: int) -> Task | None:
         """Nothing is idle. A task that has been in progress for twice the usual time deserves a backup."""
         times = self.times[self.tasks.kind]
         if not self.plan.backup or not times:
             return None
         too_long = max(BACKUP_AFTER, 2 * sum(times) / len(times))
-        for worker, tasks in self.tasks.doing.items():
+        for other, tasks in self.tasks.doing.items():
             for task in tasks:
-                alone = task.name[0] == self.tasks.kind and list(task.running) == [worker] and not task.done
-                if alone and time.monotonic() - task.running[worker] > too_long:
+                alone = task.name[0] == self.tasks.kind and list(task.running) == [other] and not task.done
+                if alone and time.monotonic() - task.running[other] > too_long and worker not in task.refused:
                     return task
         return None
 

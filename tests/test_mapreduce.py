@@ -606,6 +606,28 @@ def test_what_a_function_must_not_do_is_said(prose: str, tmp_path: Path) -> None
     assert 'raise KeyError("no such thing")' in failures["reduce fails"][2]
 
 
+def test_an_error_of_a_machine_moves_the_task_to_another(prose: str, tmp_path: Path) -> None:
+    """A full disk, one that cannot be read, a file that is not on this machine: it is no record's fault."""
+    found = launch("jobs.mapreduce:run_broken", 3, prose, str(tmp_path), timeout=60).values[0]
+    for name in ("full", "unreadable", "without the file"):
+        assert found[name]["failure"] is None
+        assert read_parts(tmp_path / name, 4) == reference("vowels", (prose,), 4)
+        assert all(found[name]["claims"].values()), found[name]["claims"]
+    failed = {name: [e for e in found[name]["events"] if e[0] in ("failed", "gone")] for name in found}
+    assert {(what, kind, worker) for what, kind, _, worker, _ in failed["full"]} == {("failed", "map", 1)}
+    assert {(what, kind, worker) for what, kind, _, worker, _ in failed["unreadable"]} == {("gone", "map", 1)}
+    assert {(what, kind, worker) for what, kind, _, worker, _ in failed["without the file"]} == {
+        ("failed", "reduce", 1)
+    }
+    done = {
+        number: worker for what, kind, number, worker, _ in found["full"]["events"] if (what, kind) == ("done", "map")
+    }
+    assert done == dict.fromkeys(range(6), 2)
+    assert "No space left on device" in found["all full"]["failure"]
+    assert "No such file or directory" in found["all without the file"]["failure"]
+    assert "the key" in found["all without the file"]["failure"]
+
+
 def test_a_record_that_silences_two_workers_is_bad(prose: str, tmp_path: Path) -> None:
     run, _ = hang(4, prose, tmp_path, "always")
     assert run.returncode == 1

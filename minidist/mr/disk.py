@@ -74,9 +74,13 @@ class Disk:
         os.replace(unfinished, path)
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
+        """Bytes of a file. Raises OSError unless all of them are there."""
         with open(path, "rb") as file:
             file.seek(offset)
-            return file.read(nbytes)
+            data = file.read(nbytes)
+        if len(data) < nbytes:
+            raise OSError(f"{path} ends after {offset + len(data)} bytes")
+        return data
 
     def size(self, path: Path) -> int:
         """Bytes; 0 if there is no such file."""

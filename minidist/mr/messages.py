@@ -86,10 +86,19 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The user's function failed on this record; None: on something that is no single record's fault."""
+    """The user's function failed on this record; None: on something that is no single record's fault. An error of input
+    or output may be the machine's."""
 
     task: TaskName
     record: Record | None
+    explanation: str
+    machine: bool
+
+
+class Gone(NamedTuple):
+    """I cannot read the output of this map any more."""
+
+    m: int
     explanation: str
 
 

@@ -98,8 +98,17 @@ class MasterPeer:
                 self.sent[worker] = sent
             case messages.Done(task, result) if self.ended is None:
                 self.complete(self.tasks[task], worker, result)
-            case messages.Failed(task, record, explanation) if self.ended is None:
-                self.fail(self.tasks[task], worker, record, explanation)
+            case messages.Failed(task, record, explanation, machine) if self.ended is None:
+                self.events.note("failed", task, worker, record)
+                self.tasks.release(self.tasks[task], worker)
+                if machine:
+                    self.refuse(self.tasks[task], worker, explanation, record)
+                else:
+                    self.fail(self.tasks[task], worker, record, explanation)
+            case messages.Gone(m, explanation) if self.ended is None and self.tasks.map[m].worker == worker:
+                self.events.note("gone", ("map", m), worker)
+                self.miss_output(self.tasks.map[m])
+                self.refuse(self.tasks.map[m], worker, explanation, None)
             case messages.Dropped(task, progress):
                 self.drop(self.tasks[task], worker, progress)
             case messages.Stalled():
@@ -167,6 +176,12 @@ class MasterPeer:
     def fail(self, task: Task, worker: int, record: Record | None, explanation: str) -> None:
         raise NotImplementedError
 
+    def refuse(self, task: Task, worker: int, explanation: str, record: Record | None) -> None:
+        raise NotImplementedError
+
+    def miss_output(self, *maps: Task) -> None:
+        raise NotImplementedError
+
     def blame(self, task: Task, worker: int, record: Record, explanation: str, times: int) -> None:
         raise NotImplementedError
 
@@ -227,7 +242,8 @@ class WorkerPeer:
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
         except (Exception, SystemExit) as error:
-            self.tell_master(messages.Failed(attempt.name, attempt.record, explain(error, attempt.record)))
+            why, machine = explain(error, attempt.record), isinstance(error, OSError)
+            self.tell_master(messages.Failed(attempt.name, attempt.record, why, machine))
         else:
             self.tell_master(messages.Pong(self.sent))
             self.tell_master(messages.Done(attempt.name, result))
@@ -281,8 +297,13 @@ class WorkerPeer:
                     self.tell_master(messages.Pong(self.sent))
                 case messages.Fetch(place, nbytes) if not self.ended:
                     path = region(self.map_folder(place.m), place.r)
-                    piece = np.frombuffer(self.disk.read(path, place.offset, nbytes), np.uint8)
-                    self.inbox.post(mail.source, messages.Region(place), piece)
+                    try:
+                        piece = np.frombuffer(self.disk.read(path, place.offset, nbytes), np.uint8)
+                    except OSError as error:
+                        self.disk.remove(self.map_folder(place.m))
+                        self.tell_master(messages.Gone(place.m, str(error)))
+                    else:
+                        self.inbox.post(mail.source, messages.Region(place), piece)
                 case messages.Region(place) if place in self.asked and mail.payload is not None:
                     self.arrived[place] = mail.payload.tobytes()
                 case messages.End(lost):

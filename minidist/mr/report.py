@@ -49,9 +49,19 @@ class Event:
                 return f"{task} failed on {worker}"
             case "failed", record:
                 return f"{task} failed on {worker}, at {describe(record)}"
+            case "gone", _:
+                return f"{worker} cannot read the output of {task} any more"
             case "again", why:
-                return f"{task} must be done again: " + {"lost": "its worker is lost", "failed": "it failed"}[why]
+                return f"{task} must be done again: " + AGAIN[why]
         return f"{task} is not needed any more"
+
+
+AGAIN = {
+    "lost": "its worker is lost",
+    "failed": "it failed",
+    "machine": "its machine could not",
+    "gone": "its output cannot be read",
+}
 
 
 def describe(record: Record) -> str:
@@ -209,6 +219,8 @@ def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
                     lost[event.kind] -= 1  # its worker has answered after all
             case "failed":
                 begun[task].discard(event.worker)
+            case "gone":
+                done.pop(task, None)
             case "again":
                 why[task] = event.detail
             case "unneeded":

@@ -27,6 +27,7 @@ class Task:
     worker: int = NOWHERE  # that has done it, and holds the output of a map
     result: Result = field(default_factory=lambda: Result([], Counter(), Counter(), []))
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
+    refused: dict[int, str] = field(default_factory=dict)  # workers whose machines could not do it, and why
     skip: dict[Record, str] = field(default_factory=dict)  # records that are to be left out, and why (section 4.6)
 
 

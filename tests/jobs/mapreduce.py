@@ -1,5 +1,6 @@
 """What tests/test_mapreduce.py runs on ranks: many jobs one after another, and what they report."""
 
+import errno
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from typing import Any
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
 from minidist.mr import load
+from minidist.mr.disk import Disk
 from minidist.mr.faults import parse
 from minidist.mr.jobs import Functions
 from minidist.mr.plan import Plan
@@ -115,6 +117,60 @@ def run_wrong(comm: Comm, file: str, output: str) -> dict[str, Any]:
         if failure is not None:
             failures[mistake] = (list(failure.task), failure.record, failure.explanation)
     return failures
+
+
+class Needs(Vowels):
+    """A job that needs a file of its own, which only some workers have."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def reduce(self, key: str, values: Iterable[str]) -> Iterator[str]:
+        with open(self.file) as file:
+            assert file.read() == ""
+        return super().reduce(key, values)
+
+
+class BrokenDisk(Disk):
+    """It is full, or what has been written to it cannot be read any more."""
+
+    def __init__(self, plan: Plan, rank: int, fault: str) -> None:
+        super().__init__(plan, rank)
+        self.fault = fault
+
+    def append(self, path: Path, lines: Iterable[str]) -> None:
+        if self.fault == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().append(path, lines)
+
+    def read(self, path: Path, offset: int, nbytes: int) -> bytes:
+        if self.fault == "unreadable":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return super().read(path, offset, nbytes)
+
+
+def run_broken(comm: Comm, file: str, output: str) -> dict[str, Any]:
+    """What becomes of the job if the disk of worker 1 is broken, or it has not the file that the job needs."""
+    present, absent = f"{output}/present", f"{output}/absent"
+    Path(present).touch()
+    found = {}
+    for name, disks, needed in (
+        ("full", {1: "full"}, present),
+        ("unreadable", {1: "unreadable"}, present),
+        ("without the file", {}, absent if comm.rank == 1 else present),
+        ("all full", {1: "full", 2: "full"}, present),
+        ("all without the file", {}, absent),
+    ):
+        job = Needs(needed)
+        job.pause = 0.05  # a task takes a while, so that every worker gets some
+        plan = Plan(job, [file], Path(output) / name, maps=6, reducers=4, backup=False)
+        outcome = run(comm, plan, lambda plan, rank, disks=disks: BrokenDisk(plan, rank, disks.get(rank, "")))  # type: ignore[misc]
+        found[name] = {
+            "failure": outcome.failure and str(outcome.failure),
+            "events": [(e.what, e.kind, e.number, e.worker, str(e.detail)) for e in outcome.events],
+            "claims": {claim.claim: claim.holds for claim in claims(plan, outcome)} if not outcome.failure else {},
+        }
+    return found
 
 
 class Hangs(Vowels):
