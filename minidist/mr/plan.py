@@ -9,6 +9,7 @@ OUTPUT/.mapreduce/                        until the job has ended:
 
 import json
 import os
+import platform
 import secrets
 import shutil
 import stat
@@ -23,8 +24,9 @@ from typing import Any, NamedTuple
 
 from minidist import Finished, UsageError
 from minidist.claims.files import write_whole
+from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
-from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part
+from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
 
 MB = 1 << 20
 MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # of a kind, and files of M maps for R reduces: one disk has to hold them
@@ -168,8 +170,16 @@ class Plan:
         """How local folders of this job begin, of whichever run."""
         return f"minidist-{blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()}-"
 
-    def begin(self) -> str:
-        """On one rank, first of all; the token, which all must know."""
+    def begin(self, comm: Comm) -> None:
+        """All ranks must call, first of all: make the folders, and agree on what is chosen now."""
+        self.token = comm.broadcast_object(self.make_folder() if comm.rank == 0 else None)
+        self.hosts = comm.all_gather_object(platform.node())
+        lines = comm.broadcast_object(sample(self.files, self.sampled) if comm.rank == 0 else None)
+        if self.sampled:
+            self.job.plan(lines, self.reducers)
+
+    def make_folder(self) -> str:
+        """On one rank; the token, which all must know."""
         self.check_output()
         self.token = self.earlier().get("token", "") if self.resume else ""
         self.token = self.token or secrets.token_hex(8)

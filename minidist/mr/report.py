@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from minidist.claims.files import write_json
 from minidist.claims.tables import print_claims
 from minidist.cli.progress import StatusLine
 from minidist.mr.files import line_number, text_of
-from minidist.mr.plan import MB, Plan, Record, TaskName
-from minidist.mr.tasks import Tasks
+from minidist.mr.plan import MB, Plan, Record
+from minidist.mr.tasks import Failure, Tasks
 from minidist.papers.mapreduce import decisions
 
 
@@ -78,16 +78,16 @@ def describe(record: Record) -> str:
 class Events:
     """Everything that happens: kept for the report, printed if there is to be a log, summed up in a status line."""
 
-    def __init__(self, plan: Plan, workers: int) -> None:
+    def __init__(self, plan: Plan, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # keys that the terminal cannot show
         self.list: list[Event] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
-        self.begun, self.log, self.shown, self.workers = time.monotonic(), plan.log, plan.shown, workers
+        self.clock, self.begun, self.log, self.shown, self.workers = clock, clock(), plan.log, plan.shown, workers
         self.total = {"map": plan.maps, "reduce": plan.reducers}
         self.status = StatusLine(shown=plan.shown and not plan.log)
 
     def note(self, what: str, task: tuple[str, int] = ("", -1), worker: int = -1, detail: Any = "") -> None:
-        event = Event(time.monotonic() - self.begun, what, *task, worker, detail)
+        event = Event(self.clock() - self.begun, what, *task, worker, detail)
         self.list.append(event)
         if self.log:
             print(f"{event.seconds:7.2f} s  {event}", flush=True)
@@ -104,7 +104,7 @@ class Events:
             progress=(maps + reduces) / sum(self.total.values()),
         )
 
-    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int], failure: "Failure | None") -> "Outcome":
+    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int], failure: Failure | None) -> "Outcome":
         """What all of it came to: of each task, what the result says that counts (section 4.9)."""
         self.status.close()
         stats, counters = Counter[str](), Counter[str]()
@@ -114,28 +114,6 @@ class Events:
             counters.update(task.result.counters)
             left_out += [(task.name[0], record, why) for record, why in task.result.left_out]
         return Outcome(self.list, self.saved, +stats, +counters, left_out, sent, left_behind, failure)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a job ended without its output."""
-
-    task: TaskName
-    worker: int
-    record: Record | None  # that the user's function was at
-    explanation: str
-    skip_bad: int = 0  # records that have been left out, as many as may be
-
-    def __str__(self) -> str:
-        kind, number = self.task
-        if self.record is None:
-            return f"{kind} {number} failed on worker {self.worker}:\n{self.explanation}"
-        lines = [f"{kind} {number} failed on worker {self.worker}, at {describe(self.record)}:"]
-        if isinstance(self.record, tuple):
-            lines += [f"    {text!r}" for text in text_of(*self.record)]
-        before = f"{self.skip_bad} records have been left out. " if self.skip_bad else ""
-        hint = "--skip-bad N leaves out up to N records on which a function fails; with --resume, the job goes on."
-        return "\n".join([*lines, self.explanation, before + hint])
 
 
 @dataclass
@@ -237,11 +215,24 @@ def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
     return lost, repeated
 
 
+def failure_text(failure: Failure) -> str:
+    """Which record it was, the traceback of the user's function, and what can be done."""
+    (kind, number), record = failure.task, failure.record
+    if record is None:
+        return f"{kind} {number} failed on worker {failure.worker}:\n{failure.explanation}"
+    lines = [f"{kind} {number} failed on worker {failure.worker}, at {describe(record)}:"]
+    if isinstance(record, tuple):
+        lines += [f"    {text!r}" for text in text_of(*record)]
+    before = f"{failure.skip_bad} records have been left out. " if failure.skip_bad else ""
+    hint = "--skip-bad N leaves out up to N records on which a function fails; with --resume, the job goes on."
+    return "\n".join([*lines, failure.explanation, before + hint])
+
+
 def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
     """Say what came of the job, on rank 0; the exit status: 1 if it failed, or a claim does not hold."""
     checked = [] if outcome.failure else claims(plan, outcome)
     if rank == 0 and outcome.failure:
-        print(f"minidist: error: {outcome.failure}", file=sys.stderr)
+        print(f"minidist: error: {failure_text(outcome.failure)}", file=sys.stderr)
     elif rank == 0 and json != "-":
         print_outcome(plan, outcome)
         print_claims(checked, "What the paper promises, and what was counted")

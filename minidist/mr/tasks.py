@@ -15,6 +15,17 @@ NOWHERE = -1  # where a region is that was lost with its worker
 BATCH = 1000  # pairs that are taken from the user's function at a time: one line may be long
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt has failed, or the job."""
+
+    task: TaskName
+    worker: int
+    record: Record | None  # that the user's function was at
+    explanation: str
+    skip_bad: int = 0  # records that have been left out, as many as may be
+
+
 @dataclass
 class Task:
     """It is idle, in progress (`running`), or done."""
@@ -27,7 +38,7 @@ class Task:
     worker: int = NOWHERE  # that has done it, and holds the output of a map
     result: Result = field(default_factory=lambda: Result([], Counter(), Counter(), []))
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
-    refused: dict[int, str] = field(default_factory=dict)  # workers whose machines could not do it, and why
+    refused: dict[int, Failure] = field(default_factory=dict)  # workers whose machines could not do it, and why
     skip: dict[Record, str] = field(default_factory=dict)  # records that are to be left out, and why (section 4.6)
 
 
@@ -40,15 +51,28 @@ class Tasks:
         self.idle = {"map": {task.name: task for task in self.map}, "reduce": {task.name: task for task in self.reduce}}
         self.left = {kind: len(tasks) for kind, tasks in self.idle.items()}  # not done yet
         self.doing: dict[int, list[Task]] = {worker: [] for worker in workers}
+        self.stalled: set[int] = set()  # workers whose reduce waits for a map that is to be done again
+        self.spent = {"map": (0.0, 0), "reduce": (0.0, 0)}  # seconds, on so many tasks
 
     def __getitem__(self, name: TaskName) -> Task:
         kind, number = name
         return self.map[number] if kind == "map" else self.reduce[number]
 
+    def all(self) -> Iterator[Task]:
+        return itertools.chain(self.map, self.reduce)
+
     @property
     def kind(self) -> str:
         """What there is to do: reduces begin when all maps are done."""
         return "map" if self.left["map"] else "reduce"
+
+    def bad_records(self) -> int:
+        """How many are left out."""
+        return sum(len(task.skip) for task in self.all())
+
+    def free(self, worker: int) -> bool:
+        """Whether it can do a task: also while its reduce waits for a map, which it may have to do itself."""
+        return not self.doing[worker] or (worker in self.stalled and len(self.doing[worker]) == 1)
 
     def begin(self, task: Task, worker: int, now: float) -> None:
         """A worker is at a task."""
@@ -62,13 +86,18 @@ class Tasks:
             self.doing[worker].remove(task)
         return task.running.pop(worker, None)
 
-    def finish(self, task: Task, worker: int, result: Result) -> bool:
+    def finish(self, task: Task, worker: int, result: Result, now: float) -> bool:
         """A task is done; whether it was idle: then nobody was known to be at it."""
-        self.release(task, worker)
+        kind, since = task.name[0], self.release(task, worker)
+        if since is not None:
+            seconds, number = self.spent[kind]
+            self.spent[kind] = seconds + now - since, number + 1
         task.done, task.worker, task.result = True, worker, result
-        task.skip.update(result.left_out)  # in an earlier job, perhaps
-        self.left[task.name[0]] -= 1
-        return self.idle[task.name[0]].pop(task.name, None) is not None
+        task.skip.update(result.left_out)  # in an earlier run, perhaps
+        self.left[kind] -= 1
+        if not self.left["map"]:
+            self.stalled.clear()
+        return self.idle[kind].pop(task.name, None) is not None
 
     def undo(self, task: Task) -> None:
         """What came of a task is lost."""
@@ -82,6 +111,17 @@ class Tasks:
         if back:
             idle[task.name] = task
         return back
+
+    def in_progress(self) -> Iterator[Task]:
+        """Those of the present kind that somebody is at, and nobody has done."""
+        for task in itertools.chain.from_iterable(self.doing.values()):
+            if task.name[0] == self.kind and not task.done:
+                yield task
+
+    def usual_time(self) -> float | None:
+        """Seconds that tasks of the present kind have taken; None if none is done."""
+        seconds, number = self.spent[self.kind]
+        return seconds / number if number else None
 
 
 @dataclass

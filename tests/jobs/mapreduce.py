@@ -16,7 +16,7 @@ from minidist.mr.disk import Disk
 from minidist.mr.faults import parse
 from minidist.mr.jobs import Functions
 from minidist.mr.plan import Plan
-from minidist.mr.report import claims
+from minidist.mr.report import claims, failure_text
 
 
 class Vowels:
@@ -166,7 +166,7 @@ def run_broken(comm: Comm, file: str, output: str) -> dict[str, Any]:
         plan = Plan(job, [file], Path(output) / name, maps=6, reducers=4, backup=False)
         outcome = run(comm, plan, lambda plan, rank, disks=disks: BrokenDisk(plan, rank, disks.get(rank, "")))  # type: ignore[misc]
         found[name] = {
-            "failure": outcome.failure and str(outcome.failure),
+            "failure": outcome.failure and failure_text(outcome.failure),
             "events": [(e.what, e.kind, e.number, e.worker, str(e.detail)) for e in outcome.events],
             "claims": {claim.claim: claim.holds for claim in claims(plan, outcome)} if not outcome.failure else {},
         }

@@ -37,7 +37,7 @@ def test_a_map_counts_only_if_all_of_it_is_there(tmp_path: Path) -> None:
     (tmp_path / "text").touch()
     plan = Plan(WordCount(), [str(tmp_path / "text")], tmp_path / "output", reducers=2)
     plan.hosts = ["here"]
-    plan.begin()
+    plan.make_folder()
     for m in range(4):
         leave_map(plan.folder / "worker-0", m)
     (plan.folder / "worker-0" / "map-00000" / "region-00000").write_text("a\t1")

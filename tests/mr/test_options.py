@@ -119,7 +119,7 @@ def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) 
         return prepare("", [*line, *options], 0, 4)[0]
 
     plan = prepared("--resume")  # there is nothing yet: it simply begins
-    plan.begin()
+    plan.make_folder()
     with pytest.raises(UsageError, match="is not empty; --resume finishes the job"):
         prepared()
     prepared("--resume")
@@ -153,7 +153,7 @@ def test_a_folder_that_holds_another_job_is_not_taken_for_finished(tmp_path: Pat
     text.write_text("one line\n")
     other.write_text("one line\n")
     plan = prepare("", ["wordcount", str(text), "--output", str(output)], 0, 4)[0]
-    plan.begin()
+    plan.make_folder()
     plan.end(left_out=0)
     for r in range(4):
         (output / f"part-{r:05}-of-00004").touch()
@@ -175,7 +175,7 @@ def test_input_and_code_are_compared_by_what_they_say(tmp_path: Path, monkeypatc
     text.write_text("one line\n" * 100_000)
     module.write_text("def map(document, line): return [(line, '1')]\ndef reduce(key, values): return values\n")
     line = ["--job", "a_job_of_ones_own", str(text), "--output", str(output)]
-    prepare("", line, 0, 4)[0].begin()
+    prepare("", line, 0, 4)[0].make_folder()
     prepare("", [*line, "--resume"], 0, 4)
     before = os.stat(text)
     text.write_text("two line\n" * 100_000)
@@ -195,7 +195,7 @@ def test_a_finished_job_that_has_left_out_records_is_not_a_strict_one(tmp_path: 
     text.write_text("one line\n")
     line = ["wordcount", str(text), "--output", str(output), "--reducers", "1"]
     plan = prepare("", line, 0, 4)[0]
-    plan.begin()
+    plan.make_folder()
     plan.part(0).touch()
     plan.end(left_out=2)
     with pytest.raises(Finished):
@@ -208,7 +208,7 @@ def test_a_finished_job_that_has_left_out_records_is_not_a_strict_one(tmp_path: 
 def test_a_damaged_job_is_said_to_be_damaged(damage: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
     line = ["wordcount", __file__, "--output", str(output)]
-    prepare("", line, 0, 4)[0].begin()
+    prepare("", line, 0, 4)[0].make_folder()
     (output / ".mapreduce" / "job.json").write_text(damage)
     for options in ([], ["--resume"]):
         with pytest.raises(UsageError, match=r"is not empty|is damaged"):
@@ -224,7 +224,7 @@ def test_a_folder_that_was_put_in_our_place_is_not_used(tmp_path: Path) -> None:
     local.mkdir()
     line = ["wordcount", str(text), "--output", str(tmp_path / "output"), "--local", str(local)]
     plan = prepare("", line, 0, 1)[0]
-    plan.token = plan.begin()
+    plan.token = plan.make_folder()
     plan.locals.symlink_to(tmp_path)
     with pytest.raises(UsageError, match="is not a folder of yours"):
         prepare("", [*line, "--resume"], 0, 1)

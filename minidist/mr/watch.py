@@ -1,0 +1,233 @@
+"""What the master of `minidist.mapreduce` hears, and when it gives up: a worker, a record, or the job.
+
+Dean & Ghemawat, OSDI 2004, sections 3.3 (who does not answer a ping has failed), 4.6 (bad records), 4.9 (counters).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from minidist.mpi.mailbox import Mailbox
+from minidist.mr import last_gasp, messages
+from minidist.mr.plan import Plan, Record, Result, TaskName
+from minidist.mr.report import Events, Outcome
+from minidist.mr.tasks import NOWHERE, Failure, Task, Tasks
+
+
+class MasterPeer:
+    """The master reads its mail, pings the workers, notices who does not answer, and sees to the end of the job."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        workers: range,
+        tasks: Tasks,
+        inbox: Mailbox,
+        outbox: Mailbox,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan, self.workers, self.tasks, self.inbox, self.outbox = plan, workers, tasks, inbox, outbox
+        self.clock = clock
+        self.events = Events(plan, len(workers), clock)  # everything that happens, for the log and for the report
+        self.heard: dict[int, float] = {}  # when each worker spoke last
+        self.alive: set[int] = set()
+        self.awaited: set[int] = set()  # the last worker, while it does not answer
+        self.drained: set[int] = set()  # workers that have said farewell
+        self.sent: Counter[int] = Counter()  # bytes that each worker has sent to reducers
+        self.pinged = self.stepped = clock()
+        self.ended: float | None = None  # since when there is nothing more to do
+        self.failure: Failure | None = None  # that has ended the job
+        self.outcome: Outcome | None = None  # when all may leave
+        for r, result in plan.committed().items():
+            self.complete(tasks.reduce[r], NOWHERE, result)
+
+    # What it decides: see `minidist.mapreduce`.
+
+    def hand_out(self) -> None:
+        raise NotImplementedError
+
+    def complete(self, task: Task, worker: int, result: Result) -> None:
+        raise NotImplementedError
+
+    def lose(self, worker: int) -> None:
+        raise NotImplementedError
+
+    def lose_output(self, maps: list[Task], why: str) -> None:
+        raise NotImplementedError
+
+    def again(self, task: Task, why: str) -> None:
+        raise NotImplementedError
+
+    # ---- what it hears ----------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Read what has come, see who is missing, give work to those who have none. Whether anything had come."""
+        heard = False
+        while mail := self.inbox.poll():
+            heard = True
+            self.hear(mail.source, mail.message)
+        self.outbox.push()
+        if len(self.heard) == len(self.workers):  # each may hold output of a job that is resumed
+            self.watch()
+            if self.ended is None:
+                self.hand_out()
+                if not self.tasks.left["reduce"]:
+                    self.end()
+            elif self.drained >= self.alive and (
+                len(self.drained) == len(self.workers) or self.clock() - self.ended > self.plan.grace
+            ):
+                self.leave()
+            self.events.show(self.tasks.left, self.sent.total(), len(self.alive))
+        return heard
+
+    def hear(self, worker: int, message: Any) -> None:
+        self.heard[worker] = self.clock()
+        self.awaited.discard(worker)
+        if worker not in self.alive and self.ended is None:
+            self.alive.add(worker)
+            self.awaited.clear()
+            self.events.note("joined", worker=worker, detail="" if isinstance(message, messages.Hello) else "again")
+        match message:
+            case messages.Pong(sent):
+                self.sent[worker] = sent
+            case messages.Drained(sent):
+                self.sent[worker] = sent
+                self.drained.add(worker)
+            case messages.Dropped(name, progress):
+                since = self.tasks.release(task := self.tasks[name], worker)
+                if task.done and since is not None and progress > 0:  # how much longer would it have taken?
+                    self.events.saved += (self.clock() - since) * (1 - progress) / progress
+            case _ if self.ended is not None:
+                pass
+            case messages.Hello(held):  # what it has done already, if the job is resumed
+                for m, result in held.items():
+                    self.hear_result(self.tasks.map[m], worker, result)
+            case messages.Done(name, result):
+                self.hear_result(self.tasks[name], worker, result)
+            case messages.Failed(name, record, explanation, machine):
+                self.events.note("failed", name, worker, record)
+                self.tasks.release(self.tasks[name], worker)
+                self.fail(self.tasks[name], Failure(name, worker, record, explanation), machine)
+            case messages.Gone(m, explanation) if (task := self.tasks.map[m]).done and task.worker == worker:
+                self.events.note("gone", task.name, worker)
+                self.lose_output([task], "gone")
+                self.refuse(task, Failure(task.name, worker, None, explanation))
+            case messages.Stalled() if self.tasks.left["map"]:
+                self.tasks.stalled.add(worker)
+
+    def tell(self, workers: Iterable[int], message: Any) -> None:
+        for worker in workers:
+            self.outbox.post(worker, message)
+
+    def hear_result(self, task: Task, worker: int, result: Result) -> None:
+        """If a task was done before, by someone else, this result and its counters are ignored (4.9)."""
+        if task.done:
+            self.tasks.release(task, worker)
+            return
+        if task.result.sizes not in ([], result.sizes):
+            before, now = sum(task.result.sizes), sum(result.sizes)
+            why = f"It gave {before} bytes, and {now} when it was done again: it depends on more than its input."
+            return self.end(Failure(task.name, worker, None, why))
+        self.complete(task, worker, result)
+        if result.left_out and self.tasks.bad_records() > self.plan.skip_bad:  # in a run that left out more
+            record, why = result.left_out[-1]
+            self.end(Failure(task.name, worker, record, why, self.plan.skip_bad))
+
+    # ---- workers that do not answer ----------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Ping the workers now and then; who has not answered for `timeout` seconds is given up (section 3.3)."""
+        now, timeout = self.clock(), self.plan.timeout
+        if now - self.stepped > timeout / 2:  # it was this process that was away: that says nothing about the others
+            self.heard = dict.fromkeys(self.heard, now)
+        self.stepped = now
+        if now - self.pinged > min(0.5, timeout / 4):
+            self.pinged = now
+            self.tell(self.workers, messages.Ping())  # also those given up: who answers again is welcome
+        for worker in sorted(self.alive - self.awaited - self.drained):
+            if now - self.heard[worker] > timeout:
+                self.miss(worker)
+
+    def miss(self, worker: int) -> None:
+        """A worker does not answer. The last one is not given up: nobody could do its work, and it may only be slow."""
+        doing = [task.name for task in self.tasks.doing[worker]]
+        name, record = self.place(worker) or (doing[-1] if doing else ("", -1), None)
+        last = len(self.alive) == 1 and self.ended is None
+        self.events.note("awaited" if last else "lost", name, worker, (self.plan.timeout, record))
+        if record is not None and self.ended is None:
+            why = f"no answer for {self.plan.timeout:g} s; if the function may take so long, give a longer --timeout"
+            self.blame(self.tasks[name], Failure(name, worker, record, why), times=2)
+            if last and record in self.tasks[name].skip:
+                why = f"{why}\nNo other worker is left that could do without this record."
+                self.end(Failure(name, worker, record, why, self.plan.skip_bad))
+        if last and self.ended is None:
+            self.awaited.add(worker)
+            return
+        self.alive.remove(worker)
+        if self.ended is None:
+            self.lose(worker)
+            for task in self.tasks.all():
+                self.check_refusals(task)
+        else:
+            self.tell(self.alive, messages.End(set(self.workers) - self.alive))
+
+    def place(self, worker: int) -> tuple[TaskName, Record] | None:
+        """The record that a worker's function is at, if that can be known here."""
+        hosts = self.plan.hosts
+        return last_gasp.read(self.plan.gasp(worker)) if hosts and hosts[worker] == hosts[0] else None
+
+    # ---- tasks and records that fail ---------------------------------------------------------------------------------
+
+    def fail(self, task: Task, failure: Failure, machine: bool) -> None:
+        """Another machine may be able to do it. Where records may be left out, try again, and then without this one."""
+        if machine:
+            self.refuse(task, failure)
+        elif failure.record is None:
+            self.end(failure)
+        else:
+            self.blame(task, failure, times=2 if self.plan.skip_bad else 1)
+            self.again(task, "failed")
+
+    def refuse(self, task: Task, failure: Failure) -> None:
+        """A worker cannot read or write what the task needs: it is not to try again."""
+        task.refused[failure.worker] = failure
+        self.again(task, "machine")
+        self.check_refusals(task)
+
+    def check_refusals(self, task: Task) -> None:
+        """A task that none of the workers can do ends the job."""
+        if not task.done and self.alive <= task.refused.keys():
+            self.end(next(iter(task.refused.values())))
+
+    def blame(self, task: Task, failure: Failure, times: int) -> None:
+        """A record is bad on which so many attempts have failed. More bad records than allowed end the job (4.6)."""
+        assert failure.record is not None
+        task.failures[failure.record] += 1
+        if task.failures[failure.record] >= times and failure.record not in task.skip:
+            task.skip[failure.record] = failure.explanation.splitlines()[-1]
+            if self.tasks.bad_records() > self.plan.skip_bad:
+                self.end(replace(failure, skip_bad=self.plan.skip_bad))
+
+    # ---- the end ----------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome is not None
+
+    def end(self, failure: Failure | None = None) -> None:
+        """There is nothing more to do. Whoever has been given up gets one more chance to say farewell."""
+        if self.ended is not None:
+            return
+        self.ended, self.failure = self.clock(), failure
+        self.awaited.clear()
+        for task in self.tasks.idle["map"].values():  # lost after the last reduce that needed it
+            self.events.note("unneeded", task.name)
+        self.tell(self.workers, messages.End(set(self.workers) - self.alive))
+
+    def leave(self) -> None:
+        """All who answer have said farewell."""
+        sent = [self.sent[rank] for rank in range(self.workers.stop)]
+        self.outcome = self.events.outcome(self.tasks, sent, set(self.workers) - self.drained, self.failure)
+        self.tell(self.drained, messages.Leave(self.outcome))
