@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from minidist import ring, train
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Run
+from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
 from minidist.nn.optim import squared_norm
 from minidist.nn.tensor import Array
-from minidist.claims.report import Claim, Run, memory_claims, on_each_rank, traffic_claims
 
 
 @dataclass(frozen=True)

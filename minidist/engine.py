@@ -93,8 +93,8 @@ class Engine:
         self.peak = {"activations": 0, "transient": 0, "workspace": 0}  # bytes
         self.layer_activations = 0  # bytes that the blocks keep between forward and backward
         self.flats = flats_of(units)
-        for flat, flat.readers in reads(units).items():
-            flat.to_come = flat.readers * self.accumulated
+        for flat, readers in reads(units).items():
+            flat.readers, flat.to_come = readers, readers * self.accumulated
             start = flat.initial(settings.seed)  # float64 (padded,); gone when the Flat's arrays are made
             self.allocate(flat, start)
             param, _ = self.owned(flat)
@@ -236,8 +236,7 @@ class Engine:
             self.direction = "backward"
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
                 for flat in unit.reads:
-                    slopes = np.zeros(flat.padded, self.precision.computed)
-                    flat.bind(self.widened(self.parameters_of(flat)), slopes)
+                    flat.bind(self.widened(self.parameters_of(flat)), slopes=self.zeros(flat))
                 if x is not None:  # the last unit that is to run again: its backward follows at once
                     unit(tape.tensor(x), passage.batch)
                     self.observe()
@@ -267,7 +266,7 @@ class Engine:
         for passage in reversed(passages):
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
                 for flat in unit.reads:
-                    flat.bind(None, slopes=np.zeros(flat.padded, self.precision.computed))
+                    flat.bind(None, slopes=self.zeros(flat))
                 tape.weight_backward()
                 self.collect_all(unit)
                 for flat in unit.reads:
@@ -354,6 +353,10 @@ class Engine:
     def widened(self, stored: Array) -> Array:
         """Stored values as arithmetic wants them: a float32 copy in mixed precision, otherwise they themselves."""
         return stored.astype(self.precision.computed, copy=False)
+
+    def zeros(self, flat: Flat) -> Array:
+        """For a gradient as arithmetic makes it (padded,)."""
+        return np.zeros(flat.padded, self.precision.computed)
 
     def whole(self, flat: Flat, piece: Array) -> Array:
         """All of a Flat (padded,), from the piece of it that each rank holds. Here: the piece is all."""

@@ -19,8 +19,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from minidist import UsageError, checkpoint, data
+from minidist.claims.claim import Claim
+from minidist.claims.files import check_writable, write_json
 from minidist.claims.published import print_zero_closing
-from minidist.claims.report import Claim, Run, check_writable, print_report, write_json
+from minidist.claims.run import Run
+from minidist.claims.tables import print_report
 from minidist.cli.options import Parser, at_least, in_one_process, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
@@ -29,7 +32,7 @@ from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
-from minidist.nn.precision import PRECISIONS
+from minidist.nn.precision import NAMES, precision
 from minidist.nn.sample import generate
 
 Options = argparse.Namespace
@@ -55,9 +58,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
     add("--recompute", choices=("none", "selective", "full"), default="none", help="activations: attention, or all")
-    add(
-        "--precision", choices=tuple(PRECISIONS), default="mixed", help="fp16 storage with fp32 master copy, or all one"
-    )
+    add("--precision", choices=NAMES, default="mixed", help="fp16 storage with fp32 master copy, or all one")
     add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd: with momentum 0.9")
     add("--lr", type=within(0, 1e3), default=3e-3, help="learning rate after warm-up")
     add("--min-lr", type=within(0, 1e3), default=3e-4, help="learning rate at the end of the cosine")
@@ -115,6 +116,10 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
     check_memory(options, units, ranks)
+    try:
+        stored = precision(options.precision)
+    except ImportError:
+        raise UsageError("--precision bf16 needs a package of its own: pip install ml_dtypes") from None
     optimizer: Optimizer
     if options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
@@ -123,7 +128,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(
-        precision=PRECISIONS[options.precision],
+        precision=stored,
         optimizer=optimizer,
         learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
         clip=options.clip,
@@ -247,11 +252,8 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         moments=job.settings.optimizer.moments,
         parameters=count_parameters(job.units),
         vocabulary=len(job.corpus.vocabulary),
-        unit_sizes=[  # from the declared shapes, not from what the engine made of them
-            -(-sum(parameter.size for parameter in unit.parameters) // engine.shards) * engine.shards
-            for unit in engine.units
-        ],
-        tied=len(job.units[-1].reads) > 1,
+        unit_sizes=[sum(flat.padded for flat in unit.flats) for unit in engine.units],
+        tied=job.units[-1].reads != job.units[-1].flats,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),

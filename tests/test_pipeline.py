@@ -70,11 +70,11 @@ def serial(model: str, precision: str, optimizer: str, m: int, clip: float) -> d
             micro_batch = engine.forward(x[rows], y[rows])
             engine.backward(micro_batch)
             if step == 0 and engine.last_micro_batch:
-                gradients = {p.name: v.copy() for f in engine.flats.values() for p, v in f.views(f.grad)}
+                gradients = {p.name: v.copy() for f in engine.flats for p, v in f.views(f.grad)}
             engine.step()
             loss += micro_batch.value
         losses.append(loss)
-    parameters = {p.name: v for f in engine.flats.values() for p, v in f.views(f.master)}
+    parameters = {p.name: v for f in engine.flats for p, v in f.views(f.master)}
     validation = engine.evaluate(*pipelines.tokens(99))
     return {"losses": losses, "gradients": gradients, "parameters": parameters, "validation": validation}
 

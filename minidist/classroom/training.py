@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from minidist import papers
 from minidist.classroom.submission import Case, lose, secret
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS, Precision
+from minidist.papers.collectives import chunk_sizes
 
 Array = np.ndarray
 PRECISE = 1e-12  # relative to a unit's largest element
@@ -25,7 +25,7 @@ PRECISE = 1e-12  # relative to a unit's largest element
 
 def share(size: int, rank: int, n: int) -> slice:
     """A rank's part of `size` things."""
-    sizes = papers.chunk_sizes(size, n)
+    sizes = chunk_sizes(size, n)
     return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
@@ -98,7 +98,7 @@ class Truth:
         self.evaluated: list[list[float]] = []  # of the first micro-batch before each step, each rank's part
         self.gradients: list[Array] = []  # of the first step
         engine = self.engine()
-        self.flats: list[Flat] = list(engine.flats.values())
+        self.flats: list[Flat] = list(engine.flats)
         self.parameters = [self.copies("param")]  # before the first step, and after each
         for step in run.batches:
             self.evaluated.append(self.parts(engine, run.batches[0, 0]))
@@ -143,7 +143,7 @@ class Truth:
         for number in micro_batches:
             tokens = self.run.batches[0, number]
             engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
-        return [flat.grad for flat in engine.flats.values()]
+        return [flat.grad for flat in engine.flats]
 
     def padded(self, unit: int) -> int:
         """Elements of a unit, rounded up to a multiple of the number of ranks."""

@@ -47,7 +47,8 @@ class Batch:
 class Layer(Protocol):
     """Anything that has parameters."""
 
-    parameters: list[Parameter]
+    @property
+    def parameters(self) -> list[Parameter]: ...
 
 
 class Linear:

@@ -120,7 +120,7 @@ class Store:
     element, as the papers count activations. What a tape asks of a store is `keep`, and of what it returns `fetch` and
     `nbytes`: so another store may keep them cut, or elsewhere."""
 
-    def __init__(self, narrow: type[np.floating] | None = None) -> None:
+    def __init__(self, narrow: type[np.generic] | None = None) -> None:
         self.narrow = narrow
 
     def keep(self, array: Array, exact: bool = False) -> Kept:

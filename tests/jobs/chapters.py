@@ -18,7 +18,7 @@ def steps(engine: Engine, n: int, after: list[Any]) -> None:
         loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
         engine.backward(loss)
         engine.step()
-        held = [array for flat in engine.flats.values() for array in (flat.param, flat.master, *flat.moments)]
+        held = [array for flat in engine.flats for array in (flat.param, flat.master, *flat.moments)]
         digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
         after.append({"loss": loss.value, "scale": engine.loss_scale.scale, "updates": engine.updates, "held": digest})
 

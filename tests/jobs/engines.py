@@ -19,7 +19,7 @@ VOCABULARY, CONTEXT, STEPS = 23, 8, 3
 
 ENGINES = {
     "data_parallel": DataParallel,
-    "data_parallel server": lambda units, settings, comm: DataParallel(units, settings, comm, "server"),
+    "data_parallel server": lambda units, settings, comm: DataParallel(units, settings, comm, reduce="server"),
     "zero1": ZeRO1,
     "zero2": ZeRO2,
     "zero3": ZeRO3,
@@ -80,7 +80,7 @@ def by_name(engine: Engine, piece: Any) -> dict[str, np.ndarray]:
     """Whole arrays from everyone's pieces, cut at the parameters' borders."""
     return {
         name: whole.astype(np.float64)
-        for flat in engine.flats.values()
+        for flat in engine.flats
         for name, whole in engine.whole_parameters(flat, piece(flat)).items()
     }
 

@@ -86,7 +86,7 @@ def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
     flats = {unit: engine.flats[unit] for unit in engine.own}
     gradients = {p.name: view for unit, flat in flats.items() for p, view in flat.views(engine.first[unit])}
     parameters = {p.name: view for flat in flats.values() for p, view in flat.views(flat.master)}
-    held = {p.name: view for flat in engine.flats.values() for p, view in flat.views(flat.master)}
+    held = {p.name: view for flat in engine.flats for p, view in flat.views(flat.master)}
     copies = comm.all_gather_object(held)
     for name, array in held.items():  # copies of a unit stay the same, to the last bit
         assert all(np.array_equal(array, other[name]) for other in copies if name in other), name
