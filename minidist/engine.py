@@ -373,7 +373,7 @@ class Engine:
 
     def counted(self) -> dict[str, Any]:
         """What else this rank has counted, for its chapter's claims."""
-        return {}
+        return {"layer_activations": self.layer_activations}
 
     def observe(self, recomputed: int = 0) -> None:
         """Note how much of what comes and goes is held at this moment, `recomputed` bytes of activations among it."""
