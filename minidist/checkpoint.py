@@ -42,8 +42,8 @@ def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> N
     arrays |= _collect(engine, writer, lambda flat: dict(zip(prefixes, flat.moments, strict=False)))
     if not writer:
         return
-    state = {"steps": engine.steps, "updates": engine.updates, "mixed": engine.scaled}
-    state["loss_scale"] = vars(engine.loss_scale)
+    scale = vars(engine.loss_scale)
+    state = {"steps": engine.steps, "updates": engine.updates, "mixed": engine.scaled, "loss_scale": scale}
     metadata = {"identity": json.dumps(identity), "state": json.dumps(state)}
     write_whole(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 

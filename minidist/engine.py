@@ -66,6 +66,12 @@ class Passage:
     def nbytes(self) -> int:
         return sum(tape.nbytes for tape in self.tapes) + (self.x.nbytes if self.x else 0)
 
+    @property
+    def of_layers(self) -> int:
+        """Bytes on the tapes of those units that are blocks: the papers count a layer's activations, not the ends'."""
+        tapes = zip(self.segment.units, self.tapes, strict=False)
+        return sum(tape.nbytes for unit, tape in tapes if isinstance(unit, Block))
+
 
 @dataclass
 class Loss:
@@ -90,6 +96,7 @@ class Engine:
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.passages: weakref.WeakSet[Passage] = weakref.WeakSet()  # of which a backward is still to come
+        self.observed: Callable[[], None] = lambda: None  # called at every moment at which `observe` is
         self.peak = {"activations": 0, "transient": 0, "workspace": 0}  # bytes
         self.layer_activations = 0  # bytes that the blocks keep between forward and backward
         self.flats = flats_of(units)
@@ -384,6 +391,7 @@ class Engine:
             "workspace": held((a for flat in self.flats for a in (flat.values, flat.slopes)), besides=stored),
         }
         self.peak = {name: max(peak, now[name]) for name, peak in self.peak.items()}
+        self.observed()
 
     def memory(self) -> dict[str, int]:
         """Bytes that this rank holds for good, and the most that it held at any moment of what comes and goes.

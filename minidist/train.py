@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import NAMES, precision
 from minidist.nn.sample import generate
+from minidist.nn.tensor import Array
 
 Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
@@ -178,24 +179,41 @@ class History:
     losses: list[float]  # of the global batch, on rank 0
     milliseconds: list[float]  # of each step
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
+    sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
+
+
+class Driver(Protocol):
+    """What takes an engine through a step: the engine itself, or a pipeline's schedule."""
+
+    def train_batch(self, x: Array, y: Array) -> float: ...
+
+    def evaluate(self, x: Array, y: Array) -> float: ...
+
+    def counted(self) -> dict[str, Any]: ...
 
 
 def run_job(
-    job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]], closing: Closing = print_zero_closing
+    job: Job,
+    engine: Engine,
+    comm: Any,
+    claims: Callable[[Run], list[Claim]],
+    closing: Closing = print_zero_closing,
+    driver: Driver | None = None,
 ) -> int:
     """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
     keep_freed_memory()
+    driver = driver or engine
     options, corpus = job.options, job.corpus
     if options.load:
         checkpoint.load(options.load, engine)
     try:
-        history = train(job, engine, comm)
+        history = train(job, engine, driver, comm)
     except OverflowError as error:  # on every rank alike
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
     everyone = comm.gather_object(
-        (validate(engine, corpus, options), history.sent or {}, engine.memory(), engine.counted())
+        (validate(driver, corpus, options), history.sent or {}, history.sent_to, engine.memory(), driver.counted())
     )
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
@@ -219,7 +237,7 @@ def run_job(
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
 
 
-def train(job: Job, engine: Engine, comm: Any) -> History:
+def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
     options = job.options
     history = History([], [])
@@ -228,10 +246,11 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
         for step in range(engine.steps, options.steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
-            loss = train_step(engine, job.corpus, options, step)
+            loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
+                history.sent_to = comm.ledger.by_peer()
             parts = comm.gather_object(loss)
             if comm.rank == 0:
                 history.losses.append(sum(parts))
@@ -243,7 +262,7 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
 
 def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
     """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
-    validation, sent, memory, counted = zip(*everyone, strict=True)
+    validation, sent, sent_to, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
@@ -262,21 +281,22 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
             "min": min(history.milliseconds, default=0.0),
         },
         sent=list(sent),
+        sent_to=list(sent_to),
         memory=list(memory),
         counted=list(counted),
     )
 
 
-def train_step(engine: Engine, corpus: data.Corpus, options: Options, step: int) -> float:
+def train_step(driver: Driver, corpus: data.Corpus, options: Options, step: int) -> float:
     """One step over the step's global batch; this rank's part of its loss."""
-    return engine.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
+    return driver.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
 
 
-def validate(engine: Engine, corpus: data.Corpus, options: Options) -> float:
+def validate(driver: Driver, corpus: data.Corpus, options: Options) -> float:
     """This rank's part of the mean loss over a fixed part of the validation text."""
     x, y = corpus.validation_batch(VALIDATION_BATCHES * options.batch, options.context)
     parts = zip(np.split(x, VALIDATION_BATCHES), np.split(y, VALIDATION_BATCHES), strict=True)
-    return sum(engine.evaluate(*part) for part in parts) / VALIDATION_BATCHES
+    return sum(driver.evaluate(*part) for part in parts) / VALIDATION_BATCHES
 
 
 # ---- entry points ----------------------------------------------------------------------------------------------------
@@ -314,6 +334,9 @@ class NoLedger:
     def reset(self) -> None: ...
 
     def by_phase(self) -> dict[str, dict[str, int]]:
+        return {}
+
+    def by_peer(self) -> dict[int, int]:
         return {}
 
 

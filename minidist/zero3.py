@@ -42,7 +42,7 @@ from minidist.data_parallel import Axes
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.zero2 import ZeRO2
 
@@ -77,6 +77,16 @@ class ZeRO3(ZeRO2):
 
     def after_update(self) -> None:
         """The updated shards stay where they are: the next forward gathers them."""
+
+
+def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:
+    """Hybrid sharding (Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2): ZeRO-3 within a host and data parallelism
+    across. The G ranks of a host share one copy of the model, so gathering parameters never leaves the host; only the
+    G-th part of the gradients that a rank keeps is summed with the same shard's on the other W/G hosts. That is
+    2M/G·(W-G)/W bytes from a rank, where ZeRO-3 over all W ranks would send most of its 3M across."""
+    for flat in flats_of(units):
+        flat.divide(host)
+        flat.sum_over["all-reduce across hosts"] = across
 
 
 def claims(run: Run) -> list[Claim]:

@@ -13,7 +13,7 @@ from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
-from minidist.pp.interpreter import simulate
+from minidist.pp.watch import simulate
 from minidist.pp.schedules import SCHEDULES, places
 
 RANKS = (1, 2, 3, 4)

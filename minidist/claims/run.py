@@ -28,6 +28,7 @@ class Run:
     unigram_entropy: float
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
+    sent_to: list[dict[int, int]]  # per rank: bytes by the receiver, in the same step
     memory: list[dict[str, int]]  # per rank: bytes
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
 

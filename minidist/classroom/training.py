@@ -204,8 +204,8 @@ def wrong_index(place: str, found: Any, expected: Array, truth: Truth, unit: int
 def element(truth: Truth, unit: int, index: int) -> str:
     """What element `index` of a unit's flat buffer is."""
     flat = truth.flats[unit]
-    for parameter, place in flat.places(slice(0, flat.size)):
-        if place.start <= index < place.stop:
+    for parameter, view in flat.views(np.arange(flat.size)):
+        if index in view:
             return f"element {index} of the unit, of {parameter.name}"
     return f"element {index} of the unit, of its padding"
 

@@ -65,6 +65,13 @@ class Ledger:
             total["control"] = {"bytes": self.control[0], "messages": self.control[1]}
         return total
 
+    def by_peer(self) -> dict[int, int]:
+        """Payload bytes sent, over all phases, to each rank of the world."""
+        total: dict[int, int] = {}
+        for (_, peer), (nbytes, _) in self.sent.items():
+            total[peer] = total.get(peer, 0) + nbytes
+        return total
+
     def total(self) -> int:
         """Payload bytes sent, over all phases and peers."""
         return sum(nbytes for nbytes, _ in self.sent.values())

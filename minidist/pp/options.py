@@ -11,9 +11,9 @@ from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least, in_one_process, rank_of_launch
 from minidist.nn.layers import Unit
 from minidist.pp import balance, zero_bubble
-from minidist.pp.interpreter import UNIT_COSTS, simulate
 from minidist.pp.schedules import SCHEDULES, places
 from minidist.pp.timeline import print_timelines, summary
+from minidist.pp.watch import UNIT_COSTS, simulate
 
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
 

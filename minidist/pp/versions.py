@@ -5,38 +5,35 @@ stashing (Narayanan et al., SOSP 2019, section 3.3); 2BW keeps two versions (arX
 flush there is one version, and nothing to keep.
 """
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-import numpy as np
-
-from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 
 
-class WeightVersions(Engine):
-    """Forward and backward use the version of the weights that `version` updates have made."""
+class Versions:
+    """A version is named by the number of updates that have made it, since the stream began."""
 
-    def __init__(self, units: list[Unit], settings: Settings, **beside: Any) -> None:
-        super().__init__(units, settings, **beside)
-        self.made = self.version = 0  # updates made since the stream began; the version in use
-        self.stash: dict[int, dict[Flat, Array]] = {}  # older versions that are still needed
+    def __init__(self, flats: Sequence[Flat]) -> None:
+        self.flats, self.made = flats, 0
+        self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
 
-    def before_forward(self, unit: Unit) -> None:
-        for flat in self.read_by(unit):
-            flat.bind(self.widened(self.weights(flat)))
+    @contextmanager
+    def use(self, version: int) -> Iterator[None]:
+        """Inside, the Flats have the weights of this version."""
+        newest = [flat.param for flat in self.flats]
+        for flat, param in zip(self.flats, self.stash.get(version, newest), strict=True):
+            flat.param = param
+        try:
+            yield
+        finally:
+            for flat, param in zip(self.flats, newest, strict=True):
+                flat.param = param
 
-    def before_backward(self, unit: Unit) -> None:
-        for flat in self.read_by(unit):
-            flat.bind(self.widened(self.weights(flat)), slopes=np.zeros(flat.padded, self.precision.computed))
-
-    def weights(self, flat: Flat) -> Array:
-        """A unit's parameters in the version that is in use."""
-        return flat.param if self.version == self.made else self.stash[self.version][flat]
-
-    def keep_version(self, oldest: int) -> None:
+    def keep(self, oldest: int) -> None:
         """Before an update: keep this version if a micro-batch may still ask for it, and none before `oldest`."""
         if self.made >= oldest:
-            self.stash[self.made] = {flat: flat.param.copy() for flat in self.flats.values()}
-        self.stash = {version: weights for version, weights in self.stash.items() if version >= oldest}
+            self.stash[self.made] = [flat.param.copy() for flat in self.flats]
+        self.stash = {version: params for version, params in self.stash.items() if version >= oldest}
+        self.made += 1

@@ -22,7 +22,7 @@ from minidist.mpi.clock import Clock
 from minidist.papers import gpipe, pipelines, ptd, zero_bubble
 from minidist.pp import balance
 from minidist.pp import options as pipeline_options
-from minidist.pp.interpreter import simulate
+from minidist.pp.watch import simulate
 from minidist.pp.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
 from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
 
