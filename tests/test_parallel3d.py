@@ -23,7 +23,6 @@ from minidist.engine import Engine
 from minidist.grid import options as parallel3d_options
 from minidist.grid.mesh import places
 from minidist.mpi.launch import find_mpiexec, launch
-from minidist.papers import fsdp, ptd
 
 RANKS = (1, 2, 3, 4, 6, 8)
 MODELS = ("gpt", "llama tied", "gpt untied", "llama untied")
@@ -303,22 +302,6 @@ def test_what_is_printed() -> None:
         "stage 1  F1F2    B1W1F3B2W2F4B3W3  B4W4",
         "stage 2    F1B1W1F2B2W2F3B3W3F4B4W4",
     ]
-
-
-def test_the_papers_figure_for_hybrid_sharding() -> None:
-    """Figure 4's 16 GPUs on hosts of 8, in models: 0.2344 as printed, 0.1250 as sent; and for larger W."""
-    for w, printed, exact in [(16, 0.2344, 0.1250), (64, 0.2461, 0.2188), (512, 0.2495, 0.2461)]:
-        assert round(fsdp.across_hosts_as_printed(1, w, 8), 4) == printed
-        assert round(fsdp.across_hosts(1, w, 8), 4) == exact
-
-
-def test_the_papers_models() -> None:
-    """PTD's table 1: all ten sizes as printed, and grids without a rest."""
-    assert len(ptd.TABLE_1) == 10
-    for printed, (h, layers, t, p, gpus) in ptd.TABLE_1.items():
-        assert f"{ptd.parameters(layers, h) / 1e9:.1f}" == printed
-        assert gpus % (t * p) == 0
-    assert ptd.parameters(96, 12_288) == 174_615_822_336  # GPT-3
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

@@ -291,6 +291,7 @@ def test_zero_bubble_table_from_ranks():
     rows = launch("jobs.pipelines:table", 8, timeout=120).values[0]
     assert len(rows) == 18
     for row in rows:
-        assert set(row) == {"model", "p", "m", "schedule", "bubble", "printed"}
+        assert set(row) == {"model", "p", "m", "schedule", "bubble", "printed", "holds"}
         assert round(row["bubble"], 4) == row["printed"], row
+        assert row["holds"]
     assert json.loads(json.dumps(rows)) == rows

@@ -4,6 +4,7 @@ v: vocabulary, h: width, a: heads, kv: key/value heads, f: the MLP's width.
 """
 
 from minidist.papers.collectives import chunk_sizes
+from minidist.papers.figure import Figure, whole
 from minidist.papers.megatron import padded_vocabulary
 
 
@@ -19,3 +20,15 @@ def units(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied
 def parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[int]:
     """Parameters on each of t ranks."""
     return [sum(rank) for rank in units(v, h, layers, a, kv, f, t, tied)]
+
+
+FIGURES = [
+    Figure(
+        "Llama's weights", name, printed, "parameters", "2vh + h + l(2h² + 2h²·kv/a + 3hf + 2h)", value, whole,
+        evidence="a second source",
+    )
+    for name, printed, [value] in (
+        ("7B", "6,738,415,616", parameters(32_000, 4096, 32, a=32, kv=32, f=11_008)),
+        ("2, 70B", "68,976,648,192", parameters(32_000, 8192, 80, a=64, kv=8, f=28_672)),
+    )
+]  # fmt: skip

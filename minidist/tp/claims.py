@@ -10,7 +10,7 @@ from minidist import UsageError
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.nn.llama import hidden_width
-from minidist.papers import gpt2, korthikanti, llama, megatron
+from minidist.papers import korthikanti, llama, megatron
 from minidist.papers.collectives import ring_all_reduce
 from minidist.train import Options
 
@@ -64,7 +64,7 @@ def unit_sizes(run: Run, t: int) -> list[list[int]]:
     """For each rank of a group of t, its parameters of each unit."""
     options, v = run.options, run.vocabulary
     if options.model == "gpt":
-        return [gpt2.units(v, options.context, options.width, options.layers, t, run.tied)] * t
+        return [megatron.units(v, options.context, options.width, options.layers, t, run.tied)] * t
     sizes = (v, options.width, options.layers, options.heads, options.kv_heads or options.heads)
     return llama.units(*sizes, hidden_width(options.width), t, run.tied)
 
