@@ -80,7 +80,7 @@ class ZeRO3(ZeRO2):
 
 
 def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:
-    """Hybrid sharding (Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2): ZeRO-3 within a host and data parallelism
+    """Hybrid sharding (Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2): ZeRO-3 within a host, data parallelism
     across. The G ranks of a host share one copy of the model, so gathering parameters never leaves the host; only the
     G-th part of the gradients that a rank keeps is summed with the same shard's on the other W/G hosts. That is
     2M/G·(W-G)/W bytes from a rank, where ZeRO-3 over all W ranks would send most of its 3M across."""

@@ -13,8 +13,8 @@ from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
-from minidist.pp.watch import simulate
 from minidist.pp.schedules import SCHEDULES, places
+from minidist.pp.watch import simulate
 
 RANKS = (1, 2, 3, 4)
 MODELS = ("gpt", "gpt untied", "llama tied", "llama untied")

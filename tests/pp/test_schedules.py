@@ -22,9 +22,9 @@ from minidist.mpi.clock import Clock
 from minidist.papers import pipelines, zero_bubble
 from minidist.pp import balance
 from minidist.pp import options as pipeline_options
-from minidist.pp.watch import simulate
 from minidist.pp.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
 from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
+from minidist.pp.watch import simulate
 
 WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
 WITHOUT_FLUSH = [name for name, schedule in SCHEDULES.items() if not schedule.flushes]
