@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
+from minidist.mpi.start import MPI
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import AdamW

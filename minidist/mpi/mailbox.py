@@ -13,9 +13,9 @@ from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from minidist.mpi.comm import Comm
+from minidist.mpi.start import MPI
 
 
 class Mail(NamedTuple):

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from minidist.mpi import encode
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.run import MACHINERY, abort, explain
+from minidist.mpi.start import MPI
 
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:
     """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.mpi.worker` says what is in them."""
+    (mine / "started").touch()
     faulthandler.enable(all_threads=False)  # a crash in native code then says in stderr where it happened
     ledger = Ledger()
     threading.Thread(target=answer_looks, args=(folder, mine, ledger), daemon=True).start()

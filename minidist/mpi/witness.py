@@ -8,9 +8,8 @@ rank says that it sent can be held against what the other says that it received.
 import sys
 from typing import Any, cast
 
-from mpi4py import MPI
-
 from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.start import MPI
 
 
 class Witness:
