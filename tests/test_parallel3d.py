@@ -262,12 +262,12 @@ def test_counts_by_hand() -> None:
     report = json.loads(done.stdout)
     rest = 4 * (12 * 24**2 + 13 * 24) + 8 * 24 + 2 * 24
     vocabulary = (report["parameters"] - rest) // 24
-    embedding = (vocabulary + 1) // 2 * 24 + 8 * 24
+    matrix = (vocabulary + 1) // 2 * 24  # of which the last stage has a copy
     block = (12 * 24**2 + 7 * 24) // 2 + 6 * 24
     bsh = 1 * 8 * 24
     for rank in range(8):
         first, held, sent = rank // 2 % 2 == 0, report["memory"][rank], report["sent"][rank]
-        parameters = embedding + 2 * block + (0 if first else 2 * 24)
+        parameters = matrix + 2 * block + (8 * 24 if first else 2 * 24)
         assert held["parameters"] == held["gradients"] == 2 * parameters
         assert held["optimizer"] == 12 * parameters // 2
         there, back = ("activations", "gradients") if first else ("gradients", "activations")
@@ -277,7 +277,7 @@ def test_counts_by_hand() -> None:
         everything = [sent[name] for name in sent if name.startswith(("layers", "ends"))]
         assert sum(entry["messages"] for entry in everything) == 2 * (4 * 2 + 1) * 4
         assert sum(entry["bytes"] for entry in everything) == 2 * bsh * (4 * 2 + 1) * 4
-        assert sent["shared gradients"]["bytes"] == 2 * embedding // 2
+        assert sent["shared gradients"]["bytes"] == 2 * matrix // 2
         assert sent["reduce-scatter gradients"]["bytes"] == 2 * parameters // 2
         assert sent["all-gather parameters"]["bytes"] == 2 * parameters // 2
         assert [sent[name] for name in ("norm", "pipeline norm", "tensor norm")] == [{"bytes": 8, "messages": 1}] * 3
@@ -296,7 +296,9 @@ def test_what_hybrid_sharding_sends_to_other_hosts(w: int, g: int) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     m = 2 * report["parameters"]  # bytes of float16; every unit divides by W, so nothing is padded
-    assert [counts["left_host"] for counts in report["counted"]] == [2 * m * (w - g) // (g * w)] * w
+    for rank, sent in enumerate(report["sent_to"]):
+        left_host = sum(nbytes for peer, nbytes in sent.items() if int(peer) // g != rank // g)
+        assert left_host == 2 * m * (w - g) // (g * w)
 
 
 def test_what_is_printed() -> None:
@@ -342,7 +344,7 @@ def prepare(n: int, line: str) -> train.Job:
 )
 def test_open_axes_are_filled(n: int, line: str, grid: tuple[int, int, int]) -> None:
     options = prepare(n, line).options
-    assert (options.data_ranks, options.pipeline, options.tensor) == grid
+    assert (options.dp, options.pp, options.tp) == grid
 
 
 BAD = [

@@ -68,6 +68,7 @@ class Run:
             "step_ms": self.step_ms,
             "claims": claims_as_rows(claims),
             "sent": self.sent,
+            "sent_to": self.sent_to,
             "memory": self.memory,
             **({"counted": self.counted} if any(self.counted) else {}),
         }

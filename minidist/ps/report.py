@@ -119,7 +119,7 @@ class Whole(Engine):
 
     def read(self) -> list[Array]:
         """[weights, *moments], each of all keys."""
-        rows = zip(*([flat.master, *flat.moments] for flat in self.flats.values()), strict=True)
+        rows = zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)
         return [np.concatenate(row) for row in rows]
 
     def write(self, outcome: Outcome) -> None:
@@ -130,7 +130,7 @@ class Whole(Engine):
                 for whole, part in zip(arrays, state, strict=True):
                     whole[outcome.plan.ranges[i].keys] = part
         offset = 0
-        for flat in self.flats.values():
+        for flat in self.flats:
             for array, whole in zip([flat.param, *flat.moments], arrays, strict=True):
                 array[...] = whole[offset : offset + flat.padded]
             offset += flat.padded
