@@ -27,6 +27,7 @@ from minidist.claims.tables import print_report
 from minidist.cli.options import Parser, at_least, in_one_process, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
+from minidist.mpi.run import run
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
@@ -316,8 +317,6 @@ def main(
     shares: among how many of the ranks a batch is shared out; raises UsageError for a layout that cannot work.
     closing: prints what is to be said below the table of claims.
     """
-    from minidist.mpi.run import run  # serial training does without MPI
-
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
     run(

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from minidist import Finished, UsageError, output
+from minidist import Finished, UsageError
+from minidist.mpi import output
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

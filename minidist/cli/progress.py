@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from minidist.output import Output
+from minidist.mpi.output import Output
 
 
 class Progress:

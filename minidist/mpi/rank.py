@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minidist.mpi import encode
-from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.comm import Ledger
+from minidist.mpi.over_mpi import MPI, world
 from minidist.mpi.run import MACHINERY, abort, explain
-from minidist.mpi.start import MPI
 
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:
@@ -27,7 +27,7 @@ def be_rank(folder: Path, mine: Path) -> NoReturn:
     try:
         target, args, kwargs = encode.load(folder / "job")
         function = find(target)
-        value = function(Comm(MPI.COMM_WORLD, ledger), *args, **kwargs)
+        value = function(world(ledger), *args, **kwargs)
         ledger.check_requests()
         sent = {peer: tuple(counts) for peer, counts in ledger.sent.items()}
         encode.save(mine / "result", {"value": value, "sent": sent, "control": tuple(ledger.control)})

@@ -7,21 +7,19 @@ takes for F, B and W and how long a message takes (table 9), and derives how muc
 5). Here every rank is a stage: it goes through its schedule on a clock that these times drive.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minidist.claims.files import write_json
 from minidist.claims.published import print_zero_bubble
+from minidist.mpi.comm import Comm
 from minidist.papers.zero_bubble import TABLE_5, Row
 from minidist.pp.schedules import SCHEDULES, places
 from minidist.pp.watch import OverRanks, Watch
 
-if TYPE_CHECKING:
-    from minidist.mpi.comm import Comm
-
 RANKS = tuple(sorted({row.p for row in TABLE_5}))
 
 
-def bubble_rate(comm: "Comm", row: Row, schedule: str) -> float | None:
+def bubble_rate(comm: Comm, row: Row, schedule: str) -> float | None:
     """The bubble rate on rank 0, None elsewhere. All ranks must call."""
     at = places(row.p, row.m)[comm.rank]
     watch = Watch(at, OverRanks(at, comm), {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm)
@@ -34,7 +32,7 @@ def bubble_rate(comm: "Comm", row: Row, schedule: str) -> float | None:
     return (cost - row.m * (row.t_f + row.t_b + row.t_w)) / cost
 
 
-def table(comm: "Comm") -> list[dict[str, Any]]:
+def table(comm: Comm) -> list[dict[str, Any]]:
     """The rows of table 5 for as many stages as there are ranks, measured beside printed; on rank 0, elsewhere none."""
     rows = []
     for row in TABLE_5:
@@ -48,7 +46,7 @@ def table(comm: "Comm") -> list[dict[str, Any]]:
     return rows
 
 
-def main(comm: "Comm", json_file: str | None) -> int:
+def main(comm: Comm, json_file: str | None) -> int:
     """Print the table; 1 if a number is not the printed one."""
     rows = table(comm)
     if comm.rank > 0:

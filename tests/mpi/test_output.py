@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from minidist import progress
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SMALL = ["--steps", "2", "--layers", "1", "--width", "8", "--heads", "1", "--context", "8", "--batch", "2"]
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 CANNOT = "minidist: error: cannot write to standard output: No space left on device\n"

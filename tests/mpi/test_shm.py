@@ -14,8 +14,8 @@ from minidist import UsageError, doctor
 from minidist.mpi import shm
 from minidist.mpi.launch import find_mpiexec, launch
 
-ROOT = Path(__file__).parent.parent
-JOBS = Path(__file__).parent / "jobs"
+ROOT = Path(__file__).parents[2]
+JOBS = Path(__file__).parents[1] / "jobs"
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
 SMALL = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"]  # as in Docker
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="a /dev/shm is Linux's")
