@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minidist import progress
+from minidist.cli import progress
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--steps", "2", "--layers", "1", "--width", "8", "--heads", "1", "--context", "8", "--batch", "2"]

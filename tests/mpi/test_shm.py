@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from minidist import UsageError, doctor
+from minidist import UsageError
+from minidist.cli import doctor
 from minidist.mpi import shm
 from minidist.mpi.launch import find_mpiexec, launch
 
