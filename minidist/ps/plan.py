@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from minidist import UsageError, train
 from minidist.cli.options import Parser, at_least, within
 from minidist.nn.flat import Flat
+from minidist.nn.layers import flats_of
 from minidist.ps.consistent_hash import Segment, segments
 
 
@@ -166,7 +167,9 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
 
     job = train.prepare(parser, arguments, len(workers))
     k = len(servers)
-    flats = [Flat(unit, k) for unit in job.units]
+    flats = flats_of(job.units)
+    for flat in flats:
+        flat.shards = k
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
         held = segments(range(k), options.virtual, size)

@@ -43,7 +43,7 @@ def one_overflows(comm: Comm) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, make in ENGINES.items():
         engine = make(model("gpt"), settings("mixed", "adamw", 1, 1.0), comm)
-        flat: Any = engine.flats[engine.units[1]]
+        flat: Any = engine.units[1].flats[0]
         collect = flat.collect
 
         def collect_and_overflow(grad: np.ndarray, collect: Any = collect, engine: Engine = engine) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from jobs import engines, pipelines
 from minidist import checkpoint
 from minidist.data_parallel import DataParallel
-from minidist.engine import Settings
+from minidist.engine import Engine, Settings
 from minidist.grid.mesh import Mesh
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
@@ -76,7 +76,7 @@ def place_of(comm: Any, case: dict[str, Any]) -> tuple[DataParallel, Driver]:
     return engine, pipeline or engine
 
 
-def train(engine: DataParallel, driver: Driver, context: int) -> dict[str, Any]:
+def train(engine: Engine, driver: Driver, context: int) -> dict[str, Any]:
     """Some steps. This rank's losses; of each step the gradient's norm; the first step's gradients and the final
     parameters, by name and whole, of the units that this rank has."""
     found = engines.watch_gradients(engine)
@@ -116,7 +116,8 @@ def overflow(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
     """Three steps, in the second of which one rank alone has an element too large for float16."""
     engine, driver = place_of(comm, case)
     engine.loss_scale = LossScale(2.0**10)
-    flat: Any = next(flat for flat in engine.units[-2].flats if flat.name.endswith("cut"))  # a block: its first matrix is cut, so no other rank has this element
+    # Of a block what is cut: no other rank has this element.
+    flat: Any = next(flat for flat in engine.units[-2].flats if flat.name.endswith("cut"))
     collect = flat.collect
 
     def collect_and_overflow(grad: np.ndarray) -> None:
