@@ -1,4 +1,4 @@
-"""What tests/test_flats.py runs on ranks: a unit of which all ranks share some parameters, and every second rank others.
+"""What tests/test_flats.py runs on ranks: a unit of which all ranks share a part, and every second rank another.
 
 It is what experts will be, without their messages: rank r works on its rows with expert r mod 2. In serial training one
 unit has both experts, and a mask says which rows are whose.
