@@ -43,7 +43,7 @@ from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import clipping_factor, squared_norm
 from minidist.nn.tensor import Array
 from minidist.ps import report
-from minidist.ps.gradients import Gradients
+from minidist.ps.engines import Gradients
 from minidist.ps.messages import Header, Inbox, KeyLists, Kind, Mailbox, Message
 from minidist.ps.node import Node
 from minidist.ps.plan import Plan, add_options, consistent, prepare

@@ -24,7 +24,7 @@ from minidist.engine import Engine
 from minidist.nn.sample import generate
 from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import moved, segments
-from minidist.ps.gradients import WorkerLog
+from minidist.ps.engines import WorkerLog
 from minidist.ps.plan import Plan
 from minidist.ps.replication import Replica
 
