@@ -1,37 +1,26 @@
-"""A worker's engine: forward and backward on a share of the rows, with weights that others update."""
+"""The engines of the parameter server: a worker's, whose weights others update, and the whole model's, with which a run
+begins and ends."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from minidist import train
+from minidist import checkpoint, train
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.optim import SGD, clipping_factor, squared_norm
 from minidist.nn.tensor import Array
-from minidist.ps.plan import Plan, share
+from minidist.ps.outcome import Outcome
+from minidist.ps.plan import Plan, Range, share
 from minidist.ps.simulated_time import step_seconds
 
 
-@dataclass
-class WorkerLog:
-    """What a worker did. Times are simulated, in seconds, except for the milliseconds."""
-
-    losses: list[float] = field(default_factory=list)  # of each step: this worker's part of the batch's loss
-    ended: list[float] = field(default_factory=list)  # when each step ended
-    computing: float = 0.0
-    wire: float = 0.0  # waiting for messages to get through
-    held: float = 0.0  # waiting for other workers
-    reads: list[tuple[int, int, int, int]] = field(default_factory=list)  # clocks: its own, oldest, newest, of itself
-    significant: int = 0  # gradient elements that passed the filter
-    milliseconds: list[float] = field(default_factory=list)
-
-
 class Gradients(Engine):
-    """All S weights in one array, and all S gradients in another, of which the units' are views."""
+    """Forward and backward on a worker's share of the rows. All S weights are in one array, and all S gradients in
+    another, of which the units' are views."""
 
     def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
         self.plan, self.number, self.shards = plan, number, len(plan.servers)
@@ -39,9 +28,7 @@ class Gradients(Engine):
         self.placed = 0  # keys that have a unit
         super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
         self.steps = plan.first_step
-        self.first = 0  # the number of the iteration's first step
         self.share = self.scale = 1.0  # of the batch; of what is pushed
-        self.now, self.log = 0.0, WorkerLog()
 
     def allocate(self, flat: Flat, start: Array) -> None:
         """A unit's place among the S weights and gradients. The weights themselves come with the first pull."""
@@ -53,19 +40,20 @@ class Gradients(Engine):
         self.share = len(rows) / n
         return rows
 
-    def compute(self, corpus: Corpus) -> None:
+    def compute(self, corpus: Corpus) -> list[tuple[float, float]]:
         """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of its own
-        (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1). Their sum is pushed."""
-        options, first = self.plan.options, self.steps
+        (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1). Their sum is to be pushed.
+
+        Of each step, the loss and the simulated seconds.
+        """
+        options, first, done = self.plan.options, self.steps, []
         steps = min(options.local_steps, options.steps - first)
         slow = math.prod(factor for rank, factor in options.slow if rank == self.plan.workers[self.number])
         for step in range(first, first + steps):
-            self.log.losses.append(train.train_step(self, corpus, options, step))
+            loss = train.train_step(self, corpus, options, step)
             tokens = round(self.share * options.batch) * options.context
-            seconds = step_seconds(self.placed, tokens, options.jitter, slow, (options.seed, self.number, step))
-            self.now += seconds
-            self.log.computing += seconds
-            self.log.ended.append(self.now)
+            key = (options.seed, self.number, step)
+            done.append((loss, step_seconds(self.placed, tokens, options.jitter, slow, key)))
             self.accrued += self.grads
             if step + 1 < first + steps:
                 lr = self.settings.learning_rate(self.plan.first_update + step - self.plan.first_step)
@@ -77,9 +65,53 @@ class Gradients(Engine):
             if not math.isfinite(norm):
                 raise FloatingPointError("the gradient is not finite: lower --lr")
             self.scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
-        self.first = first - self.plan.first_step
+        return done
 
     def step(self) -> None:
         """After each backward: gradients wait in self.grads."""
         self.micro_batch = (self.micro_batch + 1) % self.settings.accumulate
         self.steps += self.micro_batch == 0
+
+    def gradient(self, each: Range) -> tuple[Array | None, Array]:
+        """What is to be pushed of a range: keys (None: all of the range), and as many values.
+
+        With --filter, the significantly-modified filter (Li et al., section 3.6): what is not pushed stays accrued.
+        """
+        values = self.accrued[each.keys] * self.scale
+        if not self.plan.options.filter:
+            self.accrued[each.keys] = 0
+            return self.plan.listed(each), values
+        significant = np.flatnonzero(np.abs(values) > self.plan.options.filter)
+        keys = each.lo + significant
+        self.accrued[keys] = 0
+        return keys, values[significant]
+
+
+class Whole(Engine):
+    """The model in one place: to start from, and to be validated, saved and sampled from in the end."""
+
+    def __init__(self, job: train.Job, shards: int) -> None:
+        self.shards, self.options = shards, job.options
+        super().__init__(job.units, job.settings)
+        if job.options.load:
+            checkpoint.load(job.options.load, self)
+
+    def read(self) -> list[Array]:
+        """[weights, *moments], each of all keys."""
+        rows = zip(*([flat.master, *flat.moments] for flat in self.flats.values()), strict=True)
+        return [np.concatenate(row) for row in rows]
+
+    def write(self, outcome: Outcome) -> None:
+        """Put in what the servers hold."""
+        arrays = self.read()
+        for held in outcome.held:
+            for i, state in (held.state or {}).items():
+                for whole, part in zip(arrays, state, strict=True):
+                    whole[outcome.plan.ranges[i].keys] = part
+        offset = 0
+        for flat in self.flats.values():
+            for array, whole in zip([flat.param, *flat.moments], arrays, strict=True):
+                array[...] = whole[offset : offset + flat.padded]
+            offset += flat.padded
+        done = outcome.plan.options.steps - outcome.plan.first_step
+        self.steps, self.updates = outcome.plan.options.steps, outcome.plan.first_update + done

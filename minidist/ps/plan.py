@@ -9,9 +9,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from minidist import UsageError, train
 from minidist.cli.options import Parser, at_least, within
 from minidist.nn.flat import Flat
+from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment, segments
 
 
@@ -61,6 +64,10 @@ class Plan:
     def of(self, shard: int) -> list[int]:
         """The numbers of a shard's ranges."""
         return [i for i, each in enumerate(self.ranges) if each.shard == shard]
+
+    def listed(self, each: Range) -> Array | None:
+        """The keys that go with the values of a range; None: none, both sides know them."""
+        return None if self.options.keys == "none" else np.arange(each.lo, each.hi)
 
     def chain(self, shard: int, closed: set[int]) -> list[int]:
         """The ranks that hold a shard and have not stopped: the first serves it, the others keep copies."""
@@ -134,8 +141,10 @@ def add_options(parser: Parser) -> None:
     add("--staleness-sweep", action="store_true", help="train with bsp, ssp 1, 2, 4, 8, 16 and async, and compare")
 
 
-def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train.Job, Plan]:
-    """Parse and check; nothing is allocated."""
+def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, Plan]:
+    """Parse and check; nothing is allocated. doc: the chapter's, for --help."""
+    parser = train.parser(doc, "parameter_server")
+    add_options(parser)
     options = parser.parse_args(arguments)
     if options.colocated:
         workers, servers = list(range(ranks)), list(range(ranks))
