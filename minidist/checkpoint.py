@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialize
 
 from minidist import UsageError
-from minidist.claims.report import write_whole
+from minidist.claims.files import write_whole
 from minidist.engine import Engine
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit

@@ -15,7 +15,9 @@ however many ranks there are. That is what ZeRO sets out to divide.
 """
 
 from minidist import ring, train
-from minidist.claims.report import Claim, Run, memory_claims, on_each_rank, traffic_claims
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Run
+from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat

@@ -27,7 +27,6 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from minidist import papers
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.run import run as run_chapter
@@ -46,6 +45,7 @@ from minidist.mr.master import Master
 from minidist.mr.plan import Plan, prepare, write_json
 from minidist.mr.report import Outcome, report
 from minidist.mr.shuffle import IDLE, Abandoned, Attempt, Peer
+from minidist.papers.mapreduce import pair_bytes
 
 VALUE_BYTES = 60  # of Python objects around the characters of a value
 
@@ -173,7 +173,7 @@ class Worker(Peer):
                 pairs = iter(self.job.map(block.document, line))
                 while some := list(itertools.islice(pairs, 1000)):  # one line may be long
                     attempt.stats["pairs"] += len(some)
-                    attempt.stats["bytes of pairs"] += papers.mapreduce_bytes(*zip(*some, strict=True))
+                    attempt.stats["bytes of pairs"] += pair_bytes(*zip(*some, strict=True))
                     yield from some
             except Exception as error:
                 raise BadRecord(record) from error
@@ -198,7 +198,7 @@ class Worker(Peer):
                 self.plan.faults.at("region")
         if pairs:
             attempt.stats["combined pairs"] += len(pairs)
-            attempt.stats["bytes of combined pairs"] += papers.mapreduce_bytes(*zip(*pairs, strict=True))
+            attempt.stats["bytes of combined pairs"] += pair_bytes(*zip(*pairs, strict=True))
 
     # -- reduce: steps 5 and 6 --
 

@@ -19,12 +19,12 @@ import sys
 
 import numpy as np
 
-from minidist import papers
 from minidist.claims.collectives import Collective, compare, rows_of, sum_of
-from minidist.claims.report import check_writable
+from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
+from minidist.papers import collectives
 
 Array = np.ndarray
 
@@ -274,32 +274,32 @@ def _unfold(comm: Comm, total: Array) -> None:
 
 
 COLLECTIVES = {
-    "all-reduce ring": Collective(all_reduce, sum_of, papers.ring_all_reduce, "2(N-1)/N·S"),
-    "all-reduce server": Collective(server_all_reduce, sum_of, papers.server_all_reduce, "(N-1)·S"),
-    "all-reduce tree": Collective(tree_all_reduce, sum_of, papers.tree_all_reduce, "⌈lg N⌉·S"),
-    "all-reduce doubling": Collective(doubling_all_reduce, sum_of, papers.doubling_all_reduce, "lg p·S"),
+    "all-reduce ring": Collective(all_reduce, sum_of, collectives.ring_all_reduce, "2(N-1)/N·S"),
+    "all-reduce server": Collective(server_all_reduce, sum_of, collectives.server_all_reduce, "(N-1)·S"),
+    "all-reduce tree": Collective(tree_all_reduce, sum_of, collectives.tree_all_reduce, "⌈lg N⌉·S"),
+    "all-reduce doubling": Collective(doubling_all_reduce, sum_of, collectives.doubling_all_reduce, "lg p·S"),
     "all-reduce halving": Collective(
-        halving_doubling_all_reduce, sum_of, papers.halving_doubling_all_reduce, "2(p-1)/p·S"
+        halving_doubling_all_reduce, sum_of, collectives.halving_doubling_all_reduce, "2(p-1)/p·S"
     ),
     "reduce-scatter ring": Collective(
         reduce_scatter,
         lambda inputs, rank: sum_of(inputs, rank)[chunk(inputs[0].size, len(inputs), rank)],
-        papers.ring_reduce_scatter,
+        collectives.ring_reduce_scatter,
         "(N-1)/N·S",
     ),
     "all-gather ring": Collective(
         lambda comm, x: all_gather(comm, x[chunk(x.size, comm.size, comm.rank)], x.size),
         lambda inputs, rank: np.concatenate([x[chunk(x.size, len(inputs), i)] for i, x in enumerate(inputs)]),
-        papers.ring_all_gather,
+        collectives.ring_all_gather,
         "(N-1)/N·S",
     ),
     "broadcast": Collective(
-        lambda comm, x: broadcast(comm, x.copy()), lambda inputs, rank: inputs[0], papers.broadcast, "2(N-1)/N·S"
+        lambda comm, x: broadcast(comm, x.copy()), lambda inputs, rank: inputs[0], collectives.broadcast, "2(N-1)/N·S"
     ),
     "all-to-all": Collective(
         lambda comm, x: all_to_all(comm, rows_of(comm.size, x)),
         lambda inputs, rank: np.stack([rows_of(len(inputs), x)[rank] for x in inputs]),
-        papers.all_to_all,
+        collectives.all_to_all,
         "(N-1)/N·S",
     ),
 }

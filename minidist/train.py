@@ -19,8 +19,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from minidist import UsageError, checkpoint, data
+from minidist.claims.claim import Claim
+from minidist.claims.files import check_writable, write_json
 from minidist.claims.published import print_zero_closing
-from minidist.claims.report import Claim, Run, check_writable, print_report, write_json
+from minidist.claims.run import Run
+from minidist.claims.tables import print_report
 from minidist.cli.options import Parser, at_least, in_one_process, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings

@@ -18,7 +18,9 @@ The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 
 import numpy as np
 
 from minidist import ring, train
-from minidist.claims.report import Claim, Run, memory_claims, traffic_claims
+from minidist.claims.claim import Claim
+from minidist.claims.run import Run
+from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.data_parallel import DataParallel
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array

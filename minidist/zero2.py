@@ -18,7 +18,9 @@ Memory: 2Ψ + 2Ψ/N + 12Ψ/N = 2Ψ + 14Ψ/N bytes.
 import numpy as np
 
 from minidist import ring, train
-from minidist.claims.report import Claim, Run, memory_claims, peak_claim, traffic_claims
+from minidist.claims.claim import Claim
+from minidist.claims.run import Run
+from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array

@@ -35,7 +35,9 @@ embedding is gathered from its first use in a pass to its last: once a pass, lik
 import numpy as np
 
 from minidist import ring, train
-from minidist.claims.report import Claim, Run, memory_claims, peak_claim, traffic_claims
+from minidist.claims.claim import Claim
+from minidist.claims.run import Run
+from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat

@@ -277,9 +277,10 @@ def test_the_ring_chapter(n: int, size: int, tmp_path: Path) -> None:
 WRONG = {
     "a formula that forgets the reduce-scatter": (
         """
-        from minidist import papers, train, zero1
-        right = papers.zero_volume
-        papers.zero_volume = lambda *arguments: {**right(*arguments), "reduce-scatter gradients": 0}
+        from minidist import train, zero1
+        from minidist.papers import zero
+        right = zero.volume
+        zero.volume = lambda *arguments: {**right(*arguments), "reduce-scatter gradients": 0}
         train.main("wrong", "", lambda units, settings, comm, options: zero1.ZeRO1(units, settings, comm), zero1.claims)
         """,
         {("ZeRO §7", "reduce-scatter gradients"), ("ZeRO §7", "all that is sent")},

@@ -27,7 +27,7 @@ from minidist.mr.jobs import Sort, WordCount
 from minidist.mr.master import Master
 from minidist.mr.plan import Plan, prepare
 from minidist.mr.report import claims
-from minidist.papers import mapreduce_bytes
+from minidist.papers.mapreduce import pair_bytes
 
 RANKS = (1, 2, 3, 4, 5)
 
@@ -526,7 +526,7 @@ ANY_TEXT = st.text(st.sampled_from("ab\\\t\nn t\r\0é日\u2028\U0001f600"), max_
 def test_external_sort_is_a_stable_sort_of_any_pairs(pairs: list[tuple[str, str]], memory: int, piece: int) -> None:
     data = "".join(write_pair(key, value) for key, value in pairs).encode()
     assert data.count(b"\n") == len(pairs)
-    assert mapreduce_bytes([key for key, _ in pairs], [value for _, value in pairs]) == len(data)
+    assert pair_bytes([key for key, _ in pairs], [value for _, value in pairs]) == len(data)
     with tempfile.TemporaryDirectory() as folder:
         sorter = ExternalSort(Path(folder) / "runs", memory)
         for start in range(0, len(data), piece):

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from jobs import parallels3d as jobs
-from minidist import UsageError, papers, train
+from minidist import UsageError, train
 from minidist.engine import Engine
 from minidist.grid import options as parallel3d_options
 from minidist.grid.mesh import places
 from minidist.mpi.launch import find_mpiexec, launch
+from minidist.papers import fsdp, ptd
 
 RANKS = (1, 2, 3, 4, 6, 8)
 MODELS = ("gpt", "llama tied", "gpt untied", "llama untied")
@@ -307,17 +308,17 @@ def test_what_is_printed() -> None:
 def test_the_papers_figure_for_hybrid_sharding() -> None:
     """Figure 4's 16 GPUs on hosts of 8, in models: 0.2344 as printed, 0.1250 as sent; and for larger W."""
     for w, printed, exact in [(16, 0.2344, 0.1250), (64, 0.2461, 0.2188), (512, 0.2495, 0.2461)]:
-        assert round(papers.hybrid_across_as_printed(1, w, 8), 4) == printed
-        assert round(papers.hybrid_across(1, w, 8), 4) == exact
+        assert round(fsdp.across_hosts_as_printed(1, w, 8), 4) == printed
+        assert round(fsdp.across_hosts(1, w, 8), 4) == exact
 
 
 def test_the_papers_models() -> None:
     """PTD's table 1: all ten sizes as printed, and grids without a rest."""
-    assert len(papers.PTD_TABLE_1) == 10
-    for printed, (h, layers, t, p, gpus) in papers.PTD_TABLE_1.items():
-        assert f"{papers.ptd_parameters(layers, h) / 1e9:.1f}" == printed
+    assert len(ptd.TABLE_1) == 10
+    for printed, (h, layers, t, p, gpus) in ptd.TABLE_1.items():
+        assert f"{ptd.parameters(layers, h) / 1e9:.1f}" == printed
         assert gpus % (t * p) == 0
-    assert papers.ptd_parameters(96, 12_288) == 174_615_822_336  # GPT-3
+    assert ptd.parameters(96, 12_288) == 174_615_822_336  # GPT-3
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import pytest
 
 from jobs import rings
 from jobs.rings import Array, digest
-from minidist import papers, ring
+from minidist import ring
 from minidist.mpi.launch import launch
+from minidist.papers import collectives
 
 RANKS = (1, 2, 3, 4, 5, 7, 8)
 DTYPES = ("float64", "float32", "float16", "int32")
@@ -22,14 +23,17 @@ ALL_REDUCES = ("all_reduce", "server", "tree", "doubling", "halving_doubling")
 WHOLE = ("all_reduce into out", "all_reduce in place", "all_reduce into a neighbour", *ALL_REDUCES)
 SCATTERS = ("reduce_scatter", "reduce_scatter into out", "reduce_scatter into own chunk")
 GATHERS = ("all_gather", "all_gather in place")
-RING = {**dict.fromkeys(WHOLE[:4], papers.ring_all_reduce), **dict.fromkeys(SCATTERS, papers.ring_reduce_scatter)}
-RING |= dict.fromkeys(GATHERS, papers.ring_all_gather)
+RING = {
+    **dict.fromkeys(WHOLE[:4], collectives.ring_all_reduce),
+    **dict.fromkeys(SCATTERS, collectives.ring_reduce_scatter),
+}
+RING |= dict.fromkeys(GATHERS, collectives.ring_all_gather)
 FORMULAS = RING | {
-    "server": papers.server_all_reduce,
-    "tree": papers.tree_all_reduce,
-    "doubling": papers.doubling_all_reduce,
-    "halving_doubling": papers.halving_doubling_all_reduce,
-    "broadcast from 0": papers.broadcast,
+    "server": collectives.server_all_reduce,
+    "tree": collectives.tree_all_reduce,
+    "doubling": collectives.doubling_all_reduce,
+    "halving_doubling": collectives.halving_doubling_all_reduce,
+    "broadcast from 0": collectives.broadcast,
 }
 
 
@@ -175,7 +179,7 @@ def test_every_rank_sends_as_many_bytes_as_the_formula_says(n: int) -> None:
         if operation in FORMULAS:
             expected = FORMULAS[operation](shape[0], n).sent
         elif operation == "all_to_all":
-            expected = papers.all_to_all(int(np.prod(shape)), n).sent
+            expected = collectives.all_to_all(int(np.prod(shape)), n).sent
         else:
             continue  # broadcasts from other roots: by hand, below
         for rank, found in enumerate(outcomes(n)):

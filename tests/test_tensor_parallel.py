@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import tensor_parallels as jobs
-from minidist import papers
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.nn.tensor import Parameter
+from minidist.papers import gpt2, korthikanti, llama, megatron
 from minidist.tp.sliced import Sliced, cut
 
 RANKS = (1, 2, 3, 4)
@@ -234,13 +234,13 @@ def test_what_cannot_work_is_one_line(n: int, options: str, says: str) -> None:
 
 
 def test_megatrons_models_have_the_printed_sizes() -> None:
-    vocabulary = papers.padded_vocabulary(50_257, 128 * 8)
+    vocabulary = megatron.padded_vocabulary(50_257, 128 * 8)
     assert vocabulary == 51_200
-    for printed, (width, layers) in papers.MEGATRON_TABLE_1.items():
-        assert f"{papers.gpt_parameters(vocabulary, 1024, width, layers) / 1e9:.1f}" == printed
-    assert papers.gpt_parameters(vocabulary, 1024, 3072, 72) == 8_317_040_640
-    assert papers.llama_parameters(32_000, 4096, 32, 32, 32, 11_008) == [6_738_415_616]
-    assert papers.llama_parameters(32_000, 8192, 80, 64, 8, 28_672) == [68_976_648_192]
+    for printed, (width, layers) in megatron.TABLE_1.items():
+        assert f"{gpt2.parameters(vocabulary, 1024, width, layers) / 1e9:.1f}" == printed
+    assert gpt2.parameters(vocabulary, 1024, 3072, 72) == 8_317_040_640
+    assert llama.parameters(32_000, 4096, 32, 32, 32, 11_008) == [6_738_415_616]
+    assert llama.parameters(32_000, 8192, 80, 64, 8, 28_672) == [68_976_648_192]
 
 
 @pytest.mark.parametrize("t", [1, 2, 8])
@@ -248,7 +248,7 @@ def test_parts_add_up(t: int) -> None:
     """What is cut is there once, the rest t times: positions, norms, the biases that are added after the sum."""
     h, layers = 3072, 72
     rest = 1024 * h + layers * 6 * h + 2 * h
-    assert t * (papers.gpt_parameters(51_200, 1024, h, layers, t) - rest) + rest == 8_317_040_640
+    assert t * (gpt2.parameters(51_200, 1024, h, layers, t) - rest) + rest == 8_317_040_640
 
 
 def test_korthikantis_ratios() -> None:
@@ -259,9 +259,9 @@ def test_korthikantis_ratios() -> None:
         "530B": (58.3, 61.9, 20.2),
         "1T": (58.3, 61.9, 20.2),
     }
-    for model, (a, h, _, b) in papers.KORTHIKANTI_TABLE_3.items():
-        alone = papers.layer_activations(2048, b, h, a, 8)
+    for model, (a, h, _, b) in korthikanti.TABLE_3.items():
+        alone = korthikanti.layer_activations(2048, b, h, a, 8)
         modes = ((True, "none"), (False, "selective"), (True, "selective"))
-        found = [100 * papers.layer_activations(2048, b, h, a, 8, *mode) / alone for mode in modes]
+        found = [100 * korthikanti.layer_activations(2048, b, h, a, 8, *mode) / alone for mode in modes]
         assert tuple(round(percent, 1) for percent in found) == ratios[model]
-    assert papers.layer_activations(2048, 1, 12_288, 96) == 2048 * 12_288 * (34 + 80)  # 5as/h = 80: equation 1
+    assert korthikanti.layer_activations(2048, 1, 12_288, 96) == 2048 * 12_288 * (34 + 80)  # 5as/h = 80: equation 1

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from minidist import papers
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.submission import Case, Outcome, Submission, lose, secret
+from minidist.papers import collectives
 
 Array = np.ndarray
 CHUNK_LIMIT = 3  # of what all_reduce may hold besides x and its result
@@ -32,7 +32,7 @@ def case(function: str, n: int, size: int, dtype: str = "float64") -> Case:
 
 
 def chunk(size: int, n: int, i: int) -> slice:
-    sizes = papers.chunk_sizes(size, n)
+    sizes = collectives.chunk_sizes(size, n)
     return slice(sum(sizes[:i]), sum(sizes[: i + 1]))
 
 
@@ -134,9 +134,9 @@ def test_in_place(submission: Submission) -> None:
 # ---- at the paper's cost ---------------------------------------------------------------------------------------------
 
 COSTS = {
-    "all_reduce": papers.ring_all_reduce,
-    "reduce_scatter": papers.ring_reduce_scatter,
-    "all_gather": papers.ring_all_gather,
+    "all_reduce": collectives.ring_all_reduce,
+    "reduce_scatter": collectives.ring_reduce_scatter,
+    "all_gather": collectives.ring_all_gather,
 }
 MEASURED = [(function, n) for function in COSTS for n in (4, 3)]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 
-from minidist import papers
+from minidist.papers.zero import FIGURE_1
 
 STATES = {"parameters": "#3b6ea8", "gradients": "#d99a2b", "optimizer": "#5a9e6f"}
 
@@ -45,7 +45,7 @@ def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5
     """The paper's figure 1: held[stage] are bytes of parameters, gradients and optimizer state on one rank of 64, for a
     model of `psi` parameters; they are scaled to `size`."""
     fig, ax = plt.subplots(figsize=(10, 2.9))
-    for row, (printed, states) in enumerate(zip(papers.ZERO_FIGURE_1, held.values(), strict=True)):
+    for row, (printed, states) in enumerate(zip(FIGURE_1, held.values(), strict=True)):
         left = 0.0
         for (kind, colour), nbytes in zip(STATES.items(), states, strict=True):
             gigabytes = nbytes / psi * size / 1e9

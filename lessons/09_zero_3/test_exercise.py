@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist import papers
 from minidist.classroom.submission import Outcome, Submission, lose
 from minidist.classroom.training import Training, check_losses, check_shards, training, wrong_index
+from minidist.papers import zero
 
 RANKS = (1, 2, 3, 4)
 EVERYTHING = [
@@ -164,7 +164,7 @@ def test_large(submission: Submission) -> None:
 def allowed(run: Training) -> dict[str, int]:
     """Bytes that each rank sends in the run, by phase: 3Ψ(N-1)/N in a step, and the norm of the gradient."""
     psi = sum(run.truth.padded(unit) for unit in range(len(run.truth.flats)))
-    volume = papers.zero_volume(psi, run.n, stage=3)
+    volume = zero.volume(psi, run.n, stage=3)
     a_step = {phase: round(elements * run.precision.bytes) for phase, elements in volume.items()}
     a_step["norm"] = 8 * (run.n - 1)
     return {phase: nbytes * len(run.batches) for phase, nbytes in a_step.items()}
@@ -243,7 +243,7 @@ def test_memory(submission: Submission) -> None:
     ]
     for run, precision, outcomes in zip(held, NEEDED, submission.run("hold", held), strict=True):
         sizes = {flat.name: run.truth.padded(unit) for unit, flat in enumerate(run.truth.flats)}
-        states = round(papers.zero_memory(sum(sizes.values()), n, stage=3).total)  # in fp32 4 + 4 + 8: 16 as well
+        states = round(zero.model_states(sum(sizes.values()), n, stage=3).total)  # in fp32 4 + 4 + 8: 16 as well
         activations = min(sizes.values())  # bytes, more than they are: so no unit is so small that it is not noticed
         for rank, outcome in enumerate(outcomes):
             who, for_good = f"On {run.label}: rank {rank}", outcome.value["for good"]

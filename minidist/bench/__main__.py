@@ -24,7 +24,8 @@ import numpy as np
 from minidist import UsageError
 from minidist.bench.measure import Row, alternate, compare
 from minidist.bench.ranks import HAS_TORCH, one_step
-from minidist.claims.report import check_writable, mark, show, table_of, write_json
+from minidist.claims.files import check_writable, write_json
+from minidist.claims.tables import mark, show, table_of
 from minidist.cli.options import Parser, in_one_process
 from minidist.data import Corpus, load
 from minidist.engine import Engine, Settings

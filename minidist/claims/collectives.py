@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidist import papers
-from minidist.claims.report import Claim, claims_as_rows, on_each_rank, print_collectives, write_json
+from minidist.claims.claim import Claim, claims_as_rows, on_each_rank
+from minidist.claims.files import write_json
+from minidist.claims.tables import print_collectives
 from minidist.mpi.comm import Comm
+from minidist.papers.collectives import Cost
 
 Array = np.ndarray
 
@@ -18,7 +20,7 @@ class Collective(NamedTuple):
 
     run: Callable[[Comm, Array], Array]  # x (S,) to the result
     truth: Callable[[list[Array], int], Array]  # everyone's x and a rank to what that rank must get
-    cost: Callable[[int, int], papers.Cost]  # S and N to the exact cost
+    cost: Callable[[int, int], Cost]  # S and N to the exact cost
     figure: str  # what the papers say that the busiest rank sends; p is the largest power of two up to N
 
 

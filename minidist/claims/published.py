@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from minidist import papers
-from minidist.claims.report import Run, mark, number, show, table_of
+from minidist.claims.run import Run
+from minidist.claims.tables import mark, number, show, table_of
+from minidist.papers import korthikanti, ptd, zero
 
 
 def print_zero_closing(run: Run) -> None:
@@ -12,7 +13,7 @@ def print_zero_closing(run: Run) -> None:
     print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
     states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
     p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
-    undivided = papers.zero_memory(run.padded, run.ranks, 0, p, p, k).total
+    undivided = zero.model_states(run.padded, run.ranks, 0, p, p, k).total
     if states[0] < undivided:
         times = f"{undivided / states[0]:.2f} times as much"
         print(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
@@ -21,17 +22,17 @@ def print_zero_closing(run: Run) -> None:
     stages = ("P_os", "P_os+g", "P_os+g+p")
     table = table_of(left=(), right=("N",))
     same = total = 0
-    for psi in papers.ZERO_TABLE_1:
+    for psi in zero.TABLE_1:
         for stage in stages:
-            table.add_column(f"{papers.short(psi)}\n{stage}", justify="right")
-    for n in next(iter(papers.ZERO_TABLE_1.values())):
-        cells = [papers.zero_table_cell(psi, n, stage) for psi in papers.ZERO_TABLE_1 for stage in (1, 2, 3)]
-        printed = [cell for rows in papers.ZERO_TABLE_1.values() for cell in rows[n]]
+            table.add_column(f"{zero.short(psi)}\n{stage}", justify="right")
+    for n in next(iter(zero.TABLE_1.values())):
+        cells = [zero.table_1_cell(psi, n, stage) for psi in zero.TABLE_1 for stage in (1, 2, 3)]
+        printed = [cell for rows in zero.TABLE_1.values() for cell in rows[n]]
         same += sum(ours == theirs for ours, theirs in zip(cells, printed, strict=True))
         total += len(cells)
         table.add_row(str(n), *cells)
     show("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", table)
-    figure = " -> ".join(papers.zero_table_cell(7.5e9, 64, stage) for stage in range(4))
+    figure = " -> ".join(zero.table_1_cell(7.5e9, 64, stage) for stage in range(4))
     print(f"{same} of {total} cells are as the paper prints them.")
     print(f"Figure 1 (7.5B, N = 64): {figure} GB")
 
@@ -45,12 +46,12 @@ def print_activations_closing(run: Run) -> None:
         left=("model",),
         right=("a", "h", "b", "tensor\nparallel", "and\nsequence", "and\nselective", "both", "full", "both /\nfirst"),
     )
-    for model, (a, h, _, b) in papers.KORTHIKANTI_TABLE_3.items():
+    for model, (a, h, _, b) in korthikanti.TABLE_3.items():
         kept = [
-            papers.layer_activations(2048, b, h, a, 8, sequence, recompute)
+            korthikanti.layer_activations(2048, b, h, a, 8, sequence, recompute)
             for sequence, recompute in ((False, "none"), (True, "none"), (False, "selective"), (True, "selective"))
         ]
-        full = papers.layer_activations(2048, b, h, a, 8, recompute="full")
+        full = korthikanti.layer_activations(2048, b, h, a, 8, recompute="full")
         cells = [f"{nbytes / 1e6:.0f}" for nbytes in (*kept, full)]
         table.add_row(model, str(a), str(h), str(b), *cells, f"{100 * kept[-1] / kept[0]:.1f}%")
     show("Korthikanti's models, by the same formulas: MB a layer keeps on 8 ranks", table)
@@ -63,15 +64,15 @@ def print_ptd() -> None:
         right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
     )
     same = 0
-    for printed, (h, layers, t, p, gpus) in papers.PTD_TABLE_1.items():
-        psi, w = papers.ptd_parameters(layers, h), gpus // (t * p)
+    for printed, (h, layers, t, p, gpus) in ptd.TABLE_1.items():
+        psi, w = ptd.parameters(layers, h), gpus // (t * p)
         figure = f"{psi / 1e9:.1f}"
         same += figure == printed
-        states = [papers.zero_memory(psi, 1, 0), papers.zero_memory(psi / (t * p), 1, 0)]
-        gigabytes = [number(round(state.total / 1e9)) for state in [*states, papers.zero_memory(psi / (t * p), w, 1)]]
+        states = [zero.model_states(psi, 1, 0), zero.model_states(psi / (t * p), 1, 0)]
+        gigabytes = [number(round(state.total / 1e9)) for state in [*states, zero.model_states(psi / (t * p), w, 1)]]
         table.add_row(f"{printed}B", *map(str, (h, layers, t, p, w, gpus)), *gigabytes, f"{figure}B")
     show("PTD's table 1, by the same formulas: GB of model states on a GPU", table)
-    print(f"{same} of {len(papers.PTD_TABLE_1)} sizes by equation 2 are as the paper prints them.")
+    print(f"{same} of {len(ptd.TABLE_1)} sizes by equation 2 are as the paper prints them.")
 
 
 def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.claims.report import check_writable, write_json
+from minidist.claims.files import check_writable, write_json
 from minidist.classroom import reports
 from minidist.classroom.grade import Grade, check_lesson, find_submissions, grade, lesson_of, lessons_in
 from minidist.cli.options import Parser, in_one_process, within

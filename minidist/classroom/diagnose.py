@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minidist import papers
+from minidist.papers.collectives import chunk_sizes
 
 Array = np.ndarray
 BITS = 13  # to a rank
@@ -29,7 +29,7 @@ def first_difference(found: Array, expected: Array) -> int | None:
 
 def chunk_of(index: int, n: int, size: int) -> int:
     """Which of n chunks of `size` elements element `index` is in."""
-    return int(np.searchsorted(np.cumsum(papers.chunk_sizes(size, n)), index, side="right"))
+    return int(np.searchsorted(np.cumsum(chunk_sizes(size, n)), index, side="right"))
 
 
 def in_a_sum(value: float, inputs: Sequence[Array], index: int) -> str:

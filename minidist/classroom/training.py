@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from minidist import papers
 from minidist.classroom.submission import Case, lose, secret
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS, Precision
+from minidist.papers.collectives import chunk_sizes
 
 Array = np.ndarray
 PRECISE = 1e-12  # relative to a unit's largest element
@@ -25,7 +25,7 @@ PRECISE = 1e-12  # relative to a unit's largest element
 
 def share(size: int, rank: int, n: int) -> slice:
     """A rank's part of `size` things."""
-    sizes = papers.chunk_sizes(size, n)
+    sizes = chunk_sizes(size, n)
     return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 

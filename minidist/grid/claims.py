@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
-from minidist import papers
+from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.published import print_ptd
-from minidist.claims.report import Claim, Run, number, on_each_rank
+from minidist.claims.run import Run
+from minidist.claims.tables import number
+from minidist.papers import fsdp, pipelines, zero
+from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 from minidist.pp.claims import bubble_claims, crossings, in_flight_claims, message_claims
 from minidist.pp.schedules import Place, places
 from minidist.tp.claims import (
@@ -75,7 +78,7 @@ def own_units(run: Run) -> list[list[int]]:
 def shares_of(run: Run) -> list[Share]:
     """What of a micro-batch each rank works on."""
     options, head = run.options, run.options.layers + 1
-    rows = papers.chunk_sizes(options.batch // options.micro_batches, options.data_ranks)
+    rows = chunk_sizes(options.batch // options.micro_batches, options.data_ranks)
     again = options.pipeline > 1 and options.recompute == "full"
     return [
         Share(rows[rank // (options.tensor * options.pipeline)], len({*own} - {0, head}), 0 in own, head in own, again)
@@ -101,7 +104,7 @@ def padded_units(run: Run) -> list[list[int]]:
 def memory(run: Run) -> list[Claim]:
     """ZeRO's formulas for the part of the model that tensor parallelism and the pipeline leave to a rank."""
     stage, p, k = run.options.zero, run.precision.bytes, run.precision.optimizer_bytes(run.moments)
-    states = [papers.zero_memory(sum(units), run.options.shard, stage, p, p, k) for units in padded_units(run)]
+    states = [zero.model_states(sum(units), run.options.shard, stage, p, p, k) for units in padded_units(run)]
     claims = []
     for kind, factor, divided in (
         ("parameters", p, stage >= 3),
@@ -125,7 +128,7 @@ def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[Share]) -> list[
     each = layer_keeps(run, t, shares, "none" if full else options.recompute)
     m = options.micro_batches
     expected = [
-        kept * share.layers * (1 if full else papers.in_flight(options.schedule, options.stages, m, place.stage + 1))
+        kept * share.layers * (1 if full else pipelines.in_flight(options.schedule, options.stages, m, place.stage + 1))
         for kept, share, place in zip(each, shares, at, strict=True)
     ]
     counted = [counts["layer_activations"] for counts in run.counted]
@@ -144,7 +147,7 @@ def of_tied(run: Run) -> list[Volume]:
     pieces = options.shard if options.zero else 1
     sent = []
     for at, units in zip(standing(run), padded_units(run), strict=True):
-        both = papers.ring_all_reduce(units[0] // pieces, 2).sent
+        both = ring_all_reduce(units[0] // pieces, 2).sent
         sent.append(both[0] if at.stage == 0 else both[1] if at.stage == at.stages - 1 else 0)
     formula = "ψ_emb/G" if options.zero else "ψ_emb"
     return [Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.precision.bytes)]
@@ -177,7 +180,7 @@ def across(run: Run) -> list[int]:
     options = run.options
     hosts, ranks_of_host = options.data_ranks // options.shard, options.tensor * options.shard
     return [
-        sum(papers.ring_all_reduce(size // options.shard, hosts).sent[rank // ranks_of_host] for size in sizes)
+        sum(ring_all_reduce(size // options.shard, hosts).sent[rank // ranks_of_host] for size in sizes)
         for rank, sizes in enumerate(padded_units(run))
     ]
 
@@ -200,7 +203,7 @@ def print_closing(run: Run) -> None:
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
     print("of time.")
     if w > g:
-        printed, exact = papers.hybrid_across_as_printed(m, w, g), papers.hybrid_across(m, w, g)
+        printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
         print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")
         print(f"The FSDP paper prints 2M(W-1)/(GW), {number(printed)}: {printed / exact:.2f} times as much.")
     print()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from minidist import UsageError, train
-from minidist.claims.report import check_writable
+from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least
 from minidist.pp import options as pipeline_options
 from minidist.pp.schedules import SCHEDULES

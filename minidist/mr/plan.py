@@ -20,7 +20,7 @@ from typing import Any
 from zlib import crc32
 
 from minidist import Finished, UsageError
-from minidist.claims.report import check_writable, write_whole
+from minidist.claims.files import check_writable, write_whole
 from minidist.cli.options import Parser, at_least, within
 from minidist.mr import jobs as mapreduce_jobs
 from minidist.mr.faults import Faults, parse

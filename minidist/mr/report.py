@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from minidist import papers
-from minidist.claims.report import Claim, claims_as_rows, print_claims, write_json
+from minidist.claims.claim import Claim, claims_as_rows
+from minidist.claims.files import write_json
+from minidist.claims.tables import print_claims
 from minidist.cli.progress import StatusLine
 from minidist.mr.plan import MB, Plan
+from minidist.papers.mapreduce import decisions
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
     claim("§4.9", "pairs reduced", "pairs of the maps", stats["combined pairs"], stats["pairs reduced"], "pairs")
     terms = [("M + R", 1), ("again", again), ("backups", backups)]
     formula = " + ".join(term for term, number in terms if number) + " - not needed" * bool(unassigned)
-    expected = papers.mapreduce_decisions(m, r, again, backups) - unassigned
+    expected = decisions(m, r, again, backups) - unassigned
     claim("§3.5", "decisions", formula, expected, outcome.count("assigned"), "decisions")
     if outcome.count("lost"):
         lost, repeated = failures(outcome.events)

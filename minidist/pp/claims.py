@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from minidist import papers
-from minidist.claims.report import Claim, Run, on_each_rank
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Run
+from minidist.papers import gpipe, pipelines, ptd, two_bw, zero_bubble
 from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES, Place, places
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
 from minidist.train import Options
@@ -17,7 +18,7 @@ def claims(run: Run) -> list[Claim]:
     """The claims that hold for the run's schedule."""
     o = run.options
     at = places(o.stages, o.micro_batches, o.chunks, replicas=o.replicas)
-    micro_batch = papers.boundary_elements(o.batch // o.micro_batches, o.context, o.width)
+    micro_batch = ptd.boundary_elements(o.batch // o.micro_batches, o.context, o.width)
     made = bubble_claims(run) if SCHEDULES[o.schedule].flushes else version_claims(run)
     if not o.replicas:  # for stages of several workers the papers give no formulas
         made += [*in_flight_claims(run, at), *weight_claims(run)]
@@ -36,19 +37,19 @@ def bubble_claims(run: Run) -> list[Claim]:
     step = max(ends) - min(starts)
     made = []
     if schedule == "naive":
-        formula, expected = "(K-1)/K", papers.gpipe_bubble(p, 1)
+        formula, expected = "(K-1)/K", gpipe.bubble(p, 1)
         made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
     if schedule in ("gpipe", "1f1b"):
-        formula, expected = "(K-1)/(M+K-1)", papers.gpipe_bubble(p, m)
+        formula, expected = "(K-1)/(M+K-1)", gpipe.bubble(p, m)
         made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
     if schedule in ("gpipe", "1f1b", "interleaved"):
-        formula, expected = "(1/v)(p-1)/m" if v > 1 else "(p-1)/m", papers.megatron_bubble(p, m, v)
+        formula, expected = "(1/v)(p-1)/m" if v > 1 else "(p-1)/m", ptd.bubble(p, m, v)
         made.append(Claim("PTD §2.2", "idle / work", formula, expected, (step - work) / work, ""))
     filling = {"1f1b": "+W", "zb-h1": "-W", "zb-h2": "-2W"}
-    if schedule in filling and m >= papers.fills(schedule, p):
+    if schedule in filling and m >= zero_bubble.fills(schedule, p):
         longest = max(end - start for start, end in zip(starts, ends, strict=True))
         t_b = 2.0 if run.options.recompute == "full" else 1.0  # the forward again, and B
-        expected = papers.zero_bubble_idle(schedule, p, 1.0, t_b, 1.0)
+        expected = zero_bubble.idle(schedule, p, 1.0, t_b, 1.0)
         formula = f"(p-1)(F+B{filling[schedule]})"
         made.append(Claim("ZB table 2", "idle, in T_F", formula, expected, longest - work, "T_F"))
     return made
@@ -61,13 +62,13 @@ def version_claims(run: Run) -> list[Claim]:
     made = []
     if m == 1 or schedule == "2bw":  # of PipeDream's minibatches, an update for each
         formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
-        delays = [min(papers.weight_delay(schedule, n, stage), updates - 1) for stage in range(1, n + 1)]
+        delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in range(1, n + 1)]
         made.append(on_each_rank(source, "updates behind", formula, delays, of_each(run, "delay"), "updates"))
     if schedule == "2bw":
         expected, counted = [], []
         for used in of_each(run, "versions_used"):
             for k, version in reversed(used):  # the last first: that is the one in the table
-                expected.append(papers.two_bw_version(k + 1, m))
+                expected.append(two_bw.version(k + 1, m))
                 counted.append(version)
         formula = "max(⌊(k-1)/m⌋-1, 0)"
         made.append(on_each_rank(source, "version, every k", formula, expected, counted, "updates"))
@@ -83,12 +84,12 @@ def in_flight_claims(run: Run, at: Sequence[Place]) -> list[Claim]:
     formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
     claim = "chunks in flight" if o.chunks > 1 else "in flight"
-    promised = [papers.in_flight(schedule, o.stages, in_all, place.stage + 1, o.chunks) for place in at]
+    promised = [pipelines.in_flight(schedule, o.stages, in_all, place.stage + 1, o.chunks) for place in at]
     made = [on_each_rank(source, claim, formula, promised, of_each(run, "in_flight"), "")]
     if o.recompute == "full":
-        zero_bubble = {"zb-h1": "i", "zb-h2": "2i-1"}
-        source, formula = "ZB §3" if schedule in zero_bubble else "GPipe §2.3", zero_bubble.get(schedule, "1")
-        promised = [papers.in_flight_again(schedule, in_all, place.stage + 1) for place in at]
+        waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
+        source, formula = "ZB §3" if schedule in waiting else "GPipe §2.3", waiting.get(schedule, "1")
+        promised = [pipelines.in_flight_again(schedule, in_all, place.stage + 1) for place in at]
         made.append(on_each_rank(source, "with activations", formula, promised, of_each(run, "with_activations"), ""))
     return made
 
@@ -100,8 +101,8 @@ def weight_claims(run: Run) -> list[Claim]:
         return []  # with an update for each of PipeDream's minibatches; for others the papers give no number
     formula = {"pipedream": "n-i+1", "2bw": "2"}.get(schedule, "1")
     source = "PipeDream §3.3" if schedule == "pipedream" else "2BW §3"
-    most = min(updates + 1, papers.weight_versions(schedule, o.stages, 1))  # the first update leaves at most two
-    promised = [min(papers.weight_versions(schedule, o.stages, i), most) for i in range(1, o.stages + 1)]
+    most = min(updates + 1, pipelines.weight_versions(schedule, o.stages, 1))  # the first update leaves at most two
+    promised = [min(pipelines.weight_versions(schedule, o.stages, i), most) for i in range(1, o.stages + 1)]
     return [on_each_rank(source, "weight versions", formula, promised, of_each(run, "versions"), "")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from minidist import UsageError, train
-from minidist.claims.report import check_writable
+from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least, in_one_process, rank_of_launch
 from minidist.nn.layers import Unit
 from minidist.pp import balance, zero_bubble

@@ -9,19 +9,19 @@ takes for F, B and W and how long a message takes (table 9), and derives how muc
 
 from typing import TYPE_CHECKING, Any
 
+from minidist.claims.files import write_json
 from minidist.claims.published import print_zero_bubble
-from minidist.claims.report import write_json
-from minidist.papers import ZERO_BUBBLE_TABLE_5, ZeroBubbleRow
+from minidist.papers.zero_bubble import TABLE_5, Row
 from minidist.pp.interpreter import OverRanks, Worker
 from minidist.pp.schedules import SCHEDULES, places
 
 if TYPE_CHECKING:
     from minidist.mpi.comm import Comm
 
-RANKS = tuple(sorted({row.p for row in ZERO_BUBBLE_TABLE_5}))
+RANKS = tuple(sorted({row.p for row in TABLE_5}))
 
 
-def bubble_rate(comm: "Comm", row: ZeroBubbleRow, schedule: str) -> float | None:
+def bubble_rate(comm: "Comm", row: Row, schedule: str) -> float | None:
     """The bubble rate on rank 0, None elsewhere. All ranks must call."""
     at = places(row.p, row.m)[comm.rank]
     worker = Worker(at, OverRanks(at, comm), {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm)
@@ -37,7 +37,7 @@ def bubble_rate(comm: "Comm", row: ZeroBubbleRow, schedule: str) -> float | None
 def table(comm: "Comm") -> list[dict[str, Any]]:
     """The rows of table 5 for as many stages as there are ranks; on rank 0, computed beside printed."""
     rows = []
-    for row in ZERO_BUBBLE_TABLE_5:
+    for row in TABLE_5:
         if row.p == comm.size:
             for schedule, printed in row.bubble.items():
                 rate = bubble_rate(comm, row, schedule)

@@ -1,7 +1,8 @@
 """What the papers say of a parameter server's run, beside what was counted."""
 
-from minidist import papers
-from minidist.claims.report import Claim, on_each_rank
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.papers import parameter_server
+from minidist.papers.collectives import ring_all_reduce
 from minidist.ps.consistent_hash import moved, segments
 from minidist.ps.outcome import Outcome
 
@@ -21,12 +22,12 @@ def claims(outcome: Outcome) -> list[Claim]:
         made.append(on_each_rank("PS §3.6", claim, formula, promised, with_keys, "bytes"))
     elif not options.colocated:
         both = [(a + b) / times for a, b in zip(pushed, pulled, strict=True)]
-        dense = value * papers.server_worker(s)
+        dense = value * parameter_server.worker_traffic(s)
         made.append(on_each_rank("PS §2.1", "pushed and pulled by a worker", f"{value}·2S", dense, both, "bytes"))
         made += load_claims(outcome, value) if not options.stop else []  # the load moves to the copy
     elif not options.stop:
         sent = [(a + outcome.sent("pull values", rank)) / times for rank, a in enumerate(pushed)]
-        colocated, ring = papers.server_colocated(s, n), papers.ring_all_reduce(s, n).sent
+        colocated, ring = parameter_server.colocated(s, n), ring_all_reduce(s, n).sent
         made += [
             on_each_rank("PS, co-located", "sent by a rank", f"{value}·2(N-1)/N·S", value * colocated, sent, "bytes"),
             on_each_rank("Horovod §3", "as in a ring", f"{value}·2(N-1)/N·S", [value * n for n in ring], sent, "bytes"),
@@ -35,11 +36,11 @@ def claims(outcome: Outcome) -> list[Claim]:
         keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
         cached = options.keys == "cached"
         formula = "8S + 8(2T-1)·lists" if cached else "2T·8S"
-        listed = papers.server_keys(s, len(plan.ranges), times, cached)
+        listed = parameter_server.key_bytes(s, len(plan.ranges), times, cached)
         made.append(on_each_rank("PS §4.2", "keys from a worker in the run", formula, listed, keys, "bytes"))
     if options.replicas and not options.stop:
         copied = sum(outcome.sent("replicate values", rank) for rank in plan.servers) / times
-        copies = value * papers.server_copies(s, n, options.replicas, plan.aggregate)
+        copies = value * parameter_server.copies(s, n, options.replicas, plan.aggregate)
         how, formula = ("after aggregation", f"{value}·r·S") if plan.aggregate else ("push by push", f"{value}·r·W·S")
         made.append(Claim("PS §4.4", f"copied by all servers, {how}", formula, copies, copied, "bytes"))
     return made + state_claims(outcome)
@@ -51,10 +52,10 @@ def load_claims(outcome: Outcome, value: int) -> list[Claim]:
     into = [outcome.received("push values", rank) / plan.iterations for rank in plan.servers]
     out = [outcome.sent("pull values", rank) / plan.iterations for rank in plan.servers]
     if plan.options.placement == "even":
-        formula, promised = f"{value}·W·S" + "/k" * (k > 1), [value * papers.server_load(plan.size, n, k)] * k
+        formula, promised = f"{value}·W·S" + "/k" * (k > 1), [value * parameter_server.server_load(plan.size, n, k)] * k
     else:  # the share that the hashes gave it
         sizes = [sum(hi - lo for lo, hi, shard in plan.segments if shard == i) for i in range(k)]
-        formula, promised = f"{value}·W·S_i", [value * papers.server_load(size, n, 1) for size in sizes]
+        formula, promised = f"{value}·W·S_i", [value * parameter_server.server_load(size, n, 1) for size in sizes]
     return [
         on_each_rank("PS §2.1", "into each server", formula, promised, into, "bytes"),
         on_each_rank("PS §2.1", "out of each server", formula, promised, out, "bytes"),

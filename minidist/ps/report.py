@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 
 from minidist import checkpoint, train
-from minidist.claims.report import Claim, Run, print_claims, print_summary, print_table, print_verdict, write_json
+from minidist.claims.claim import Claim
+from minidist.claims.files import write_json
+from minidist.claims.run import Run
+from minidist.claims.tables import print_claims, print_summary, print_table, print_verdict
 from minidist.nn.sample import generate
 from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import moved, segments

@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidist import UsageError, papers
-from minidist.claims.report import Claim, Run, on_each_rank
+from minidist import UsageError
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Run
 from minidist.nn.llama import hidden_width
+from minidist.papers import gpt2, korthikanti, llama, megatron
+from minidist.papers.collectives import ring_all_reduce
 from minidist.train import Options
 
 
@@ -61,9 +64,9 @@ def unit_sizes(run: Run, t: int) -> list[list[int]]:
     """For each rank of a group of t, its parameters of each unit."""
     options, v = run.options, run.vocabulary
     if options.model == "gpt":
-        return [papers.gpt_units(v, options.context, options.width, options.layers, t, run.tied)] * t
+        return [gpt2.units(v, options.context, options.width, options.layers, t, run.tied)] * t
     sizes = (v, options.width, options.layers, options.heads, options.kv_heads or options.heads)
-    return papers.llama_units(*sizes, hidden_width(options.width), t, run.tied)
+    return llama.units(*sizes, hidden_width(options.width), t, run.tied)
 
 
 def memory(run: Run, t: int) -> list[Claim]:
@@ -97,10 +100,10 @@ def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str) -> li
     expected = []
     for rank, share in enumerate(shares):
         if options.model == "gpt":
-            kept = papers.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
+            kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
         else:
             sizes = (s, share.b, h, a, options.kv_heads or a, hidden_width(h), t)
-            kept = papers.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[rank % t]
+            kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[rank % t]
         numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
         expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
     return expected
@@ -153,7 +156,7 @@ def phases(where: str, *names: str) -> list[str]:
 def all_reduces(times: Sequence[int], sizes: Sequence[int], t: int) -> list[int]:
     """Elements that each rank sends for so many all-reduces of its group; the tensor axis is the innermost."""
     pairs = enumerate(zip(times, sizes, strict=True))
-    return [number * papers.ring_all_reduce(size, t).sent[rank % t] for rank, (number, size) in pairs]
+    return [number * ring_all_reduce(size, t).sent[rank % t] for rank, (number, size) in pairs]
 
 
 def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
@@ -210,7 +213,7 @@ def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
         once_more = phases("ends", "all-gather again")
         volumes.append(Volume("Korthikanti §4", "head, again", "bsh(t-1)/t", once_more, again, times, p))
     if options.gather_logits:
-        v = papers.padded_vocabulary(run.vocabulary, t)
+        v = megatron.padded_vocabulary(run.vocabulary, t)
         logits, phase = [size * v * (t - 1) // t for size in bs], ["loss: all-gather"]
         return [*volumes, Volume("Megatron §3", "gathered logits", "bsv(t-1)/t", phase, logits, times, p)]
     wide, phase = np.dtype(run.precision.computed).itemsize, ["loss: all-reduce"]

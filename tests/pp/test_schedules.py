@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist import UsageError, data, papers, train
+from minidist import UsageError, data, train
 from minidist.mpi.clock import Clock
+from minidist.papers import gpipe, pipelines, ptd, zero_bubble
 from minidist.pp import balance
 from minidist.pp import options as pipeline_options
 from minidist.pp.interpreter import simulate
@@ -126,7 +127,7 @@ def play(at: Sequence[Place], name: str) -> list[Seen]:
 
 def check_with_flush(name: str, p: int, m: int, v: int = 1) -> None:
     for i, seen in enumerate(play(places(p, m, v), name), start=1):
-        assert seen.most_live == papers.in_flight(name, p, m, i, v)
+        assert seen.most_live == pipelines.in_flight(name, p, m, i, v)
         assert seen.most_versions == 1
         assert set(seen.forward.values()) == {0}
 
@@ -239,13 +240,13 @@ def test_zero_bubble_formulas(p, more, costs):
 
 
 def test_bubbles_that_the_papers_print():
-    assert papers.megatron_bubble(4, 8, 2) == 0.1875
-    assert papers.megatron_bubble(8, 16, 2) == 0.21875
-    assert papers.megatron_bubble(8, 32, 4) == 0.0546875
-    assert [round(100 * papers.gpipe_bubble(k, 4 * k), 1) for k in (2, 4, 8, 16)] == [11.1, 15.8, 17.9, 19.0]
+    assert ptd.bubble(4, 8, 2) == 0.1875
+    assert ptd.bubble(8, 16, 2) == 0.21875
+    assert ptd.bubble(8, 32, 4) == 0.0546875
+    assert [round(100 * gpipe.bubble(k, 4 * k), 1) for k in (2, 4, 8, 16)] == [11.1, 15.8, 17.9, 19.0]
 
 
-@pytest.mark.parametrize("row", papers.ZERO_BUBBLE_TABLE_5, ids=lambda row: f"{row.model} {row.p} {row.m}")
+@pytest.mark.parametrize("row", zero_bubble.TABLE_5, ids=lambda row: f"{row.model} {row.p} {row.m}")
 def test_zero_bubble_table_5(row):
     """Without ranks; tests/test_pipeline.py has it with 8."""
     for name, printed in row.bubble.items():

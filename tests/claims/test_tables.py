@@ -2,7 +2,8 @@
 
 import pytest
 
-from minidist.claims.report import Claim, number, show, table_of, units_of
+from minidist.claims.claim import Claim
+from minidist.claims.tables import number, show, table_of, units_of
 
 
 def claim(name, unit):

@@ -1,0 +1,40 @@
+"""A promise of a paper beside its counterpart in a run."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One promise of a paper and its counterpart in this run."""
+
+    source: str  # paper and section
+    claim: str  # in words
+    formula: str  # as the paper writes it
+    expected: float  # the formula's value for this run, padding and (N-1)/N included
+    counted: float  # what was held or sent
+    unit: str
+
+    @property
+    def holds(self) -> bool:
+        """Counts are whole numbers and formulas exact, so they agree entirely or not at all."""
+        return self.expected == self.counted
+
+
+def on_each_rank(
+    source: str, claim: str, formula: str, expected: float | Sequence[float], counted: Sequence[float], unit: str
+) -> Claim:
+    """A claim about every rank: that of the first rank for which it does not hold, or else of rank 0.
+
+    expected: one value for all ranks, or one for each.
+    """
+    promised = list(expected) if isinstance(expected, Sequence) else [expected] * len(counted)
+    pairs = list(zip(promised, counted, strict=True))
+    worst = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+    return Claim(source, claim, formula, *worst, unit)
+
+
+def claims_as_rows(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """The claims for a JSON report."""
+    return [{**asdict(claim), "holds": claim.holds} for claim in claims]

@@ -1,0 +1,131 @@
+"""Claims on the screen: what the paper says, the number that it gives for this run, and what was counted."""
+
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minidist.claims.claim import Claim
+from minidist.claims.run import Run
+
+
+def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None]) -> None:
+    """Losses, the claims, and what the paper prints for its own models (`closing`)."""
+    print_summary(run)
+    if claims:
+        print_claims(claims, "On each rank, in one step: what the papers promise, and what was counted")
+        closing(run)
+
+
+def print_summary(run: Run) -> None:
+    """The model and its losses."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
+    padding = f" ({number(run.padded)} padded)" if run.padded > run.parameters else ""
+    print(f"\n{run.options.model} with Ψ = {number(run.parameters)} parameters{padding}", end=", ")
+    print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
+    if run.loss:
+        steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
+        dropout = f", dropout {run.options.dropout:g}" if run.options.dropout else ""
+        print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
+        print(f"of {run.step_ms['median']:.0f} ms (median){dropout}")
+    print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
+
+
+def print_claims(claims: Sequence[Claim], title: str) -> None:
+    """The table of claims."""
+    table = table_of(left=("paper", "claim", "formula"), right=("expected", "counted"))
+    table.add_column("", no_wrap=True)
+    for claim in claims:
+        numbers = (number(claim.expected), number(claim.counted))
+        table.add_row(claim.source, claim.claim, claim.formula, *numbers, mark(claim.holds))
+    show(title, table)
+    if units := units_of(claims):
+        print(textwrap.fill(units, 80))
+    _print_failures(claims)
+
+
+def units_of(claims: Sequence[Claim]) -> str:
+    """Whether volumes are in bytes or in elements; what is counted in pieces says so by its name."""
+    units = {claim.unit for claim in claims}
+    if "bytes" not in units:
+        return ""
+    if units == {"bytes"}:
+        return "All in bytes."
+    in_elements = ", ".join(claim.claim for claim in claims if claim.unit == "elements")
+    return f"Volumes in bytes; in elements: {in_elements}." if in_elements else "Volumes in bytes."
+
+
+def print_verdict(claims: Sequence[Claim]) -> None:
+    """Where there are too many claims for a table: those that do not hold."""
+    failed = sum(not claim.holds for claim in claims)
+    print(f"{len(claims) - failed} of {len(claims)} claims on bytes, clocks and reads hold")
+    _print_failures(claims)
+
+
+def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
+    """One row for each collective, from its six claims."""
+    print(f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
+    columns = ("calls", "idlest", "busiest", "formula", "promised", "in all")
+    table = table_of(left=("collective",), right=columns)
+    table.add_column("", no_wrap=True)
+    for i in range(0, len(claims), 6):
+        row = claims[i : i + 6]
+        _, calls, _, busiest, idlest, total = row
+        counted = [number(claim.counted) for claim in (calls, idlest, busiest)]
+        promised = (busiest.formula, number(busiest.expected), number(total.counted))
+        table.add_row(calls.source, *counted, *promised, mark(all(claim.holds for claim in row)))
+    show("Counted: message calls of the busiest rank, and bytes sent", table)
+    print("✓: the result is right, and what was counted is as promised. p: 2^⌊lg N⌋.")
+    if size % ranks:
+        print("Promised is exact: N does not divide S, so some chunks are an element longer.")
+    _print_failures(claims)
+
+
+def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of texts: one column to the left, the others to the right."""
+    print()
+    table = table_of((left,), right)
+    for row in rows:
+        table.add_row(*row)
+    show(title, table)
+
+
+def mark(holds: bool) -> str:
+    """The mark at the end of a row."""
+    return "[green]✓[/]" if holds else "[bold red]✗[/]"
+
+
+def _print_failures(claims: Sequence[Claim]) -> None:
+    for claim in claims:
+        if not claim.holds:
+            numbers = f"{number(claim.expected)} {claim.unit} promised, {number(claim.counted)} counted"
+            print(f"does not hold: {claim.source}, {claim.claim}: {numbers}")
+
+
+def table_of(left: Sequence[str], right: Sequence[str]) -> Any:
+    """An empty table of rich's, its first columns adjusted to the left and the others to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def show(title: str, table: Any) -> None:
+    """Print a table of rich's under its title, 80 columns wide where there is no terminal to ask."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(title, style="bold", markup=False, highlight=False)
+    console.print()
+    console.print(table)
+    console.print()
+
+
+def number(value: float) -> str:
+    """Thousands apart: 1 234 567."""
+    return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:,.3f}".replace(",", " ")

@@ -1,0 +1,60 @@
+"""What ZeRO says of a run, whichever chapter's: model states, what is held in passing, what is sent."""
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Run
+from minidist.papers import zero
+
+
+def memory_claims(run: Run, stage: int) -> list[Claim]:
+    """ZeRO's formulas for what a rank holds between steps."""
+    p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
+    states = zero.model_states(run.padded, run.ranks, stage, p, p, k)
+    divided = {"parameters": stage >= 3, "gradients": stage >= 2, "optimizer": stage >= 1}
+    claims = []
+    factors = {"parameters": p, "gradients": p, "optimizer": k}
+    for kind, factor in factors.items():
+        formula = f"{factor}Ψ/N" if divided[kind] else f"{factor}Ψ"
+        section = f"ZeRO §5.{stage}" if stage else "ZeRO §3.1"
+        claims.append(on_each_rank(section, kind, formula, getattr(states, kind), run.memory_of(kind), "bytes"))
+    held = [sum(rank[kind] for kind in divided) for rank in run.memory]
+    whole = sum(factor for kind, factor in factors.items() if not divided[kind])
+    shared = sum(factor for kind, factor in factors.items() if divided[kind])
+    formula = " + ".join(term for term in (f"{whole}Ψ" * (whole > 0), f"{shared}Ψ/N" * (shared > 0)) if term)
+    return [*claims, on_each_rank("ZeRO Fig. 1", "together", formula, states.total, held, "bytes")]
+
+
+def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
+    """The most that is held of whole units in passing: `buckets` buffers of the largest one. An embedding that the head
+    reads as well is there together with each of the others."""
+    embedding, *others = run.unit_sizes
+    largest = embedding + max(others) if run.tied else max(run.unit_sizes)
+    p = run.precision.bytes
+    formula = f"{p * buckets}(max ψ + ψ_emb)" if run.tied else f"{p * buckets}·max ψ"
+    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient_peak"), "bytes")
+
+
+def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
+    """ZeRO's formulas for what a rank sends in a step: by phase, and together."""
+    a = run.options.accumulate
+    times = f"{a}" if a > 1 else ""
+    sent = zero.volume(run.padded, run.ranks, stage, a, kept)
+    formulas = {
+        "all-reduce gradients": "2Ψ(N-1)/N",
+        "all-gather parameters": "Ψ(N-1)/N",
+        "all-gather forward": f"{times}Ψ(N-1)/N",
+        "all-gather backward": f"{times}(Ψ-ψ_kept)(N-1)/N" if kept else f"{times}Ψ(N-1)/N",
+        "reduce-scatter gradients": f"{times if stage >= 2 else ''}Ψ(N-1)/N",
+    }
+    wire = run.precision.bytes  # of an element: the papers count elements, the wire counts bytes
+    claims = [
+        on_each_rank("ZeRO §7", phase, f"{wire}·{formulas[phase]}", elements * wire, run.sent_in(phase), "bytes")
+        for phase, elements in sent.items()
+    ]
+    norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
+    rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # whatever else was sent, in any phase
+    psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
+    formula = f"{wire}·({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{wire}·{psis}Ψ(N-1)/N"
+    claims.append(on_each_rank("ZeRO §7", "all that is sent", formula, sum(sent.values()) * wire, rest, "bytes"))
+    if stage > 0:
+        claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", 8 * (run.ranks - 1), norms, "bytes"))
+    return claims

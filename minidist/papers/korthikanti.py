@@ -1,0 +1,48 @@
+"""Activations with tensor and sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198.
+
+t ranks share every layer; s: length of a sequence, b: sequences in a micro-batch, h: width, a: heads.
+"""
+
+from minidist.papers.collectives import chunk_sizes
+
+
+def layer_activations(
+    s: int, b: int, h: int, a: int, t: int = 1, sequence: bool = False, recompute: str = "none", p: int = 2,
+    dropout: bool = True,
+) -> float:  # fmt: skip
+    """Bytes of activations that a layer of GPT keeps on each of t ranks (Korthikanti et al., table 2).
+
+    With p = 2 bytes an element and 1 for an element of a dropout mask: sbh(10 + 24/t + 5as/ht), where attention's core,
+    the last term, is what selective recomputation recomputes. Sequence parallelism divides the 10 as well. Without
+    dropout there are no masks, and the softmax's output serves for what dropout would leave of it.
+    """
+    apart = t if sequence else 1
+    if recompute == "full":
+        return s * b * h * p / apart
+    shared = 4 * p + 2 * dropout  # the input of both norms and of both column-parallel layers, and two dropout masks
+    divided = 12 * p  # q, k, v, the input of the projection; the input of GeLU and its output, 4h each
+    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    return s * b * h * shared / apart + (s * b * h * divided + core) / t
+
+
+def layer_activations_llama(
+    s: int, b: int, h: int, a: int, kv: int, f: int, t: int = 1, sequence: bool = False, recompute: str = "none",
+    p: int = 2, dropout: bool = True,
+) -> list[float]:  # fmt: skip
+    """The same count for a layer of Llama, for each of t ranks: k and v are kv/a as wide, the MLP keeps 2f and f."""
+    apart = t if sequence else 1
+    if recompute == "full":
+        return [s * b * h * p / apart] * t
+    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    attention = s * b * (2 * h + 2 * (h // a * kv)) * p
+    shared = s * b * h * (4 * p + 2 * dropout) / apart
+    return [shared + (attention + core) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+
+
+# Table 3: {model: (heads, width, layers, sequences in a micro-batch)}, with s = 2,048 and t = 8.
+TABLE_3 = {
+    "22B": (64, 6144, 48, 4),
+    "175B": (96, 12288, 96, 1),
+    "530B": (128, 20480, 105, 1),
+    "1T": (160, 25600, 128, 1),
+}

@@ -1,0 +1,41 @@
+"""The parameter server: Li et al., OSDI 2014.
+
+S: keys; n: workers; k: servers; r: copies of each server's keys. Elements, in one iteration, of dense gradients.
+"""
+
+
+def worker_traffic(s: int) -> int:
+    """What a worker pushes and pulls together: 2S, however many servers there are."""
+    return 2 * s
+
+
+def server_load(s: int, n: int, k: int) -> float:
+    """What each of k servers takes in, and what it gives out: N·S at one server (the bottleneck), N·S/k at k."""
+    return n * s / k
+
+
+def colocated(s: int, n: int) -> float:
+    """What each of n ranks sends that are workers and servers of 1/n of the keys: 2(N-1)/N·S, as in a ring all-reduce:
+    the parts of its gradient that belong to others, and the weights of its own keys to all others."""
+    return 2 * (n - 1) * s / n
+
+
+def copies(s: int, n: int, r: int, aggregated: bool) -> int:
+    """Sent for r copies (section 4.4): r·N·S, or replicated after aggregation r·S: r/N of what the workers push."""
+    return r * s * (1 if aggregated else n)
+
+
+def key_bytes(s: int, lists: int, iterations: int, cached: bool) -> int:
+    """Bytes of 8-byte keys that a worker sends in a whole run, in `lists` lists for all S keys (section 4.2).
+
+    Every list goes with each pull and each push. Cached, it goes once, and then an 8-byte signature stands for it: with
+    8-byte values, that leaves half of the bytes.
+    """
+    if not cached:
+        return 2 * iterations * 8 * s
+    return 8 * s + (2 * iterations - 1) * 8 * lists
+
+
+def keys_that_move(s: int, k: int) -> float:
+    """How many keys about move when a server joins k others (section 4.3): its fair share."""
+    return s / (k + 1)

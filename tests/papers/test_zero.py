@@ -1,0 +1,73 @@
+"""ZeRO's formulas: against the figures that the paper prints, and numbers worked out by hand."""
+
+import pytest
+
+from minidist.papers import zero
+
+CELLS = [
+    (psi, n, stage, printed)
+    for psi, rows in zero.TABLE_1.items()
+    for n, row in rows.items()
+    for stage, printed in enumerate(row, start=1)
+]
+
+
+def test_table_1():
+    assert len(CELLS) == 54
+    for psi, n, stage, printed in CELLS:
+        assert zero.table_1_cell(psi, n, stage) == printed, (psi, n, stage)
+        assert float(printed) == pytest.approx(zero.model_states(psi, n, stage).total / 1e9, rel=0.03)  # 0.117 as 0.12
+
+
+def test_figure_1():
+    for stage, printed in enumerate(zero.FIGURE_1):
+        total = zero.model_states(7.5e9, 64, stage).total / 1e9
+        digits = len(printed.partition(".")[2])
+        assert f"{total:.{digits}f}" == printed
+
+
+def test_memory_is_split_as_the_paper_says():
+    """A hundred parameters on four ranks: 2, 2 and 12 bytes each."""
+    assert [zero.model_states(100, 4, stage) for stage in range(4)] == [
+        zero.ModelStates(200, 200, 1200),
+        zero.ModelStates(200, 200, 300),
+        zero.ModelStates(200, 50, 300),
+        zero.ModelStates(50, 50, 300),
+    ]
+    in_fp32 = zero.model_states(100, 4, 1, p=4, g=4, k=8)
+    assert in_fp32 == zero.ModelStates(400, 400, 200)
+    assert in_fp32.total == 1000
+
+
+def test_limits():
+    """Section 5: 4 times, 8 times and N times less."""
+    full = zero.model_states(1, 1, 0).total
+    ratios = [full / zero.model_states(1, 10**9, stage).total for stage in (1, 2, 3)]
+    assert ratios == pytest.approx([4, 8, 10**9])
+
+
+@pytest.mark.parametrize(
+    ("stage", "accumulate", "kept", "sent"),
+    [  # 1200 parameters on 4 ranks: once through a ring is 900
+        (0, 1, 0, [1800]),
+        (0, 5, 0, [1800]),
+        (1, 1, 0, [900, 900]),
+        (1, 5, 0, [900, 900]),
+        (2, 1, 0, [900, 900]),
+        (2, 5, 0, [4500, 900]),
+        (3, 1, 0, [900, 900, 900]),
+        (3, 5, 0, [4500, 4500, 4500]),
+        (3, 1, 400, [900, 600, 900]),
+        (3, 5, 400, [4500, 3000, 4500]),
+    ],
+)
+def test_volume(stage, accumulate, kept, sent):
+    volume = zero.volume(1200, 4, stage, accumulate, kept)
+    assert sorted(volume.values()) == sorted(sent)
+    if len(set(sent)) > 1:
+        assert volume.get("all-gather parameters", volume.get("all-gather backward")) == min(sent)
+    assert sum(zero.volume(1200, 1, stage, accumulate, kept).values()) == 0
+
+
+def test_short():
+    assert [zero.short(psi) for psi in (7.5e9, 128e9, 1e12)] == ["7.5B", "128B", "1T"]
