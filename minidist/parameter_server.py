@@ -110,7 +110,7 @@ class Worker:
         """The gradient of a range, for the range's server: there it goes on in `Server.push`."""
         each = self.plan.ranges[i]
         keys, values = self.engine.gradient(each)
-        self.log.pushed += values.size
+        self.log.pushed[each.shard] += values.size
         return Push(
             shard=each.shard, range=i, worker=self.number, clock=self.clock, share=self.engine.share,
             keys=keys, values=values,

@@ -1,6 +1,7 @@
 """What came of a run: what each worker and each holder of a shard has noted, and what rank 0 knows of it at the end."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -25,7 +26,7 @@ class WorkerLog:
     wire: float = 0.0  # waiting for messages to get through
     held: float = 0.0  # waiting for other workers
     reads: list[tuple[int, int, int, int]] = field(default_factory=list)  # clocks: its own, oldest, newest, of itself
-    pushed: int = 0  # gradient elements: all, or those that passed the filter
+    pushed: Counter[int] = field(default_factory=Counter)  # to each shard, elements: all, or those that passed a filter
     milliseconds: list[float] = field(default_factory=list)
 
     def step(self, loss: float, seconds: float, ended: float) -> None:

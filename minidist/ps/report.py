@@ -1,4 +1,4 @@
-"""What a parameter server's run is held against, and how it is shown."""
+"""How a parameter server's run, or a sweep of them, is reported: on the screen, for machines, in a checkpoint."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +10,7 @@ from minidist import checkpoint, train
 from minidist.claims.claim import Claim
 from minidist.claims.files import write_json
 from minidist.claims.run import Run
-from minidist.claims.tables import print_claims, print_summary, print_table, print_verdict
+from minidist.claims.tables import print_claims, print_summary, print_table
 from minidist.nn.sample import generate
 from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import moved, segments
@@ -40,10 +40,17 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
             if options.staleness_sweep:
                 print_sweep(outcomes, runs)
-                print_verdict([claim for made in checked for claim in made])
+                print_promises(
+                    in_every_training(checked),
+                    f"In each of these {len(runs)} trainings, on each rank, in one iteration",
+                )
             else:
                 print_summary(runs[0])
-                print_one(outcomes[0], checked[0])
+                print_one(outcomes[0])
+                print()
+                print_promises(
+                    checked[0], "On each rank, in one iteration: what the papers promise, and what was counted"
+                )
     documents = [
         {**run.as_json(made), "consistency": outcome.plan.name, "simulated": outcome.simulated()}
         for run, outcome, made in zip(runs, outcomes, checked, strict=True)
@@ -84,10 +91,32 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
     return train.summarise(job, whole, history, list(zip(validations, sent, memory, counted, strict=True)))
 
 
-def print_one(outcome: Outcome, made: Sequence[Claim]) -> None:
+def print_promises(made: Sequence[Claim], title: str) -> None:
+    """The table of claims, and what its letters mean."""
+    if not made:
+        return
+    print_claims(made, title)
+    print("S: keys, S_i: of one server; W: workers; k: servers; N: ranks; r: copies;")
+    print("T: iterations. PS: Li et al. 2014; SSP: Ho et al. 2013. A message has a header")
+    print("of 96 bytes more, not counted here.")
+
+
+def in_every_training(checked: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """One claim for each promise: of the first training in which it does not hold, or else of the first of all."""
+    found: dict[tuple[str, str], Claim] = {}
+    for claim in (claim for made in checked for claim in made):
+        name = (claim.source, claim.claim)
+        if name not in found or (found[name].holds and not claim.holds):
+            found[name] = claim
+    return list(found.values())
+
+
+def print_one(outcome: Outcome) -> None:
+    """Where the simulated time went, and what the options have done."""
     plan, options = outcome.plan, outcome.plan.options
     servers = f"{len(plan.servers)} server{'s' * (len(plan.servers) > 1)}"
-    print(f"{plan.name}, {len(plan.workers)} workers, {servers}{', co-located' * options.colocated}; ", end="")
+    workers = f"{len(plan.workers)} worker{'s' * (len(plan.workers) > 1)}"
+    print(f"{plan.name}, {workers}, {servers}{', co-located' * options.colocated}; ", end="")
     print(f"simulated time {outcome.seconds:.2f} s:")
     print(f"workers computed {outcome.part('computing'):.1%} of it,", end=" ")
     print(f"waited for the wire {outcome.part('wire'):.1%}, for one another {outcome.part('held'):.1%}")
@@ -98,7 +127,7 @@ def print_one(outcome: Outcome, made: Sequence[Claim]) -> None:
         print(f"the server on rank {rank} was to stop after event {event}: {went_on}")
     if options.filter:
         total = plan.size * plan.iterations * len(plan.workers)
-        print(f"the filter let {sum(log.pushed for log in outcome.logs) / total:.1%} of the gradients pass")
+        print(f"the filter let {sum(log.pushed.total() for log in outcome.logs) / total:.1%} of the gradients pass")
     if options.keys == "cached":
         keys = sum(outcome.sent(phase, rank) for phase in ("push keys", "pull keys") for rank in plan.workers)
         values = sum(outcome.sent("push values", r) + outcome.received("pull values", r) for r in plan.workers)
@@ -111,11 +140,6 @@ def print_one(outcome: Outcome, made: Sequence[Claim]) -> None:
         hands = moved(plan.segments, segments(range(k + 1), options.virtual, plan.size))
         share = sum(hands.values()) / plan.size
         print(f"a server that joined would take {share:.1%} of the keys; a fair share is {1 / (k + 1):.1%}")
-    if made:
-        print()
-        print_claims(made, "In one iteration: what the papers promise, and what was counted")
-        print("S: keys; W: workers; k: servers; r: copies; T: iterations. PS: Li et al. 2014;")
-        print("SSP: Ho et al. 2013. A message has a header of 96 bytes more, not counted here.")
 
 
 def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
