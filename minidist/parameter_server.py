@@ -17,13 +17,13 @@ may the weights be that it pulls? A worker that has c iterations behind it must 
 
 A server holds a pull back until the range is that fresh. In bsp it sums the gradients of all workers and makes one
 update; in ssp and async each push is an update at once, with the learning rate times the worker's share of the batch.
+A push may be followed down the page, from Worker.push to Server.answer.
 
 Who is fast is decided by simulated time (ps/simulated_time.py), not by this machine's cores, and a server takes
-messages in the order of that time (ps/inbox.py): the same command gives the same losses. All that a worker sends at one
-moment carries one time, to whichever server. So all servers see the same order and hold the same pulls back, and no
-server ever waits for a worker that waits for another server.
+messages in the order of that time (ps/inbox.py): the same command gives the same losses.
 """
 
+import math
 import sys
 import time
 from dataclasses import replace
@@ -47,11 +47,18 @@ from minidist.ps.messages import ALL, Answer, Copied, Done, Flush, Mailbox, Norm
 from minidist.ps.node import Node
 from minidist.ps.norms import Norms
 from minidist.ps.outcome import Held, Outcome, RankResult, WorkerLog
-from minidist.ps.plan import Plan, consistent, prepare
+from minidist.ps.plan import Plan, prepare
 from minidist.ps.replication import Chain
 from minidist.ps.requests import Requests, Serve
 from minidist.ps.simulated_time import Cable
 from minidist.ps.vector_clock import RangeClocks
+
+
+def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
+    """The plan with one of the three consistencies: they differ in `Server.push` and in `Server.fresh`."""
+    bound = {"bsp": 0.0, "ssp": staleness, "async": math.inf}[consistency]
+    return replace(plan, aggregate=consistency == "bsp", staleness=bound)
+
 
 # ---- the worker ------------------------------------------------------------------------------------------------------
 
@@ -61,10 +68,9 @@ class Worker:
 
     def __init__(self, engine: Gradients, plan: Plan, mailbox: Mailbox) -> None:
         self.engine, self.plan, self.mailbox = engine, plan, mailbox
-        self.number = plan.workers.index(mailbox.rank)
         self.clock = 0  # iterations behind it
         self.cable, self.log = Cable(), WorkerLog()
-        self.requests = Requests(plan, mailbox, self.cable, self.log)  # what servers have not answered
+        self.requests = Requests(engine.number, plan, mailbox, self.cable, self.log)
 
     def train(self, corpus: Corpus, serve: Serve, progress: Progress) -> None:
         """All iterations of this worker. serve: handle messages until something is so."""
@@ -72,49 +78,39 @@ class Worker:
         while self.clock < self.plan.iterations:
             self.requests.wait(serve)  # for weights
             begin = time.perf_counter()
-            self.compute(corpus)
+            for loss, seconds in self.engine.compute(corpus):  # on this worker's rows (ps/engines.py)
+                self.cable.now += seconds
+                self.log.step(loss, seconds, self.cable.now)
             pushes = [self.push(i) for i in range(len(self.plan.ranges))]
             self.clock += 1
             self.requests.send([*pushes, *self.questions()])
             self.log.milliseconds.append(1000 * (time.perf_counter() - begin))
-            loss = self.log.losses[-1] / self.engine.share
-            progress.update(self.engine.steps, loss, self.log.milliseconds[-1], 1.0)
+            progress.update(self.engine.steps, loss / self.engine.share, self.log.milliseconds[-1], 1.0)
         self.requests.wait(serve)
         for rank in range(self.mailbox.comm.size):
             self.mailbox.send(rank, Done())
 
     def questions(self) -> list[Request]:
         """What is asked after so many iterations: all weights; after the last, only whether what was pushed is safe."""
-        me, clock = self.number, self.clock
-        if clock == self.plan.iterations:
-            return [Flush(shard=shard, worker=me, clock=clock) for shard in range(len(self.plan.servers))]
-        return [
-            Pull(shard=each.shard, range=i, worker=me, clock=clock, keys=self.plan.listed(each))
-            for i, each in enumerate(self.plan.ranges)
-        ]
+        if self.clock == self.plan.iterations:
+            return [Flush(shard=shard, clock=self.clock) for shard in range(len(self.plan.servers))]
+        ranges = enumerate(self.plan.ranges)
+        return [Pull(shard=each.shard, range=i, clock=self.clock, keys=self.plan.listed(each)) for i, each in ranges]
 
     def receive(self, answer: Answer) -> None:
         """Weights have come, and for each worker how many of its iterations are in them."""
         self.requests.answered(answer)
         if answer.range != ALL:
             self.engine.weights[self.plan.ranges[answer.range].keys] = answer.values
-            self.log.read(self.clock, answer.clocks, self.number)
-
-    def compute(self, corpus: Corpus) -> None:
-        """The gradient of all S weights on this worker's rows (ps/engines.py)."""
-        for loss, seconds in self.engine.compute(corpus):
-            self.cable.now += seconds
-            self.log.step(loss, seconds, self.cable.now)
+            self.log.read(self.clock, answer.clocks, self.engine.number)
 
     def push(self, i: int) -> Push:
-        """The gradient of a range, for the range's server: there it goes on in `Server.push`."""
+        """The gradient of a range, for the range's server, which handles it below."""
         each = self.plan.ranges[i]
         keys, values = self.engine.gradient(each)
         self.log.pushed[each.shard] += values.size
-        return Push(
-            shard=each.shard, range=i, worker=self.number, clock=self.clock, share=self.engine.share,
-            keys=keys, values=values,
-        )  # fmt: skip
+        share = self.engine.share  # of the batch
+        return Push(shard=each.shard, range=i, clock=self.clock, share=share, keys=keys, values=values)
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------
@@ -140,6 +136,41 @@ class Server:
         self.cable, self.inbox = Cable(), Inbox(plan)
         self.norms, self.chain = Norms(shard, plan, mailbox), Chain(shard, plan, mailbox)
 
+    # ---- one message after another ----------------------------------------------------------------------------------
+
+    def handle(self, message: ToShard) -> None:
+        """Take in a message, and do all that can be done now."""
+        match message:
+            case Push() | Pull() | Flush():
+                self.inbox.add(message)
+            case Norm():
+                self.norms.add(message)
+            case Update():  # this is a copy
+                self.cable.now = message.time
+                if not self.has(message):
+                    self.update(message)
+                self.chain.follow(message)
+            case Copied() if self.chain.confirm(message):
+                self.answer()
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on until something is missing: a worker's message, another server's norm, word from the copies."""
+        while self.chain.serves and not self.chain.under_way:
+            if len(self.heard) == len(self.ranges) * len(self.plan.workers):
+                if not self.update_all():
+                    return
+                continue
+            message = self.inbox.next({request.worker for request, _ in self.held})
+            if message is None:
+                return
+            self.cable.receive(message.left, message.nbytes)
+            if isinstance(message, Push):
+                self.push(message)
+            elif isinstance(message, Pull | Flush):
+                self.held.append((message, self.cable.now))
+            self.answer()
+
     # ---- push -------------------------------------------------------------------------------------------------------
 
     def push(self, push: Push) -> None:
@@ -152,11 +183,10 @@ class Server:
             self.sums[push.range] = self.sums[push.range] + gradient if push.range in self.sums else gradient
             self.heard.add((push.worker, push.range))
         else:
-            update = Update(
-                shard=self.shard, range=push.range, worker=push.worker, clock=push.clock, share=push.share, scale=1.0,
-                values=gradient,
-            )  # fmt: skip
-            self.commit(update)
+            self.commit(Update(
+                shard=self.shard, range=push.range, worker=push.worker, clock=push.clock,
+                share=push.share, scale=1.0, values=gradient,
+            ))  # fmt: skip
 
     def update_all(self) -> bool:
         """bsp: all gradients of an iteration are here: update with their sum, clipped by its norm over all servers.
@@ -209,12 +239,11 @@ class Server:
         """Send weights, with the range's vector clock, to all who have waited long enough."""
         held, self.held = self.held, []
         for request, since in held:
-            i, clocks, weights = request.range, self.clock_of(request.range), None
+            i, clocks = request.range, self.clock_of(request.range)
             if self.chain.under_way or not self.fresh(request, clocks):
                 self.held.append((request, since))
                 continue
-            if isinstance(request, Pull):
-                weights = picked(request, self.state[i][0], self.ranges[i].lo)
+            weights = picked(request, self.state[i][0], self.ranges[i].lo) if isinstance(request, Pull) else None
             answer = Answer(shard=self.shard, range=i, held=self.cable.now - since, clocks=clocks, values=weights)
             self.mailbox.send(self.plan.workers[request.worker], answer, self.cable)
         self.chain.event()
@@ -222,48 +251,12 @@ class Server:
     def clock_of(self, i: int) -> Array:
         """For each worker, how many of its iterations are in every weight of a range or of ALL: (workers,) integers."""
         ranges = self.ranges.values() if i == ALL else [self.ranges[i]]
-        lowest: Array = np.min([self.clocks.read(each.lo, each.hi) for each in ranges], axis=0)
-        return lowest
+        return np.min([self.clocks.read(each.lo, each.hi) for each in ranges], axis=0)
 
     def has(self, names: Push | Update) -> bool:
         """Whether a gradient is in the weights."""
         workers = slice(None) if names.worker == ALL else names.worker
         return bool(np.all(self.clock_of(names.range)[workers] > names.clock))
-
-    # ---- one message after another ----------------------------------------------------------------------------------
-
-    def handle(self, message: ToShard) -> None:
-        """Take in a message, and do all that can be done now."""
-        match message:
-            case Push() | Pull() | Flush():
-                self.inbox.add(message)
-            case Norm():
-                self.norms.add(message)
-            case Update():  # this is a copy
-                self.cable.now = message.time
-                if not self.has(message):
-                    self.update(message)
-                self.chain.follow(message)
-            case Copied() if self.chain.confirm(message):
-                self.answer()
-        self.advance()
-
-    def advance(self) -> None:
-        """Go on until something is missing: a worker's message, another server's norm, word from the copies."""
-        while self.chain.serves and not self.chain.under_way:
-            if len(self.heard) == len(self.ranges) * len(self.plan.workers):
-                if not self.update_all():
-                    return
-                continue
-            message = self.inbox.next({request.worker for request, _ in self.held})
-            if message is None:
-                return
-            self.cable.receive(message.left, message.nbytes)
-            if isinstance(message, Push):
-                self.push(message)
-            elif isinstance(message, Pull | Flush):
-                self.held.append((message, self.cable.now))
-            self.answer()
 
     def peer_stopped(self, moved: list[int]) -> None:
         """A server has stopped: the shards `moved` are now served by the next in their chains, by this one perhaps."""
@@ -278,11 +271,11 @@ class Server:
 
 
 def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> Outcome | None:
-    """A training from its start to its end; on rank 0, all that there is to know of it."""
+    """A training from its start to its end; on rank 0, all that there is to know of it. start: see `Server`."""
     comm = comm.split(0, comm.rank)  # messages of another training cannot come here
     comm.ledger.reset()
     mailbox = Mailbox(comm, job.settings.precision.stored)
-    held = [shard for shard in range(len(plan.servers)) if comm.rank in plan.chain(shard, set())]
+    held = (shard for shard in range(len(plan.servers)) if comm.rank in plan.chain(shard, set()))
     servers = {shard: Server(shard, plan, job.settings, start, mailbox) for shard in held}
     worker = None
     if comm.rank in plan.workers:
@@ -296,8 +289,8 @@ def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> Ou
     mailbox.closed = {rank for rank, stopped in enumerate(comm.all_gather_object(node.stopped)) if stopped}
     progress.close()
     comm.flush()
-    found = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks) for each in servers.values()]
-    everyone = comm.gather_object(RankResult(worker.log if worker else None, comm.ledger.sent, found))
+    shards = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks) for each in servers.values()]
+    everyone = comm.gather_object(RankResult(worker.log if worker else None, comm.ledger.sent, shards))
     return Outcome(plan, everyone) if everyone else None
 
 
@@ -307,11 +300,8 @@ def main(comm: Comm, prepared: tuple[train.Job, Plan]) -> int:
     whole = Whole(job, len(plan.servers))
     start = whole.read()
     plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
-    outcomes = []
-    for consistency, staleness in report.settings(plan.options):
-        outcome = train_once(comm, job, consistent(plan, consistency, staleness), start)
-        if outcome:
-            outcomes.append(outcome)
+    plans = [consistent(plan, *asked) for asked in report.trainings(plan.options)]
+    outcomes = [outcome for each in plans if (outcome := train_once(comm, job, each, start))]
     return comm.broadcast_object(report.report(job, whole, outcomes) if comm.rank == 0 else None)
 
 

@@ -105,7 +105,7 @@ def key_claim(outcome: Outcome) -> Claim:
     """Keys that go with the values, each time or only once."""
     plan, cached = outcome.plan, outcome.plan.options.keys == "cached"
     keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
-    formula = "8S+8(2T-1)·lists" if cached else "2T·8S"
+    formula = "8S+8(2T-1)·L" if cached else "2T·8S"
     promised = parameter_server.key_bytes(plan.size, len(plan.ranges), plan.iterations, cached)
     return on_each_rank("PS §4.2", "keys from a worker in the run", formula, promised, keys, "bytes")
 

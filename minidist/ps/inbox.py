@@ -17,6 +17,8 @@ class Inbox:
         or has sent its last message.
 
     The first two need no clairvoyance: a worker's stamps only grow, and what it sends after an answer is later than it.
+    All that a worker sends at one moment carries one stamp, to whichever server. So all servers see the same order and
+    hold the same pulls back, and no server ever waits for a worker that waits for another server.
     """
 
     def __init__(self, plan: Plan) -> None:

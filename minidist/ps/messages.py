@@ -39,8 +39,9 @@ class ToShard(Message):
 class Request(ToShard):
     """From a worker to the server of a shard. What a worker sends at one moment carries one stamp."""
 
-    worker: int  # its number
     clock: int  # iterations that it had behind it when it computed this gradient, or asks for weights
+    # Known when it is sent (requests.py):
+    worker: int = 0  # its number
     more: bool = False  # whether another message for this shard follows at the same moment
     stamp: float = 0.0  # simulated time of that moment: servers take messages in its order
     left: float = 0.0  # simulated time at which the last byte has left the worker

@@ -7,7 +7,7 @@ server together are its shard.
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -185,9 +185,3 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
     plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options)
     return job, plan
-
-
-def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
-    """The plan with another consistency."""
-    bound = {"bsp": 0.0, "ssp": staleness, "async": math.inf}[consistency]
-    return replace(plan, aggregate=consistency == "bsp", staleness=bound)

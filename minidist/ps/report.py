@@ -20,7 +20,7 @@ from minidist.ps.outcome import WINDOW, Outcome
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
 
 
-def settings(options: train.Options) -> list[tuple[str, float]]:
+def trainings(options: train.Options) -> list[tuple[str, float]]:
     """Which trainings are asked for: consistency and staleness of each."""
     return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
 
@@ -97,8 +97,8 @@ def print_promises(made: Sequence[Claim], title: str) -> None:
         return
     print_claims(made, title)
     print("S: keys, S_i: of one server; W: workers; k: servers; N: ranks; r: copies;")
-    print("T: iterations. PS: Li et al. 2014; SSP: Ho et al. 2013. A message has a header")
-    print("of 96 bytes more, not counted here.")
+    print("T: iterations; L: lists of keys. PS: Li et al. 2014; SSP: Ho et al. 2013.")
+    print("A message has a header of 96 bytes more, not counted here.")
 
 
 def in_every_training(checked: Sequence[Sequence[Claim]]) -> list[Claim]:

@@ -15,8 +15,8 @@ Serve = Callable[[Callable[[], bool]], None]  # handle messages until something 
 class Requests:
     """What one worker has asked."""
 
-    def __init__(self, plan: Plan, mailbox: Mailbox, cable: Cable, log: WorkerLog) -> None:
-        self.plan, self.mailbox, self.cable, self.log = plan, mailbox, cable, log
+    def __init__(self, worker: int, plan: Plan, mailbox: Mailbox, cable: Cable, log: WorkerLog) -> None:
+        self.worker, self.plan, self.mailbox, self.cable, self.log = worker, plan, mailbox, cable, log
         self.key_lists = KeyLists(plan.options.keys == "cached")
         self.open: set[tuple[int, int]] = set()  # (shard, range) of what is not answered
         self.answers: list[Answer] = []  # of this moment
@@ -26,7 +26,8 @@ class Requests:
         """Send all messages of one moment."""
         last = {message.shard: message for message in messages}
         for message in messages:
-            message.more, message.stamp = message is not last[message.shard], self.cable.now
+            message.worker, message.stamp = self.worker, self.cable.now
+            message.more = message is not last[message.shard]
             dest = self.plan.chain(message.shard, self.mailbox.closed)[0]
             short = self.key_lists.shortened(message, dest)
             self.mailbox.send(dest, short, self.cable)

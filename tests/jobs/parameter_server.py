@@ -12,7 +12,7 @@ from minidist.nn.flat import Flat
 from minidist.ps.claims import claims
 from minidist.ps.engines import Gradients, Whole
 from minidist.ps.outcome import Outcome
-from minidist.ps.plan import consistent, prepare
+from minidist.ps.plan import prepare
 
 
 def prepared(arguments: list[str], ranks: int) -> Any:
@@ -34,7 +34,7 @@ def train_all(comm: Any, cases: list[list[str]], naps: bool = False) -> dict[str
     for arguments in cases:
         job, plan = prepared(arguments, comm.size)
         whole = Whole(job, len(plan.servers))
-        plan = consistent(plan, job.options.consistency, job.options.staleness)
+        plan = parameter_server.consistent(plan, job.options.consistency, job.options.staleness)
         outcome = parameter_server.train_once(comm, job, plan, whole.read())
         if outcome:
             results[" ".join(arguments)] = found(whole, outcome)
