@@ -51,7 +51,7 @@ def found(whole: Whole, outcome: Outcome) -> dict[str, Any]:
         "idle": outcome.part("held"),
         "reads": [log.reads for log in outcome.logs],
         "ended": [log.ended for log in outcome.logs],
-        "pushed": [log.pushed for log in outcome.logs],
+        "pushed": [log.pushed.total() for log in outcome.logs],
         "sent": [[(phase, peer, *counts) for (phase, peer), counts in rank.sent.items()] for rank in outcome.ranks],
         "ranges": [(each.lo, each.hi, each.shard) for each in outcome.plan.ranges],
         "claims": [(claim.claim, claim.expected, claim.counted) for claim in claims(outcome)],
