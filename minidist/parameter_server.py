@@ -74,7 +74,8 @@ class Worker:
 
     def train(self, corpus: Corpus, serve: Serve, progress: Progress) -> None:
         """All iterations of this worker. serve: handle messages until something is so."""
-        self.requests.send(self.questions())
+        if self.plan.iterations:  # else nothing will be pushed, and nothing is asked
+            self.requests.send(self.questions())
         while self.clock < self.plan.iterations:
             self.requests.wait(serve)  # for weights
             begin = time.perf_counter()

@@ -49,7 +49,7 @@ class Requests:
         asked = self.cable.now
         for answer in sorted(self.answers, key=lambda answer: (answer.shard, answer.range)):
             self.cable.receive(answer.left, answer.nbytes)
-        held = max(answer.held for answer in self.answers)
+        held = max((answer.held for answer in self.answers), default=0.0)
         self.log.held += held
         self.log.wire += self.cable.now - asked - held
         self.answers.clear()
