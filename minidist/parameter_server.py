@@ -110,8 +110,7 @@ class Worker:
         each = self.plan.ranges[i]
         keys, values = self.engine.gradient(each)
         self.log.pushed[each.shard] += values.size
-        share = self.engine.share  # of the batch
-        return Push(shard=each.shard, range=i, clock=self.clock, share=share, keys=keys, values=values)
+        return Push(shard=each.shard, range=i, clock=self.clock, share=self.engine.share, keys=keys, values=values)
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------

@@ -384,7 +384,7 @@ def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
     runs = job.values[0][1]["runs"]
     assert [status for status, _ in job.values] == [0] * 4
     screen = job.ranks[0].stdout
-    assert "In each of these 7 trainings" in screen
+    assert "On each rank, in one iteration, in each of these 7 trainings\n" in screen
     promises = {(claim["source"], claim["claim"]) for run in runs for claim in run["claims"]}
     assert screen.count("✓") == len(promises) == len(runs[0]["claims"])  # a row for each promise, not for each training
     assert max(map(len, screen.splitlines())) <= 80

@@ -40,17 +40,10 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
             if options.staleness_sweep and outcomes[0].losses:
                 print_sweep(outcomes, runs)
-                print_promises(
-                    in_every_training(checked),
-                    f"In each of these {len(runs)} trainings, on each rank, in one iteration",
-                )
             else:
                 print_summary(runs[0])
                 print_one(outcomes[0])
-                print()
-                print_promises(
-                    checked[0], "On each rank, in one iteration: what the papers promise, and what was counted"
-                )
+            print_promises(checked)
     documents = [
         {**run.as_json(made), "consistency": outcome.plan.name, "simulated": outcome.simulated()}
         for run, outcome, made in zip(runs, outcomes, checked, strict=True)
@@ -91,10 +84,17 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
     return train.summarise(job, whole, history, list(zip(validations, sent, memory, counted, strict=True)))
 
 
-def print_promises(made: Sequence[Claim], title: str) -> None:
+def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
     """The table of claims, and what its letters mean."""
+    made, title = (
+        in_every_training(checked),
+        "On each rank, in one iteration: what the papers promise, and what was counted",
+    )
     if not made:
         return
+    if len(checked) > 1:
+        title = f"On each rank, in one iteration, in each of these {len(checked)} trainings"
+    print()
     print_claims(made, title)
     print("S: keys, S_i: of one server; W: workers; k: servers; N: ranks; r: copies;")
     print("T: iterations; L: lists of keys. PS: Li et al. 2014; SSP: Ho et al. 2013.")
