@@ -461,16 +461,17 @@ def test_a_sweep_with_nothing_to_do(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("n", "options"),
     [
-        "--keys=cached",
-        "--colocated --placement=hash --replicas=1",
-        "--servers=2 --replicas=1 --consistency=ssp --filter=1e-3",
+        (4, "--keys=cached"),
+        (4, "--colocated --placement=hash --replicas=1"),
+        (4, "--servers=2 --replicas=1 --consistency=ssp --filter=1e-3"),
+        (1, "--colocated --keys=cached"),  # nothing goes over a wire
     ],
 )
-def test_claims_on_the_screen(options: str, tmp_path: Any) -> None:
+def test_claims_on_the_screen(n: int, options: str, tmp_path: Any) -> None:
     """A row for each claim, those on all ranks together under a heading of their own, in 80 columns."""
-    job = launch("jobs.parameter_server:chapter", 4, [*EXACT, *options.split()], str(tmp_path / "report.json"))
+    job = launch("jobs.parameter_server:chapter", n, [*EXACT, *options.split()], str(tmp_path / "report.json"))
     status, report = job.values[0]
     each, together = job.ranks[0].stdout.split("\nOn all ranks together\n")
     claims = report["claims"]

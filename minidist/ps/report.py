@@ -128,13 +128,11 @@ def print_one(outcome: Outcome) -> None:
     if options.filter and outcome.losses:
         total = plan.size * plan.iterations * len(plan.workers)
         print(f"the filter let {sum(log.pushed.total() for log in outcome.logs) / total:.1%} of the gradients pass")
-    if options.keys == "cached" and outcome.losses:
-        keys = sum(outcome.sent(phase, rank) for phase in ("push keys", "pull keys") for rank in plan.workers)
-        values = sum(outcome.sent("push values", r) + outcome.received("pull values", r) for r in plan.workers)
-        itemsize = 8 if options.precision == "fp64" else 4
-        print(
-            f"key caching left {(keys + values) / (values * (8 + itemsize) / itemsize):.1%} of keys and values to send"
-        )
+    keys = sum(outcome.sent(phase, rank) for phase in ("push keys", "pull keys") for rank in plan.workers)
+    values = sum(outcome.sent("push values", r) + outcome.received("pull values", r) for r in plan.workers)
+    if options.keys == "cached" and values:
+        listed = values * (1 + 8 / (8 if options.precision == "fp64" else 4))  # with a key of 8 bytes for each value
+        print(f"key caching left {(keys + values) / listed:.1%} of keys and values to send")
     if options.placement == "hash":
         k = len(plan.servers)
         hands = moved(plan.segments, segments(range(k + 1), options.virtual, plan.size))
