@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.parameter_server import by_name, prepared
-from jobs.puppets import play
+from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
 from minidist import UsageError, train
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
+from minidist.parameter_server import Server
 from minidist.ps.consistent_hash import segments
+from minidist.ps.messages import Answer, Copied, Mailbox, Pull, Push, Update
 from minidist.ps.simulated_time import step_seconds
 
 SMALL = ["--layers=1", "--width=12", "--heads=2", "--context=8", "--batch=9", "--steps=5", "--warmup=1"]
@@ -309,6 +311,34 @@ def test_a_server_may_stop_at_any_event(k: int, replicas: int, aggregate: bool) 
         if not stopped:
             break
     assert event > 20
+
+
+def test_no_worker_is_answered_before_all_copies_have_the_update() -> None:
+    """Worker 0 waits for an update of worker 1. The server is rank 2, with copies on ranks 3 and 4."""
+    network, plan = Network(seed=0), plan_of(2, 3, 2, 0, aggregate=False, replicas=2)
+    asking, _, *others = (Mailbox(FakeComm(network, rank, 5), np.float64) for rank in range(5))  # type: ignore[arg-type]
+    server, *copies = (Server(0, plan, SETTINGS, [np.zeros(plan.size)], mailbox) for mailbox in others)
+
+    def copied() -> None:
+        for copy in copies:
+            update = copy.mailbox.next()
+            assert isinstance(update, Update)
+            copy.handle(update)
+        word = server.mailbox.next()
+        assert isinstance(word, Copied)
+        server.handle(word)
+
+    server.handle(Push(shard=0, range=0, worker=0, clock=0, stamp=1.0, share=0.5, more=True, values=np.ones(2)))
+    server.handle(Pull(shard=0, range=0, worker=0, clock=1, stamp=1.0))
+    server.handle(Push(shard=0, range=0, worker=1, clock=0, stamp=2.0, share=0.5, values=np.ones(2)))
+    copied()
+    assert server.chain.under_way  # of worker 1: it makes fresh what worker 0 has asked for
+    assert asking.next() is None
+    copied()
+    answer = asking.next()
+    assert isinstance(answer, Answer)
+    assert [list(holder.state[0][0]) for holder in (server, *copies)] == [[-1.0, -1.0]] * 3
+    np.testing.assert_array_equal(answer.values, [-1.0, -1.0])  # twice half of a learning rate of 1
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

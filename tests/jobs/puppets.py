@@ -113,16 +113,21 @@ class Puppet(Worker):
         assert self.scheduler.acquire(timeout=TIMEOUT)
 
 
+def plan_of(n: int, k: int, steps: int, staleness: float, aggregate: bool, replicas: int = 0, stop: Any = None) -> Plan:
+    """n workers, then k servers, each of two ranges of n keys."""
+    ranges = [Range(i * n, (i + 1) * n, shard=i // 2, decayed=0) for i in range(2 * k)]
+    options = argparse.Namespace(
+        steps=steps, local_steps=1, replicas=replicas, keys="none", filter=0.0, stop=stop, jitter=0, slow=[]
+    )
+    return Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options)
+
+
 def play(
     costs: list[list[float]], k: int, staleness: float, aggregate: bool, seed: int, replicas: int = 0, stop: Any = None
 ) -> tuple[list[Any], list[np.ndarray], bool]:
     """All reads in order of worker and clock, the weights of each range at the end, and whether the server stopped."""
-    n, steps = len(costs), len(costs[0])
-    ranges = [Range(i * n, (i + 1) * n, shard=i // 2, decayed=0) for i in range(2 * k)]  # two to a server
-    options = argparse.Namespace(
-        steps=steps, local_steps=1, replicas=replicas, keys="none", filter=0.0, stop=stop, jitter=0, slow=[]
-    )
-    plan = Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options)
+    n = len(costs)
+    plan = plan_of(n, k, len(costs[0]), staleness, aggregate, replicas, stop)
     network = Network(seed)
     nodes, puppets, engines = [], [], [Counting(plan, number, costs[number]) for number in range(n)]
     for rank in range(n + k):
@@ -156,5 +161,9 @@ def play(
         for server in servers.values():
             if not node.stopped and server.chain.serves:
                 weights.update({i: state[0] for i, state in server.state.items()})
+    for node, servers in nodes:
+        for server in servers.values():
+            for i, (copied, *_) in server.state.items():
+                assert node.stopped or (copied == weights[i]).all(), "a copy is not what the server has"
     reads = [read for engine in engines for read in engine.seen]
     return reads, [weights[i] for i in range(2 * k)], any(node.stopped for node, _ in nodes)
