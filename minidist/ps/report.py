@@ -86,12 +86,10 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
     """The table of claims, and what its letters mean."""
-    made, title = (
-        in_every_training(checked),
-        "On each rank, in one iteration: what the papers promise, and what was counted",
-    )
+    made = in_every_training(checked)
     if not made:
         return
+    title = "On each rank, in one iteration: what the papers promise, and what was counted"
     if len(checked) > 1:
         title = f"On each rank, in one iteration, in each of these {len(checked)} trainings"
     print()
