@@ -42,8 +42,8 @@ def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> N
     arrays |= _collect(engine, writer, lambda flat: dict(zip(prefixes, flat.moments, strict=False)))
     if not writer:
         return
-    mixed = engine.precision.mixed
-    state = {"steps": engine.steps, "updates": engine.updates, "mixed": mixed, "loss_scale": vars(engine.loss_scale)}
+    scale = vars(engine.loss_scale)
+    state = {"steps": engine.steps, "updates": engine.updates, "mixed": engine.scaled, "loss_scale": scale}
     metadata = {"identity": json.dumps(identity), "state": json.dumps(state)}
     write_whole(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 
@@ -51,7 +51,7 @@ def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> N
 def _collect(engine: Engine, writer: bool, pieces: Callable[[Flat], dict[str, Array]]) -> dict[str, Array]:
     """Some pieces of every unit, {prefix: piece}, put together and by the parameters' names, on rank 0."""
     found = {}
-    for flat in engine.flats.values():
+    for flat in engine.flats:
         for prefix, piece in pieces(flat).items():
             whole = engine.whole_parameters(flat, piece)
             if writer or engine.holds_a_stage:
@@ -94,7 +94,7 @@ def load(path: str, engine: Engine) -> None:
     with safe_open(path, framework="numpy") as file:
         names = set(file.keys())
         state: dict[str, Any] = json.loads(file.metadata()["state"])
-        for flat in engine.flats.values():
+        for flat in engine.flats:
             whole = np.zeros(flat.padded, flat.master.dtype)
             for prefix, piece in [("", flat.master), *zip((f"{m}/" for m in MOMENTS), flat.moments, strict=False)]:
                 for parameter, view in flat.views(whole):
@@ -104,5 +104,5 @@ def load(path: str, engine: Engine) -> None:
                 if prefix == "":
                     flat.param[...] = whole if flat.param.size == flat.padded else whole[engine.piece(flat)]
     engine.steps, engine.updates = state["steps"], state["updates"]
-    if engine.precision.mixed and state["mixed"]:
+    if engine.scaled and state["mixed"]:
         vars(engine.loss_scale).update(state["loss_scale"])

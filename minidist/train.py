@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -27,13 +27,15 @@ from minidist.claims.tables import print_report
 from minidist.cli.options import Parser, at_least, in_one_process, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
+from minidist.mpi.run import run
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
-from minidist.nn.precision import PRECISIONS
+from minidist.nn.precision import NAMES, precision
 from minidist.nn.sample import generate
+from minidist.nn.tensor import Array
 
 Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
@@ -58,9 +60,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
     add("--recompute", choices=("none", "selective", "full"), default="none", help="activations: attention, or all")
-    add(
-        "--precision", choices=tuple(PRECISIONS), default="mixed", help="fp16 storage with fp32 master copy, or all one"
-    )
+    add("--precision", choices=NAMES, default="mixed", help="fp16 storage with fp32 master copy, or all one")
     add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd: with momentum 0.9")
     add("--lr", type=within(0, 1e3), default=3e-3, help="learning rate after warm-up")
     add("--min-lr", type=within(0, 1e3), default=3e-4, help="learning rate at the end of the cosine")
@@ -118,6 +118,10 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
     check_memory(options, units, ranks)
+    try:
+        stored = precision(options.precision)
+    except ImportError:
+        raise UsageError("--precision bf16 needs a package of its own: pip install ml_dtypes") from None
     optimizer: Optimizer
     if options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
@@ -126,7 +130,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(
-        precision=PRECISIONS[options.precision],
+        precision=stored,
         optimizer=optimizer,
         learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
         clip=options.clip,
@@ -176,24 +180,41 @@ class History:
     losses: list[float]  # of the global batch, on rank 0
     milliseconds: list[float]  # of each step
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
+    sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
+
+
+class Driver(Protocol):
+    """What takes an engine through a step: the engine itself, or a pipeline's schedule."""
+
+    def train_batch(self, x: Array, y: Array) -> float: ...
+
+    def evaluate(self, x: Array, y: Array) -> float: ...
+
+    def counted(self) -> dict[str, Any]: ...
 
 
 def run_job(
-    job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]], closing: Closing = print_zero_closing
+    job: Job,
+    engine: Engine,
+    comm: Any,
+    claims: Callable[[Run], list[Claim]],
+    closing: Closing = print_zero_closing,
+    driver: Driver | None = None,
 ) -> int:
     """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
     keep_freed_memory()
+    driver = driver or engine
     options, corpus = job.options, job.corpus
     if options.load:
         checkpoint.load(options.load, engine)
     try:
-        history = train(job, engine, comm)
+        history = train(job, engine, driver, comm)
     except OverflowError as error:  # on every rank alike
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
     everyone = comm.gather_object(
-        (validate(engine, corpus, options), history.sent or {}, engine.memory(), engine.counted())
+        (validate(driver, corpus, options), history.sent or {}, history.sent_to, engine.memory(), driver.counted())
     )
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
@@ -217,7 +238,7 @@ def run_job(
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
 
 
-def train(job: Job, engine: Engine, comm: Any) -> History:
+def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
     options = job.options
     history = History([], [])
@@ -226,10 +247,11 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
         for step in range(engine.steps, options.steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
-            loss = train_step(engine, job.corpus, options, step)
+            loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
+                history.sent_to = comm.ledger.by_peer()
             parts = comm.gather_object(loss)
             if comm.rank == 0:
                 history.losses.append(sum(parts))
@@ -241,7 +263,7 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
 
 def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
     """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
-    validation, sent, memory, counted = zip(*everyone, strict=True)
+    validation, sent, sent_to, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
@@ -250,11 +272,8 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         moments=job.settings.optimizer.moments,
         parameters=count_parameters(job.units),
         vocabulary=len(job.corpus.vocabulary),
-        unit_sizes=[  # from the declared shapes, not from what the engine made of them
-            -(-sum(parameter.size for parameter in unit.parameters) // engine.shards) * engine.shards
-            for unit in engine.units
-        ],
-        tied=len(job.units[-1].reads) > 1,
+        unit_sizes=[sum(flat.padded for flat in unit.flats) for unit in engine.units],
+        tied=job.units[-1].reads != job.units[-1].flats,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),
@@ -263,21 +282,22 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
             "min": min(history.milliseconds, default=0.0),
         },
         sent=list(sent),
+        sent_to=list(sent_to),
         memory=list(memory),
         counted=list(counted),
     )
 
 
-def train_step(engine: Engine, corpus: data.Corpus, options: Options, step: int) -> float:
+def train_step(driver: Driver, corpus: data.Corpus, options: Options, step: int) -> float:
     """One step over the step's global batch; this rank's part of its loss."""
-    return engine.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
+    return driver.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
 
 
-def validate(engine: Engine, corpus: data.Corpus, options: Options) -> float:
+def validate(driver: Driver, corpus: data.Corpus, options: Options) -> float:
     """This rank's part of the mean loss over a fixed part of the validation text."""
     x, y = corpus.validation_batch(VALIDATION_BATCHES * options.batch, options.context)
     parts = zip(np.split(x, VALIDATION_BATCHES), np.split(y, VALIDATION_BATCHES), strict=True)
-    return sum(engine.evaluate(*part) for part in parts) / VALIDATION_BATCHES
+    return sum(driver.evaluate(*part) for part in parts) / VALIDATION_BATCHES
 
 
 # ---- entry points ----------------------------------------------------------------------------------------------------
@@ -297,8 +317,6 @@ def main(
     shares: among how many of the ranks a batch is shared out; raises UsageError for a layout that cannot work.
     closing: prints what is to be said below the table of claims.
     """
-    from minidist.mpi.run import run  # serial training does without MPI
-
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
     run(
@@ -315,6 +333,9 @@ class NoLedger:
     def reset(self) -> None: ...
 
     def by_phase(self) -> dict[str, dict[str, int]]:
+        return {}
+
+    def by_peer(self) -> dict[int, int]:
         return {}
 
 

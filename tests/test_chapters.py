@@ -183,7 +183,7 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     """Exactly these fields, of these types: other programs read this."""
     assert list(report) == [
         *("chapter", "ranks", "parameters", "precision", "steps", "loss", "validation_loss", "unigram_entropy"),
-        *("step_ms", "claims", "sent", "memory"),
+        *("step_ms", "claims", "sent", "sent_to", "memory", "counted"),
     ]
     assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
     assert type(report["parameters"]) is int
@@ -195,9 +195,11 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
         assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "holds"]
         assert all(type(claim[key]) is str for key in ("source", "claim", "formula", "unit"))
         assert claim["holds"] is (claim["expected"] == claim["counted"])
-    assert len(report["sent"]) == len(report["memory"]) == n
+    assert len(report["sent"]) == len(report["sent_to"]) == len(report["memory"]) == len(report["counted"]) == n
     for rank in report["sent"]:
         assert all(counts.keys() == {"bytes", "messages"} for counts in rank.values())
+    for by_phase, by_peer in zip(report["sent"], report["sent_to"], strict=True):
+        assert sum(counts["bytes"] for counts in by_phase.values()) == sum(by_peer.values())
     kinds = ["parameters", "gradients", "optimizer", "activations_peak", "transient_peak", "workspace_peak"]
     assert all(list(rank) == kinds for rank in report["memory"])
     assert all(type(number) is int for number in numbers([report["sent"], report["memory"]]))
@@ -305,9 +307,9 @@ WRONG = {
         """
         from minidist import train, zero3
         class Hoarder(zero3.ZeRO3):
-            def after_forward(self, unit):
-                for flat in self.read_by(unit):
-                    flat.release()
+            def forget(self, flat):
+                if self.direction == "backward":
+                    super().forget(flat)
         make = lambda units, settings, comm, options: Hoarder(units, settings, comm)
         train.main("wrong", "", make, zero3.claims, zero3.add_options)
         """,

@@ -101,7 +101,7 @@ def alone(arguments: list[str]) -> tuple[train.Job, Engine]:
 
 
 def weights_of(engine: Engine) -> dict[str, np.ndarray]:
-    return {name: weight.copy() for name, weight in by_name(list(engine.flats.values())).items()}
+    return {name: weight.copy() for name, weight in by_name(list(engine.flats)).items()}
 
 
 def assert_same(found: dict[str, Any], losses: list[float], weights: dict[str, np.ndarray]) -> None:
@@ -128,7 +128,7 @@ def test_bsp_is_serial_training(n: int, arguments: list[str]) -> None:
 def test_the_filter_keeps_back_what_it_does_not_send() -> None:
     """One worker, against gradient descent with the small entries of the gradient left for later."""
     job, engine = alone(ALONE[0])
-    losses, kept, sent = [], {flat: np.zeros(flat.padded) for flat in engine.flats.values()}, 0
+    losses, kept, sent = [], {flat: np.zeros(flat.padded) for flat in engine.flats}, 0
     for step in range(5):
         x, y = job.corpus.batch(9, 8, key=(0, step))
         loss = engine.forward(x, y)
@@ -154,8 +154,8 @@ def test_local_steps_between_pulls() -> None:
     job, engine = alone(ALONE[1])
     losses = []
     for first in (0, 2, 4):
-        start = {flat: flat.param.copy() for flat in engine.flats.values()}
-        total = {flat: np.zeros(flat.padded) for flat in engine.flats.values()}
+        start = {flat: flat.param.copy() for flat in engine.flats}
+        total = {flat: np.zeros(flat.padded) for flat in engine.flats}
         for step in range(first, min(first + 2, 5)):
             loss = engine.forward(*job.corpus.batch(9, 8, key=(0, step)))
             engine.backward(loss)
@@ -189,11 +189,11 @@ def test_each_push_is_an_update(arguments: list[str]) -> None:
             loss = engine.forward(x[rows], y[rows])
             engine.backward(loss)
             engine.micro_batch = 0
-            gradients = {flat: flat.grad.copy() for flat in engine.flats.values()}
+            gradients = {flat: flat.grad.copy() for flat in engine.flats}
             norm = math.sqrt(sum(float(g @ g) for g in gradients.values()))
             pushes.append((found["ended"][worker][step], share, min(1, 0.3 / norm), gradients))
             total += share * loss.value
-            for flat in engine.flats.values():
+            for flat in engine.flats:
                 flat.grad.fill(0)
         for _, share, scale, gradients in sorted(pushes, key=lambda push: push[0]):
             updates += 1

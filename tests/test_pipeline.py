@@ -13,8 +13,8 @@ from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
-from minidist.pp.interpreter import simulate
 from minidist.pp.schedules import SCHEDULES, places
+from minidist.pp.watch import simulate
 
 RANKS = (1, 2, 3, 4)
 MODELS = ("gpt", "gpt untied", "llama tied", "llama untied")
@@ -70,11 +70,11 @@ def serial(model: str, precision: str, optimizer: str, m: int, clip: float) -> d
             micro_batch = engine.forward(x[rows], y[rows])
             engine.backward(micro_batch)
             if step == 0 and engine.last_micro_batch:
-                gradients = {p.name: v.copy() for f in engine.flats.values() for p, v in f.views(f.grad)}
+                gradients = {p.name: v.copy() for f in engine.flats for p, v in f.views(f.grad)}
             engine.step()
             loss += micro_batch.value
         losses.append(loss)
-    parameters = {p.name: v for f in engine.flats.values() for p, v in f.views(f.master)}
+    parameters = {p.name: v for f in engine.flats for p, v in f.views(f.master)}
     validation = engine.evaluate(*pipelines.tokens(99))
     return {"losses": losses, "gradients": gradients, "parameters": parameters, "validation": validation}
 
@@ -291,6 +291,7 @@ def test_zero_bubble_table_from_ranks():
     rows = launch("jobs.pipelines:table", 8, timeout=120).values[0]
     assert len(rows) == 18
     for row in rows:
-        assert set(row) == {"model", "p", "m", "schedule", "bubble", "printed"}
+        assert set(row) == {"model", "p", "m", "schedule", "bubble", "printed", "holds"}
         assert round(row["bubble"], 4) == row["printed"], row
+        assert row["holds"]
     assert json.loads(json.dumps(rows)) == rows

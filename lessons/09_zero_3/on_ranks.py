@@ -70,14 +70,14 @@ def followed(name: str, method: Callable[..., Any], then: Callable[[str, Unit], 
 
 def shards(engine: Any, name: str) -> list[Any]:
     """An array of every unit, in order: flat.param or flat.grad."""
-    return [returned(getattr(flat, name, None)) for flat in engine.flats.values()]
+    return [returned(getattr(flat, name, None)) for flat in engine.flats]
 
 
 def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
     """The shards after construction; and each of them before and after 1 was added to what `owned` returns."""
     engine: Any = make(comm, exercise, ("allocate", "owned"), **made)
     found: dict[str, Any] = {"param": shards(engine, "param"), "grad": shards(engine, "grad"), "owned": []}
-    for flat in engine.flats.values():
+    for flat in engine.flats:
         for which, array in zip(("param", "grad"), engine.owned(flat), strict=True):
             before = returned(getattr(flat, which))
             array += 1

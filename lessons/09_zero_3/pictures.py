@@ -45,13 +45,19 @@ def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5
     """The paper's figure 1: held[stage] are bytes of parameters, gradients and optimizer state on one rank of 64, for a
     model of `psi` parameters; they are scaled to `size`."""
     fig, ax = plt.subplots(figsize=(10, 2.9))
-    for row, (printed, states) in enumerate(zip(FIGURE_1, held.values(), strict=True)):
+    for row, (figure, states) in enumerate(zip(FIGURE_1, held.values(), strict=True)):
         left = 0.0
         for (kind, colour), nbytes in zip(STATES.items(), states, strict=True):
             gigabytes = nbytes / psi * size / 1e9
             ax.barh(row, gigabytes, left=left, height=0.62, color=colour, label=kind if row == 0 else None)
             left += gigabytes
-        ax.text(left + 1, row, f"{printed} GB", va="center", bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+        ax.text(
+            left + 1,
+            row,
+            f"{figure.printed} GB",
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
     ax.axvline(32, color="#888888", ls="--", lw=1.2, zorder=0)
     ax.text(32.6, 3.45, "a GPU of 32 GB", color="#666666", va="center", fontsize=9)
     ax.set_yticks(range(len(held)), list(held))

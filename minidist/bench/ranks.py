@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
+from minidist.mpi.over_mpi import MPI
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import AdamW
@@ -78,9 +78,9 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
         moved = (comm.size - 1) * x.size // comm.size  # elements that a rank sends in each half of an all-reduce
         functions: dict[str, Callable[[], object]] = {
             "ring": partial(all_reduce, comm, x, out),
-            "mpi": partial(comm._mpi.Allreduce, x, out),
+            "mpi": partial(MPI.COMM_WORLD.Allreduce, x, out),
             "ring in place": partial(all_reduce, comm, zeros, zeros),
-            "mpi in place": partial(comm._mpi.Allreduce, MPI.IN_PLACE, zeros),
+            "mpi in place": partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE, zeros),
             "bare": bare_ring(comm, x, out),
             "copy": partial(copy_twice, out[:moved], x[:moved]),
         }
@@ -92,7 +92,7 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
 
 def bare_ring(comm: Comm, x: np.ndarray, out: np.ndarray) -> Callable[[], None]:
     """The ring's all-reduce of x (divisible by the ranks) in bare MPI calls: not counted, not checked, all prepared."""
-    n, rank, sendrecv = comm.size, comm.rank, comm._mpi.Sendrecv
+    n, rank, sendrecv = comm.size, comm.rank, MPI.COMM_WORLD.Sendrecv
     right, left = (rank + 1) % n, (rank - 1) % n
     parts, sums = cut(x, n), cut(out, n)
 

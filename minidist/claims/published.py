@@ -1,11 +1,19 @@
 """The papers' own tables, for their own models, by the formulas that a run was held against."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minidist.claims.run import Run
 from minidist.claims.tables import mark, number, show, table_of
 from minidist.papers import korthikanti, ptd, zero
+from minidist.papers.figure import Figure
+
+
+def as_printed(figures: Iterable[Figure]) -> str:
+    """How many of some computed figures come out as printed."""
+    agree = [figure.agrees() for figure in figures]
+    return f"{sum(agree)} of {len(agree)}"
 
 
 def print_zero_closing(run: Run) -> None:
@@ -19,22 +27,15 @@ def print_zero_closing(run: Run) -> None:
         print(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
     activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
     print(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.\n")
-    stages = ("P_os", "P_os+g", "P_os+g+p")
     table = table_of(left=(), right=("N",))
-    same = total = 0
-    for psi in zero.TABLE_1:
-        for stage in stages:
-            table.add_column(f"{zero.short(psi)}\n{stage}", justify="right")
-    for n in next(iter(zero.TABLE_1.values())):
-        cells = [zero.table_1_cell(psi, n, stage) for psi in zero.TABLE_1 for stage in (1, 2, 3)]
-        printed = [cell for rows in zero.TABLE_1.values() for cell in rows[n]]
-        same += sum(ours == theirs for ours, theirs in zip(cells, printed, strict=True))
-        total += len(cells)
-        table.add_row(str(n), *cells)
+    for model, stage in itertools.product(zero.TABLE_1, zero.STAGES[1:]):
+        table.add_column(f"{model}\n{stage}", justify="right")
+    rows = {n: [cell for rows in zero.TABLE_1.values() for cell in rows[n]] for n in zero.TABLE_1["7.5B"]}
+    for n, cells in rows.items():
+        table.add_row(str(n), *(cell.shown() for cell in cells))
     show("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", table)
-    figure = " -> ".join(zero.table_1_cell(7.5e9, 64, stage) for stage in range(4))
-    print(f"{same} of {total} cells are as the paper prints them.")
-    print(f"Figure 1 (7.5B, N = 64): {figure} GB")
+    print(f"{as_printed(itertools.chain(*rows.values()))} cells are as the paper prints them.")
+    print(f"Figure 1 (7.5B, N = 64): {' -> '.join(bar.shown() for bar in zero.FIGURE_1)} GB")
 
 
 def print_activations_closing(run: Run) -> None:
@@ -63,16 +64,13 @@ def print_ptd() -> None:
         left=("model",),
         right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
     )
-    same = 0
-    for printed, (h, layers, t, p, gpus) in ptd.TABLE_1.items():
+    for h, layers, t, p, gpus, size in ptd.TABLE_1:
         psi, w = ptd.parameters(layers, h), gpus // (t * p)
-        figure = f"{psi / 1e9:.1f}"
-        same += figure == printed
         states = [zero.model_states(psi, 1, 0), zero.model_states(psi / (t * p), 1, 0)]
         gigabytes = [number(round(state.total / 1e9)) for state in [*states, zero.model_states(psi / (t * p), w, 1)]]
-        table.add_row(f"{printed}B", *map(str, (h, layers, t, p, w, gpus)), *gigabytes, f"{figure}B")
+        table.add_row(f"{size.printed}B", *map(str, (h, layers, t, p, w, gpus)), *gigabytes, f"{size.shown()}B")
     show("PTD's table 1, by the same formulas: GB of model states on a GPU", table)
-    print(f"{same} of {len(ptd.TABLE_1)} sizes by equation 2 are as the paper prints them.")
+    print(f"{as_printed(model.size for model in ptd.TABLE_1)} sizes by equation 2 are as the paper prints them.")
 
 
 def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
@@ -83,9 +81,6 @@ def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(schedule, justify="right", no_wrap=True)
     for i in range(0, len(rows), len(schedules)):
         line = rows[i : i + len(schedules)]
-        cells = [
-            f"{row['bubble']:.4f} | {row['printed']:.4f} {mark(round(row['bubble'], 4) == row['printed'])}"
-            for row in line
-        ]
+        cells = [f"{row['bubble']:.4f} | {row['printed']:.4f} {mark(row['holds'])}" for row in line]
         table.add_row(line[0]["model"], str(line[0]["p"]), str(line[0]["m"]), *cells)
     show("Zero Bubble's table 5, bubble rates: by ranks' clocks | as printed", table)

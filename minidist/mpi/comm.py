@@ -1,25 +1,26 @@
 """The wire. Every byte that leaves a rank leaves through a `Comm`, and is counted where it leaves.
 
-A Comm wraps one MPI communicator and offers point-to-point messages of NumPy arrays: collectives are written on top of
-them (see `minidist.ring`), because a library's own collective chooses an algorithm that nobody can see. What is counted
-is the payload, on the side that sends it, by phase and by the peer that it goes to. Control traffic (results, checks,
-loss values for the progress bar) travels on a duplicate communicator and is counted apart.
+A Comm stands over one communicator of a transport, MPI or another (see `minidist.mpi.port`), and offers point-to-point
+messages of NumPy arrays: collectives are written on top of them (see `minidist.ring`), because a library's own
+collective chooses an algorithm that nobody can see. What is counted is the payload, on the side that sends it, by phase
+and by the peer that it goes to. Control traffic (results, checks, loss values for the progress bar) travels beside it
+and is counted apart.
 
 MPI itself would deliver a float32 message into a float64 buffer without a word. Here each message carries its dtype and
-its number of elements in the MPI tag, which costs no byte and no message, and a receiver that expected something else
-says so.
+its number of elements in its tag, which costs no byte and no message, and a receiver that expected something else says
+so.
 """
 
 import functools
 import pickle
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
+
+from minidist.mpi.port import Arrival, Handle, Port
 
 # The position in this list is the dtype's code on the wire.
 DTYPES = (
@@ -27,8 +28,6 @@ DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
 CODE_BITS = 4
-# A tag holds a dtype's code and a count of elements; what does not fit saturates and is then only known as "or more".
-COUNT_LIMIT = ((MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) >> CODE_BITS) - 1  # 32767 is what every MPI must offer
 
 
 class CommError(RuntimeError):
@@ -50,7 +49,8 @@ class Ledger:
         self.waits = 0  # how many times this process has begun to wait
 
     def count(self, peer: int, nbytes: int) -> None:
-        entry = self.sent.setdefault((self.phase, peer), [0, 0])
+        key = self.phase, peer
+        entry = self.sent.get(key) or self.sent.setdefault(key, [0, 0])
         entry[0] += nbytes
         entry[1] += 1
 
@@ -63,6 +63,13 @@ class Ledger:
             entry["messages"] += messages
         if self.control[1]:
             total["control"] = {"bytes": self.control[0], "messages": self.control[1]}
+        return total
+
+    def by_peer(self) -> dict[int, int]:
+        """Payload bytes sent, over all phases, to each rank of the world."""
+        total: dict[int, int] = {}
+        for (_, peer), (nbytes, _) in self.sent.items():
+            total[peer] = total.get(peer, 0) + nbytes
         return total
 
     def total(self) -> int:
@@ -84,26 +91,25 @@ class Ledger:
 
 
 class Request:
-    """A send or receive under way. Its buffer belongs to MPI until `wait()` returns."""
+    """A send or receive under way. Its array belongs to the port until `wait()` returns."""
 
-    def __init__(self, comm: "Comm", kind: str, peer: int, array: np.ndarray, handle: MPI.Request) -> None:
+    def __init__(self, comm: "Comm", kind: str, peer: int, array: np.ndarray, handle: Handle) -> None:
         self.comm, self.kind, self.peer, self.array, self.handle = comm, kind, peer, array, handle
         self.phase, self.where = comm.ledger.phase, _caller()
         comm.ledger.open_requests.append(self)
 
     def wait(self) -> None:
-        """Return when the message has been received, or when a sent buffer may be written again."""
+        """Return when the message has been received, or when a sent array may be written again."""
         if self not in self.comm.ledger.open_requests:
             return  # waited for already
-        status = MPI.Status()
-        self.comm._wait(f"wait for {self.kind}", (self.peer,), status, self.handle.Wait, status)
+        arrival = self.comm._wait(f"wait for {self.kind}", (self.peer,), self.comm._port.wait, self.handle)
         self.comm.ledger.open_requests.remove(self)
         if self.kind == "irecv":
-            self.comm._check(self.array, self.peer, status)
+            self.comm._check(self.array, self.peer, arrival)
 
     def done(self) -> bool:
         """Whether the message is through, without waiting for it; if it is, this was the wait()."""
-        if self in self.comm.ledger.open_requests and not self.handle.Get_status():
+        if self in self.comm.ledger.open_requests and not self.comm._port.done(self.handle):
             return False
         self.wait()
         return True
@@ -119,27 +125,23 @@ class Comm:
     `ledger` counts what this process has sent. A communicator is passed to whoever needs it; there is no global one.
     """
 
-    def __init__(self, mpi: MPI.Comm, ledger: Ledger | None = None) -> None:
-        self._mpi = mpi
-        self._control = mpi.Dup()
-        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
+    def __init__(self, port: Port, ledger: Ledger | None = None) -> None:
+        self._port, self._largest_tag = port, port.largest_tag
+        self.rank, self.size, self.world_ranks = port.rank, port.size, port.world_ranks
         self.ledger = ledger or Ledger()
-        everyone = MPI.COMM_WORLD.Get_group()
-        self.world_ranks: list[int] = mpi.Get_group().Translate_ranks(None, everyone)
-        self._posted: list[MPI.Request] = []
+        self._posted: list[Handle] = []
 
     # ---- blocking ---------------------------------------------------------------------------------------------------
 
     def send(self, array: np.ndarray, dest: int) -> None:
         """Send `array`; returns when it may be written again. Large messages wait for the receiver."""
         buffer, tag = self._outgoing(array, dest)
-        self._wait("send", (dest,), None, self._mpi.Send, buffer, dest, tag)
+        self._wait("send", (dest,), self._port.send, buffer, dest, tag)
 
     def recv(self, out: np.ndarray, source: int) -> None:
         """Receive into `out`, in place. Raises CommError unless the message has out's dtype and size."""
-        buffer, status = self._incoming(out, source), MPI.Status()
-        self._wait("recv", (source,), status, self._mpi.Recv, buffer, source, MPI.ANY_TAG, status)
-        self._check(out, source, status)
+        buffer = self._incoming(out, source)
+        self._check(out, source, self._wait("recv", (source,), self._port.recv, buffer, source))
 
     def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
         """Send `array` and receive into `out` at the same time: a ring of these cannot deadlock."""
@@ -149,39 +151,38 @@ class Comm:
                 " it may be overwritten before it has been sent. Receive into another array"
             )
         sending, tag = self._outgoing(array, dest)
-        receiving, status = self._incoming(out, source), MPI.Status()
-        call = self._mpi.Sendrecv
-        self._wait("sendrecv", (dest, source), status, call, sending, dest, tag, receiving, source, MPI.ANY_TAG, status)
-        self._check(out, source, status)
+        receiving, exchange = self._incoming(out, source), self._port.sendrecv
+        arrival = self._wait("sendrecv", (dest, source), exchange, sending, dest, tag, receiving, source)
+        self._check(out, source, arrival)
 
     # ---- non-blocking -----------------------------------------------------------------------------------------------
 
     def isend(self, array: np.ndarray, dest: int) -> Request:
         """Start sending `array`, which must stay as it is until the request's wait() returns."""
         buffer, tag = self._outgoing(array, dest)
-        return Request(self, "isend", dest, array, self._mpi.Isend(buffer, dest, tag))
+        return Request(self, "isend", dest, array, self._port.isend(buffer, dest, tag))
 
     def irecv(self, out: np.ndarray, source: int) -> Request:
         """Start receiving into `out`, which holds the message once the request's wait() has returned."""
         buffer = self._incoming(out, source)
-        return Request(self, "irecv", source, out, self._mpi.Irecv(buffer, source, MPI.ANY_TAG))
+        return Request(self, "irecv", source, out, self._port.irecv(buffer, source))
 
     # ---- mail: for whoever does not know who speaks next -------------------------------------------------------------
 
     def probe(self) -> int | None:
         """The rank from which a message is waiting, or None. Never blocks."""
-        status = MPI.Status()
-        return status.Get_source() if self._mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status) else None
+        return self._port.probe()
 
     def post(self, array: np.ndarray, dest: int) -> None:
         """Send a copy of `array` in the background. Never blocks, and `array` may be written again at once."""
-        buffer, tag = self._outgoing(array.copy(), dest)  # the request keeps the copy
-        self._posted = [request for request in self._posted if not request.Test()]
-        self._posted.append(self._mpi.Isend(buffer, dest, tag))
+        buffer, tag = self._outgoing(array.copy(), dest)  # the handle keeps the copy
+        self._posted = self._port.unfinished(self._posted)
+        self._posted.append(self._port.isend(buffer, dest, tag))
 
     def flush(self) -> None:
         """Return when all that was posted has been taken, or is where it needs this process no more."""
-        MPI.Request.Waitall(self._posted)
+        for handle in self._posted:
+            self._port.wait(handle)
         self._posted = []
 
     # ---- phases and groups ------------------------------------------------------------------------------------------
@@ -201,13 +202,13 @@ class Comm:
 
     def split(self, color: int, key: int = 0) -> "Comm":
         """One communicator for each color; within it, ranks are ordered by `key`, then by their rank here."""
-        return Comm(self._wait("split", range(self.size), None, self._mpi.Split, color, key), self.ledger)
+        return Comm(self._wait("split", range(self.size), self._port.split, color, key), self.ledger)
 
     # ---- control traffic --------------------------------------------------------------------------------------------
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._wait("barrier", range(self.size), None, self._control.Barrier)
+        self._wait("barrier", range(self.size), self._port.barrier)
 
     def gather_object(self, value: Any) -> list[Any] | None:
         """Control: on rank 0, the value of every rank, in order of rank; None elsewhere."""
@@ -233,57 +234,48 @@ class Comm:
         message = pickle.dumps(value)
         self.ledger.control[0] += len(message)
         self.ledger.control[1] += 1
-        self._wait("send (control)", (dest,), None, self._control.Send, [message, MPI.BYTE], dest)
+        self._wait("send (control)", (dest,), self._port.send_control, message, dest)
 
     def recv_object(self, source: int) -> Any:
         """Control: the next value that one rank has sent here."""
-        status = MPI.Status()
-        matched = self._wait("recv (control)", (source,), None, self._find_control, source, status)
-        message = bytearray(status.Get_count(MPI.BYTE))
-        matched.Recv([message, MPI.BYTE])
-        return pickle.loads(message)
-
-    def _find_control(self, source: int, status: MPI.Status) -> MPI.Message:
-        """The next control message from a rank. MPI's own waiting would keep the core for a whole time slice; here
-        another rank of this core may run, and many ranks on a few cores take turns quickly."""
-        while (matched := self._control.Improbe(source, MPI.ANY_TAG, status)) is None:
-            time.sleep(0)
-        return matched
+        return pickle.loads(self._wait("recv (control)", (source,), self._port.recv_control, source))
 
     # ---- what every message goes through ----------------------------------------------------------------------------
 
-    def _outgoing(self, array: np.ndarray, dest: int) -> tuple[list, int]:
-        """The MPI buffer of an array to send and its tag; counts it."""
+    def _outgoing(self, array: np.ndarray, dest: int) -> tuple[np.ndarray, int]:
+        """The array that the port is to send, and its tag; counts it."""
         if not 0 <= dest < self.size:
             raise self._no_such_rank("send to", dest)
-        tag = message_tag(array.dtype, array.size)
+        tag = message_tag(array.dtype, array.size, self._largest_tag)
         if tag is None:
             raise CommError(f"rank {self.rank}: cannot send dtype {array.dtype}; use one of {', '.join(DTYPES)}")
-        buffer = self._bytes(array)
+        flat = array.flags.c_contiguous and array.dtype.isbuiltin == 1
+        buffer = array if flat else self._bytes(array)
         if self.ledger.open_requests:
             self._check_overlap(array, "send", "irecv")
         self.ledger.count(self.world_ranks[dest], array.nbytes)
         return buffer, tag
 
-    def _incoming(self, out: np.ndarray, source: int) -> list:
+    def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
         if not 0 <= source < self.size:
             raise self._no_such_rank("receive from", source)
         if not out.flags.writeable:
             raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
         if self.ledger.open_requests:
             self._check_overlap(out, "receive into", "isend", "irecv")
-        return self._bytes(out)
+        return out if out.flags.c_contiguous and out.dtype.isbuiltin == 1 else self._bytes(out)
 
-    def _bytes(self, array: np.ndarray) -> list:
+    def _bytes(self, array: np.ndarray) -> np.ndarray:
+        """The bytes of an array, in place. Not every dtype of other packages, such as bfloat16, is a port's to send."""
         if not array.flags.c_contiguous:
             raise CommError(
                 f"rank {self.rank}: an array of shape {array.shape} and strides {array.strides} is not contiguous;"
                 " send np.ascontiguousarray(it), receive into a new array"
             )
-        return [array if array.dtype.isbuiltin == 1 else array.reshape(-1).view(np.uint8), MPI.BYTE]  # bfloat16: a view
+        return array.reshape(-1).view(np.uint8)
 
     def _check_overlap(self, array: np.ndarray, verb: str, *kinds: str) -> None:
-        """Memory belongs to MPI while a request on it is open: MPI says nothing and moves whatever is there then."""
+        """Memory belongs to the port while a request on it is open: MPI moves what is there then, without a word."""
         for request in self.ledger.open_requests:
             if request.kind in kinds and np.may_share_memory(array, request.array):
                 raise CommError(
@@ -293,55 +285,45 @@ class Comm:
     def _no_such_rank(self, verb: str, peer: int) -> CommError:
         return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
 
-    def _check(self, out: np.ndarray, source: int, status: MPI.Status) -> None:
+    def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""
-        fits = status.tag == message_tag(out.dtype, out.size) and status.Get_count(MPI.BYTE) == out.nbytes
-        if fits and status.error != MPI.ERR_TRUNCATE:
+        tag, nbytes = arrival
+        if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
-        code, size = status.tag & (1 << CODE_BITS) - 1, status.tag >> CODE_BITS
-        more = " or more" if size == COUNT_LIMIT else ""
+        code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
+        more = " or more" if size == count_limit(self._largest_tag) else ""
         raise CommError(
             f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
             f" which sent {size}{more} x {DTYPES[code]}"
         )
 
-    def _wait(
-        self, what: str, peers: Sequence[int], status: MPI.Status | None, call: Callable[..., Any], *arguments: Any
-    ) -> Any:
-        """Call MPI, and note meanwhile, for the launcher's report on a hang, what this rank is blocked in.
-
-        A message too long for its buffer is an MPI error that does not say how long it was. Where there is a `status`,
-        it is noted there, and `_check` says what was sent.
-        """
+    def _wait(self, what: str, peers: Sequence[int], call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the port, and note meanwhile, for the launcher's report on a hang, what this rank is blocked in."""
         ledger = self.ledger
         ledger.waits += 1
         ledger.waiting = (what, self, peers)
         try:
             return call(*arguments)
-        except MPI.Exception as error:
-            if status is None or error.Get_error_class() != MPI.ERR_TRUNCATE:
-                raise
-            status.error = MPI.ERR_TRUNCATE
         finally:
             ledger.waiting = None
 
 
 @functools.lru_cache(maxsize=4096)  # every message needs it twice, and most are of a few sizes
-def message_tag(dtype: np.dtype, size: int) -> int | None:
+def message_tag(dtype: np.dtype, size: int, largest: int) -> int | None:
     """The tag of a message of `size` elements; None for a dtype that cannot be sent (objects, byte-swapped numbers)."""
     if dtype.name not in DTYPES or not dtype.isnative:
         return None
-    return DTYPES.index(dtype.name) | min(size, COUNT_LIMIT) << CODE_BITS
+    return DTYPES.index(dtype.name) | min(size, count_limit(largest)) << CODE_BITS
+
+
+def count_limit(largest: int) -> int:
+    """Of more elements than this, a tag up to `largest` only says that there are as many or more."""
+    return (largest >> CODE_BITS) - 1
 
 
 def _caller() -> str:
-    """`file.py:line` of the nearest caller outside this room."""
-    frame = sys._getframe(1)
+    """`file.py:line` of the nearest caller outside this room, seen from a Request's constructor."""
+    frame = sys._getframe(3)  # below isend or irecv
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("minidist.mpi"):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-
-
-def world() -> Comm:
-    """The communicator of all ranks that mpirun started."""
-    return Comm(MPI.COMM_WORLD)

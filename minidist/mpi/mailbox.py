@@ -13,9 +13,9 @@ from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from minidist.mpi.comm import Comm
+from minidist.mpi.port import Handle
 
 
 class Mail(NamedTuple):
@@ -36,11 +36,10 @@ class Mailbox:
     """
 
     def __init__(self, comm: Comm, number: int) -> None:
-        self.comm = comm
-        self.tag, self.payload_tag = 2 * number + 2, 2 * number + 3  # 0 is that of the other control traffic
+        self.comm, self.port, self.number = comm, comm._port, number
         self.own: deque[Mail] = deque()  # posted to oneself
-        self.sending: list[tuple[MPI.Request, Any]] = []  # with the buffer that must live until it is delivered
-        self.receiving: list[tuple[MPI.Request, Mail]] = []  # payloads under way
+        self.sending: list[Handle] = []
+        self.receiving: list[tuple[Handle, Mail]] = []  # payloads under way
 
     def post(self, dest: int, message: Any, payload: np.ndarray | None = None) -> None:
         """Send; returns at once. A payload must stay as it is until `quiet`."""
@@ -49,33 +48,31 @@ class Mailbox:
             return
         if not 0 <= dest < self.comm.size:
             raise self.comm._no_such_rank("post to", dest)
-        control, ledger = self.comm._control, self.comm.ledger
+        ledger = self.comm.ledger
         text = pickle.dumps((message, None if payload is None else (payload.shape, payload.dtype.name)))
         ledger.control[0] += len(text)
         ledger.control[1] += 1
-        self.sending.append((control.Issend([text, MPI.BYTE], dest, self.tag), text))
+        self.sending.append(self.port.post(text, dest, self.number))
         if payload is not None:
-            buffer = self.comm._bytes(payload)
+            array = self.comm._bytes(payload)
             ledger.count(self.comm.world_ranks[dest], payload.nbytes)
-            self.sending.append((control.Issend(buffer, dest, self.payload_tag), payload))
+            self.sending.append(self.port.enclose(array, dest, self.number))
 
     def poll(self) -> Mail | None:
         """The next message that is here, from whichever rank; None if there is none now."""
         if self.own:
             return self.own.popleft()
         self._forget_delivered()
-        control, status = self.comm._control, MPI.Status()
-        while matched := control.Improbe(MPI.ANY_SOURCE, self.tag, status):
-            source, text = status.Get_source(), bytearray(status.Get_count(MPI.BYTE))
-            matched.Recv([text, MPI.BYTE])
+        while letter := self.port.collect(self.number):
+            source, text = letter
             message, described = pickle.loads(text)
             if described is None:
                 return Mail(source, message, None)
             payload = np.empty(*described)
-            request = control.Irecv(self.comm._bytes(payload), source, self.payload_tag)
-            self.receiving.append((request, Mail(source, message, payload)))
-        for i, (request, mail) in enumerate(self.receiving):
-            if request.Test():
+            handle = self.port.extract(self.comm._bytes(payload), source, self.number)
+            self.receiving.append((handle, Mail(source, message, payload)))
+        for i, (handle, mail) in enumerate(self.receiving):
+            if not self.port.unfinished([handle]):
                 del self.receiving[i]
                 return mail
         return None
@@ -92,4 +89,4 @@ class Mailbox:
             time.sleep(0.001)
 
     def _forget_delivered(self) -> None:
-        self.sending = [sending for sending in self.sending if not sending[0].Test()]
+        self.sending = self.port.unfinished(self.sending)

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from minidist.mpi import encode
-from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.comm import Ledger
+from minidist.mpi.over_mpi import MPI, world
 from minidist.mpi.run import MACHINERY, abort, explain
 
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:
     """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.mpi.worker` says what is in them."""
+    (mine / "started").touch()
     faulthandler.enable(all_threads=False)  # a crash in native code then says in stderr where it happened
     ledger = Ledger()
     threading.Thread(target=answer_looks, args=(folder, mine, ledger), daemon=True).start()
     try:
         target, args, kwargs = encode.load(folder / "job")
         function = find(target)
-        value = function(Comm(MPI.COMM_WORLD, ledger), *args, **kwargs)
+        value = function(world(ledger), *args, **kwargs)
         ledger.check_requests()
         sent = {peer: tuple(counts) for peer, counts in ledger.sent.items()}
         encode.save(mine / "result", {"value": value, "sent": sent, "control": tuple(ledger.control)})

@@ -22,10 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from minidist import Finished, UsageError
-from minidist.mpi.comm import Comm, world
+from minidist.mpi import output
+from minidist.mpi.comm import Comm
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
 MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
@@ -36,13 +35,17 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
 
     `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
     """
+    from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
+
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler never runs while MPI waits for a message
+    output.guard()
     comm = world()
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
             status = _run(comm, main, prepare)
             sys.stdout.flush()
+            status = output.verdict(status)
         except BrokenPipeError:  # the reader (head, less) has left; with more ranks that reader is mpirun
             if comm.size > 1:
                 raise
@@ -100,6 +103,8 @@ def explain(error: BaseException) -> str:
 
 def abort() -> NoReturn:
     """End every rank of the job now, with exit status 1. What is to be said must have been said."""
+    from minidist.mpi.over_mpi import MPI
+
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         sys.stderr.flush()

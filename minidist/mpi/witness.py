@@ -1,16 +1,17 @@
 """A second count of every message, below `Comm` and at both ends, for whoever must not take a rank's word for it.
 
-The ledger of a Comm belongs to the program that uses it. A grader runs somebody else's program, so it puts a `Wire`
-between that program's Comm and MPI: the wire notes what passes, with the line of the program that sent it, and what one
-rank says that it sent can be held against what the other says that it received.
+The ledger of a Comm belongs to the program that uses it. A grader runs somebody else's program, so it puts a port of
+its own between that program's Comm and the transport: it notes what passes, with the line of the program that sent it,
+and what one rank says that it sent can be held against what the other says that it received.
 """
 
 import sys
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from mpi4py import MPI
+import numpy as np
 
 from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.port import TOO_LONG, Arrival, Handle, Port
 
 
 class Witness:
@@ -38,63 +39,61 @@ class Witness:
 def witnessed(comm: Comm, source: str) -> tuple[Comm, Witness]:
     """The same communicator once more, and the witness of what is sent over it by the program in the file `source`."""
     witness = Witness(comm.ledger, source)
-    return Comm(cast(MPI.Comm, Wire(comm._mpi, witness)), comm.ledger), witness
+    return Comm(cast(Port, WitnessedPort(comm._port, witness)), comm.ledger), witness
 
 
-class Wire:
-    """An MPI communicator that notes what passes; whatever else is asked of it, the communicator answers."""
+class WitnessedPort:
+    """A port in front of another, which notes the payload that passes; the other does whatever is asked of it."""
 
-    def __init__(self, mpi: MPI.Comm, witness: Witness) -> None:
-        self.mpi, self.witness = mpi, witness
-        self.world_ranks = mpi.Get_group().Translate_ranks(None, MPI.COMM_WORLD.Get_group())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.mpi, name)
-
-    def Split(self, color: int, key: int) -> "Wire":
-        return Wire(self.mpi.Split(color, key), self.witness)
-
-    def Send(self, buffer: Any, dest: int, tag: int) -> None:
-        self._sent(buffer, dest)
-        self.mpi.Send(buffer, dest, tag)
-
-    def Recv(self, buffer: Any, source: int, tag: int, status: MPI.Status) -> None:
-        self.mpi.Recv(buffer, source, tag, status)
-        self._received(source, status)
-
-    def Sendrecv(
-        self, sending: Any, dest: int, sendtag: int, receiving: Any, source: int, recvtag: int, status: MPI.Status
-    ) -> None:
-        self._sent(sending, dest)
-        self.mpi.Sendrecv(sending, dest, sendtag, receiving, source, recvtag, status)
-        self._received(source, status)
-
-    def Isend(self, buffer: Any, dest: int, tag: int) -> MPI.Request:
-        self._sent(buffer, dest)
-        return self.mpi.Isend(buffer, dest, tag)
-
-    def Irecv(self, buffer: Any, source: int, tag: int) -> "Receiving":
-        return Receiving(self, source, self.mpi.Irecv(buffer, source, tag))
-
-    def _sent(self, buffer: Any, dest: int) -> None:
-        self.witness.note_sent(self.world_ranks[dest], buffer[0].nbytes)
-
-    def _received(self, source: int, status: MPI.Status) -> None:
-        self.witness.note_received(self.world_ranks[source], status.Get_count(MPI.BYTE))
-
-
-class Receiving:
-    """A receive under way on a Wire, noted when it is done."""
-
-    def __init__(self, wire: Wire, source: int, handle: MPI.Request) -> None:
-        self.wire, self.source, self.handle = wire, source, handle
+    def __init__(self, port: Port, witness: Witness) -> None:
+        self.port, self.witness = port, witness
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.handle, name)
+        return getattr(self.port, name)
 
-    def Wait(self, status: MPI.Status) -> None:
-        self.handle.Wait(status)
-        self.wire._received(self.source, status)
+    def split(self, color: int, key: int) -> "WitnessedPort":
+        return WitnessedPort(self.port.split(color, key), self.witness)
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> None:
+        self._sent(array, dest)
+        self.port.send(array, dest, tag)
+
+    def recv(self, out: np.ndarray, source: int) -> Arrival:
+        return self._received(source, self.port.recv(out, source))
+
+    def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
+        self._sent(array, dest)
+        return self._received(source, self.port.sendrecv(array, dest, tag, out, source))
+
+    def isend(self, array: np.ndarray, dest: int, tag: int) -> Handle:
+        self._sent(array, dest)
+        return self.port.isend(array, dest, tag)
+
+    def irecv(self, out: np.ndarray, source: int) -> Handle:
+        return Receiving(source, self.port.irecv(out, source))
+
+    def wait(self, handle: Handle) -> Arrival:
+        if isinstance(handle, Receiving):
+            return self._received(handle.source, self.port.wait(handle.inner))
+        return self.port.wait(handle)
+
+    def done(self, handle: Handle) -> bool:
+        return self.port.done(handle.inner if isinstance(handle, Receiving) else handle)
+
+    def _sent(self, array: np.ndarray, dest: int) -> None:
+        self.witness.note_sent(self.port.world_ranks[dest], array.nbytes)
+
+    def _received(self, source: int, arrival: Arrival) -> Arrival:
+        if arrival[1] != TOO_LONG:
+            self.witness.note_received(self.port.world_ranks[source], arrival[1])
+        return arrival
+
+
+class Receiving(NamedTuple):
+    """A receive under way, to be noted when it is through."""
+
+    source: int
+    inner: Handle
 
 
 def _add(entry: list[int], nbytes: int) -> None:

@@ -3,7 +3,10 @@
 t ranks share every layer; s: length of a sequence, b: sequences in a micro-batch, h: width, a: heads.
 """
 
+from typing import NamedTuple
+
 from minidist.papers.collectives import chunk_sizes
+from minidist.papers.figure import Figure, decimals
 
 
 def layer_activations(
@@ -39,10 +42,37 @@ def layer_activations_llama(
     return [shared + (attention + core) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
 
 
-# Table 3: {model: (heads, width, layers, sequences in a micro-batch)}, with s = 2,048 and t = 8.
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+class Model(NamedTuple):
+    """A row of table 3; s = 2,048 and t = 8 in all of them."""
+
+    a: int
+    h: int
+    layers: int
+    b: int
+
+
 TABLE_3 = {
-    "22B": (64, 6144, 48, 4),
-    "175B": (96, 12288, 96, 1),
-    "530B": (128, 20480, 105, 1),
-    "1T": (160, 25600, 128, 1),
+    "22B": Model(64, 6144, 48, 4),
+    "175B": Model(96, 12288, 96, 1),
+    "530B": Model(128, 20480, 105, 1),
+    "1T": Model(160, 25600, 128, 1),
 }
+
+
+def saved_by_selective(model: Model) -> float:
+    """Per cent of a layer's activations that selective recomputation does not keep: (5as/h)/(34 + 5as/h)."""
+    everything, kept = (
+        layer_activations(2048, model.b, model.h, model.a, recompute=recompute) for recompute in ("none", "selective")
+    )
+    return 100 * (1 - kept / everything)
+
+
+FIGURES = [
+    Figure(
+        "Korthikanti §5", f"{name}, saved", printed, "%", "(5as/h)/(34 + 5as/h)", saved_by_selective(model), decimals(0)
+    )
+    for name, printed, model in (("GPT-3", "70", TABLE_3["175B"]), ("MT-NLG", "65", TABLE_3["530B"]))
+]

@@ -1,4 +1,11 @@
-"""Tensor parallelism: Shoeybi et al. 2019, arXiv 1909.08053 (Megatron-LM)."""
+"""Tensor parallelism: Shoeybi et al. 2019, arXiv 1909.08053 (Megatron-LM). And GPT-2's parameters, as it cuts them.
+
+t ranks share every layer; v: vocabulary, s: positions, h: width.
+"""
+
+from typing import NamedTuple
+
+from minidist.papers.figure import Figure, decimals, whole
 
 
 def padded_vocabulary(v: int, multiple: int) -> int:
@@ -6,5 +13,55 @@ def padded_vocabulary(v: int, multiple: int) -> int:
     return -(-v // multiple) * multiple
 
 
-# Table 1: {billions of parameters as printed: (width, layers)}, with v = 51,200 and s = 1,024.
-TABLE_1 = {"1.2": (1536, 40), "2.5": (1920, 54), "4.2": (2304, 64), "8.3": (3072, 72)}
+def cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[tuple[int, int]]:
+    """Parameters of embedding, layers and head on each of t ranks: of what is cut, and of what every rank has.
+
+    Cut: the matrices, 12h² in a layer, the biases of the column-parallel ones, 7h, and the vocabulary's. On every rank:
+    the other biases and the norms, 6h in a layer, and the positions.
+    """
+    vocabulary = padded_vocabulary(v, t) * h // t
+    layer = ((12 * h * h + 7 * h) // t, 6 * h)
+    return [(vocabulary, s * h), *[layer] * layers, (0 if tied else vocabulary, 2 * h)]
+
+
+def units(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[int]:
+    """Parameters of embedding, layers and head on each of t ranks."""
+    return [sum(both) for both in cut_and_whole(v, s, h, layers, t, tied)]
+
+
+def parameters(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> int:
+    """Parameters on each of t ranks."""
+    return sum(units(v, s, h, layers, t, tied))
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+VOCABULARY = padded_vocabulary(50_257, 128 * 8)
+
+
+class Model(NamedTuple):
+    """A row of table 1: the size of a GPT-2 of 1,024 positions."""
+
+    h: int
+    layers: int
+    size: Figure
+
+
+def _model(printed: str, h: int, layers: int) -> Model:
+    """A row, its size computed."""
+    billions = parameters(VOCABULARY, 1024, h, layers) / 1e9
+    cell = f"h = {h}, {layers} layers"
+    size = Figure(
+        "Megatron-LM Table 1", cell, printed, "B parameters", "(v + s)h + l(12h² + 13h) + 2h", billions, decimals(1)
+    )
+    return Model(h, layers, size)
+
+
+TABLE_1 = [_model("1.2", 1536, 40), _model("2.5", 1920, 54), _model("4.2", 2304, 64), _model("8.3", 3072, 72)]
+
+FIGURES = [
+    Figure(
+        "Megatron-LM", "padded vocabulary", "51,200", "entries", "50,257 up to a multiple of 128·8", VOCABULARY, whole
+    ),
+    *(row.size for row in TABLE_1),
+]

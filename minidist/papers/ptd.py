@@ -3,6 +3,10 @@
 p: stages; m: micro-batches; v: chunks of a stage; t: ranks that share a layer.
 """
 
+from typing import NamedTuple
+
+from minidist.papers.figure import Figure, decimals
+
 
 def bubble(p: int, m: int, v: int = 1) -> float:
     """Idle time to the time of the work, not to all time: (p-1)/m, interleaved (1/v)(p-1)/m (section 2.2)."""
@@ -31,16 +35,41 @@ def parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> int:
     return 12 * layers * h**2 + 13 * layers * h + (v + s) * h
 
 
-# Table 1: {billions of parameters as printed: (width, layers, tensor-parallel ranks t, stages p, GPUs)}.
-TABLE_1 = {
-    "1.7": (2304, 24, 1, 1, 32),
-    "3.6": (3072, 30, 2, 1, 64),
-    "7.5": (4096, 36, 4, 1, 128),
-    "18.4": (6144, 40, 8, 1, 256),
-    "39.1": (8192, 48, 8, 2, 512),
-    "76.1": (10240, 60, 8, 4, 1024),
-    "145.6": (12288, 80, 8, 8, 1536),
-    "310.1": (16384, 96, 8, 16, 1920),
-    "529.6": (20480, 105, 8, 35, 2520),
-    "1008.0": (25600, 128, 8, 64, 3072),
-}
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+class Model(NamedTuple):
+    """A row of table 1."""
+
+    h: int
+    layers: int
+    t: int
+    p: int
+    gpus: int
+    size: Figure
+
+
+def _size(source: str, cell: str, printed: str, layers: int, h: int) -> Figure:
+    """A model's parameters in billions."""
+    return Figure(source, cell, printed, "B parameters", "equation 2", parameters(layers, h) / 1e9, decimals(1))
+
+
+def _model(printed: str, h: int, layers: int, t: int, p: int, gpus: int) -> Model:
+    """A row, its size computed."""
+    return Model(h, layers, t, p, gpus, _size("PTD Table 1", f"h = {h}, {layers} layers", printed, layers, h))
+
+
+TABLE_1 = [
+    _model("1.7", 2304, 24, 1, 1, 32),
+    _model("3.6", 3072, 30, 2, 1, 64),
+    _model("7.5", 4096, 36, 4, 1, 128),
+    _model("18.4", 6144, 40, 8, 1, 256),
+    _model("39.1", 8192, 48, 8, 2, 512),
+    _model("76.1", 10240, 60, 8, 4, 1024),
+    _model("145.6", 12288, 80, 8, 8, 1536),
+    _model("310.1", 16384, 96, 8, 16, 1920),
+    _model("529.6", 20480, 105, 8, 35, 2520),
+    _model("1008.0", 25600, 128, 8, 64, 3072),
+]
+
+FIGURES = [*(row.size for row in TABLE_1), _size("PTD Table 2", "GPT-3", "174.6", 96, 12288)]

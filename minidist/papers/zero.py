@@ -1,6 +1,9 @@
 """ZeRO: Rajbhandari et al., SC 2020, arXiv 1910.02054."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from minidist.papers.figure import Figure, decimals
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,37 @@ def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0)
     }
 
 
-# Table 1, in GB, for mixed-precision Adam: {Ψ: {ranks: (P_os, P_os+g, P_os+g+p)}}, as printed.
-TABLE_1: dict[float, dict[int, tuple[str, str, str]]] = {
-    7.5e9: {
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+STAGES = ("data parallelism", "P_os", "P_os+g", "P_os+g+p")
+STATES = ("16Ψ", "4Ψ + 12Ψ/N", "2Ψ + 14Ψ/N", "16Ψ/N")
+SIZES = {"7.5B": 7.5e9, "128B": 128e9, "1T": 1e12}
+
+
+def three_digits(gigabytes: float) -> str:
+    """Halves up to three digits, of which two are decimals at most: 41.25 as 41.3, 0.117 as 0.12, 30.0 as 30."""
+    rounded = decimals(0 if gigabytes >= 100 else 1 if gigabytes >= 10 else 2)(gigabytes)
+    return rounded.rstrip("0").rstrip(".") if "." in rounded else rounded
+
+
+def cut_off(gigabytes: float) -> str:
+    """Whole GB, what is behind the point cut off: 513.5 as 513. Below 100 as above."""
+    return str(int(gigabytes)) if gigabytes > 100 else three_digits(gigabytes)
+
+
+def one_decimal(gigabytes: float) -> str:
+    """Halves up to one decimal: 1.875 as 1.9, 120.0 as 120."""
+    return decimals(1)(gigabytes).removesuffix(".0")
+
+
+def _figure(source: str, model: str, n: int, stage: int, printed: str, rounded: Callable[[float], str]) -> Figure:
+    """GB of model states on each of n ranks, for mixed-precision Adam."""
+    gigabytes = model_states(SIZES[model], n, stage).total / 1e9
+    return Figure(source, f"{model}, N = {n}, {STAGES[stage]}", printed, "GB", STATES[stage], gigabytes, rounded)
+
+
+PRINTED = {
+    "7.5B": {
         1: ("120", "120", "120"),
         4: ("52.5", "41.3", "30"),
         16: ("35.6", "21.6", "7.5"),
@@ -62,7 +93,7 @@ TABLE_1: dict[float, dict[int, tuple[str, str, str]]] = {
         256: ("30.4", "15.4", "0.47"),
         1024: ("30.1", "15.1", "0.12"),
     },
-    128e9: {
+    "128B": {
         1: ("2048", "2048", "2048"),
         4: ("896", "704", "512"),
         16: ("608", "368", "128"),
@@ -70,7 +101,7 @@ TABLE_1: dict[float, dict[int, tuple[str, str, str]]] = {
         256: ("518", "263", "8"),
         1024: ("513", "257", "2"),
     },
-    1e12: {
+    "1T": {
         1: ("16000", "16000", "16000"),
         4: ("7000", "5500", "4000"),
         16: ("4750", "2875", "1000"),
@@ -80,21 +111,18 @@ TABLE_1: dict[float, dict[int, tuple[str, str, str]]] = {
     },
 }
 
+# Table 1: {model: {ranks: P_os, P_os+g, P_os+g+p}}. It rounds the smallest model's, and cuts off the others'.
+TABLE_1 = {
+    model: {
+        n: [_figure("ZeRO Table 1", model, n, stage, printed, rounded) for stage, printed in enumerate(row, start=1)]
+        for n, row in rows.items()
+    }
+    for (model, rows), rounded in zip(PRINTED.items(), (three_digits, cut_off, cut_off), strict=True)
+}
 
-def table_1_cell(psi: float, n: int, stage: int) -> str:
-    """One cell of Table 1 as the paper rounds it: half up to three digits, but cut off to whole GB from 128 B on."""
-    gigabytes = model_states(psi, n, stage).total / 1e9
-    if psi >= 128e9 and gigabytes > 100:
-        return str(int(gigabytes))
-    digits = 0 if gigabytes >= 100 else 1 if gigabytes >= 10 else 2
-    rounded = int(gigabytes * 10**digits + 0.5) / 10**digits
-    return f"{rounded:g}"
+FIGURE_1 = [  # stage 0 to 3
+    _figure("ZeRO Fig. 1", "7.5B", 64, stage, printed, one_decimal)
+    for stage, printed in enumerate(("120", "31.4", "16.6", "1.9"))
+]
 
-
-def short(psi: float) -> str:
-    """7.5e9 as 7.5B."""
-    return f"{psi / 1e12:g}T" if psi >= 1e12 else f"{psi / 1e9:g}B"
-
-
-# Figure 1: model states of 7.5 B parameters on 64 ranks, GB, for stage 0 to 3, as printed.
-FIGURE_1 = ("120", "31.4", "16.6", "1.9")
+FIGURES = [*(cell for rows in TABLE_1.values() for row in rows.values() for cell in row), *FIGURE_1]

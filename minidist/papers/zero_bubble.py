@@ -1,6 +1,8 @@
 """Zero Bubble: Qi et al. 2023, arXiv 2401.10241. p stages, which count from 1, and m micro-batches."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from minidist.papers.figure import Figure, decimals
 
 
 def idle(schedule: str, p: int, t_f: float, t_b: float, t_w: float) -> float:
@@ -28,9 +30,15 @@ def fills(schedule: str, p: int) -> int:
     return 1 if schedule == "1f1b" else in_flight(schedule, p)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A setting of the experiments: times of one stage in ms (table 9), and the bubble rates (table 5)."""
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A setting of the experiments: times of one stage in ms (table 9), and the bubble rate of each schedule (table 5).
+
+    A bubble rate is (cost - m(T_F+T_B+T_W))/cost, cost the longest that any stage takes from its first to its last
+    operation, with T_comm for each message: ranks measure it on their clocks.
+    """
 
     model: str
     p: int
@@ -39,27 +47,32 @@ class Row:
     t_b: float
     t_w: float
     t_comm: float
-    bubble: dict[str, float]  # schedule -> as printed
+    bubble: dict[str, Figure]
 
 
-def _row(model: str, p: int, m: int, *numbers: float) -> Row:
-    t_f, t_b, t_w, t_comm, *rates = numbers
-    return Row(model, p, m, t_f, t_b, t_w, t_comm, dict(zip(("1f1b", "zb-h1", "zb-h2"), rates, strict=True)))
+def _row(model: str, p: int, m: int, t_f: float, t_b: float, t_w: float, t_comm: float, *printed: str) -> Row:
+    """A row, with what is printed for 1F1B, ZB-H1 and ZB-H2."""
+    formula = "(cost - m(T_F+T_B+T_W))/cost"
+    bubble = {
+        schedule: Figure("ZB Table 5", f"{model}, m = {m}, {schedule}", rate, "", formula, None, decimals(4))
+        for schedule, rate in zip(("1f1b", "zb-h1", "zb-h2"), printed, strict=True)
+    }
+    return Row(model, p, m, t_f, t_b, t_w, t_comm, bubble)
 
 
-# Tables 5 and 9. A bubble rate is (cost - m(T_F+T_B+T_W))/cost, cost the longest that any stage takes from its first to
-# its last operation, with T_comm for each message.
-TABLE_5 = (
-    _row("1.5B", 8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431, 0.1585, 0.1083),
-    _row("1.5B", 8, 32, 18.513, 18.086, 9.331, 0.626, 0.1985, 0.1242, 0.0837),
-    _row("1.5B", 8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240, 0.0674, 0.0444),
-    _row("6.2B", 8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347, 0.1323, 0.0698),
-    _row("6.2B", 8, 32, 29.802, 29.428, 19.530, 0.577, 0.1898, 0.1045, 0.0559),
-    _row("6.2B", 8, 64, 29.935, 29.621, 19.388, 0.535, 0.1091, 0.0554, 0.0294),
-    _row("14.6B", 16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552, 0.1397, 0.0672),
-    _row("14.6B", 16, 64, 11.307, 11.254, 8.101, 0.379, 0.2082, 0.1088, 0.0516),
-    _row("14.6B", 16, 128, 11.325, 11.308, 8.109, 0.378, 0.1251, 0.0576, 0.0266),
-    _row("28.3B", 32, 96, 10.419, 10.207, 7.715, 0.408, 0.2646, 0.1421, 0.0641),
-    _row("28.3B", 32, 128, 10.408, 10.204, 7.703, 0.408, 0.2168, 0.1106, 0.0490),
-    _row("28.3B", 32, 256, 10.402, 10.248, 7.698, 0.460, 0.1352, 0.0594, 0.0257),
-)
+TABLE_5 = [
+    _row("1.5B", 8, 24, 18.522, 18.086, 9.337, 0.601, "0.2431", "0.1585", "0.1083"),
+    _row("1.5B", 8, 32, 18.513, 18.086, 9.331, 0.626, "0.1985", "0.1242", "0.0837"),
+    _row("1.5B", 8, 64, 18.546, 18.097, 9.321, 0.762, "0.1240", "0.0674", "0.0444"),
+    _row("6.2B", 8, 24, 29.718, 29.444, 19.927, 0.527, "0.2347", "0.1323", "0.0698"),
+    _row("6.2B", 8, 32, 29.802, 29.428, 19.530, 0.577, "0.1898", "0.1045", "0.0559"),
+    _row("6.2B", 8, 64, 29.935, 29.621, 19.388, 0.535, "0.1091", "0.0554", "0.0294"),
+    _row("14.6B", 16, 48, 11.347, 11.248, 8.132, 0.377, "0.2552", "0.1397", "0.0672"),
+    _row("14.6B", 16, 64, 11.307, 11.254, 8.101, 0.379, "0.2082", "0.1088", "0.0516"),
+    _row("14.6B", 16, 128, 11.325, 11.308, 8.109, 0.378, "0.1251", "0.0576", "0.0266"),
+    _row("28.3B", 32, 96, 10.419, 10.207, 7.715, 0.408, "0.2646", "0.1421", "0.0641"),
+    _row("28.3B", 32, 128, 10.408, 10.204, 7.703, 0.408, "0.2168", "0.1106", "0.0490"),
+    _row("28.3B", 32, 256, 10.402, 10.248, 7.698, 0.460, "0.1352", "0.0594", "0.0257"),
+]
+
+FIGURES = [figure for row in TABLE_5 for figure in row.bubble.values()]

@@ -1,17 +1,15 @@
 """What the papers say of a pipeline, beside what its clocks and counters say."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
+from minidist.mpi.comm import Comm
 from minidist.papers import gpipe, pipelines, ptd, two_bw, zero_bubble
 from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES, Place, places
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
 from minidist.train import Options
-
-if TYPE_CHECKING:  # drawing does without MPI
-    from minidist.mpi.comm import Comm
 
 
 def claims(run: Run) -> list[Claim]:
@@ -143,7 +141,7 @@ def print_letters(run: Run) -> None:
     print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width.\n")
 
 
-def show_clocks(comm: "Comm", timeline: Timeline, options: Options, of_stages: slice = slice(None)) -> None:
+def show_clocks(comm: Comm, timeline: Timeline, options: Options, of_stages: slice = slice(None)) -> None:
     """Draw what the clocks of the ranks say, or of one rank of each stage, and write the trace if there is to be one.
     All ranks must call."""
     timelines = comm.gather_object(timeline)
@@ -156,11 +154,3 @@ def show_clocks(comm: "Comm", timeline: Timeline, options: Options, of_stages: s
         print_timelines("", timelines[of_stages], goes_on=not flushes)
     if options.trace:
         write_trace(options.trace, timelines)
-
-
-class Most(dict[str, int]):
-    """The largest values of what comes and goes."""
-
-    def note(self, **values: int) -> None:
-        for name, value in values.items():
-            self[name] = max(self[name], value)

@@ -9,11 +9,13 @@ from typing import Any, NoReturn
 from minidist import UsageError, train
 from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least, in_one_process, rank_of_launch
+from minidist.mpi.comm import Comm
+from minidist.mpi.run import run
 from minidist.nn.layers import Unit
 from minidist.pp import balance, zero_bubble
-from minidist.pp.interpreter import UNIT_COSTS, simulate
 from minidist.pp.schedules import SCHEDULES, places
 from minidist.pp.timeline import print_timelines, summary
+from minidist.pp.watch import UNIT_COSTS, simulate
 
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
 
@@ -51,15 +53,14 @@ def add_options(parser: Parser) -> None:
 ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
 
 
-def start(doc: str | None, main: Callable[[Any, train.Job], int]) -> NoReturn:
+def start(doc: str | None, main: Callable[[Comm, train.Job], int]) -> NoReturn:
     """Do what the command line asks: draw, print the table, or run `main` on a checked job."""
     made = train.parser(doc or "", "pipeline")  # python -OO drops docstrings
     add_options(made)
     if any(argument.startswith("--draw") for argument in sys.argv):
         sys.exit(in_one_process(lambda: draw(made, sys.argv[1:])))
-    from minidist.mpi.run import run  # drawing does without MPI
 
-    def do(comm: Any, job: train.Job | argparse.Namespace) -> int:
+    def do(comm: Comm, job: train.Job | argparse.Namespace) -> int:
         return main(comm, job) if isinstance(job, train.Job) else zero_bubble.main(comm, job.json)
 
     run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=do)

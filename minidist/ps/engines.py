@@ -14,7 +14,7 @@ from minidist.nn.layers import Unit
 from minidist.nn.optim import SGD, clipping_factor, squared_norm
 from minidist.nn.tensor import Array
 from minidist.ps.outcome import Outcome
-from minidist.ps.plan import Plan, Range, share
+from minidist.ps.plan import Plan, Range, divided, share
 from minidist.ps.simulated_time import step_seconds
 
 
@@ -23,7 +23,7 @@ class Gradients(Engine):
     another, of which the units' are views."""
 
     def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
-        self.plan, self.number, self.shards = plan, number, len(plan.servers)
+        self.plan, self.number = plan, number
         self.weights, self.grads, self.accrued = np.zeros((3, plan.size), settings.precision.stored)
         self.placed = 0  # keys that have a unit
         super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
@@ -67,10 +67,9 @@ class Gradients(Engine):
             self.scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
         return done
 
-    def step(self) -> None:
-        """After each backward: gradients wait in self.grads."""
-        self.micro_batch = (self.micro_batch + 1) % self.settings.accumulate
-        self.steps += self.micro_batch == 0
+    def apply_gradients(self) -> None:
+        """The end of a step: its gradients wait in self.grads."""
+        self.steps, self.micro_batch = self.steps + 1, 0
 
     def gradient(self, each: Range) -> tuple[Array | None, Array]:
         """What is to be pushed of a range: keys (None: all of the range), and as many values.
@@ -91,14 +90,15 @@ class Whole(Engine):
     """The model in one place: to start from, and to be validated, saved and sampled from in the end."""
 
     def __init__(self, job: train.Job, shards: int) -> None:
-        self.shards, self.options = shards, job.options
-        super().__init__(job.units, job.settings)
+        units = train.declare(job.options, len(job.corpus.vocabulary))  # job.units have the arrays of rank 0's worker
+        divided(units, shards)
+        super().__init__(units, job.settings)
         if job.options.load:
             checkpoint.load(job.options.load, self)
 
     def read(self) -> list[Array]:
         """[weights, *moments], each of all keys."""
-        rows = zip(*([flat.master, *flat.moments] for flat in self.flats.values()), strict=True)
+        rows = zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)
         return [np.concatenate(row) for row in rows]
 
     def write(self, outcome: Outcome) -> None:
@@ -109,7 +109,7 @@ class Whole(Engine):
                 for whole, part in zip(arrays, state, strict=True):
                     whole[outcome.plan.ranges[i].keys] = part
         offset = 0
-        for flat in self.flats.values():
+        for flat in self.flats:
             for array, whole in zip([flat.param, *flat.moments], arrays, strict=True):
                 array[...] = whole[offset : offset + flat.padded]
             offset += flat.padded

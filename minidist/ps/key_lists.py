@@ -43,7 +43,7 @@ def _signature(keys: Array) -> int:
     return int.from_bytes(blake2b(keys.tobytes(), digest_size=8).digest(), "big", signed=True)
 
 
-def dense(push: Push, lo: int, hi: int, dtype: type[np.floating]) -> Array:
+def dense(push: Push, lo: int, hi: int, dtype: type[np.generic]) -> Array:
     """The values of keys lo to hi-1, (hi - lo,); of keys that the message does not list, 0."""
     if push.keys is None and push.values is not None:
         return push.values

@@ -150,7 +150,7 @@ def _following(message: Message) -> list[tuple[int, Array, str]]:
 class Mailbox:
     """Messages to and from any rank, this one included. It never waits for another rank."""
 
-    def __init__(self, comm: Comm, dtype: type[np.floating]) -> None:
+    def __init__(self, comm: Comm, dtype: type[np.generic]) -> None:
         self.comm, self.dtype, self.rank = comm, dtype, comm.rank
         self.closed: set[int] = set()  # ranks whose server has stopped
         self.local: deque[Message] = deque()  # to this rank itself

@@ -14,6 +14,7 @@ import numpy as np
 from minidist import UsageError, train
 from minidist.cli.options import Parser, at_least, within
 from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment, segments
 
@@ -79,6 +80,14 @@ class Plan:
 def share(n: int, parts: int, i: int) -> range:
     """The i-th of consecutive shares of 0 … n-1, as equal as can be."""
     return range(n * i // parts, n * (i + 1) // parts)
+
+
+def divided(units: Sequence[Unit], k: int) -> list[Flat]:
+    """The units' Flats, padded so that k servers can share them evenly."""
+    flats = flats_of(units)
+    for flat in flats:
+        flat.shards = k
+    return flats
 
 
 def cut(flats: Sequence[Flat], held: Sequence[Segment]) -> list[Range]:
@@ -175,7 +184,7 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
 
     job = train.prepare(parser, arguments, len(workers))
     k = len(servers)
-    flats = [Flat(unit, k) for unit in job.units]
+    flats = divided(job.units, k)
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
         held = segments(range(k), options.virtual, size)

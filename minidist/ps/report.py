@@ -1,5 +1,6 @@
 """How a parameter server's run, or a sweep of them, is reported: on the screen, for machines, in a checkpoint."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -65,13 +66,17 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
 def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) -> Run:
     """As the other chapters report theirs. `sent` is of the whole run: workers are in different iterations."""
     sent: list[dict[str, dict[str, int]]] = []
+    sent_to: list[dict[int, int]] = []  # bytes by the receiver
     for rank in outcome.ranks:
         phases: dict[str, dict[str, int]] = {}
-        for (phase, _), (nbytes, messages) in rank.sent.items():
+        receivers: Counter[int] = Counter()
+        for (phase, peer), (nbytes, messages) in rank.sent.items():
             entry = phases.setdefault(phase, {"bytes": 0, "messages": 0})
             entry["bytes"] += nbytes
             entry["messages"] += messages
+            receivers[peer] += nbytes
         sent.append(phases)
+        sent_to.append(receivers)
     itemsize = np.dtype(job.settings.precision.stored).itemsize
     memory = []
     for rank in outcome.ranks:
@@ -81,7 +86,7 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
     validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
     history = train.History(outcome.losses, outcome.logs[0].milliseconds)
     counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
-    return train.summarise(job, whole, history, list(zip(validations, sent, memory, counted, strict=True)))
+    return train.summarise(job, whole, history, list(zip(validations, sent, sent_to, memory, counted, strict=True)))
 
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:

@@ -10,7 +10,7 @@ from minidist import UsageError
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.nn.llama import hidden_width
-from minidist.papers import gpt2, korthikanti, llama, megatron
+from minidist.papers import korthikanti, llama, megatron
 from minidist.papers.collectives import ring_all_reduce
 from minidist.train import Options
 
@@ -60,18 +60,18 @@ def claims(run: Run) -> list[Claim]:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def unit_sizes(run: Run, t: int) -> list[list[int]]:
-    """For each rank of a group of t, its parameters of each unit."""
+def cut_and_whole(run: Run, t: int) -> list[list[tuple[int, int]]]:
+    """For each rank of a group of t, its parameters of each unit: of what is cut, and of what every rank has."""
     options, v = run.options, run.vocabulary
     if options.model == "gpt":
-        return [gpt2.units(v, options.context, options.width, options.layers, t, run.tied)] * t
+        return [megatron.cut_and_whole(v, options.context, options.width, options.layers, t, run.tied)] * t
     sizes = (v, options.width, options.layers, options.heads, options.kv_heads or options.heads)
-    return llama.units(*sizes, hidden_width(options.width), t, run.tied)
+    return llama.cut_and_whole(*sizes, hidden_width(options.width), t, run.tied)
 
 
 def memory(run: Run, t: int) -> list[Claim]:
     """Model states: what is cut is divided by t."""
-    psi = [sum(units) for units in unit_sizes(run, t)]
+    psi = [sum(map(sum, units)) for units in cut_and_whole(run, t)]
     p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
     return [
         on_each_rank(
@@ -226,16 +226,13 @@ def elements(run: Run, shares: Sequence[Share]) -> list[int]:
     return [share.b * run.options.context * run.options.width for share in shares]
 
 
-def not_cut(run: Run, t: int, copies: int = 1, embeddings: int = 1) -> int:
-    """Bytes of all ranks for the gradients that sequence parallelism must sum; `copies` ranks hold the same of them,
-    and so many stages the embedding."""
-    options, h = run.options, run.options.width
-    if not options.sequence_parallel:
+def not_cut(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
+    """Bytes of all ranks for the gradients that sequence parallelism must sum: of what every rank has, padded so that
+    `shards` ranks can divide it. So many groups of t ranks do the same: `copies`."""
+    if not run.options.sequence_parallel:
         return 0
-    rest = embeddings * options.context * h + 6 * h * options.layers + 2 * h
-    if options.model == "llama":
-        rest = 2 * h * options.layers + h
-    return copies * 2 * (t - 1) * rest * run.precision.bytes
+    padded = [-(-whole // shards) * shards for _, whole in cut_and_whole(run, t)[0]]
+    return copies * 2 * (t - 1) * sum(padded) * run.precision.bytes
 
 
 def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, int], stamps: int = 0) -> list[Claim]:

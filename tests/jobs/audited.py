@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jobs.engines import CONTEXT, ENGINES, VOCABULARY, model, settings
-from minidist.mpi.comm import world
+from minidist.mpi.over_mpi import world
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]

@@ -18,7 +18,7 @@ def steps(engine: Engine, n: int, after: list[Any]) -> None:
         loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
         engine.backward(loss)
         engine.step()
-        held = [array for flat in engine.flats.values() for array in (flat.param, flat.master, *flat.moments)]
+        held = [array for flat in engine.flats for array in (flat.param, flat.master, *flat.moments)]
         digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
         after.append({"loss": loss.value, "scale": engine.loss_scale.scale, "updates": engine.updates, "held": digest})
 
@@ -43,7 +43,7 @@ def one_overflows(comm: Comm) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, make in ENGINES.items():
         engine = make(model("gpt"), settings("mixed", "adamw", 1, 1.0), comm)
-        flat: Any = engine.flats[engine.units[1]]
+        flat: Any = engine.units[1].flats[0]
         collect = flat.collect
 
         def collect_and_overflow(grad: np.ndarray, collect: Any = collect, engine: Engine = engine) -> None:

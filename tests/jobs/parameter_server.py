@@ -46,7 +46,7 @@ def found(whole: Whole, outcome: Outcome) -> dict[str, Any]:
     return {
         "size": outcome.plan.size,
         "losses": outcome.losses,
-        "weights": by_name(list(whole.flats.values())),
+        "weights": by_name(list(whole.flats)),
         "seconds": outcome.seconds,
         "idle": outcome.part("held"),
         "reads": [log.reads for log in outcome.logs],

@@ -24,7 +24,7 @@ def requests_left_open(comm: Any) -> list[Any]:
                 late = comm.isend(np.ones(LARGE), 1)
         except CommError:
             seen.append("closed phases still refuse")
-        late.handle.Wait()
+        comm._port.wait(late.handle)
     else:
         seen.append(comm.recv_object(0))
         for _ in range(2):

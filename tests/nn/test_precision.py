@@ -57,18 +57,18 @@ def test_an_overflow_is_skipped_and_the_weights_stay():
     """Gradients of 65,520 and more are infinite in float16."""
     engine = Engine(gpt(GPTConfig(5, 4, layers=1, heads=1, width=4)), Settings())
     engine.loss_scale.scale = 2.0**40
-    before = {unit: flat.param.copy() for unit, flat in engine.flats.items()}
+    before = {flat: flat.param.copy() for flat in engine.flats}
     tokens = np.array([[0, 1, 2, 3]])
     for updates, scale in ((0, 2.0**40), (0, 2.0**39), (0, 2.0**38)):
         engine.backward(engine.forward(tokens, tokens))
         engine.step()
         assert (engine.updates, engine.loss_scale.scale) == (updates, scale)
-    assert all((engine.flats[unit].param == param).all() for unit, param in before.items())
+    assert all((flat.param == param).all() for flat, param in before.items())
     engine.loss_scale.scale = 1024.0
     engine.backward(engine.forward(tokens, tokens))
     engine.step()
     assert (engine.steps, engine.updates) == (4, 1)
-    assert all((engine.flats[unit].param != param).any() for unit, param in before.items())
+    assert all((flat.param != param).any() for flat, param in before.items())
 
 
 def test_an_update_does_not_show_the_loss_scale():
@@ -79,10 +79,10 @@ def test_an_update_does_not_show_the_loss_scale():
         engine = Engine(gpt(GPTConfig(5, 4, layers=1, heads=1, width=4)), settings)
         if precision == "mixed":
             engine.loss_scale.scale = 1024.0
-        start = np.concatenate([flat.master.copy() for flat in engine.flats.values()])
+        start = np.concatenate([flat.master.copy() for flat in engine.flats])
         engine.backward(engine.forward(np.array([[0, 1, 2, 3]]), np.array([[4, 0, 2, 2]])))
         engine.step()
-        return np.concatenate([flat.master for flat in engine.flats.values()]) - start
+        return np.concatenate([flat.master for flat in engine.flats]) - start
 
     exact, mixed = updated("fp64"), updated("mixed")
     assert np.linalg.norm(mixed - exact) < 0.01 * np.linalg.norm(exact)

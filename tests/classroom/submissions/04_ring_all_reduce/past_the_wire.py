@@ -9,5 +9,5 @@ from minidist.ring import all_gather, reduce_scatter  # noqa: F401
 
 def all_reduce(comm, x, out=None):
     out = np.empty_like(x) if out is None else out
-    comm._mpi.Allreduce(x.copy() if out is x else x, out)
+    comm._port.port.mpi.Allreduce(x.copy() if out is x else x, out)
     return out

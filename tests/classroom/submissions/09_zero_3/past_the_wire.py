@@ -11,6 +11,6 @@ class ZeRO3(zero3.ZeRO3):
     def gather(self, flat, phase):
         if flat.gathered is None:
             whole = np.empty(flat.padded, flat.param.dtype)
-            self.comm._mpi.Allgather(flat.param.view(np.uint8), whole.view(np.uint8))
+            self.comm._port.port.mpi.Allgather(flat.param.view(np.uint8), whole.view(np.uint8))
             flat.gathered = whole
         return flat.gathered

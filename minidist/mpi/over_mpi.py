@@ -1,0 +1,128 @@
+"""The wire over MPI. No other module of the project imports mpi4py, and this one is loaded when ranks start."""
+
+import time
+
+import numpy as np
+
+from minidist.mpi import shm
+from minidist.mpi.comm import Comm, Ledger
+from minidist.mpi.port import TOO_LONG, Arrival
+
+shm.refuse()
+
+from mpi4py import MPI  # noqa: E402  (this is what starts it)
+
+MPI.COMM_WORLD.Barrier()  # every rank has opened the segment: from here on nothing is left of it, see shm.py
+shm.unlink()
+
+BYTE = MPI.BYTE
+
+
+class MPIPort:
+    """The port of an MPI communicator. Control and letters travel on a duplicate of it."""
+
+    def __init__(self, mpi: MPI.Comm) -> None:
+        self.mpi, self._control = mpi, mpi.Dup()
+        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
+        self.world_ranks: list[int] = mpi.Get_group().Translate_ranks(None, MPI.COMM_WORLD.Get_group())
+        self.largest_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what every MPI must offer
+        self.barrier = self._control.Barrier
+        self._send, self._recv, self._sendrecv = mpi.Send, mpi.Recv, mpi.Sendrecv  # looked up once, not each time
+
+    # ---- payload ----------------------------------------------------------------------------------------------------
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> None:
+        self._send([array, BYTE], dest, tag)
+
+    def recv(self, out: np.ndarray, source: int) -> Arrival:
+        status = MPI.Status()
+        try:
+            self._recv([out, BYTE], source, MPI.ANY_TAG, status)
+        except MPI.Exception as error:
+            return truncated(error, status)
+        return status.Get_tag(), status.Get_count()
+
+    def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
+        status = MPI.Status()
+        try:
+            self._sendrecv([array, BYTE], dest, tag, [out, BYTE], source, MPI.ANY_TAG, status)
+        except MPI.Exception as error:
+            return truncated(error, status)
+        return status.Get_tag(), status.Get_count()
+
+    def isend(self, array: np.ndarray, dest: int, tag: int) -> MPI.Request:
+        return self.mpi.Isend([array, BYTE], dest, tag)
+
+    def irecv(self, out: np.ndarray, source: int) -> MPI.Request:
+        return self.mpi.Irecv([out, BYTE], source, MPI.ANY_TAG)
+
+    def wait(self, handle: MPI.Request) -> Arrival:
+        status = MPI.Status()
+        try:
+            handle.Wait(status)
+        except MPI.Exception as error:
+            return truncated(error, status)
+        return status.Get_tag(), status.Get_count()
+
+    def done(self, handle: MPI.Request) -> bool:
+        return handle.Get_status()
+
+    def unfinished(self, handles: list[MPI.Request]) -> list[MPI.Request]:
+        return [handle for handle in handles if not handle.Test()]
+
+    def probe(self) -> int | None:
+        status = MPI.Status()
+        return status.Get_source() if self.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status) else None
+
+    # ---- groups -----------------------------------------------------------------------------------------------------
+
+    def split(self, color: int, key: int) -> "MPIPort":
+        return MPIPort(self.mpi.Split(color, key))
+
+    # ---- control ----------------------------------------------------------------------------------------------------
+
+    def send_control(self, message: bytes, dest: int) -> None:
+        self._control.Send([message, BYTE], dest)
+
+    def recv_control(self, source: int) -> bytearray:
+        """MPI's own waiting would keep the core for a whole time slice; here another rank of this core may run, and
+        many ranks on a few cores take turns quickly."""
+        status = MPI.Status()
+        while (matched := self._control.Improbe(source, 0, status)) is None:
+            time.sleep(0)
+        return taken(matched, status)
+
+    # ---- letters: synchronous, so that what nobody collects does not lie in some buffer of MPI until the next job ----
+
+    def post(self, letter: bytes, dest: int, box: int) -> MPI.Request:
+        return self._control.Issend([letter, BYTE], dest, 2 * box + 2)  # control's own tag is 0
+
+    def collect(self, box: int) -> tuple[int, bytearray] | None:
+        status = MPI.Status()
+        matched = self._control.Improbe(MPI.ANY_SOURCE, 2 * box + 2, status)
+        return (status.Get_source(), taken(matched, status)) if matched else None
+
+    def enclose(self, array: np.ndarray, dest: int, box: int) -> MPI.Request:
+        return self._control.Issend([array, BYTE], dest, 2 * box + 3)
+
+    def extract(self, out: np.ndarray, source: int, box: int) -> MPI.Request:
+        return self._control.Irecv([out, BYTE], source, 2 * box + 3)
+
+
+def truncated(error: MPI.Exception, status: MPI.Status) -> Arrival:
+    """What arrived, if the error is that it was too long for its array. MPI does not say how long it was."""
+    if error.Get_error_class() != MPI.ERR_TRUNCATE:
+        raise error
+    return status.Get_tag(), TOO_LONG
+
+
+def taken(matched: MPI.Message, status: MPI.Status) -> bytearray:
+    """The bytes of a message that a probe has found."""
+    message = bytearray(status.Get_count())
+    matched.Recv([message, BYTE])
+    return message
+
+
+def world(ledger: Ledger | None = None) -> Comm:
+    """The communicator of all ranks that mpirun started."""
+    return Comm(MPIPort(MPI.COMM_WORLD), ledger)

@@ -1,0 +1,86 @@
+"""What a transport gives a rank: a `Port`, its end of one communicator, over which bytes move.
+
+`minidist.mpi.comm.Comm` stands over a port and is the same over every one: it checks, counts and names what goes
+through. `minidist.mpi.over_mpi` has MPI's port.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+Handle = Any  # a send or receive under way; it keeps its array alive
+Arrival = tuple[int, int]  # of a message: (the tag that its sender gave it, its bytes: TOO_LONG if they found no room)
+TOO_LONG = -1
+
+
+class Port(Protocol):
+    """Bytes between rank `rank` and the `size` ranks of a communicator, from one to another in the order of sending.
+
+    Arrays are C-contiguous and of a dtype that NumPy has built in: the port moves their bytes, whatever they mean. It
+    knows no dtype and no phase, checks nothing and counts nothing. A message carries a tag beside its bytes, a number
+    from 0 to `largest_tag` that means nothing to the port. Payload, control and letters never meet.
+    """
+
+    rank: int
+    size: int
+    world_ranks: list[int]  # of each rank here, its rank in the communicator from which all were split
+    largest_tag: int
+
+    # ---- payload ----------------------------------------------------------------------------------------------------
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> None:
+        """Return when `array` may be written again."""
+
+    def recv(self, out: np.ndarray, source: int) -> Arrival:
+        """Fill `out` with the next message from `source`, which may be shorter."""
+
+    def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
+        """Both at the same time."""
+
+    def isend(self, array: np.ndarray, dest: int, tag: int) -> Handle:
+        """Start a send."""
+
+    def irecv(self, out: np.ndarray, source: int) -> Handle:
+        """Start a receive."""
+
+    def wait(self, handle: Handle) -> Arrival:
+        """Return when it is through; of a send, what is returned means nothing."""
+
+    def done(self, handle: Handle) -> bool:
+        """Whether `wait` would return at once."""
+
+    def unfinished(self, handles: list[Handle]) -> list[Handle]:
+        """Of sends and letters, those that are not through yet; with that, the others have been waited for."""
+
+    def probe(self) -> int | None:
+        """A rank from which a message is waiting that no receive has been started for, or None."""
+
+    # ---- groups -----------------------------------------------------------------------------------------------------
+
+    def split(self, color: int, key: int) -> "Port":
+        """One communicator for each color; within it, ranks are ordered by `key`, then by their rank here."""
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    # ---- control: messages of any length ----------------------------------------------------------------------------
+
+    def send_control(self, message: bytes, dest: int) -> None:
+        """Return when `message` is under way."""
+
+    def recv_control(self, source: int) -> bytes | bytearray:
+        """The next control message from `source`."""
+
+    # ---- letters: control for whoever does not know who writes next; those of different boxes never meet -------------
+
+    def post(self, letter: bytes, dest: int, box: int) -> Handle:
+        """Start sending a letter, which is through when its receiver has collected it."""
+
+    def collect(self, box: int) -> tuple[int, bytes | bytearray] | None:
+        """The next letter and who wrote it, or None. Never blocks."""
+
+    def enclose(self, array: np.ndarray, dest: int, box: int) -> Handle:
+        """Start sending what belongs to a letter; it is through when its receiver takes it."""
+
+    def extract(self, out: np.ndarray, source: int, box: int) -> Handle:
+        """Start receiving what belongs to a letter from `source`."""

@@ -1,0 +1,34 @@
+"""MPI stays behind its port: one module imports it, and none that a chapter imports."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import minidist
+
+PACKAGE = Path(minidist.__file__).parent
+
+
+def imported(module: Path) -> set[str]:
+    """The packages that a module names in its import statements, wherever these stand."""
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).split(".")[0])
+    return found
+
+
+def test_one_module_imports_mpi4py() -> None:
+    importing = [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "mpi4py" in imported(path)]
+    assert importing == ["mpi/over_mpi.py"]
+
+
+def test_no_chapter_needs_mpi4py_to_be_imported() -> None:
+    chapters = sorted(f"minidist.{path.stem}" for path in PACKAGE.glob("*.py") if not path.stem.startswith("__"))
+    assert {"minidist.mapreduce", "minidist.parameter_server", "minidist.pipeline", "minidist.zero3"} <= set(chapters)
+    program = f"import sys; sys.modules['mpi4py'] = None; import {', '.join(chapters)}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,78 @@
+"""Every figure that minidist says a paper prints: that it comes out so, and that a slip of the pen would be seen."""
+
+import gc
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from minidist import papers
+from minidist.papers.figure import Evidence, Figure, decimals, whole
+
+MODULES = [
+    importlib.import_module(f"minidist.papers.{module.name}") for module in pkgutil.iter_modules(papers.__path__)
+]
+FIGURES: list[Figure] = [figure for module in MODULES for figure in getattr(module, "FIGURES", [])]
+
+
+def test_what_is_printed_comes_out() -> None:
+    computed = [figure for figure in FIGURES if figure.value is not None]
+    assert Counter(figure.source for figure in computed) == {
+        "ZeRO Table 1": 54,
+        "ZeRO Fig. 1": 4,
+        "Megatron-LM": 1,
+        "Megatron-LM Table 1": 4,
+        "Llama's weights": 2,
+        "Korthikanti §5": 2,
+        "PTD Table 1": 10,
+        "PTD Table 2": 1,
+    }
+    for figure in computed:
+        assert figure.shown() == figure.printed, (figure.source, figure.cell)
+        assert figure.agrees()
+
+
+def test_what_only_ranks_give_has_no_value_of_its_own() -> None:
+    """tests/test_pipeline.py has it from ranks, tests/pp/test_schedules.py on the clock alone."""
+    measured = [figure for figure in FIGURES if figure.value is None]
+    assert Counter(figure.source for figure in measured) == {"ZB Table 5": 36}
+    for figure in measured:
+        with pytest.raises(ValueError, match=f"{figure.cell}: no formula gives it"):
+            figure.agrees()
+        assert figure.agrees(float(figure.printed))
+
+
+def test_every_figure_is_declared_once() -> None:
+    assert max(Counter((figure.source, figure.cell) for figure in FIGURES).values()) == 1
+    made = {id(thing) for thing in gc.get_objects() if isinstance(thing, Figure)}
+    assert made == {id(figure) for figure in FIGURES}, "a figure of a paper is missing in its module's FIGURES"
+    assert {figure.evidence for figure in FIGURES} <= set(get_args(Evidence))
+
+
+def slips(printed: str) -> Iterator[str]:
+    """A digit mistyped, lost or doubled, two of them exchanged, a point lost, a zero too many."""
+    for i, digit in enumerate(printed):
+        if digit.isdigit():
+            yield from (printed[:i] + other + printed[i + 1 :] for other in "0123456789" if other != digit)
+            yield printed[:i] + digit + printed[i:]
+        yield printed[:i] + printed[i + 1 :]
+        if printed[i : i + 2] != printed[i : i + 2][::-1]:
+            yield printed[:i] + printed[i : i + 2][::-1] + printed[i + 2 :]
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: f"{figure.source}, {figure.cell}")
+def test_a_slip_of_the_pen_is_seen(figure: Figure) -> None:
+    value = float(figure.printed) if figure.value is None else figure.value
+    for slip in slips(figure.printed):
+        assert not replace(figure, printed=slip).agrees(value), slip
+
+
+def test_rounding_is_half_up() -> None:
+    """Python rounds to even: 41.2, 0.12, 2."""
+    assert [decimals(1)(41.25), decimals(2)(0.125), decimals(0)(2.5)] == ["41.3", "0.13", "3"]
+    assert [decimals(1)(1008.0387), decimals(4)(0.124)] == ["1008.0", "0.1240"]
+    assert whole(51_200) == "51,200"

@@ -1,0 +1,36 @@
+"""Parameters of the papers' models: against counts worked out by hand, whole and in parts."""
+
+import pytest
+
+from minidist.papers import llama, megatron, ptd
+
+
+def test_gpt() -> None:
+    assert megatron.VOCABULARY == 51_200
+    assert megatron.parameters(51_200, 1024, 3072, 72) == 8_317_040_640  # 8.3 billion
+    assert megatron.parameters(50_257, 1024, 768, 12) == 124_439_808  # GPT-2
+    assert ptd.parameters(96, 12_288) == 174_615_822_336  # GPT-3, without the last norm
+    assert ptd.parameters(96, 12_288) == megatron.parameters(51_200, 2048, 12_288, 96) - 2 * 12_288
+
+
+@pytest.mark.parametrize("t", [1, 2, 8])
+def test_parts_add_up(t: int) -> None:
+    """What is cut is there once, the rest t times: positions, norms, the biases that are added after the sum."""
+    h, layers = 3072, 72
+    rest = 1024 * h + layers * 6 * h + 2 * h
+    assert t * (megatron.parameters(51_200, 1024, h, layers, t) - rest) + rest == 8_317_040_640
+
+
+@pytest.mark.parametrize("t", [2, 3, 5])
+def test_parts_of_llama_add_up(t: int) -> None:
+    """With a vocabulary that divides and an MLP that does not; the norms, two of a layer and a last one, are whole."""
+    v, h, layers, f = 32_010, 60, 4, 161
+    norms = (2 * layers + 1) * h
+    whole = 2 * v * h + layers * (4 * h * h + 3 * h * f) + norms
+    assert llama.parameters(v, h, layers, 30, 30, f) == [whole]
+    padding = 2 * h * (megatron.padded_vocabulary(v, t) - v)
+    assert sum(part - norms for part in llama.parameters(v, h, layers, 30, 30, f, t)) == whole - norms + padding
+
+
+def test_grids_leave_no_rest() -> None:
+    assert all(model.gpus % (model.t * model.p) == 0 for model in ptd.TABLE_1)

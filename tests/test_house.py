@@ -1,0 +1,291 @@
+"""The house: what stands on which floor, and that an import only ever points down.
+
+Every import counts, wherever it stands: at the top of a module, inside a function, under TYPE_CHECKING.
+
+- The lowest rooms, nn, papers and memory, know nothing of one another or of anything but minidist/__init__.py, which is
+  below all and imports nothing itself; the function in it that IPython calls opens a door when it is called.
+- Rooms on one floor do not import each other in a circle. A chapter imports earlier ones only.
+- A workshop serves one chapter. It never imports its chapter, which is above it, nor another chapter's workshop.
+- `grid/` is the workshop of `parallel3d.py`, which stands above all other chapters, so it has a floor between them: it
+  may import those chapters, and takes what it needs of their workshops from the chapters that export it (`from
+  minidist.pipeline import in_flight_claims`), never from the workshops.
+- Only `mpi/` imports mpi4py.
+- matplotlib and rich are imported where something is drawn, not with a module: whatever ranks import may be imported by
+  all of them, and those that print nothing shall not pay for it. A lesson's `pictures.py` is for its notebook alone.
+"""
+
+import ast
+import itertools
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+CHAPTERS = (  # in the order in which a reader meets them
+    *("mapreduce", "parameter_server", "data_parallel", "zero1", "zero2", "zero3", "fsdp", "tensor_parallel"),
+    *("zero_r", "offload", "infinity", "pipeline"),
+)
+WORKSHOPS = {
+    "mr": "mapreduce",
+    "ps": "parameter_server",
+    "tp": "tensor_parallel",
+    "pp": "pipeline",
+    "grid": "parallel3d",
+}
+FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
+    ("minidist",),
+    ("nn", "papers", "memory"),
+    ("mpi", "cli", "claims", "data"),
+    ("ring", "engine", "checkpoint", "train"),
+    ("mr", "ps", "tp", "pp"),
+    CHAPTERS,
+    ("grid",),
+    ("parallel3d", "deepspeed", "bench", "classroom", "lessons", "__main__"),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+DRAWING = "with the module, not where something is drawn"
+
+House = dict[str, str]  # file -> source
+
+
+class Import(NamedTuple):
+    """One name that a file imports."""
+
+    file: str
+    line: int
+    module: str
+    runs: str  # "at the top", "in a function", or "for types"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def house(root: Path) -> House:
+    """The package and the lessons."""
+    files = [*root.glob("minidist/**/*.py"), *root.glob("lessons/*/*.py")]
+    return {str(file.relative_to(root)): file.read_text() for file in sorted(files)}
+
+
+def module_of(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def room_of(module: str) -> str:
+    """Of minidist.nn.ops nn, of minidist.ring ring, of what minidist/__init__.py holds minidist."""
+    first, _, rest = module.partition(".")
+    return rest.partition(".")[0] if first == "minidist" and rest else first
+
+
+def imports(built: House, file: str) -> Iterator[Import]:
+    """What a file imports: of `from minidist.papers import zero` the module, of `from minidist import UsageError`
+    the package."""
+    modules = {module_of(other) for other in built}
+    package = module_of(file) if file.endswith("/__init__.py") else module_of(file).rpartition(".")[0]
+
+    def found(node: ast.AST, runs: str) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            yield from (Import(file, node.lineno, name.name, runs) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            origin = ".".join([*parents, *([node.module] if node.module else [])])
+            for name in node.names:
+                whole = f"{origin}.{name.name}"
+                yield Import(file, node.lineno, whole if whole in modules else origin, runs)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from (each for child in ast.iter_child_nodes(node) for each in found(child, "in a function"))
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from (each for child in node.body for each in found(child, "for types"))
+            yield from (each for child in node.orelse for each in found(child, runs))
+        else:
+            yield from (each for child in ast.iter_child_nodes(node) for each in found(child, runs))
+
+    yield from dict.fromkeys(found(ast.parse(built[file]), "at the top"))
+
+
+def breaches(built: House) -> Iterator[tuple[Import, str]]:
+    """Every import that breaks a rule, with the rule."""
+    between: dict[tuple[str, str], Import] = {}  # rooms of one floor that import each other
+    for file in sorted(built.keys() - set(homeless(built))):
+        room = room_of(module_of(file))
+        floor = FLOOR_OF[room]
+        for each in imports(built, file):
+            target = room_of(each.module)
+            if target == "mpi4py" and room != "mpi":
+                yield each, "only mpi/ does"
+            if target in ("matplotlib", "rich") and each.runs == "at the top" and not file.endswith("/pictures.py"):
+                yield each, DRAWING
+            if target not in FLOOR_OF or target == room or (room == "minidist" and each.runs == "in a function"):
+                continue
+            if FLOOR_OF[target] > floor:
+                yield each, f"up, from {room} to {target}"
+            elif room in WORKSHOPS and target in WORKSHOPS:
+                yield each, f"the workshop of {WORKSHOPS[target]}, but not through it"
+            elif FLOOR_OF[target] == floor == FLOOR_OF["nn"]:
+                yield each, f"{room} knows nothing of {target}"
+            elif room in CHAPTERS and target in CHAPTERS[CHAPTERS.index(room) :]:
+                yield each, "a later chapter"
+            elif FLOOR_OF[target] == floor:
+                between.setdefault((room, target), each)
+    circle: TopologicalSorter[str] = TopologicalSorter()
+    for room, target in between:
+        circle.add(room, target)
+    try:
+        circle.prepare()
+    except CycleError as error:
+        rooms = error.args[1][::-1]
+        for room, target in itertools.pairwise(rooms):
+            yield between[room, target], f"in a circle: {' -> '.join(rooms)}"
+
+
+def homeless(built: House) -> list[str]:
+    """Files that stand on no floor."""
+    return [file for file in built if room_of(module_of(file)) not in FLOOR_OF]
+
+
+# ---- this house ------------------------------------------------------------------------------------------------------
+
+STANDING = {  # known, and to go: whoever mends one strikes it out here
+    ("minidist/grid/claims.py", "minidist.pp.claims"),
+    ("minidist/grid/claims.py", "minidist.pp.schedules"),
+    ("minidist/grid/claims.py", "minidist.tp.claims"),
+    ("minidist/grid/options.py", "minidist.pp.options"),
+    ("minidist/grid/options.py", "minidist.pp.schedules"),
+    ("minidist/grid/options.py", "minidist.tp.claims"),
+}
+
+
+def test_every_file_stands_on_a_floor() -> None:
+    assert not homeless(house(ROOT)), "give it a floor in FLOORS"
+
+
+def test_imports_point_down() -> None:
+    found = list(breaches(house(ROOT)))
+    new = [f"{each}: {rule}" for each, rule in found if (each.file, each.module) not in STANDING]
+    assert not new, "\n".join(new)
+    mended = STANDING - {(each.file, each.module) for each, _ in found}
+    assert not mended, f"strike out in STANDING: {mended}"
+
+
+def test_the_whole_house_is_read() -> None:
+    """Imports that are known to be there, one of each kind."""
+    built = house(ROOT)
+    read = {(each.file, each.module, each.runs) for file in built for each in imports(built, file)}
+    assert {
+        ("minidist/pp/claims.py", "minidist.mpi.comm", "at the top"),
+        ("minidist/claims/files.py", "minidist", "at the top"),
+        ("minidist/claims/tables.py", "rich.table", "in a function"),
+        ("minidist/zero2.py", "minidist.zero1", "at the top"),
+        ("lessons/09_zero_3/on_ranks.py", "minidist.zero3", "at the top"),
+    } <= read
+    assert {file for file, _, _ in read} > {f"minidist/{chapter}.py" for chapter in ("ring", "pipeline", "parallel3d")}
+
+
+# ---- houses that fall ------------------------------------------------------------------------------------------------
+
+SOUND = {
+    "minidist/__init__.py": "def door():\n    from minidist.cli import notebook",
+    "minidist/__main__.py": "from minidist import pipeline",
+    "minidist/nn/__init__.py": "",
+    "minidist/nn/ops.py": "from minidist import UsageError\nfrom minidist.nn import flat",
+    "minidist/nn/flat.py": "",
+    "minidist/papers/zero.py": "",
+    "minidist/mpi/comm.py": "from mpi4py import MPI",
+    "minidist/cli/notebook.py": "from minidist.mpi import comm\ndef draw():\n    import matplotlib.pyplot, rich",
+    "minidist/claims/zero.py": "import minidist.papers.zero",
+    "minidist/ring.py": "from .mpi.comm import Comm",
+    "minidist/engine.py": "from minidist import nn, ring",
+    "minidist/train.py": "from minidist import engine",
+    "minidist/tp/claims.py": "from minidist.train import Run",
+    "minidist/pp/claims.py": "from minidist.train import Run\nfrom minidist.pp import schedules",
+    "minidist/pp/schedules.py": "if TYPE_CHECKING:\n    from rich.text import Text",
+    "minidist/data_parallel.py": "from minidist import train",
+    "minidist/zero1.py": "from minidist import data_parallel",
+    "minidist/tensor_parallel.py": "from minidist.tp import claims",
+    "minidist/pipeline.py": "from minidist.pp import claims",
+    "minidist/grid/claims.py": "from minidist.pipeline import claims",
+    "minidist/parallel3d.py": "from minidist import pipeline, zero1\nfrom minidist.grid import claims",
+    "minidist/bench/ranks.py": "from minidist import zero1",
+    "lessons/04/on_ranks.py": "from minidist import ring",
+    "lessons/04/pictures.py": "import matplotlib.pyplot as plt",
+}
+
+
+def said(changed: House) -> list[str]:
+    return [f"{each}: {rule}" for each, rule in breaches(SOUND | changed)]
+
+
+def test_a_sound_house() -> None:
+    assert not homeless(SOUND)
+    assert said({}) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "says"),
+    [
+        ("nn/ops.py", "import minidist.mpi.comm", "1 imports minidist.mpi.comm: up, from nn to mpi"),
+        ("nn/ops.py", "from minidist.papers import zero", "1 imports minidist.papers.zero: nn knows nothing of papers"),
+        ("papers/zero.py", "from ..nn.ops import gelu", "1 imports minidist.nn.ops: papers knows nothing of nn"),
+        ("papers/zero.py", "x = 1\nfrom .. import ring", "2 imports minidist.ring: up, from papers to ring"),
+        ("claims/zero.py", "def f():\n    import minidist.train", "2 imports minidist.train: up, from claims to train"),
+        ("mpi/comm.py", "if TYPE_CHECKING:\n    import minidist.ring", "2 imports minidist.ring: up, from mpi to ring"),
+        ("ring.py", "class C:\n    import minidist.pp.claims", "2 imports minidist.pp.claims: up, from ring to pp"),
+        ("__init__.py", "import minidist.cli.notebook", "1 imports minidist.cli.notebook: up, from minidist to cli"),
+        ("pp/claims.py", "from minidist import pipeline", "1 imports minidist.pipeline: up, from pp to pipeline"),
+        ("grid/claims.py", "import minidist.parallel3d", "1 imports minidist.parallel3d: up, from grid to parallel3d"),
+        ("zero1.py", "from minidist.grid import claims", "1 imports minidist.grid.claims: up, from zero1 to grid"),
+        ("pipeline.py", "import minidist.bench", "1 imports minidist.bench: up, from pipeline to bench"),
+        ("data_parallel.py", "from minidist import zero1", "1 imports minidist.zero1: a later chapter"),
+        (
+            "pp/claims.py",
+            "from minidist.tp import claims",
+            "1 imports minidist.tp.claims: the workshop of tensor_parallel, but not through it",
+        ),
+        (
+            "grid/claims.py",
+            "from minidist.pp.claims import bubble",
+            "1 imports minidist.pp.claims: the workshop of pipeline, but not through it",
+        ),
+        ("bench/ranks.py", "def f():\n    from mpi4py import MPI", "2 imports mpi4py: only mpi/ does"),
+        ("ring.py", "if TYPE_CHECKING:\n    import mpi4py.MPI", "2 imports mpi4py.MPI: only mpi/ does"),
+        ("cli/notebook.py", "try:\n    import rich.text\nfinally:\n    pass", f"2 imports rich.text: {DRAWING}"),
+        ("train.py", "from matplotlib import pyplot", f"1 imports matplotlib: {DRAWING}"),
+    ],
+)  # fmt: skip
+def test_a_broken_rule_is_named(file: str, source: str, says: str) -> None:
+    assert said({f"minidist/{file}": source}) == [f"minidist/{file}:{says}"]
+
+
+def test_pictures_are_for_a_notebook_alone() -> None:
+    assert len(said({"lessons/04/on_ranks.py": "import matplotlib"})) == 1
+
+
+TOP = {"bench", "classroom"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rooms"),
+    [
+        ({"mpi/comm.py": "from minidist.cli import notebook"}, {"mpi", "cli"}),
+        ({"mpi/comm.py": "import minidist.claims", "claims/zero.py": "import minidist.cli"}, {"mpi", "claims", "cli"}),
+        ({"ring.py": "if TYPE_CHECKING:\n    from minidist import train"}, {"ring", "train", "engine"}),
+        ({"bench/ranks.py": "import minidist.classroom", "classroom/a.py": "import minidist.deepspeed"}, set()),
+        ({"bench/ranks.py": "import minidist.classroom", "classroom/a.py": "import minidist.bench"}, TOP),
+    ],
+)  # fmt: skip
+def test_rooms_that_import_each_other_in_a_circle(changed: House, rooms: set[str]) -> None:
+    found = list(breaches(SOUND | {f"minidist/{file}": source for file, source in changed.items()}))
+    assert {room_of(module_of(each.file)) for each, _ in found} == rooms
+    assert len(found) == len(rooms)
+    assert all(set(rule.removeprefix("in a circle: ").split(" -> ")) == rooms for _, rule in found)
+
+
+def test_a_file_on_no_floor() -> None:
+    assert homeless(SOUND | {"minidist/helpers.py": "", "minidist/utils/__init__.py": ""}) == [
+        "minidist/helpers.py",
+        "minidist/utils/__init__.py",
+    ]
