@@ -126,7 +126,7 @@ class Server:
     def __init__(self, shard: int, plan: Plan, settings: Settings, start: list[Array], mailbox: Mailbox) -> None:
         self.shard, self.plan, self.settings, self.mailbox = shard, plan, settings, mailbox
         self.ranges = {i: plan.ranges[i] for i in plan.of(shard)}
-        # [weights, *moments] of each range; `start` holds them for all keys
+        # [weights, *moments] of each range, each (hi - lo,); `start` holds them for all keys
         self.state = {i: [whole[each.keys].copy() for whole in start] for i, each in self.ranges.items()}
         lo, hi = min(each.lo for each in self.ranges.values()), max(each.hi for each in self.ranges.values())
         self.clocks = RangeClocks(lo, hi, len(plan.workers))
@@ -157,7 +157,7 @@ class Server:
     def advance(self) -> None:
         """Go on until something is missing: a worker's message, another server's norm, word from the copies."""
         while self.chain.serves and not self.chain.under_way:
-            if len(self.heard) == len(self.ranges) * len(self.plan.workers):
+            if len(self.heard) == len(self.ranges) * len(self.plan.workers):  # bsp: the gradients of an iteration
                 if not self.update_all():
                     return
                 continue
@@ -189,8 +189,7 @@ class Server:
             ))  # fmt: skip
 
     def update_all(self) -> bool:
-        """bsp: all gradients of an iteration are here: update with their sum, clipped by its norm over all servers.
-        False: that is not known yet."""
+        """bsp: update all ranges with their sums, clipped by the norm over all servers. False: that is not known yet."""
         clock = int(self.clock_of(ALL)[0])
         norm = self.norms.whole(clock, self.sums, self.cable)
         if norm is None:
@@ -246,7 +245,7 @@ class Server:
             weights = picked(request, self.state[i][0], self.ranges[i].lo) if isinstance(request, Pull) else None
             answer = Answer(shard=self.shard, range=i, held=self.cable.now - since, clocks=clocks, values=weights)
             self.mailbox.send(self.plan.workers[request.worker], answer, self.cable)
-        self.chain.event()
+        self.chain.event()  # of which --stop names one
 
     def clock_of(self, i: int) -> Array:
         """For each worker, how many of its iterations are in every weight of a range or of ALL: (workers,) integers."""
