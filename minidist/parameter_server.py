@@ -189,7 +189,7 @@ class Server:
             ))  # fmt: skip
 
     def update_all(self) -> bool:
-        """bsp: update all ranges with their sums, clipped by the norm over all servers. False: that is not known yet."""
+        """bsp: update all ranges with their sums, clipped by the norm over all servers. False: it is not known yet."""
         clock = int(self.clock_of(ALL)[0])
         norm = self.norms.whole(clock, self.sums, self.cable)
         if norm is None:
