@@ -4,6 +4,8 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 """
 
 import os
+import signal
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -12,6 +14,12 @@ __version__ = "0.1.0"
 # another for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+
+# Until a program has started that minds Ctrl-C itself, its way out is at once: not a traceback of half an import. Of
+# whoever merely imports the package, notebooks and tests, the signals are theirs.
+_words = getattr(sys, "orig_argv", [])  # the doctor must be reachable from a Python that has none
+if any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:])):  # noqa: B905, RUF007
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # as a shell reports an interrupted command
 
 
 class UsageError(Exception):

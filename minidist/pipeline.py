@@ -121,10 +121,8 @@ class Pipeline:
             self.begin()
         assert self.stream is not None
         step = self.first_step + self.admitted // m
-        for i, rows in enumerate(
-            np.split(np.arange(len(x)), m)
-        ):  # dropout is that of a serial run with m micro-batches
-            batch = self.engine.share_of(x[rows], y[rows], key=(seed, step, i))
+        for i, rows in enumerate(np.split(np.arange(len(x)), m)):
+            batch = self.engine.share_of(x[rows], y[rows], key=(seed, step, i))  # dropout as in a serial run
             self.batches[self.admitted + i] = batch
             self.share = len(batch.tokens) / len(rows) / m
         self.admitted += m

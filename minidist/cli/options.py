@@ -4,6 +4,7 @@ from __future__ import annotations  # python -m minidist must reach the doctor f
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -83,6 +84,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
     mpirun has started the program several times by mistake."""
     status = READER_LEFT
     output.guard()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         try:
             status = work() or 0
@@ -101,5 +103,6 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             raise  # rich makes one of a broken pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt:
+        print("minidist: interrupted", file=sys.stderr)
         return 130  # as a shell reports an interrupted command
     return status

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from minidist.mpi.attend import at_interrupt
 from minidist.mpi.output import Output
 
 
@@ -24,6 +25,7 @@ class Progress:
         self.bar = Bar(*columns, console=Console(file=self.screen, force_terminal=True), transient=True)
         self.task = self.bar.add_task("", total=steps)
         self.bar.start()
+        at_interrupt.append(self.bar.stop)  # which shows the cursor again
 
     def update(self, step: int, loss: float, milliseconds: float, scale: float) -> None:
         """Show that `step` steps are done."""

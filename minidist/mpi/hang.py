@@ -3,6 +3,7 @@
 Pure functions of `Look`s, so that they can be tested without MPI. Ranks are named by their rank in the world.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 # Two looks, at most this many seconds apart, must find every rank in the same wait before it is called a deadlock.
@@ -64,10 +65,10 @@ def describe(rank: int, looks: Looks) -> str:
     call, peers = look.waiting
     if call in MEETINGS:
         absent = _absent(look, looks)
-        return f"{call} at {look.where}" + (f"; {_ranks(absent)} never came" if absent else "")
+        return f"{call} at {look.where}" + (f"; {in_words(absent)} never came" if absent else "")
     text = f"{CALLS[call].format(*peers)} at {look.where}"
     if all((peer := looks[p]) and peer.finished for p in peers):
-        text += f", but {_ranks(peers)} {'has' if len(set(peers)) == 1 else 'have'} finished"
+        text += f", but {in_words(peers)} {'has' if len(set(peers)) == 1 else 'have'} finished"
     return text
 
 
@@ -154,7 +155,7 @@ def _absent(look: Look, looks: Looks) -> list[int]:
     return [p for p in peers if (peer := looks[p]) is None or peer.waiting is None or peer.waiting[0] != call]
 
 
-def _ranks(ranks: list[int]) -> str:
+def in_words(ranks: Iterable[int]) -> str:
     """ "rank 1", "ranks 1 and 2", "ranks 1, 2 and 3"."""
     names = [str(rank) for rank in sorted(set(ranks))]
     return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"

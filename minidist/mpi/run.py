@@ -1,17 +1,17 @@
 """How a chapter runs under mpirun: all ranks start together and end together, whatever happens on one of them.
 
 MPI by itself ends a job only when every rank has called Finalize. A rank that stops with an exception, or calls
-sys.exit, leaves the others waiting for its messages for ever. `run` sees to the three ways in which a job ends:
+sys.exit, leaves the others waiting for its messages for ever. `run` sees to the four ways in which a job ends:
 
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
     one rank fails                 that rank's traceback; the whole job is aborted with status 1
+    Ctrl-C                         one line, and status 130
 """
 
 import fcntl
 import importlib
 import os
-import signal
 import sys
 import tempfile
 import termios
@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from minidist import Finished, UsageError
 from minidist.mpi import output
+from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
@@ -37,9 +38,9 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     """
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler never runs while MPI waits for a message
     output.guard()
     comm = world()
+    Attendant(comm, end=abort).start()
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
@@ -101,8 +102,8 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
-def abort() -> NoReturn:
-    """End every rank of the job now, with exit status 1. What is to be said must have been said."""
+def abort(status: int = 1) -> NoReturn:
+    """End every rank of the job now, with this exit status. What is to be said must have been said."""
     from minidist.mpi.over_mpi import MPI
 
     with suppress(Exception):  # a program may have closed or replaced them
@@ -111,8 +112,8 @@ def abort() -> NoReturn:
     _wait_until_read(1)
     _wait_until_read(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
-    MPI.COMM_WORLD.Abort(1)
-    os._exit(1)
+    MPI.COMM_WORLD.Abort(status)
+    os._exit(status)
 
 
 def _wait_until_read(pipe: int) -> None:

@@ -170,3 +170,4 @@ def draw(made: Parser, arguments: list[str]) -> None:
         print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
     print("F: forward, B: backward of the input, W: of the weights, each with the last")
     print("digit of its micro-batch; in flight: the most that each stage holds; …: goes on.")
+    print("Without a flush, below: each one's version of the weights; |: a new one is made.")

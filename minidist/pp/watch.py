@@ -19,6 +19,7 @@ from minidist.pp.schedules import (
     Place,
     Receive,
     Send,
+    Step,
     Weight,
 )
 from minidist.pp.timeline import Mail, Span, Timeline
@@ -42,6 +43,7 @@ class Watch:
         self.clock = Clock(latency)
         replica = f".{at.replica + 1}" if at.workers(at.stage) > 1 else ""
         self.timeline = Timeline(f"stage {at.stage + 1}{replica}")
+        self.versions: dict[tuple[int, int], int] = {}  # (micro-batch, chunk) -> that of the weights its forward used
 
     def see(self, instruction: Instruction) -> None:
         """The worker has performed it."""
@@ -52,7 +54,8 @@ class Watch:
             case Receive():
                 self.clock.receive(self.stamps.receive(instruction))
                 self._note(instruction)
-            case Forward():
+            case Forward(k, chunk, version):
+                self.versions[k, chunk] = version
                 self._work("F", instruction)
             case Backward():
                 if "R" in self.costs:
@@ -60,11 +63,13 @@ class Watch:
                 self._work("B", instruction)
             case Weight():
                 self._work("W", instruction)
+            case Step():
+                self.timeline.steps.append(self.clock.now)
 
     def _work(self, letter: str, work: Forward | Backward | Weight) -> None:
-        start = self.clock.now
+        start, version = self.clock.now, self.versions[work.micro_batch, work.chunk]
         self.clock.work(self.costs[letter])
-        self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk))
+        self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
         self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))

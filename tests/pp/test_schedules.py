@@ -396,7 +396,10 @@ def test_draws_all_schedules_without_mpi():
     assert list(pictures) == list(SCHEDULES)
     assert pictures["1f1b"][3] == "stage 4        " + "".join(f"F{k}B{k}W{k}" for k in range(1, 9))
     assert pictures["zb-h1"][0] == "stage 1  F1F2F3F4      B1W1F5B2W2F6B3W3F7B4W4F8B5W5B6W6B7W7B8W8"
-    assert all(line.startswith("stage") for picture in pictures.values() for line in picture)
+    for name, picture in pictures.items():  # without a flush, a line of versions below each stage's
+        stages = picture if SCHEDULES[name].flushes else picture[::2]
+        assert all(line.startswith("stage") for line in stages)
+        assert all(set(line) <= set("0123456789| ") for line in picture if line not in stages)
     assert "33 units of time, 27.3% idle; in flight 4 3 2 1" in lines
     assert "28.5 units of time" in drawn.stdout
 
@@ -446,3 +449,12 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
         assert start["pid"] != finish["pid"]
         (made_by,), (used_by,) = around(start), around(finish)  # an arrow without a slice at each end is not shown
         assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
+
+
+def test_a_drawing_without_flush_shows_versions():
+    """By hand: PipeDream's last stage updates after each micro-batch and uses the newest; 2BW's, the version before."""
+    drawn = run_without_mpi("--draw", "pipedream", "-p", "2", "-m", "2").stdout.splitlines()
+    assert drawn[3].startswith("stage 2    F1B1W1F2B2W2F3B3W3")
+    assert drawn[4].startswith("           0 0  |1 1  |2 2  |")
+    drawn = run_without_mpi("--draw", "2bw", "-p", "2", "-m", "2").stdout.splitlines()
+    assert drawn[4].startswith("           0 0   0 0  |0 0   0 0  |1 1   1 1  |2 2")
