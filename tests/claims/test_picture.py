@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from minidist.claims import picture
+from minidist.claims.tables import number
 
 ROOT = Path(__file__).parents[2]
 PSI, N = 210_752, 4
@@ -71,6 +72,15 @@ def test_bars_and_numbers_are_counted(chapter: str) -> None:
         total = f"{sum(size for what, size, _ in found if not what.startswith(beside)):,}".replace(",", " ")
         assert total in picture.PICTURE.read_text()
         assert total in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_the_table_in_readme_is_what_zero3_prints() -> None:
+    sample = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert sample
+    rows = [re.split(r" {2,}", line) for line in sample[1].splitlines() if line.endswith("✓")]
+    claims = picture.report("zero3")["claims"]
+    keys = ("source", "claim", "formula")
+    assert rows == [[*(c[key] for key in keys), number(c["expected"]), number(c["counted"]), "✓"] for c in claims]
 
 
 def test_the_picture_is_small_and_has_no_page_of_its_own() -> None:
