@@ -16,5 +16,5 @@ back and from bytes that were counted at both ends of the wire: a rank's own wor
     grade.py          one submission, in a pytest of its own; a class of them
     reports.py        for people, for Gradescope, as JUnit and CSV
 
-It is no sandbox: see the README.
+It is no sandbox: see README.md beside this file.
 """

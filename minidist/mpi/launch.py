@@ -183,7 +183,7 @@ def find_mpiexec() -> str:
     beside_python = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
     found = beside_python or shutil.which("mpiexec")
     if found is None:
-        raise UsageError("there is no mpiexec; install an MPI, for example with: pip install mpich mpi4py")
+        raise UsageError("there is no mpiexec; install an MPI, for example with: pip install '.[mpich]'")
     return found
 
 
