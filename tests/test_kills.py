@@ -64,6 +64,7 @@ def kill_one(seed: int, folder: Path) -> None:
         cwd=folder,
         env=environment,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL) and None,  # where nohup has it ignored
     )
     assert process.stdout
     printed = process.stdout.readline()
