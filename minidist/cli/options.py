@@ -103,6 +103,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             raise  # rich makes one of a broken pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt:
-        print("minidist: interrupted", file=sys.stderr)
+        if rank_of_launch() == 0:
+            print("minidist: interrupted", file=sys.stderr)
         return 130  # as a shell reports an interrupted command
     return status
