@@ -15,7 +15,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +68,7 @@ class Passage:
 
     @property
     def of_layers(self) -> int:
-        """Bytes on the tapes of those units that are blocks: the papers count a layer's activations, not the ends'."""
+        """Bytes kept by those units that are blocks: the papers count a layer's activations, not the ends'."""
         tapes = zip(self.segment.units, self.tapes, strict=False)
         return sum(tape.nbytes for unit, tape in tapes if isinstance(unit, Block))
 
@@ -165,7 +165,7 @@ class Engine:
         self.training = True
         batch = self.share_of(x, y, key=(self.settings.seed, self.steps, self.micro_batch))
         loss, passages = self.run(self.segments, batch.tokens, batch)
-        self.layer_activations = sum(p.nbytes for p in passages if isinstance(p.segment.units[0], Block))
+        self.layer_activations = sum(passage.of_layers for passage in passages)
         weight = len(batch.tokens) / len(x) / self.settings.accumulate
         return Loss(self.loss_share(float(loss) * weight), weight, passages)
 
@@ -175,6 +175,13 @@ class Engine:
         batch = self.share_of(x, y)
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
         return self.loss_share(float(loss) * len(batch.tokens) / len(x))
+
+    def layers_keep(self, x: Array, y: Array, dropout: float) -> int:
+        """Bytes that the blocks would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
+        self.training = False
+        batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
+        _, passages = self.run(self.segments, batch.tokens, batch)
+        return sum(passage.of_layers for passage in passages)
 
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
         """This rank's rows of a global micro-batch. key: what the dropout masks depend on; None: no dropout."""

@@ -210,8 +210,12 @@ def run_job(
     claims: Callable[[Run], list[Claim]],
     closing: Closing = print_zero_closing,
     driver: Driver | None = None,
+    look: Callable[[], dict[str, Any]] = dict,
 ) -> int:
-    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
+    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
+
+    look: what else is to be counted on each rank, once training is over and nothing of it can change any more.
+    """
     keep_freed_memory()
     driver = driver or engine
     options, corpus = job.options, job.corpus
@@ -223,9 +227,9 @@ def run_job(
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
-    everyone = comm.gather_object(
-        (validate(driver, corpus, options), history.sent or {}, history.sent_to, engine.memory(), driver.counted())
-    )
+    validation, memory = validate(driver, corpus, options), engine.memory()
+    counted = {**driver.counted(), **look()}
+    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, memory, counted))
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
@@ -319,21 +323,13 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
-    shares: Shares = every_rank,
-    closing: Closing = print_zero_closing,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started.
-
-    shares: among how many of the ranks a batch is shared out; raises UsageError for a layout that cannot work.
-    closing: prints what is to be said below the table of claims.
-    """
+    """Run a chapter on the ranks that mpirun started."""
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
     run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size, shares),
-        main=lambda comm, job: run_job(
-            job, make_engine(job.units, job.settings, comm, job.options), comm, claims, closing
-        ),
+        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
+        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
     )
 
 

@@ -32,13 +32,16 @@ def print_summary(run: Run) -> None:
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
-    """The table of claims."""
-    table = table_of(left=("paper", "claim", "formula"), right=("expected", "counted"))
-    table.add_column("", no_wrap=True)
-    for claim in claims:
-        numbers = (number(claim.expected), number(claim.counted))
-        table.add_row(claim.source, claim.claim, claim.formula, *numbers, mark(claim.holds))
-    show(title, table)
+    """The table of claims on each rank, and below it that of claims on all ranks together, if there are any."""
+    for scope, heading in (("each rank", title), ("all ranks", "On all ranks together")):
+        rows = [claim for claim in claims if claim.scope == scope]
+        table = table_of(left=("paper", "claim", "formula"), right=("expected", "counted"))
+        table.add_column("", no_wrap=True)
+        for claim in rows:
+            numbers = (number(claim.expected), number(claim.counted))
+            table.add_row(claim.source, claim.claim, claim.formula, *numbers, mark(claim.holds))
+        if rows:
+            show(heading, table)
     if units := units_of(claims):
         print(textwrap.fill(units, 80))
     _print_failures(claims)
