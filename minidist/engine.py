@@ -193,7 +193,7 @@ class Engine:
         """What this rank adds to the sum of all ranks' losses. Here: the loss of its sequences."""
         return loss
 
-    @np.errstate(over="ignore", invalid="ignore")  # what does not fit float16 is found in step()
+    @np.errstate(over="ignore", invalid="ignore")  # what does not fit what is stored is found in step()
     def run(
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
     ) -> tuple[Array, list[Passage]]:

@@ -187,12 +187,12 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     ]
     assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
     assert type(report["parameters"]) is int
-    assert report["precision"] in ("mixed", "fp32", "fp64")
+    assert report["precision"] in ("mixed", "bf16", "fp32", "fp64")
     assert all(type(loss) is float for loss in [*report["loss"], report["validation_loss"], report["unigram_entropy"]])
     assert report["step_ms"].keys() == {"median", "min"}
     assert report["step_ms"]["median"] >= report["step_ms"]["min"] > 0
     for claim in report["claims"]:
-        assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "holds"]
+        assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "scope", "holds"]
         assert all(type(claim[key]) is str for key in ("source", "claim", "formula", "unit"))
         assert claim["holds"] is (claim["expected"] == claim["counted"])
     assert len(report["sent"]) == len(report["sent_to"]) == len(report["memory"]) == len(report["counted"]) == n

@@ -203,7 +203,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
 
 
 def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
-    """A rank's l layers, one micro-batch. (In float16 the bytes are twice that.)"""
+    """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
     options, p = run.options, run.precision.bytes
     passes, number = options.accumulate, 6 if options.recompute == "full" else 4
     layers, bsh = [share.layers for share in shares], elements(run, shares)
