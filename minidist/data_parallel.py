@@ -84,13 +84,20 @@ class DataParallel(Engine):
         return total
 
     def squares(self) -> float:
-        """Σ g² of the model, or of this part of it. Every rank has all gradients: added shard by shard, as ZeRO must,
-        they give the same number, bit for bit."""
+        """Σ g² of the model, or of this part of it. What all ranks share, each adds up for itself: shard by shard, as
+        ZeRO must, so that they get the same number, bit for bit. Of what fewer share, each rank counts its shard."""
+        counted = [flat for flat in self.flats if flat.counted]
         total = 0.0
         for rank in range(self.comm.size):
-            shards = [flat.grad[ring.chunk(flat.padded, flat.shards, rank)] for flat in self.flats if flat.counted]
+            shards = [shard_of(flat, flat.grad, rank) for flat in counted if flat.comm is self.comm]
             total += sum(map(squared_norm, shards))
-        return total
+        apart = [shard_of(flat, flat.grad, flat.comm.rank) for flat in counted if flat.comm is not self.comm]
+        return total + self.sum_of(sum(map(squared_norm, apart))) if apart else total
+
+    def sum_of(self, mine: float) -> float:
+        """Everyone's numbers, added in order of rank, so that all get the same sum."""
+        with self.comm.phase("norm"):
+            return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
 
     @property
     def holds_a_stage(self) -> bool:  # type: ignore[override]
@@ -99,6 +106,11 @@ class DataParallel(Engine):
     def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
         everyone = self.axes.stages.gather_object(named) if self.axes.stages else [named]
         return {name: array for stage in everyone or [] for name, array in stage.items()}
+
+
+def shard_of(flat: Flat, array: Array, rank: int) -> Array:
+    """The rank-th shard of an array (padded,)."""
+    return array[ring.chunk(flat.padded, flat.shards, rank)]
 
 
 def claims(run: Run) -> list[Claim]:

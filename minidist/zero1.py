@@ -15,8 +15,6 @@ summed gradient of that shard only, so the all-reduce falls into its two halves 
 The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 16Ψ.
 """
 
-import numpy as np
-
 from minidist import ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
@@ -44,10 +42,8 @@ class ZeRO1(DataParallel):
             ring.reduce_scatter(flat.comm, flat.grad, out=flat.grad[self.piece(flat)])
 
     def squares(self) -> float:
-        """Each rank its shards; the N sums are shared and added in order of rank, so that all get the same number."""
-        mine = sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted)
-        with self.comm.phase("norm"):
-            return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
+        """Each rank its shards; the N sums are shared."""
+        return self.sum_of(sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted))
 
     def after_update(self) -> None:
         """Everyone has updated one shard: put the parameters together again."""
