@@ -70,13 +70,6 @@ def units_of(claims: Sequence[Claim]) -> str:
     return f"Volumes in bytes; in elements: {in_elements}." if in_elements else "Volumes in bytes."
 
 
-def print_verdict(claims: Sequence[Claim]) -> None:
-    """Where there are too many claims for a table: those that do not hold."""
-    failed = sum(not claim.holds for claim in claims)
-    print(f"{len(claims) - failed} of {len(claims)} claims on bytes, clocks and reads hold")
-    _print_failures(claims)
-
-
 def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     """One row for each collective, from its six claims."""
     print(f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")

@@ -7,12 +7,15 @@ server together are its shard.
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
 
 from minidist import UsageError, train
 from minidist.cli.options import Parser, at_least, within
 from minidist.nn.flat import Flat
-from minidist.nn.layers import flats_of
+from minidist.nn.layers import Unit, flats_of
+from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment, segments
 
 
@@ -63,6 +66,10 @@ class Plan:
         """The numbers of a shard's ranges."""
         return [i for i, each in enumerate(self.ranges) if each.shard == shard]
 
+    def listed(self, each: Range) -> Array | None:
+        """The keys that go with the values of a range; None: none, both sides know them."""
+        return None if self.options.keys == "none" else np.arange(each.lo, each.hi)
+
     def chain(self, shard: int, closed: set[int]) -> list[int]:
         """The ranks that hold a shard and have not stopped: the first serves it, the others keep copies."""
         k = len(self.servers)
@@ -73,6 +80,14 @@ class Plan:
 def share(n: int, parts: int, i: int) -> range:
     """The i-th of consecutive shares of 0 … n-1, as equal as can be."""
     return range(n * i // parts, n * (i + 1) // parts)
+
+
+def divided(units: Sequence[Unit], k: int) -> list[Flat]:
+    """The units' Flats, padded so that k servers can share them evenly."""
+    flats = flats_of(units)
+    for flat in flats:
+        flat.shards = k
+    return flats
 
 
 def cut(flats: Sequence[Flat], held: Sequence[Segment]) -> list[Range]:
@@ -135,8 +150,10 @@ def add_options(parser: Parser) -> None:
     add("--staleness-sweep", action="store_true", help="train with bsp, ssp 1, 2, 4, 8, 16 and async, and compare")
 
 
-def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train.Job, Plan]:
-    """Parse and check; nothing is allocated."""
+def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, Plan]:
+    """Parse and check; nothing is allocated. doc: the chapter's, for --help."""
+    parser = train.parser(doc, "parameter_server")
+    add_options(parser)
     options = parser.parse_args(arguments)
     if options.colocated:
         workers, servers = list(range(ranks)), list(range(ranks))
@@ -167,9 +184,7 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
 
     job = train.prepare(parser, arguments, len(workers))
     k = len(servers)
-    flats = flats_of(job.units)
-    for flat in flats:
-        flat.shards = k
+    flats = divided(job.units, k)
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
         held = segments(range(k), options.virtual, size)
@@ -179,9 +194,3 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
     plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options)
     return job, plan
-
-
-def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
-    """The plan with another consistency."""
-    bound = {"bsp": 0.0, "ssp": staleness, "async": math.inf}[consistency]
-    return replace(plan, aggregate=consistency == "bsp", staleness=bound)
