@@ -30,7 +30,8 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action) if action.default else action.help
 
     def format_help(self) -> str:
-        return re.sub(r"(\n  .*)\n\n(?=.*:\n)", r"\1\n", super().format_help())  # no empty line between two lists
+        usage, *paragraphs = super().format_help().split("\n\n")
+        return "\n\n".join([usage, "\n".join(paragraphs)])  # two screens have no room for more
 
 
 class _Renamed(argparse.Action):

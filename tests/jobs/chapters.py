@@ -71,10 +71,11 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
     found, load = {}, cache(data.load)
     for i, line in enumerate(lines):
         name, *options = line.split()
-        report, status = Path(folder) / f"{comm.size}-{i}.json", []
+        report = Path(folder) / f"{comm.size}-{i}.json"
+        status: list[int] = []
 
         def run(
-            main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any], status: list[Any] = status
+            main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any], status: list[int] = status
         ) -> None:
             status.append(main(comm, prepare(comm)) or 0)
             comm.ledger.check_requests()
