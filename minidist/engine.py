@@ -68,7 +68,7 @@ class Passage:
 
     @property
     def of_layers(self) -> int:
-        """Bytes kept by those units that are blocks: the papers count a layer's activations, not the ends'."""
+        """Bytes on the tapes of those units that are blocks: the papers count a layer's activations, not the ends'."""
         tapes = zip(self.segment.units, self.tapes, strict=False)
         return sum(tape.nbytes for unit, tape in tapes if isinstance(unit, Block))
 
@@ -165,7 +165,7 @@ class Engine:
         self.training = True
         batch = self.share_of(x, y, key=(self.settings.seed, self.steps, self.micro_batch))
         loss, passages = self.run(self.segments, batch.tokens, batch)
-        self.layer_activations = sum(passage.of_layers for passage in passages)
+        self.layer_activations = kept_by_blocks(passages)
         weight = len(batch.tokens) / len(x) / self.settings.accumulate
         return Loss(self.loss_share(float(loss) * weight), weight, passages)
 
@@ -181,7 +181,7 @@ class Engine:
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
         _, passages = self.run(self.segments, batch.tokens, batch)
-        return sum(passage.of_layers for passage in passages)
+        return kept_by_blocks(passages)
 
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
         """This rank's rows of a global micro-batch. key: what the dropout masks depend on; None: no dropout."""
@@ -414,6 +414,11 @@ class Engine:
             "optimizer": held((a for flat in self.flats for a in (flat.master, *flat.moments)), besides=params),
             **{f"{name}_peak": nbytes for name, nbytes in self.peak.items()},
         }
+
+
+def kept_by_blocks(passages: Iterable[Passage]) -> int:
+    """Bytes that are kept by those segments that are a block."""
+    return sum(passage.nbytes for passage in passages if isinstance(passage.segment.units[0], Block))
 
 
 def reads(units: Iterable[Unit]) -> Counter[Flat]:

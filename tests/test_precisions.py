@@ -76,3 +76,33 @@ def test_at_its_defaults_a_synchronous_chapter_gives_the_serial_losses(n: int, l
         np.testing.assert_allclose(report[loss], truth[loss], rtol=1e-12, atol=0)
     assert len(report["loss"]) == 3
     assert report["status"] == 0
+
+
+# ---- bfloat16 --------------------------------------------------------------------------------------------------------
+
+
+def bf16_lines(n: int) -> list[str]:
+    return [*lines(n), *ASYNCHRONOUS, "tensor_parallel --gather-logits --recompute full", "zero3 --model llama"]
+
+
+@cache
+def in_bf16(n: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every chapter and schedule in bfloat16, and in float32 what nothing else is compared to, in one job."""
+    of_bf16 = [f"{line} {SIZES} --precision bf16" for line in bf16_lines(n)]
+    of_fp32 = [f"{line} {SIZES} --precision fp32" for line in bf16_lines(n) if line not in lines(n)]
+    pytest.importorskip("ml_dtypes")
+    found = launch("jobs.chapters:command_lines", n, [*of_bf16, *of_fp32], str(folder), timeout=300).values[0]
+    truth = {line: found[key] for line, key in zip(bf16_lines(n)[len(lines(n)) :], of_fp32, strict=True)}
+    return {line: found[key] for line, key in zip(bf16_lines(n), of_bf16, strict=True)}, truth
+
+
+@pytest.mark.parametrize(("n", "line"), [(n, line) for n in (2, 4) for line in bf16_lines(n)])
+def test_in_bfloat16_every_claim_holds_and_losses_are_those_of_float32(n: int, line: str, folder: Path) -> None:
+    """In three steps to 5e-5: bfloat16 rounds weights to 8 bits, whose errors cancel in a loss over many tokens."""
+    reports, truths = in_bf16(n, folder)
+    report, truth = reports[line], truths.get(line) or serial("fp32", folder)
+    assert (report["status"], report["precision"]) == (0, "bf16")
+    assert report["claims"]
+    assert all(claim["holds"] for claim in report["claims"])
+    for loss in ("loss", "validation_loss"):
+        np.testing.assert_allclose(report[loss], truth[loss], rtol=5e-5, atol=0)

@@ -18,6 +18,8 @@ from minidist.engine import Engine
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
 
+HOUSE = Path(data.__file__).parent
+
 
 def steps(engine: Engine, n: int, after: list[Any]) -> None:
     """n steps on one batch; after each, what an overflow must change alike on all ranks, or leave as it is."""
@@ -88,7 +90,7 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
             mock.patch("minidist.train.run", run),
             mock.patch("minidist.pp.options.run", run),
         ):
-            runpy.run_module(f"minidist.{name}", run_name="__main__")
+            runpy.run_path(str(HOUSE / f"{name}.py"), run_name="__main__")
         comm.barrier()  # until the report is there
         found[line] = {"status": status[0], **json.loads(report.read_text(encoding="utf-8"))}
     return found
