@@ -15,7 +15,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,7 +165,7 @@ class Engine:
         self.training = True
         batch = self.share_of(x, y, key=(self.settings.seed, self.steps, self.micro_batch))
         loss, passages = self.run(self.segments, batch.tokens, batch)
-        self.layer_activations = sum(p.nbytes for p in passages if isinstance(p.segment.units[0], Block))
+        self.layer_activations = kept_by_blocks(passages)
         weight = len(batch.tokens) / len(x) / self.settings.accumulate
         return Loss(self.loss_share(float(loss) * weight), weight, passages)
 
@@ -175,6 +175,13 @@ class Engine:
         batch = self.share_of(x, y)
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
         return self.loss_share(float(loss) * len(batch.tokens) / len(x))
+
+    def layers_keep(self, x: Array, y: Array, dropout: float) -> int:
+        """Bytes that the blocks would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
+        self.training = False
+        batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
+        _, passages = self.run(self.segments, batch.tokens, batch)
+        return kept_by_blocks(passages)
 
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
         """This rank's rows of a global micro-batch. key: what the dropout masks depend on; None: no dropout."""
@@ -186,7 +193,7 @@ class Engine:
         """What this rank adds to the sum of all ranks' losses. Here: the loss of its sequences."""
         return loss
 
-    @np.errstate(over="ignore", invalid="ignore")  # what does not fit float16 is found in step()
+    @np.errstate(over="ignore", invalid="ignore")  # what does not fit what is stored is found in step()
     def run(
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
     ) -> tuple[Array, list[Passage]]:
@@ -407,6 +414,11 @@ class Engine:
             "optimizer": held((a for flat in self.flats for a in (flat.master, *flat.moments)), besides=params),
             **{f"{name}_peak": nbytes for name, nbytes in self.peak.items()},
         }
+
+
+def kept_by_blocks(passages: Iterable[Passage]) -> int:
+    """Bytes that are kept by those segments that are a block."""
+    return sum(passage.nbytes for passage in passages if isinstance(passage.segment.units[0], Block))
 
 
 def reads(units: Iterable[Unit]) -> Counter[Flat]:

@@ -25,6 +25,7 @@ ranks: (m+1)Ψ instead of 2Ψ. ZeRO-3 gathers parameters for each as well: 3mΨ.
 """
 
 import sys
+from functools import partial
 
 from minidist import train
 from minidist.data_parallel import Axes, DataParallel
@@ -39,6 +40,7 @@ from minidist.pipeline import Pipeline, stage_of
 from minidist.pp.claims import show_clocks
 from minidist.pp.schedules import places
 from minidist.tensor_parallel import Group, split
+from minidist.tp.claims import count_with_dropout
 from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
 from minidist.zero3 import ZeRO3, across_hosts
@@ -83,7 +85,8 @@ def grid(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report; of a pipeline also show what the clocks say."""
     engine, pipeline = grid(job.units, job.settings, comm, job.options)
-    status = train.run_job(job, engine, comm, claims, print_closing, driver=pipeline)
+    look = dict if pipeline else partial(count_with_dropout, job, engine)  # a stage is alone only in a schedule
+    status = train.run_job(job, engine, comm, claims, print_closing, pipeline, look)
     if pipeline:
         stages = slice(0, job.options.pp * job.options.tp, job.options.tp)
         show_clocks(comm, pipeline.watch.timeline, job.options, of_stages=stages)

@@ -242,7 +242,9 @@ class Server:
             if self.chain.under_way or not self.fresh(request, clocks):
                 self.held.append((request, since))
                 continue
-            weights = picked(request, self.state[i][0], self.ranges[i].lo) if isinstance(request, Pull) else None
+            weights = None
+            if isinstance(request, Pull):  # a server has them as an optimizer needs them, a worker as they are stored
+                weights = picked(request, self.state[i][0], self.ranges[i].lo).astype(self.mailbox.dtype, copy=False)
             answer = Answer(shard=self.shard, range=i, held=self.cable.now - since, clocks=clocks, values=weights)
             self.mailbox.send(self.plan.workers[request.worker], answer, self.cable)
         self.chain.event()  # of which --stop names one

@@ -202,7 +202,7 @@ class Pipeline:
         return self.versions.use(version) if self.versions else nullcontext()
 
     def stored(self, h: Array) -> Array:
-        """A result as it is sent: in mixed precision float16, like everything that is stored."""
+        """A result as it is sent: in mixed precision two bytes an element, like everything that is stored."""
         return np.ascontiguousarray(h, self.engine.precision.stored)
 
     def room_for(self, batch: Batch) -> Array:

@@ -19,7 +19,9 @@ With --sequence-parallel a rank does those for a t-th of the positions. f and g 
 reduce-scatter, the halves of an all-reduce: the same bytes, and no activation is held t times any more.
 """
 
+import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -28,12 +30,13 @@ from minidist.claims.published import print_activations_closing
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
+from minidist.mpi.run import run
 from minidist.nn import ops
 from minidist.nn.gpt import GPTEmbedding
 from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.tp.claims import claims, one_replica
+from minidist.tp.claims import claims, count_with_dropout, one_replica
 from minidist.tp.group import Group
 from minidist.tp.loss import gather_logits, vocabulary_parallel_cross_entropy
 from minidist.tp.sliced import Sliced
@@ -227,7 +230,6 @@ def add_options(parser: train.Parser) -> None:
         "--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions"
     )
     parser.add_argument("--gather-logits", action="store_true", help="for comparison: a loss on every rank's logits")
-    parser.set_defaults(dropout=0.1)  # as the papers count activations
 
 
 def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
@@ -237,5 +239,14 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
     return DataParallel(split(units, group, options.gather_logits), settings, comm.split(comm.rank), axes)
 
 
+def main(comm: Comm, job: train.Job) -> int:
+    """Train and report."""
+    engine = make_engine(job.units, job.settings, comm, job.options)
+    look = partial(count_with_dropout, job, engine)
+    return train.run_job(job, engine, comm, claims, print_activations_closing, look=look)
+
+
 if __name__ == "__main__":
-    train.main("tensor_parallel", __doc__, make_engine, claims, add_options, one_replica, print_activations_closing)
+    made = train.parser(__doc__ or "", "tensor_parallel")  # python -OO drops docstrings
+    add_options(made)
+    run(prepare=lambda comm: train.prepare(made, sys.argv[1:], comm.size, one_replica), main=main)

@@ -42,37 +42,47 @@ MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
 Shares = Callable[[Options, int], int]
 Closing = Callable[[Run], None]
 VALIDATION_BATCHES = 8
+RECOMPUTE = ("none", "selective", "full")
 
 
 def parser(doc: str, chapter: str) -> Parser:
     """The options that all chapters share."""
     made = Parser(chapter, doc)
-    add = made.add_argument
-    add("--steps", type=at_least(0), default=200, help="steps of training")
-    add("--model", choices=("gpt", "llama"), default="gpt", help="architecture")
-    add("--layers", type=at_least(1, at_most=10_000), default=4, help="transformer blocks")
-    add("--width", type=at_least(1), default=64, help="of the residual stream")
-    add("--heads", type=at_least(1), default=4, help="attention heads")
-    add("--kv-heads", type=at_least(1), default=None, help="llama: key/value heads; as many as --heads if not given")
-    add("--context", type=at_least(1), default=64, help="characters in a sequence")
-    add("--untied", action="store_true", help="gpt: a head of its own instead of the embedding's matrix")
-    add("--dropout", type=within(0, 0.99), default=0.0, help="probability of zeroing an activation")
-    add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
-    add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
-    add("--recompute", choices=("none", "selective", "full"), default="none", help="activations: attention, or all")
-    add("--precision", choices=NAMES, default="mixed", help="fp16 storage with fp32 master copy, or all one")
-    add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd: with momentum 0.9")
-    add("--lr", type=within(0, 1e3), default=3e-3, help="learning rate after warm-up")
-    add("--min-lr", type=within(0, 1e3), default=3e-4, help="learning rate at the end of the cosine")
-    add("--warmup", type=at_least(0), default=20, help="steps of warm-up")
-    add("--weight-decay", type=within(0, 1e3), default=0.1, help="decoupled, on matrices")
-    add("--clip", type=within(0, 1e9), default=1.0, help="largest norm of the gradient; 0: no clipping")
-    add("--seed", type=at_least(0), default=0, help="of parameters, batches, dropout and sampling")
-    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages that come with Python")
-    add("--sample", type=at_least(0), default=0, metavar="N", help="print N characters that the trained model writes")
-    add("--save", metavar="FILE", help="write the trained model and the optimizer's state (safetensors)")
-    add("--load", metavar="FILE", help="go on from a file that --save wrote, on any number of ranks, in any chapter")
+    add = made.add_argument_group("model").add_argument
+    add("--model", choices=("gpt", "llama"), metavar="NAME", default="gpt", help="gpt or llama")
+    add("--layers", type=at_least(1, at_most=10_000), metavar="N", default=4, help="transformer blocks")
+    add("--width", type=at_least(1), metavar="N", default=64, help="of the residual stream")
+    add("--heads", type=at_least(1), metavar="N", default=4, help="attention heads")
+    add("--kv-heads", type=at_least(1), metavar="N", help="llama: key/value heads; default: as many as heads")
+    add("--context", type=at_least(1), metavar="N", default=64, help="characters in a sequence")
+    add("--untied", action="store_true", help="gpt: a head of its own, not the embedding's matrix")
+    add(
+        "--dropout",
+        type=within(0, 0.99),
+        metavar="P",
+        default=0.0,
+        help="share of activations that are zeroed; default: 0",
+    )
+    add = made.add_argument_group("training").add_argument
+    add("--steps", type=at_least(0), metavar="N", default=200, help="updates")
+    add("--batch", type=at_least(1), metavar="N", default=16, help="sequences in a step, over all ranks")
+    add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
+    add("--recompute", choices=RECOMPUTE, metavar="WHAT", default="none", help="none, selective (attention) or full")
+    add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")
+    add("--optimizer", choices=("adamw", "sgd"), metavar="NAME", default="adamw", help="adamw, or sgd with momentum")
+    add("--lr", type=within(0, 1e3), metavar="X", default=3e-3, help="learning rate after warm-up")
+    add("--min-lr", type=within(0, 1e3), metavar="X", default=3e-4, help="at the end of the cosine")
+    add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
+    add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
+    add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
+    add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
+    add = made.add_argument_group("text and files").add_argument
+    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages of Python")
+    add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
+    add("--save", metavar="FILE", help="write model and optimizer state (safetensors)")
+    add("--load", metavar="FILE", help="go on from a file of --save, from any chapter")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    made.renamed("--text", "--data")
     return made
 
 
@@ -200,8 +210,12 @@ def run_job(
     claims: Callable[[Run], list[Claim]],
     closing: Closing = print_zero_closing,
     driver: Driver | None = None,
+    look: Callable[[], dict[str, Any]] = dict,
 ) -> int:
-    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
+    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
+
+    look: what else is to be counted on each rank, once training is over and nothing of it can change any more.
+    """
     keep_freed_memory()
     driver = driver or engine
     options, corpus = job.options, job.corpus
@@ -213,9 +227,9 @@ def run_job(
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
-    everyone = comm.gather_object(
-        (validate(driver, corpus, options), history.sent or {}, history.sent_to, engine.memory(), driver.counted())
-    )
+    validation, memory = validate(driver, corpus, options), engine.memory()
+    counted = {**driver.counted(), **look()}
+    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, memory, counted))
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
@@ -309,21 +323,13 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
-    shares: Shares = every_rank,
-    closing: Closing = print_zero_closing,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started.
-
-    shares: among how many of the ranks a batch is shared out; raises UsageError for a layout that cannot work.
-    closing: prints what is to be said below the table of claims.
-    """
+    """Run a chapter on the ranks that mpirun started."""
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
     run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size, shares),
-        main=lambda comm, job: run_job(
-            job, make_engine(job.units, job.settings, comm, job.options), comm, claims, closing
-        ),
+        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
+        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
     )
 
 

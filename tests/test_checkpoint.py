@@ -93,18 +93,21 @@ def test_training_goes_on_in_any_chapter_on_any_number_of_ranks(n: int, chapter:
     assert state(folder / f"{chapter}{n}.st") == state(folder / "whole-fp64.st")
 
 
-def test_mixed_precision_goes_on_to_the_same_bit(folder: Path) -> None:
+@pytest.mark.parametrize("precision", ["mixed", "bf16"])
+def test_mixed_precision_goes_on_to_the_same_bit(precision: str, folder: Path) -> None:
     """On as many ranks in the same chapter."""
-    uninterrupted, before = whole(folder, "mixed"), half(folder, "mixed")
-    after = train(folder, 4, "zero3", "--steps 5 --precision mixed --load half-mixed.st --save again.st")
+    uninterrupted, before = whole(folder, precision), half(folder, precision)
+    after = train(
+        folder, 4, "zero3", f"--steps 5 --precision {precision} --load half-{precision}.st --save again-{precision}.st"
+    )
     assert before["loss"] + after["loss"] == uninterrupted["loss"]
     assert after["validation_loss"] == uninterrupted["validation_loss"]
-    found, truth = load_file(folder / "again.st"), load_file(folder / "whole-mixed.st")
+    found, truth = load_file(folder / f"again-{precision}.st"), load_file(folder / f"whole-{precision}.st")
     assert found.keys() == truth.keys()
     for name, array in truth.items():
         assert found[name].dtype == array.dtype == np.float32
         np.testing.assert_array_equal(found[name], array, err_msg=name)
-    assert state(folder / "again.st") == state(folder / "whole-mixed.st")
+    assert state(folder / f"again-{precision}.st") == state(folder / f"whole-{precision}.st")
 
 
 def test_a_file_holds_the_parameters_in_their_shapes_and_both_moments(folder: Path) -> None:
@@ -125,7 +128,7 @@ def test_a_file_holds_the_parameters_in_their_shapes_and_both_moments(folder: Pa
 
 def test_one_precision_goes_on_in_another(folder: Path) -> None:
     half(folder, "mixed")
-    for precision in ("fp32", "fp64"):
+    for precision in ("bf16", "fp32", "fp64"):
         after = train(folder, 2, "zero2", f"--steps 4 --precision {precision} --load half-mixed.st")
         assert after["precision"] == precision
         np.testing.assert_allclose(after["loss"], whole(folder, "mixed")["loss"][3:4], rtol=2e-3)

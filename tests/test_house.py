@@ -10,12 +10,14 @@ Every import counts, wherever it stands: at the top of a module, inside a functi
   may import those chapters, and takes what it needs of their workshops from the chapters that export it (`from
   minidist.pipeline import in_flight_claims`), never from the workshops.
 - Only `mpi/` imports mpi4py.
+- np.float16 and bfloat16 are named in `nn/precision.py`.
 - matplotlib and rich are imported where something is drawn, not with a module: whatever ranks import may be imported by
   all of them, and those that print nothing shall not pay for it. A lesson's `pictures.py` is for its notebook alone.
 """
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -258,6 +260,13 @@ def test_a_sound_house() -> None:
 )  # fmt: skip
 def test_a_broken_rule_is_named(file: str, source: str, says: str) -> None:
     assert said({f"minidist/{file}": source}) == [f"minidist/{file}:{says}"]
+
+
+def test_dtypes_of_storage_are_named_in_one_place() -> None:
+    """Everything else is told its precision: so another one is a line there."""
+    files = (ROOT / "minidist").rglob("*.py")
+    named = [file for file in files if re.search(r"np\.float16|import ml_dtypes|from ml_dtypes", file.read_text())]
+    assert named == [ROOT / "minidist/nn/precision.py"]
 
 
 def test_pictures_are_for_a_notebook_alone() -> None:

@@ -1,5 +1,6 @@
 """Claims on the screen: what the paper says, the number that it gives for this run, and what was counted."""
 
+import argparse
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -25,10 +26,21 @@ def print_summary(run: Run) -> None:
     print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
         steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
-        dropout = f", dropout {run.options.dropout:g}" if run.options.dropout else ""
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
-        print(f"of {run.step_ms['median']:.0f} ms (median){dropout}")
+        print(f"of {run.step_ms['median']:.0f} ms (median)")
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
+    if others := other_training(run.options):
+        print(f"trained with    {others}")
+
+
+def other_training(options: argparse.Namespace) -> str:
+    """What else than the usual the losses come from."""
+    others = {
+        f"dropout {options.dropout:g}": options.dropout > 0,
+        "a head of its own": options.untied,
+        "no clipping": options.clip == 0,
+    }
+    return ", ".join(name for name, is_so in others.items() if is_so)
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:

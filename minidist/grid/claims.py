@@ -34,11 +34,12 @@ def claims(run: Run) -> list[Claim]:
     of_axes = [*of_layers(run, t, shares), *of_ends(run, t, shares), *of_data(run), *of_tied(run)]
     everything = list(of_axes)
     copies = d if options.zero == 0 else d // options.shard
+    rest = f"{run.precision.bytes}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
-        SHARD_GRADIENTS: not_cut(run, t, copies, options.shard) if t > 1 else 0,
-        TENSOR_NORM: 8 * (t - 1) * run.ranks,
-        "pipeline norm": 8 * (p - 1) * run.ranks,
-        "norm": 8 * (options.shard - 1) * run.ranks if options.zero else 0,
+        SHARD_GRADIENTS: (rest, not_cut(run, t, copies, options.shard) if t > 1 else 0),
+        TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
+        "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.ranks),
+        "norm": ("8(G-1)Wpt", 8 * (options.shard - 1) * run.ranks if options.zero else 0),
     }
     staged, stamps = [], 0
     if p > 1:
@@ -127,11 +128,11 @@ def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[Share]) -> list[
     """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight."""
     options, t = run.options, run.options.tp
     if options.pp == 1:
-        return [activations(run, t, shares)]
+        return activations(run, t, shares)
     full = options.recompute == "full"  # the stage's whole chunk runs again: for one micro-batch at a time
     if options.chunks > 1 or options.schedule.startswith("zb"):
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
-    each = layer_keeps(run, t, shares, "none" if full else options.recompute)
+    each = layer_keeps(run, t, shares, "none" if full else options.recompute, options.dropout > 0)
     m = options.micro_batches
     expected = [
         kept * share.layers * (1 if full else pipelines.in_flight(options.schedule, options.stages, m, place.stage + 1))

@@ -4,6 +4,7 @@ import itertools
 import math
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import UsageError, train
@@ -29,28 +30,26 @@ class Grid(NamedTuple):
 
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
-    add("--dp", type=at_least(1), metavar="N", help="data-parallel ranks; default: what other axes leave")
-    add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more data-parallel ranks are left")
-    add("--tp", type=at_least(1), metavar="N", help="ranks that share every layer; default: 2 if possible")
-    add("--zero", type=int, choices=(0, 1, 2, 3), default=1, help="ZeRO's stage, on the data axis; 0: data parallelism")
-    add("--shard", type=at_least(1), help="with --zero 3: data-parallel ranks of a host; default: all of them")
-    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; 1f1b if not given")
-    add(
-        "-m",
-        "--micro-batches",
-        type=at_least(1),
-        metavar="M",
-        help="in a step; default: about 8, or without pipeline 1",
-    )
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; 2 if not given")
-    add("--trace", metavar="FILE", help="write the pipelines' timelines for https://ui.perfetto.dev")
+    add("--dp", type=at_least(1), metavar="N", help="data-parallel ranks; default: what the others leave")
+    add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more ranks are left")
+    add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
+    add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
+    add("--shard", type=at_least(1), metavar="N", help="--zero 3: data-parallel ranks of a host; default: all")
+    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; default: 1f1b")
+    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
+    add("--trace", metavar="FILE", help="write the timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
+    parser.renamed("--pipeline", "--pp")
+    parser.renamed("--tensor", "--tp")
     parser.set_defaults(gather_logits=False)  # what the claims of tensor parallelism ask
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
     """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
+    if options.data and options.data.isdecimal() and not Path(options.data).exists():
+        raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
     check_writable("--trace", options.trace)
     layout = choose(options, ranks)
     arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]

@@ -19,6 +19,7 @@ class Batch:
     first: the number of the first of the B sequences within the global batch.
     key: makes dropout masks of different steps differ; None switches dropout off (evaluation).
     selective: recompute the core of attention in the backward, instead of keeping what it makes.
+    dropout: a probability that takes the place of the layers' own.
     """
 
     tokens: Array
@@ -26,6 +27,13 @@ class Batch:
     first: int = 0
     key: tuple[int, ...] | None = None
     selective: bool = False
+    dropout: float | None = None
+
+    def dropped(self, p: float) -> float:
+        """With what probability a layer whose own is p zeroes an element now."""
+        if self.key is None:
+            return 0.0
+        return p if self.dropout is None else self.dropout
 
     def mask(self, name: str, p: float, shape: tuple[int, ...], part: tuple[int, int] = (0, 1)) -> Array:
         """Boolean (B, *shape), each element false with probability p. With part (i, n) the shape's first axis is the
@@ -127,9 +135,8 @@ class Dropout:
     part: tuple[int, int] = (0, 1)
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        if self.p == 0 or batch.key is None:
-            return x
-        return ops.dropout(x, batch.mask(self.name, self.p, x.shape[1:], self.part), self.p)
+        p = batch.dropped(self.p)
+        return ops.dropout(x, batch.mask(self.name, p, x.shape[1:], self.part), p) if p > 0 else x
 
 
 @dataclass(frozen=True)
@@ -150,10 +157,9 @@ class Attention:
         what selective recomputation recomputes (Korthikanti et al. 2022, section 5)."""
 
         def core(qkv: Tensor) -> Tensor:
-            length, mask = qkv.shape[1], None
-            if self.p > 0 and batch.key is not None:
-                mask = batch.mask(self.name, self.p, (self.heads, length, length), self.part)
-            return ops.attention(qkv, self.heads, self.kv_heads, mask, self.p)
+            length, p = qkv.shape[1], batch.dropped(self.p)
+            mask = batch.mask(self.name, p, (self.heads, length, length), self.part) if p > 0 else None
+            return ops.attention(qkv, self.heads, self.kv_heads, mask, p)
 
         return recomputed(core, qkv) if batch.selective else core(qkv)
 

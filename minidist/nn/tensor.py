@@ -116,7 +116,7 @@ class Kept:
 
 
 class Store:
-    """Where tapes keep their arrays: as they are, or, with `narrow=np.float16`, floating-point ones in two bytes an
+    """Where tapes keep their arrays: as they are, or, with `narrow`, floating-point ones in that dtype: two bytes an
     element, as the papers count activations. What a tape asks of a store is `keep`, and of what it returns `fetch` and
     `nbytes`: so another store may keep them cut, or elsewhere."""
 

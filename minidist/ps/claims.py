@@ -4,6 +4,7 @@ the run."""
 from itertools import pairwise
 
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.nn.precision import precision
 from minidist.papers import parameter_server
 from minidist.papers.collectives import ring_all_reduce
 from minidist.ps.consistent_hash import moved, segments
@@ -36,7 +37,7 @@ def claims(outcome: Outcome) -> list[Claim]:
 
 def value_bytes(outcome: Outcome) -> int:
     """Of a weight, and of an element of a gradient."""
-    return 8 if outcome.plan.options.precision == "fp64" else 4
+    return precision(outcome.plan.options.precision).bytes
 
 
 def shard_sizes(outcome: Outcome) -> list[int]:

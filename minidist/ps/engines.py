@@ -76,7 +76,7 @@ class Gradients(Engine):
 
         With --filter, the significantly-modified filter (Li et al., section 3.6): what is not pushed stays accrued.
         """
-        values = self.accrued[each.keys] * self.scale
+        values = (self.accrued[each.keys] * self.scale).astype(self.accrued.dtype, copy=False)
         if not self.plan.options.filter:
             self.accrued[each.keys] = 0
             return self.plan.listed(each), values
@@ -110,8 +110,9 @@ class Whole(Engine):
                     whole[outcome.plan.ranges[i].keys] = part
         offset = 0
         for flat in self.flats:
-            for array, whole in zip([flat.param, *flat.moments], arrays, strict=True):
+            for array, whole in zip([flat.master, *flat.moments], arrays, strict=True):
                 array[...] = whole[offset : offset + flat.padded]
+            flat.param[...] = flat.master  # rounded, if that is how it is stored
             offset += flat.padded
         done = outcome.plan.options.steps - outcome.plan.first_step
         self.steps, self.updates = outcome.plan.options.steps, outcome.plan.first_update + done

@@ -12,6 +12,7 @@ from minidist.claims.claim import Claim
 from minidist.claims.files import write_json
 from minidist.claims.run import Run
 from minidist.claims.tables import print_claims, print_summary, print_table
+from minidist.nn.precision import precision
 from minidist.nn.sample import generate
 from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import moved, segments
@@ -134,7 +135,7 @@ def print_one(outcome: Outcome) -> None:
     keys = sum(outcome.sent(phase, rank) for phase in ("push keys", "pull keys") for rank in plan.workers)
     values = sum(outcome.sent("push values", r) + outcome.received("pull values", r) for r in plan.workers)
     if options.keys == "cached" and values:
-        listed = values * (1 + 8 / (8 if options.precision == "fp64" else 4))  # with a key of 8 bytes for each value
+        listed = values * (1 + 8 / precision(options.precision).bytes)  # with a key of 8 bytes for each value
         print(f"key caching left {(keys + values) / listed:.1%} of keys and values to send")
     if options.placement == "hash":
         k = len(plan.servers)

@@ -1,12 +1,15 @@
 """Mixed precision: the loss scale step by step, the bytes, and the facts of float16 that make both necessary."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from minidist import UsageError, train
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
-from minidist.nn.precision import PRECISIONS, LossScale
+from minidist.nn.precision import PRECISIONS, LossScale, precision
 
 
 def trace(scale, overflows):
@@ -88,12 +91,24 @@ def test_an_update_does_not_show_the_loss_scale():
     assert np.linalg.norm(mixed - exact) < 0.01 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize(("name", "stored", "of_adam"), [("mixed", 2, 12), ("fp32", 4, 8), ("fp64", 8, 16)])
+@pytest.mark.parametrize(
+    ("name", "stored", "of_adam"), [("mixed", 2, 12), ("bf16", 2, 12), ("fp32", 4, 8), ("fp64", 8, 16)]
+)
 def test_bytes_of_a_parameter(name, stored, of_adam):
-    precision = PRECISIONS[name]
-    assert precision.bytes == stored
-    assert precision.optimizer_bytes(moments=2) == of_adam
-    assert precision.mixed == (name == "mixed")
+    found = precision(name)
+    assert found.bytes == stored
+    assert found.optimizer_bytes(moments=2) == of_adam
+    assert found.mixed == (stored == 2)
+    assert (found.loss_scale > 1) == (name == "mixed")  # bfloat16 has the range of float32
+
+
+def test_without_ml_dtypes_bf16_is_refused_in_a_line(monkeypatch):
+    """Before any work, with what to install; everything else needs no such package."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    made = train.parser("", "train")
+    with pytest.raises(UsageError, match="pip install ml_dtypes"):
+        train.prepare(made, ["--precision", "bf16"], ranks=1)
+    train.prepare(made, ["--precision", "mixed"], ranks=1)
 
 
 # ---- why: Micikevicius et al. 2018, section 3 ------------------------------------------------------------------------
