@@ -87,7 +87,7 @@ python -m minidist --version   the version"""
 def contents() -> str:
     """The list of chapters, each with its paper and its launch line. No line is longer than 80 characters."""
     # Bold for a reader at a terminal; a file or a pipe gets the bare text. See https://no-color.org for NO_COLOR.
-    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR")
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     lines = []
     for name, paper, launch in CHAPTERS:
         title = f"{name:18}"

@@ -193,8 +193,9 @@ class Worker(Gradients):
     def train(self, corpus: Corpus, serve: Callable[[Callable[[], bool]], None], progress: Progress) -> None:
         """All iterations of this worker. serve: handle messages until something is so."""
         ranges = range(len(self.plan.ranges))
-        for i in ranges:
-            self.pull(i)
+        if self.steps < self.plan.options.steps:  # or a server would wait for what this worker does with the answers
+            for i in ranges:
+                self.pull(i)
         while self.steps < self.plan.options.steps:
             self.wait(serve)
             begin = time.perf_counter()
@@ -275,7 +276,7 @@ class Worker(Gradients):
         asked, answers = self.now, [message for _, message in sorted(self.answers.items())]
         for message in answers:
             self.now = max(self.now, self.into.receive(message.header.time, message.nbytes))
-        held = max(message.header.number for message in answers)
+        held = max((message.header.number for message in answers), default=0.0)
         self.log.held += held
         self.log.wire += self.now - asked - held
         self.answers.clear()

@@ -480,6 +480,44 @@ def test_save_and_go_on(tmp_path: Any) -> None:
     assert ended["validation_loss"] == pytest.approx(engine.evaluate(x, y), rel=1e-12)
 
 
+FINISHED = [
+    "",
+    "--colocated",
+    "--servers 2 --replicas 1 --stop 3:5",
+    "--keys cached",
+    "--consistency async --filter 0.1",
+]
+
+
+@pytest.mark.parametrize("options", FINISHED)
+def test_nothing_left_to_do_is_a_report(tmp_path: Any, options: str) -> None:
+    """No steps at all, or a finished run that is loaded: the model is validated as it is."""
+    path, report = str(tmp_path / "model.safetensors"), str(tmp_path / "report.json")
+
+    def run(*more: str) -> Any:
+        arguments = [*EXACT, *options.split(), *more]
+        return launch("jobs.parameter_server:chapter", 4, arguments, report, timeout=30).values[0]
+
+    untrained = run("--steps=0")
+    job, engine = alone(EXACT)
+    x, y = job.corpus.validation_batch(72, 8)
+    assert untrained[1]["validation_loss"] == pytest.approx(engine.evaluate(x, y), rel=1e-12)
+    _, trained = run("--steps=2", f"--save={path}")
+    loaded = run("--steps=2", f"--load={path}")
+    assert loaded[1]["validation_loss"] == trained["validation_loss"] != untrained[1]["validation_loss"]
+    for status, found in (untrained, loaded):
+        assert (status, found["loss"], found["claims"]) == (0, [], [])
+
+
+def test_a_sweep_with_nothing_to_do(tmp_path: Any) -> None:
+    options = [*EXACT, "--steps=0", "--staleness-sweep"]
+    job = launch("jobs.parameter_server:chapter", 4, options, str(tmp_path / "report.json"), timeout=30)
+    [(status, found), *_] = job.values
+    assert (status, [run["loss"] for run in found["runs"]]) == (0, [[]] * 7)
+    assert "nan" not in job.output
+    assert "Warning" not in job.output
+
+
 @pytest.mark.parametrize(
     ("options", "ranks", "says"),
     [

@@ -18,6 +18,7 @@ from minidist.cli.options import Parser, in_one_process, within
 from minidist.mpi.launch import find_mpiexec
 
 LESSONS = Path("lessons")
+MACHINE_FAULT = 3  # exit status: something could not be graded, through no fault of its own
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -50,7 +51,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def grade_lessons(options: argparse.Namespace) -> int:
-    """Print the grade of each lesson; 0 if all points were earned."""
+    """Print the grade of each lesson; 0 if all points were earned, 1 if not."""
     lessons = options.lessons or lessons_in(LESSONS)
     if not lessons:
         raise UsageError(f"there are no lessons in {LESSONS}/: name a lesson's folder")
@@ -66,10 +67,12 @@ def grade_lessons(options: argparse.Namespace) -> int:
         graded = grade(lesson, options.submission, options.hidden, options.patience)
         print(("\n" if grades else "") + reports.table(graded), flush=True)
         grades.append(graded)
-    if options.gradescope:
+    if options.gradescope and not grades[0].machine:  # without a file, Gradescope says that the autograder failed
         write_json(str(options.gradescope / "results.json"), reports.gradescope(grades[0]))
     if options.junit:
         Path(options.junit).write_text(reports.junit(grades), encoding="utf-8")
+    if any(graded.machine for graded in grades):
+        return MACHINE_FAULT
     return 0 if all(graded.earned == graded.possible and not graded.error for graded in grades) else 1
 
 
@@ -93,7 +96,7 @@ def grade_class(options: argparse.Namespace) -> int:
     if options.csv:
         reports.write_csv(Path(options.csv), rows)
     print("\n" + reports.class_table([graded for _, graded in rows]))
-    return 0
+    return MACHINE_FAULT if any(graded.machine for _, graded in rows) else 0
 
 
 def main(arguments: list[str]) -> int:

@@ -18,6 +18,10 @@ from minidist import UsageError
 LONGEST = 1800.0  # seconds for all parts of a submission
 
 
+class MachineFault(Exception):
+    """No ranks could be started: that says nothing of the student's program, so there is no grade."""
+
+
 @dataclass
 class Part:
     """One graded test."""
@@ -30,6 +34,7 @@ class Part:
     hidden: bool = False  # from an instructor's folder
     seconds: float = 0
     done: bool = False
+    machine: bool = False  # it could not be graded, for a fault of the machine, which `message` names
 
 
 @dataclass
@@ -40,6 +45,7 @@ class Grade:
     submission: Path
     parts: list[Part] = field(default_factory=list)
     error: str = ""  # why it could not be graded
+    machine: bool = False  # through no fault of the submission: there is no grade, not even one of no points
 
     @property
     def earned(self) -> float:
@@ -85,6 +91,9 @@ def grade(
     graded = Grade(lesson.name, submission, list(parts.values()))
     if not parts:
         graded.error = f"there was nothing to grade: pytest {ending}\n{output.strip()}"
+    faults = [part.message for part in graded.parts if part.machine]
+    if faults:
+        graded.machine, graded.error = True, f"not graded, for a fault of this machine: {faults[0]}"
     return graded
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minidist.classroom.grade import Part
+from minidist.classroom.grade import MachineFault, Part
 
 PARTS = pytest.StashKey[dict[str, Part]]()
 
@@ -71,7 +71,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             part.earned = part.points
         elif not report.passed:
             part.earned = 0
-            part.message = part.message or report.longreprtext
+            fault = call.excinfo.value if call.excinfo else None
+            part.machine = part.machine or isinstance(fault, MachineFault)
+            part.message = part.message or (str(fault) if part.machine else report.longreprtext)
         if report.when == "teardown":
             part.done = True
             _write(item.config, part)
@@ -80,7 +82,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     parts = config.stash[PARTS].values()
-    if parts:
+    if any(part.machine for part in parts):
+        terminalreporter.write_line("not graded, for a fault of this machine")
+    elif parts:
         earned, possible = sum(part.earned for part in parts), sum(part.points for part in parts)
         terminalreporter.write_line(f"{earned:g} of {possible:g} points")
 

@@ -55,6 +55,9 @@ def wrapped(message: str) -> str:
 def class_table(grades: Sequence[Grade]) -> str:
     """For each part how many earned it; and how the points are spread. Lessons apart."""
     lines = []
+    if not_graded := sum(grade.machine for grade in grades):
+        lines += [f"{not_graded} not graded, for a fault of this machine: mend it and grade them again", ""]
+    grades = [grade for grade in grades if not grade.machine]
     for lesson in sorted({grade.lesson for grade in grades}):
         of_lesson = [grade for grade in grades if grade.lesson == lesson]
         if not lesson:
@@ -111,7 +114,9 @@ def junit(grades: Sequence[Grade]) -> str:
     suites = ElementTree.Element("testsuites")
     for grade in grades:
         lost = [part for part in grade.parts if part.earned < part.points]
-        counts = {"tests": str(len(grade.parts)), "failures": str(len(lost)), "errors": str(int(bool(grade.error)))}
+        kind, failures = ("error", 0) if grade.machine else ("failure", len(lost))
+        errors = len(lost) - failures or int(bool(grade.error))
+        counts = {"tests": str(len(grade.parts)), "failures": str(failures), "errors": str(errors)}
         suite = ElementTree.SubElement(suites, "testsuite", {"name": grade.lesson, **counts})
         for part in grade.parts:
             case = ElementTree.SubElement(
@@ -122,7 +127,7 @@ def junit(grades: Sequence[Grade]) -> str:
                 ElementTree.SubElement(properties, "property", name=name, value=f"{points:g}")
             if part in lost:
                 first, *_ = part.message.splitlines() or [""]
-                ElementTree.SubElement(case, "failure", message=_printable(first)).text = _printable(part.message)
+                ElementTree.SubElement(case, kind, message=_printable(first)).text = _printable(part.message)
         if grade.error:
             ElementTree.SubElement(suite, "system-err").text = _printable(grade.error)
     ElementTree.indent(suites)
@@ -141,8 +146,8 @@ def write_csv(path: Path, rows: Sequence[tuple[str, Grade]]) -> None:
         writer = csv.writer(file)
         writer.writerow(["student", "lesson", "points", "of", *titles, "look at next"])
         for student, grade in rows:
-            earned = {part.title: f"{part.earned:g}" for part in grade.parts}
+            earned = {part.title: f"{part.earned:g}" for part in grade.parts if not grade.machine}
             lost = [part.message for part in grade.parts if part.earned < part.points]
             hint = grade.error or (lost[0] if lost else "")
-            points = [f"{grade.earned:g}", f"{grade.possible:g}"]
+            points = ["" if grade.machine else f"{grade.earned:g}", f"{grade.possible:g}"]
             writer.writerow([student, grade.lesson, *points, *[earned.get(title, "") for title in titles], hint])

@@ -17,6 +17,7 @@ import pytest
 
 import minidist
 from minidist import UsageError
+from minidist.classroom.grade import MachineFault
 from minidist.mpi import encode
 from minidist.mpi.launch import Job, Running, started
 
@@ -93,7 +94,7 @@ class Submission:
                     lose(self.not_written(answer["not written"]))
             outcomes = [self.outcomes(answers, number, case) for number, case in enumerate(cases)]
             stay = clean
-        except (UsageError, OSError):  # of the machine that grades
+        except (MachineFault, OSError):
             raise
         except Exception as error:
             lose(f"what the ranks brought back cannot be read ({error!r}): were the tests' own modules changed?")
@@ -129,15 +130,18 @@ class Submission:
 
     def open(self, n: int) -> None:
         """Start n ranks, and return when they are there."""
-        self.folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-")))
-        for rank in range(n):
-            (self.folder / str(rank)).mkdir()
         target, self.parts = "minidist.classroom.ranks:serve", 0
-        self.ranks = self.opened.enter_context(started(target, n, str(self.program), str(self.folder)))
+        try:
+            self.folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-")))
+            for rank in range(n):
+                (self.folder / str(rank)).mkdir()
+            self.ranks = self.opened.enter_context(started(target, n, str(self.program), str(self.folder)))
+        except (UsageError, OSError) as error:
+            raise MachineFault(str(error)) from None
         ready = [self.folder / str(rank) / "ready" for rank in range(n)]
         job = self.ranks.wait_until(lambda: all(file.exists() for file in ready), START_LIMIT)
-        if job:
-            lose(job.report)
+        if job:  # the program has not been loaded yet
+            raise MachineFault(job.report)
 
     def close(self) -> None:
         """End the ranks, if there are any."""

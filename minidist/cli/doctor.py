@@ -26,6 +26,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Iterator, NamedTuple  # noqa: UP035 (Python 3.8's collections.abc.Iterator takes no [...])
 
+from minidist.mpi import shm
+
 OLDEST_PYTHON = (3, 11)
 TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machine or a cold disk takes longer
 
@@ -64,7 +66,6 @@ def examine() -> Iterator[Finding]:
     for name in ("numpy", "rich", "safetensors"):
         yield check_package(name)
     yield check_threads(dict(os.environ))
-
     mpi4py = check_package("mpi4py")
     yield mpi4py
     yield from check_wheels()
@@ -74,7 +75,10 @@ def examine() -> Iterator[Finding]:
     mpirun = find_mpirun()
     launcher = check_mpirun(mpirun, library if status == 0 else "")
     yield launcher
-    if status != 0 or mpirun is None or launcher.verdict == "wrong":
+    memory = list(check_shm())
+    yield from memory
+    wrong = any(found.verdict == "wrong" for found in [launcher, *memory])
+    if status != 0 or mpirun is None or wrong:
         return
     for ranks in (2, 4):
         job = check_job(mpirun, ranks)
@@ -121,6 +125,34 @@ def check_threads(environment: dict[str, str]) -> Finding:
     return Finding(
         "warning", f"{settings}: the threads of all ranks compete for the cores", "unset " + " ".join(others)
     )
+
+
+def check_shm() -> Iterator[Finding]:
+    """Has /dev/shm room for the ranks' messages, and does anything lie there that a job has left?"""
+    try:
+        total, free = shm.space()
+    except OSError:
+        return  # not Linux
+    left = shm.orphans()
+    if left:
+        files = f"{len(left)} segment{'s' * (len(left) > 1)} of jobs that ended badly"
+        seen = f"{shm.FOLDER}: {files}, {sum(left.values()) / 1e6:.1f} MB; no process here has them open"
+        yield Finding("warning", seen, f"rm {' '.join(sorted(left))}")
+    seen = f"{shm.FOLDER}: {free / 1e6:.0f} MB free of {total / 1e6:.0f}"
+    if not os.access(shm.FOLDER, os.W_OK):
+        yield Finding("wrong", f"{seen}, but not writable", f"sudo chmod 1777 {shm.FOLDER}")
+        return
+    ranks = max((n for n in range(1, 65) if free >= shm.room(n)), default=0)
+    seen += f", enough for {ranks if ranks < 64 else '64 or more'} rank{'s' * (ranks != 1)}"
+    if ranks >= 8 or (ranks >= 4 and total >= shm.room(8)):  # the longest launch line of a chapter has 8
+        yield Finding("ok", seen)
+    else:
+        largest = sorted(shm.files().items(), key=lambda file: -file[1])[:3]
+        seen += f"; the largest there: {', '.join(path for path, _ in largest)}" * bool(largest)
+        mend = f"docker run --shm-size=1g ...  # outside a container: sudo mount -o remount,size=1g {shm.FOLDER}"
+        if total >= 10**9:
+            mend = f"ls -lS {shm.FOLDER}  # and remove what nobody needs"
+        yield Finding("wrong" if ranks < 4 else "warning", seen, mend)
 
 
 def check_wheels() -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from minidist import Finished, UsageError
+from minidist import Finished, UsageError, output
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -81,6 +81,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
     """Do the work of a program without ranks; the exit status. Whatever the user can mend is one line, also where
     mpirun has started the program several times by mistake."""
     status = READER_LEFT
+    output.guard()
     try:
         try:
             status = work() or 0
@@ -93,6 +94,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             if rank_of_launch() == 0:
                 print(finished)
         sys.stdout.flush()
+        status = output.verdict(status)
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise  # rich makes one of a broken pipe

@@ -2,9 +2,10 @@
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
+
+from minidist.output import Output
 
 
 class Progress:
@@ -12,14 +13,13 @@ class Progress:
 
     def __init__(self, steps: int, shown: bool, label: str = "step") -> None:
         self.steps, self.shown, self.label, self.bar = steps, shown, label, None
-        path = terminal() if shown else None
-        if path is None:
+        self.screen = terminal() if shown else None
+        if self.screen is None:
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        self.screen = open(path, "w", encoding="utf-8")  # noqa: SIM115  (until close)
         columns = (TextColumn(label), MofNCompleteColumn(), BarColumn(20), TextColumn("{task.description}"))
         self.bar = Bar(*columns, console=Console(file=self.screen, force_terminal=True), transient=True)
         self.task = self.bar.add_task("", total=steps)
@@ -35,7 +35,7 @@ class Progress:
 
     def close(self) -> None:
         """Take the bar away."""
-        if self.bar:
+        if self.bar and self.screen:
             self.bar.stop()
             self.screen.close()
             self.bar = None
@@ -44,24 +44,36 @@ class Progress:
 LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun"}
 
 
-def terminal() -> str | None:
-    """The terminal that this program's output ends at, if any.
+def terminal() -> TextIO | None:
+    """The terminal that this program's output ends at, opened, if there is one that can move its cursor.
 
     Under mpirun a rank's standard output is a pipe to mpirun, whose own may be a terminal: then it is that one. (Linux;
-    elsewhere a rank under mpirun has no terminal.)
+    elsewhere a rank under mpirun has no terminal.) One that belongs to another user, or to another container, is none.
     """
-    if sys.stdout.isatty():
-        return os.ttyname(sys.stdout.fileno())
-    process = os.getpid()
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return None
     try:
+        if sys.stdout.isatty():
+            return _opened(os.ttyname(sys.stdout.fileno()), os.fstat(sys.stdout.fileno()))
+        process = os.getpid()
         while process > 1:
             name = Path(f"/proc/{process}/comm").read_text().strip()
             if name in LAUNCHERS:
-                output = os.readlink(f"/proc/{process}/fd/1")
-                return output if output.startswith(("/dev/pts/", "/dev/tty")) else None
+                output = f"/proc/{process}/fd/1"
+                path = os.readlink(output)
+                return _opened(path, os.stat(output)) if path.startswith(("/dev/pts/", "/dev/tty")) else None
             process = int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])  # its parent
     except OSError:
         pass
+    return None
+
+
+def _opened(path: str, expected: os.stat_result) -> TextIO | None:
+    """The terminal at a path, if it is the expected one: of that name there may be one in every container."""
+    screen = Output(open(path, "wb"), encoding="utf-8", errors="replace")  # noqa: SIM115  (until close)
+    if os.path.samestat(os.fstat(screen.fileno()), expected) and screen.isatty():
+        return screen
+    screen.close()
     return None
 
 
@@ -70,10 +82,7 @@ class StatusLine:
 
     def __init__(self, shown: bool) -> None:
         self.shown, self.next, self.text = shown, 0.0, ""
-        self.screen: TextIO | None = None
-        if shown and (place := terminal()):
-            with suppress(OSError):
-                self.screen = open(place, "w", encoding="utf-8", errors="replace")  # noqa: SIM115  (until close)
+        self.screen = terminal() if shown else None
 
     def show(self, text: str, progress: float) -> None:
         """progress: from 0 to 1; without a terminal there is a line for each tenth."""

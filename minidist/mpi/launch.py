@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
-from minidist.mpi import encode, hang
+from minidist.mpi import encode, hang, shm
 from minidist.mpi.hang import Look, Looks
 from minidist.mpi.worker import locked
 
@@ -62,7 +62,8 @@ class Job:
     """How a job ended. `status` is one of
 
     ok        every rank finished
-    failed    a rank raised an exception or called sys.exit, or the ranks could not be started
+    failed    a rank raised an exception or called sys.exit
+    machine   the ranks could not be started, for want of room in /dev/shm for example: no fault of the function
     killed    a rank disappeared: it was killed, it crashed, or it called os._exit
     hung      the ranks were ended at the timeout, or when it was certain that they would wait for ever
     """
@@ -100,8 +101,8 @@ def launch(
 
     target is "module:function" or "path/to/file.py:function"; of a file, the folder is on sys.path of the ranks, before
     that of this process. Arguments and results are what `minidist.mpi.encode` can write. timeout is in seconds, for the
-    whole job; env adds to the environment. Raises UsageError if there is nothing to start; what happens on the ranks is
-    in the returned Job, never an exception.
+    whole job; env adds to the environment. Raises UsageError if there is nothing to start, or no room for it; what
+    happens on the ranks is in the returned Job, never an exception.
     """
     with started(target, n, *args, env=env, cwd=cwd, mpiexec=mpiexec, **kwargs) as running:
         return running.wait(timeout)
@@ -127,6 +128,8 @@ def started(
         if not Path(place).is_file():
             raise UsageError(f"there is no file {place}")
         target = f"{Path(place).resolve()}:{name}"
+    if reason := shm.shortage(n):
+        raise UsageError(reason)
 
     with _job_folder(n) as folder:
         encode.save(folder / "job", (target, args, kwargs))
@@ -276,16 +279,21 @@ class Running:
         if self.ended:
             return
         self.ended = True
+        alive = [self.folder / str(rank) / "alive" for rank in range(self.n)]
+        segments: set[str] = set()  # of ranks that are still in MPI's Init
+        if self.process.poll() is None:
+            texts = [file.read_text() for file in alive if locked(file)]
+            segments = shm.stopped([self.process.pid, *(int(text) for text in texts if text.isdecimal())])
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         give_up = time.monotonic() + 5.0
-        alive = [self.folder / str(rank) / "alive" for rank in range(self.n)]
         while (left := [file for file in alive if locked(file)]) and time.monotonic() < give_up:
             for file in left:
                 with suppress(ProcessLookupError, ValueError):
                     os.killpg(int(file.read_text()), signal.SIGKILL)
             time.sleep(0.01)
+        shm.remove(segments)
 
 
 FAILURES = ("error", "exit")  # what a rank that failed or disappeared has recorded
@@ -314,19 +322,21 @@ def _collect(folder: Path, n: int, hung: tuple[Looks, str] | None, seconds: floa
         return job
 
     if min(ended_at) == math.inf:
-        started = any((folder / str(rank) / "alive").exists() for rank in range(n))
+        started = any((folder / str(rank) / "started").exists() for rank in range(n))
         what = "was ended from outside" if started else "did not start"
         printed = _text(folder / "mpiexec").strip() or "(nothing)"
-        job.status, job.report = "killed" if started else "failed", f"The job {what}. What mpiexec printed:\n{printed}"
+        job.status, job.report = "killed" if started else "machine", f"The job {what}. What mpiexec printed:\n{printed}"
         return job
 
     # The first rank to fail or disappear is the cause; MPI ended the others, whatever their own records say.
     first = ended_at.index(min(ended_at))
     cause = ranks[first]
     job.status, verb = ("failed", "failed") if cause.error_type else ("killed", "disappeared")
+    if not (folder / str(first) / "started").exists():
+        job.status, verb = "machine", "could not start MPI"
     cause.state = verb
     lines = [f"rank {first} {verb}:", str(cause.error)]
-    if job.status == "killed" and cause.stderr:
+    if job.status != "failed" and cause.stderr:
         lines.append(f"The end of its stderr:\n{cause.stderr[-2000:].rstrip()}")
     for number, rank in enumerate(ranks):
         if number == first:

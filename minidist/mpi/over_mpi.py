@@ -1,12 +1,22 @@
-"""The wire over MPI. No other module of the project imports mpi4py, and this one is loaded when ranks start."""
+"""The wire over MPI. No other module of the project imports mpi4py, and this one is loaded when ranks start.
+
+With that MPI is started, and leaves nothing behind, however the job ends: see shm.py.
+"""
 
 import time
 
 import numpy as np
-from mpi4py import MPI
 
+from minidist.mpi import shm
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival
+
+shm.refuse()
+
+from mpi4py import MPI  # noqa: E402  (this is what starts it)
+
+MPI.COMM_WORLD.Barrier()  # every rank has opened the segment
+shm.unlink()
 
 BYTE = MPI.BYTE
 

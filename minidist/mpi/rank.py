@@ -20,6 +20,7 @@ from minidist.mpi.run import MACHINERY, abort, explain
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:
     """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.mpi.worker` says what is in them."""
+    (mine / "started").touch()
     faulthandler.enable(all_threads=False)  # a crash in native code then says in stderr where it happened
     ledger = Ledger()
     threading.Thread(target=answer_looks, args=(folder, mine, ledger), daemon=True).start()

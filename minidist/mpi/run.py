@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, UsageError
+from minidist import Finished, UsageError, output
 from minidist.mpi.comm import Comm
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
@@ -37,12 +37,14 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler never runs while MPI waits for a message
+    output.guard()
     comm = world()
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
             status = _run(comm, main, prepare)
             sys.stdout.flush()
+            status = output.verdict(status)
         except BrokenPipeError:  # the reader (head, less) has left; with more ranks that reader is mpirun
             if comm.size > 1:
                 raise

@@ -10,6 +10,7 @@ launcher through files, for MPI may be the very thing that is stuck. In the job'
 and for each rank, in a folder named after it:
 
     alive               the rank's process group; locked while the rank lives
+    started             made when the rank has MPI
     stdout, stderr      what it printed
     result              what the function returned and what the rank sent, once it has returned
     error               the traceback, if it failed
@@ -27,6 +28,8 @@ import sys
 import time
 from pathlib import Path
 from typing import NoReturn
+
+from minidist.mpi import shm
 
 RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")  # MPICH, Open MPI, Slurm
 
@@ -69,10 +72,19 @@ def keep(child: int, folder: Path, mine: Path) -> NoReturn:
     disappeared first. That cannot be learnt from mpiexec, which sees several ranks end at once.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's way to tell a rank that another one has ended
-    signal.signal(signal.SIGALRM, lambda *_: None if locked(folder / "launcher") else os.kill(child, signal.SIGKILL))
+    segments: set[str] = set()
+
+    def look(*_: object) -> None:
+        if not locked(folder / "launcher"):
+            os.kill(child, signal.SIGSTOP)
+            segments.update(shm.segments(child))
+            os.kill(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     _, status = os.waitpid(child, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)
+    shm.remove(segments)
     if not (mine / "result").exists():
         (mine / "exit.unfinished").write_text(f"{os.waitstatus_to_exitcode(status)} {time.monotonic()}")
         os.replace(mine / "exit.unfinished", mine / "exit")

@@ -245,7 +245,7 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     options = job.options
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
-            if options.staleness_sweep:
+            if options.staleness_sweep and outcomes[0].losses:
                 print_sweep(outcomes, runs)
                 print_verdict([claim for made in checked for claim in made])
             else:
@@ -315,10 +315,10 @@ def print_one(outcome: Outcome, made: Sequence[Claim]) -> None:
         serving = next(i for i, each in enumerate(outcome.ranks) for held in each.held if held.serves == rank)
         went_on = "there was no such event" if serving == rank else f"rank {serving} has served its keys since"
         print(f"the server on rank {rank} was to stop after event {event}: {went_on}")
-    if options.filter:
+    if options.filter and outcome.losses:
         total = plan.size * plan.iterations * len(plan.workers)
         print(f"the filter let {sum(log.significant for log in outcome.logs) / total:.1%} of the gradients pass")
-    if options.keys == "cached":
+    if options.keys == "cached" and outcome.losses:
         keys = sum(outcome.sent(phase, rank) for phase in ("push keys", "pull keys") for rank in plan.workers)
         values = sum(outcome.sent("push values", r) + outcome.received("pull values", r) for r in plan.workers)
         itemsize = 8 if options.precision == "fp64" else 4

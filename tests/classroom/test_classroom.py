@@ -261,9 +261,9 @@ def lessons(tmp_path):
     return tmp_path
 
 
-def classroom(folder, *arguments):
+def classroom(folder, *arguments, **variables):
     command = [sys.executable, "-m", "minidist.classroom", *map(str, arguments)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **variables}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
@@ -414,6 +414,30 @@ def test_a_class(lessons):
     assert hints[4] == "it defines nothing that a lesson asks for"
     assert re.search(r"1  doubles +2 of 5\n +2  negative numbers too +1 of 5\n", run.stdout)
     assert "points of 2.5: mean 0.9, median 0, lowest 0, highest 2.5" in run.stdout
+
+
+def test_what_the_machine_is_at_fault_for_is_no_grade(lessons):
+    """Here ranks have no MPI. Nobody gets zero points for that, not even in Gradescope, and the exit status says so."""
+    (lessons / "submissions").mkdir()
+    for name in ("ada.py", "bob.py"):
+        (lessons / "submissions" / name).write_text(RIGHT)
+    run = classroom(lessons, "class", "submissions", "--csv", "points.csv", MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    assert (run.returncode, run.stderr) == (3, "")
+    said = "not graded, for a fault of this machine: rank 0 could not start MPI:"
+    assert run.stdout.count(said) == 2
+    assert run.stdout.endswith("\n2 not graded, for a fault of this machine: mend it and grade them again\n")
+    with open(lessons / "points.csv") as file:
+        _, *rows = csv.reader(file)
+    assert [row[:6] for row in rows] == [[name, "01_tiny", "", "2.5", "", ""] for name in ("ada", "bob")]
+    assert all(row[6].startswith(said) and "/nowhere/libmpi.so" in row[6] for row in rows)
+
+    options = ["--submission", "submissions/ada.py", "--gradescope", "results", "--junit", "grade.xml"]
+    run = classroom(lessons, "grade", "lessons/01_tiny", *options, MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    assert (run.returncode, run.stderr) == (3, "")
+    assert said in run.stdout
+    assert not list((lessons / "results").iterdir())
+    suite = ElementTree.parse(lessons / "grade.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "2")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_old_python_is_told_so():
     assert doctor.check_python((3, 9, 18)).verdict == "wrong"
     assert doctor.check_python((3, 11, 0)).verdict == "ok"
     assert doctor.check_python((4, 0, 0)).verdict == "ok"
-    for name in ("__init__.py", "__main__.py", "options.py", "doctor.py"):
+    for name in ("__init__.py", "__main__.py", "options.py", "output.py", "doctor.py", "mpi/__init__.py", "mpi/shm.py"):
         ast.parse((ROOT / "minidist" / name).read_text(), feature_version=(3, 8))  # it must get as far as saying so
 
 

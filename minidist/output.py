@@ -1,0 +1,57 @@
+"""Standard output that may be closed or full, and a terminal that may be somebody else's: neither ends the work."""
+
+from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
+
+import io
+import os
+import sys
+
+LOST = 74  # exit status where standard output could not take everything: EX_IOERR of sysexits.h
+
+
+class Output(io.TextIOWrapper):
+    """A text stream that drops what its file refuses, and remembers why. A reader who has left is an exception."""
+
+    failure: OSError | None = None
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        self.failure = self.failure or error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for what is in buffers, and is still to be written
+
+
+def guard() -> None:
+    """Let sys.stdout and sys.stderr be such streams; where they are closed, silence."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as we live)
+        elif stream is getattr(sys, f"__{name}__") and not isinstance(stream, Output):  # nobody is capturing it
+            settings = {key: getattr(stream, key) for key in ("encoding", "errors", "line_buffering", "write_through")}
+            setattr(sys, name, Output(stream.buffer, **settings))
+
+
+def verdict(status: int) -> int:
+    """The exit status of a program that would end with `status`: another one, and a line on stderr, if part of its
+    output is lost."""
+    failure = getattr(sys.stdout, "failure", None)
+    if failure is None:
+        return status
+    print(f"minidist: error: cannot write to standard output: {failure.strerror}", file=sys.stderr)
+    return status or LOST
