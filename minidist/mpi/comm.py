@@ -88,7 +88,7 @@ class Request:
 
     def __init__(self, comm: "Comm", kind: str, peer: int, array: np.ndarray, handle: Handle) -> None:
         self.comm, self.kind, self.peer, self.array, self.handle = comm, kind, peer, array, handle
-        self.phase, self.where = comm.ledger.phase, _caller()
+        self.phase, self.where = comm.ledger.phase, caller(3)  # who called isend or irecv
         comm.ledger.open_requests.append(self)
 
     def wait(self) -> None:
@@ -314,9 +314,9 @@ def count_limit(largest: int) -> int:
     return (largest >> CODE_BITS) - 1
 
 
-def _caller() -> str:
-    """`file.py:line` of the nearest caller outside this room, seen from a Request's constructor."""
-    frame = sys._getframe(3)  # below isend or irecv
+def caller(depth: int) -> str:
+    """`file.py:line` of the nearest function outside this room, `depth` calls or more below this one."""
+    frame = sys._getframe(depth)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("minidist.mpi"):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
