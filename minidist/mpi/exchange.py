@@ -16,7 +16,7 @@ import hashlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,7 +46,8 @@ class Rules:
         return int.from_bytes(hashlib.blake2b(repr((self.seed, *what)).encode(), digest_size=8).digest(), "big")
 
 
-class Start(NamedTuple):
+@dataclass(slots=True)
+class Start:
     """A send or a receive, as the rank tells that starts it."""
 
     number: int  # its name, given by the rank
@@ -57,9 +58,9 @@ class Start(NamedTuple):
     peer: int  # rank of the communicator
     tag: int
     room: int | None  # bytes that a receive has room for; None: as many as come
-    data: np.ndarray | None  # (bytes,) uint8 of a send
     phase: str
     where: str  # "exercise.py:31"
+    data: np.ndarray | None = None  # (bytes,) uint8 of a send
 
 
 # Of a message the tag and the bytes, None if they found no room; of a send, (0, None).
@@ -78,7 +79,7 @@ class Path:
         self.sent = 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """A send or a receive under way."""
 
@@ -95,7 +96,7 @@ class Operation:
         return self.path.dest if self.start.sends else self.path.source
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Wait:
     """What a rank has stopped for."""
 
@@ -256,7 +257,9 @@ class Exchange:
         return wait
 
     def _answer(self, rank: int, answer: Any) -> None:
-        if self.waits[rank]:
+        if wait := self.waits[rank]:
+            for operation in wait.operations:
+                operation.wait = None
             self.waits[rank] = None
             self.computing += 1
             self.answers.append((rank, answer))

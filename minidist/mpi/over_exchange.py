@@ -40,7 +40,9 @@ class Operation:
 
     def told(self) -> Start:
         """What the exchange is told: a message as it is now, which it should stay until the wait()."""
-        return self.start._replace(data=guard.as_bytes(self.array).copy()) if self.start.sends else self.start
+        if self.start.sends:
+            self.start.data = guard.as_bytes(self.array).copy()
+        return self.start
 
 
 class Desk:
@@ -57,7 +59,7 @@ class Desk:
     ) -> Operation:
         """A new send of an array, or a receive into it of so many bytes."""
         number, where = next(self.numbers), self.line.where()
-        start = Start(number, call, sends, comm, lane, peer, tag, room, None, self.ledger.phase, where)
+        start = Start(number, call, sends, comm, lane, peer, tag, room, self.ledger.phase, where)
         operation = Operation(start, array)
         if sends and self.receives:
             self.check_marks(array, f"what {where} sends to rank {peer}")
