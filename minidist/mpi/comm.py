@@ -283,11 +283,11 @@ class Comm:
         tag, nbytes = arrival
         if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
-        code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
+        name, size = described(tag)
         more = " or more" if size == count_limit(self._largest_tag) else ""
         raise CommError(
             f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
-            f" which sent {size}{more} x {DTYPES[code]}"
+            f" which sent {size}{more} x {name}"
         )
 
     def _wait(self, what: str, peers: Sequence[int], call: Callable[..., Any], *arguments: Any) -> Any:
@@ -307,6 +307,11 @@ def message_tag(dtype: np.dtype, size: int, largest: int) -> int | None:
     if dtype.name not in DTYPES or not dtype.isnative:
         return None
     return DTYPES.index(dtype.name) | min(size, count_limit(largest)) << CODE_BITS
+
+
+def described(tag: int) -> tuple[str, int]:
+    """The dtype's name and the number of elements (or more, if it is the limit) that a tag stands for."""
+    return DTYPES[tag & (1 << CODE_BITS) - 1], tag >> CODE_BITS
 
 
 def count_limit(largest: int) -> int:

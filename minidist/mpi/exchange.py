@@ -30,7 +30,11 @@ LOOKS_IN_VAIN = 10_000
 
 
 class Deadlock(CommError):
-    """No rank can ever go on; the message says who waits for whom."""
+    """Ranks can never go on: why, what each was doing, and for whom it waits."""
+
+    def __init__(self, reason: str, looks: hang.Looks, awaited: list[list[int]]) -> None:
+        super().__init__(f"{reason[0].upper()}{reason[1:]}.\n{hang.explain(looks, awaited)}")
+        self.reason, self.looks, self.awaited = reason, looks, awaited
 
 
 @dataclass(frozen=True)
@@ -220,19 +224,35 @@ class Exchange:
         for rank in self.in_order(rank for rank, wait in enumerate(self.waits) if wait):
             self._answer(rank, verdict)
 
+    def deadlock(self) -> Deadlock | None:
+        """What there is to say if some ranks can never go on; the others may be computing."""
+        stuck = self.stuck()
+        if not stuck:
+            return None
+        all_wait = len(stuck) + sum(self.finished) == self.n
+        reason = "every rank waits, and no message is under way" if all_wait else "some ranks can never go on"
+        return Deadlock(reason, self.looks(), self.awaited())
+
     def stuck(self) -> list[int]:
         """The ranks that can certainly not go on, whatever those that compute will do: each waits for something that a
         finished rank, or another of them, would have to do."""
-        awaited = [self._awaited(rank) for rank in range(self.n)]
+        awaited = self.awaited()
         free = {rank for rank, wait in enumerate(self.waits) if not self.finished[rank] and (not wait or wait.question)}
         while freed := {rank for rank, wait in enumerate(self.waits) if wait and free.issuperset(awaited[rank])} - free:
             free |= freed
         return [rank for rank, wait in enumerate(self.waits) if wait and rank not in free]
 
-    def explain(self) -> str:
-        """What each rank is doing, in words; and the cycle of those that wait for one another, if there is one."""
-        looks: hang.Looks = [self._look(rank) for rank in range(self.n)]
-        return hang.explain(looks, [self._awaited(rank) for rank in range(self.n)])
+    def looks(self) -> hang.Looks:
+        """What each rank is doing."""
+        found: hang.Looks = []
+        for wait, finished in zip(self.waits, self.finished, strict=True):
+            call = (wait.call, list(wait.peers)) if wait else None
+            found.append(Look(finished, call, where=wait.where if wait else "its own code"))
+        return found
+
+    def awaited(self) -> list[list[int]]:
+        """For each rank those that must do something yet before it can go on; none if it computes or only looks."""
+        return [self._awaited(rank) for rank in range(self.n)]
 
     def unreceived(self) -> list[Start]:
         """What was sent, and nobody has received it."""
@@ -292,10 +312,11 @@ class Exchange:
         meetings = [key for key, come in self.meetings.items() if len(come) == len(self.members[key[0]])]
         results = {rank: result for comm, call in meetings for rank, result in self._hold(comm, call)}
         self.in_vain = 0 if moved or able or meetings else self.in_vain + 1
-        if self.in_vain and self.stuck():
-            return self.end(Deadlock(self.explain()))
+        if self.in_vain and (deadlock := self.deadlock()):
+            return self.end(deadlock)
         if self.in_vain > LOOKS_IN_VAIN:
-            return self.end(Deadlock(f"Ranks look for messages again and again, and none will come.\n{self.explain()}"))
+            reason = "ranks look for messages again and again, and none will come"
+            return self.end(Deadlock(reason, self.looks(), self.awaited()))
         for rank in self.in_order([*able, *results, *looking]):
             wait = self.waits[rank]
             assert wait
@@ -344,7 +365,6 @@ class Exchange:
         return sorted(ranks, reverse=self.rules.order == "contrary")
 
     def _awaited(self, rank: int) -> list[int]:
-        """The ranks that must do something yet before this one can go on; those that look need nobody."""
         wait = self.waits[rank]
         if not wait:
             return []
@@ -358,9 +378,3 @@ class Exchange:
         if operation.start.sends:
             return [*path.arrived, *path.flying].index(operation) >= len(path.receives)
         return path.receives.index(operation) >= len(path.flying)
-
-    def _look(self, rank: int) -> Look:
-        wait = self.waits[rank]
-        if not wait:
-            return Look(finished=self.finished[rank], where="its own code")
-        return Look(waiting=(wait.call, list(wait.peers)), where=wait.where)

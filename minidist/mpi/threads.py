@@ -117,7 +117,7 @@ class ThreadLine:
         self.threads.pass_on()
         answer = self.threads.await_turn(self.rank)
         if isinstance(answer, Deadlock):
-            raise Deadlock(*answer.args)
+            raise Deadlock(answer.reason, answer.looks, answer.awaited)
         return answer
 
     def tell(self, starts: list[Start]) -> None:

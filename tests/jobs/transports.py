@@ -1,9 +1,13 @@
 """One job over every transport that there is."""
 
+import atexit
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
 
+from minidist.classroom.nursery import Nursery
+from minidist.classroom.router import route
 from minidist.mpi.comm import Comm
 from minidist.mpi.exchange import Rules
 from minidist.mpi.launch import RankResult, launch
@@ -29,8 +33,25 @@ def on_threads(target: str, n: int, rules: Rules) -> list[RankResult]:
     return run_threads(be_rank, n, rules)
 
 
+@functools.cache
+def nursery() -> Nursery:
+    """One for all tests of a process."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
+
+
+def over_router(target: str, n: int, rules: Rules) -> list[RankResult]:
+    """With the counts of the router, not those of the ranks."""
+    done = route(nursery(), target, [()] * n, rules, patience=60)
+    assert done.status == "ok", done.report
+    return done.ranks
+
+
 TRANSPORTS: dict[str, Callable[[str, int], list[RankResult]]] = {
     "MPI": over_mpi,
     "threads": lambda target, n: on_threads(target, n, Rules("synchronous", "contrary")),
     "threads, eager": lambda target, n: on_threads(target, n, Rules("eager", "drawn")),
+    "processes": lambda target, n: over_router(target, n, Rules("synchronous", "contrary")),
+    "processes, eager": lambda target, n: over_router(target, n, Rules("eager", "drawn")),
 }
