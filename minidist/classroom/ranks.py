@@ -23,8 +23,8 @@ import numpy as np
 
 from minidist.mpi import encode
 from minidist.mpi.comm import Comm
-from minidist.mpi.rank import find
 from minidist.mpi.run import explain
+from minidist.mpi.target import find
 from minidist.mpi.witness import witnessed
 
 progress = [Path(os.devnull)]  # where this rank says how far it has come
