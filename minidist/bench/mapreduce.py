@@ -12,7 +12,7 @@ from minidist.data import load
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
 from minidist.mpi.launch import launch
-from minidist.mr.jobs import WordCount
+from minidist.mr.load import make
 from minidist.mr.plan import Plan
 
 RANKS = 3  # a master and two workers
@@ -36,7 +36,7 @@ def ours(path: Path, output: Path) -> None:
 
 
 def count(comm: Comm, path: str, output: str) -> None:
-    run(comm, Plan(WordCount(), [path], Path(output)))
+    run(comm, Plan(make("wordcount", None, fast=True), [path], Path(output)))
 
 
 ONE_PROCESS = """

@@ -96,8 +96,15 @@ class StatusLine:
             self.next = (int(10 * progress) + 1) / 10
         self.text = text
 
+    def clear(self) -> None:
+        """Take the line away for a while, so that something else can be printed."""
+        if self.screen:
+            self.screen.write("\r\033[K")
+            self.screen.flush()
+            self.text = ""
+
     def close(self) -> None:
         """Take the line away."""
         if self.screen:
-            self.screen.write("\r\033[K")
+            self.clear()
             self.screen.close()

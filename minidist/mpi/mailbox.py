@@ -10,6 +10,7 @@ in the phase in which it is posted.
 import pickle
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,9 @@ class Mail(NamedTuple):
     payload: np.ndarray | None
 
 
+UNDER_WAY = 4  # messages to a rank that MPI has to carry at a time: it has room for 64 of a process to all others
+
+
 class Mailbox:
     """Every rank has one of each number: `post` puts a message into another rank's, `poll` looks into one's own.
 
@@ -33,16 +37,20 @@ class Mailbox:
     it is here. Sends are synchronous: a message is delivered when its receiver has taken it, and not while it lies in
     some buffer of MPI, so that nothing of a job can turn up in the next one. All ranks make the same mailboxes; those
     that are in use at the same time have different numbers.
+
+    A rank that does not look into its mailbox keeps nobody from talking to the others: what it has not taken waits
+    here, and goes on its way, a few messages at a time, at the next `post`, `poll` or `push`.
     """
 
     def __init__(self, comm: Comm, number: int) -> None:
         self.comm, self.port, self.number = comm, comm._port, number
         self.own: deque[Mail] = deque()  # posted to oneself
-        self.sending: list[Handle] = []
+        self.waiting: dict[int, deque[tuple[bytes, np.ndarray | None]]] = {}  # for each rank, in the order of posting
+        self.sending: dict[int, list[Handle]] = {}
         self.receiving: list[tuple[Handle, Mail]] = []  # payloads under way
 
     def post(self, dest: int, message: Any, payload: np.ndarray | None = None) -> None:
-        """Send; returns at once. A payload must stay as it is until `quiet`."""
+        """Send; returns at once. A payload must stay as it is until nothing is `pending`."""
         if dest == self.comm.rank:
             self.own.append(Mail(dest, message, payload))
             return
@@ -52,17 +60,26 @@ class Mailbox:
         text = pickle.dumps((message, None if payload is None else (payload.shape, payload.dtype.name)))
         ledger.control[0] += len(text)
         ledger.control[1] += 1
-        self.sending.append(self.port.post(text, dest, self.number))
         if payload is not None:
-            array = self.comm._bytes(payload)
             ledger.count(self.comm.world_ranks[dest], payload.nbytes)
-            self.sending.append(self.port.enclose(array, dest, self.number))
+        self.waiting.setdefault(dest, deque()).append((text, None if payload is None else self.comm._bytes(payload)))
+        self.push()
+
+    def push(self) -> None:
+        """Forget what has been delivered, and send on what waits."""
+        for dest, waiting in self.waiting.items():
+            sending = self.sending[dest] = self.port.unfinished(self.sending.get(dest, []))
+            while waiting and len(sending) < UNDER_WAY:
+                text, array = waiting.popleft()
+                sending.append(self.port.post(text, dest, self.number))
+                if array is not None:
+                    sending.append(self.port.enclose(array, dest, self.number))
 
     def poll(self) -> Mail | None:
         """The next message that is here, from whichever rank; None if there is none now."""
         if self.own:
             return self.own.popleft()
-        self._forget_delivered()
+        self.push()
         while letter := self.port.collect(self.number):
             source, text = letter
             message, described = pickle.loads(text)
@@ -77,16 +94,18 @@ class Mailbox:
                 return mail
         return None
 
-    @property
-    def quiet(self) -> bool:
-        """Whether all that was posted has been delivered, and no payload is on its way here."""
-        self._forget_delivered()
-        return not self.sending and not self.receiving
+    def pending(self) -> set[int]:
+        """The ranks that have not taken all that was posted to them, or of which a payload is on its way here."""
+        self.push()
+        return {dest for dest, handles in self.sending.items() if handles} | {mail.source for _, mail in self.receiving}
 
-    def close(self) -> None:
-        """Return when all that was posted has been delivered."""
-        while not self.quiet:
+    def close(self, besides: Collection[int] = ()) -> None:
+        """Return when all that was posted has been delivered, but for what those ranks have not taken."""
+        while pending := self.pending():
+            if pending <= set(besides):
+                LEFT.append((self.sending, self.receiving))
+                return
             time.sleep(0.001)
 
-    def _forget_delivered(self) -> None:
-        self.sending = self.port.unfinished(self.sending)
+
+LEFT: list[Any] = []  # what MPI may still read or write: it must not go away before MPI does

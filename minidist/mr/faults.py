@@ -3,7 +3,7 @@
     stop:RANK:map:K      worker RANK stops answering in the middle of the K-th map task that it is given
     stop:RANK:reduce:K   or of the K-th reduce task
     slow:RANK:FACTOR     worker RANK is FACTOR times slower
-    bad:TEXT             the map function fails on every line that contains TEXT
+    bad:TEXT             the map function fails on every line that contains TEXT, which ends the job without --skip-bad
     kill:POINT:K         the whole job is killed by SIGKILL the K-th time that a rank comes to POINT:
                          map       the master learns that a map task is done
                          reduce    the master learns that a reduce task is done
@@ -13,16 +13,26 @@
 
 A worker that stops lives on without answering, and leaves when the job ends. A process that really dies takes an MPICH
 job with it, as the death of the master does in the paper (section 3.3): then --resume goes on.
+
+The chapter knows nothing of this: it is handed a disk and mailboxes with faults, and a job whose map fails.
 """
 
+import functools
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from minidist import UsageError
+from minidist.mpi.comm import Comm
+from minidist.mpi.mailbox import Mail, Mailbox
+from minidist.mr.disk import Disk
+from minidist.mr.messages import IDLE, MASTER, Do, Done, Drop, End
+from minidist.mr.plan import Plan
 
 POINTS = ("map", "reduce", "region", "write", "commit")
 
@@ -36,7 +46,31 @@ class Faults:
     bad: str | None = None
     kills: set[tuple[str, int]] = field(default_factory=set)
     passed: Counter[str] = field(default_factory=Counter)  # how often this rank has come to a point
-    rested: float = 0.0  # when this rank last slept for being slow
+
+    def mailbox(self, comm: Comm, number: int) -> Mailbox:
+        """The master's mailbox, or a worker's."""
+        if number == MASTER:
+            return MasterMailbox(self, comm, number)
+        self.inbox = WorkerMailbox(self.factor, comm, number)
+        return self.inbox
+
+    def disk(self, plan: Plan, rank: int) -> Disk:
+        """A worker's disk, made after its mailbox."""
+        return FaultyDisk(self, plan, rank)
+
+    def poison(self, job: Any) -> None:
+        """Let the map function fail on bad lines, as a bug in it would."""
+        if (bad := self.bad) is None:
+            return
+        healthy = job.map
+
+        @functools.wraps(healthy)
+        def failing(document: str, line: str) -> Iterable[tuple[str, str]]:
+            if bad in line:
+                raise ValueError(f"injected: the record contains {bad!r}")
+            return healthy(document, line)
+
+        job.map = failing
 
     def at(self, point: str) -> None:
         """This rank has come to a point where the job may be killed."""
@@ -44,25 +78,79 @@ class Faults:
         if (point, self.passed[point]) in self.kills:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def begin(self, kind: str) -> bool:
-        """A task of a kind begins; whether this rank stops answering in the middle of it."""
-        self.passed[f"{kind} task"] += 1
-        self.rested = time.monotonic()
-        return (kind, self.passed[f"{kind} task"]) in self.stops
 
-    def drag(self, answer: Callable[[], None]) -> None:
-        """Sleep as long as a slower machine would have worked since the last time; answer others meanwhile."""
-        if self.factor > 1:
-            awake = time.monotonic() + (self.factor - 1) * (time.monotonic() - self.rested)
-            while (left := awake - time.monotonic()) > 0:
-                time.sleep(min(left, 0.005))
-                answer()
-            self.rested = time.monotonic()
+class MasterMailbox(Mailbox):
+    """The job is killed when the master learns something."""
 
-    def check(self, line: str) -> None:
-        """Fail, as a bug in the map function would, on a bad record."""
-        if self.bad is not None and self.bad in line:
-            raise ValueError(f"injected: the record contains {self.bad!r}")
+    def __init__(self, faults: Faults, comm: Comm, number: int) -> None:
+        super().__init__(comm, number)
+        self.faults = faults
+
+    def poll(self) -> Mail | None:
+        mail = super().poll()
+        if mail is not None and isinstance(mail.message, Done):
+            self.faults.at(mail.message.task[0])
+        return mail
+
+
+class WorkerMailbox(Mailbox):
+    """Of a slow machine, or of one that stops answering."""
+
+    def __init__(self, factor: float, comm: Comm, number: int) -> None:
+        super().__init__(comm, number)
+        self.factor = factor
+        self.given: Counter[str] = Counter()  # how many tasks of a kind
+        self.awake, self.debt = time.monotonic(), 0.0  # seconds that a slower machine would still be at work
+
+    def poll(self) -> Mail | None:
+        """As ever, but where there is no message not before a slower machine would have come to look for one."""
+        self.debt += (self.factor - 1) * (time.monotonic() - self.awake)
+        while (mail := super().poll()) is None and self.debt > 0:
+            time.sleep(min(self.debt, 0.005))
+            self.debt -= 0.005
+        if mail is not None and isinstance(mail.message, Do | Drop | End):
+            self.debt = 0.0
+            if isinstance(mail.message, Do):
+                self.given[mail.message.task[0]] += 1
+        self.awake = time.monotonic()
+        return mail
+
+    def hang(self) -> None:
+        """Answer nobody until the end of the job."""
+        while (mail := super().poll()) is None or not isinstance(mail.message, End):
+            time.sleep(0 if mail else IDLE)
+        self.own.append(mail)
+
+
+class FaultyDisk(Disk):
+    """One that hangs in the middle of a task, and with it its worker; or that has the job killed at a certain point."""
+
+    def __init__(self, faults: Faults, plan: Plan, rank: int) -> None:
+        super().__init__(plan, rank)
+        self.faults = faults
+
+    def _may_hang(self, kind: str) -> None:
+        task = kind, self.faults.inbox.given[kind]
+        if task in self.faults.stops:
+            self.faults.stops.remove(task)
+            self.faults.inbox.hang()
+
+    def append(self, path: Path, lines: Iterable[str]) -> None:
+        self._may_hang("map")
+        super().append(path, lines)
+        self.faults.at("region")
+
+    def write(self, path: Path, lines: Iterable[str]) -> None:
+        self._may_hang("reduce")
+        super().write(path, lines)
+        self.faults.at("write")
+
+    def rename(self, path: Path, name: Path) -> None:
+        if path.is_dir():
+            self._may_hang("map")  # at the latest: it may have had nothing to write
+        super().rename(path, name)
+        if not name.is_dir():
+            self.faults.at("commit")
 
 
 def parse(injected: Sequence[str], rank: int, workers: Sequence[int]) -> Faults:

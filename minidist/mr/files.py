@@ -5,17 +5,25 @@ a key or value is written as \\\\, \\t or \\n. What the shuffle moves can be rea
 """
 
 import heapq
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from minidist import UsageError
+from minidist.papers.mapreduce import pair_bytes
 
 Pair = list[str]  # [key, value]
+
+
+class JobError(Exception):
+    """The user's functions do not do what `minidist.mr.jobs` asks of them."""
+
+
 SPLIT = 16 << 20  # bytes of a split, if no number of splits is given: the lower end of the paper's 16 to 64 MB
 
 
@@ -43,18 +51,23 @@ class Block:
     document: str
     offset: int  # in the file
     data: bytes
+    text: str  # the same, with U+FFFD for each sequence that cannot be decoded
 
-    def text(self) -> tuple[str, int]:
-        """The lines decoded, and how many undecodable sequences became U+FFFD."""
-        text = self.data.decode(errors="replace")
-        replaced = 0 if text.isascii() else text.count("\ufffd") - self.data.count("\ufffd".encode())
-        return text, replaced
+    @property
+    def replaced(self) -> int:
+        """How many sequences could not be decoded."""
+        return 0 if self.text.isascii() else self.text.count("\ufffd") - self.data.count("\ufffd".encode())
 
-    def records(self) -> Iterator[tuple[int, str]]:
+    def __len__(self) -> int:
+        """How many lines."""
+        return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
+
+    def lines(self) -> Iterator[tuple[int, str]]:
         """(offset in the file, line without its end) for each line. Lines end in LF or CR LF."""
         offset = self.offset
-        for line in self.data.removesuffix(b"\n").split(b"\n"):
-            yield offset, line.removesuffix(b"\r").decode(errors="replace")
+        data, text = self.data.removesuffix(b"\n").split(b"\n"), self.text.removesuffix("\n").split("\n")
+        for line, decoded in zip(data, text, strict=True):
+            yield offset, decoded.removesuffix("\r")
             offset += len(line) + 1
 
 
@@ -63,45 +76,16 @@ def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
     sizes = []
     for path in paths:
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would be to wait for who writes into it
+                raise UsageError(f"cannot read {path}: it is not a regular file")
             with open(path, "rb") as file:
                 sizes.append((path, os.fstat(file.fileno()).st_size))
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        if not os.path.isfile(path):
-            raise UsageError(f"cannot split {path}: it is not a regular file")
     return sizes
 
 
-def split(files: Sequence[tuple[str, int]], m: int | None) -> list[list[Piece]]:
-    """The input as m splits of about as many bytes each (section 3.1); some are empty if there are few lines.
-
-    All files, one after another, are cut at equal distances, and each cut is moved on to where a line begins. So no
-    split cuts a line, and none cuts a UTF-8 character, for the byte of a line feed is no part of any other character.
-    """
-    total = sum(size for _, size in files)
-    m = m or max(1, -(-total // SPLIT))
-    cuts: list[int] = []
-    before, last = 0, (0, 0)  # last: the target and the place of the cut before
-    starts = []
-    for path, size in files:
-        starts.append(before)
-        while len(cuts) < m - 1 and (target := (len(cuts) + 1) * total // m) < before + size:
-            place = last[1] if last[0] <= target <= last[1] else before + _next_line(path, size, target - before)
-            last = (target, place)
-            cuts.append(place)
-        before += size
-    bounds = [0, *cuts, *[total] * (m - len(cuts))]
-    return [
-        [
-            Piece(path, max(low - start, 0), min(high - start, size))
-            for (path, size), start in zip(files, starts, strict=True)
-            if max(low, start) < min(high, start + size)
-        ]
-        for low, high in itertools.pairwise(bounds)
-    ]
-
-
-def _next_line(path: str, size: int, offset: int) -> int:
+def next_line(path: str, size: int, offset: int) -> int:
     """The first place at or after `offset` where a line begins; the end of the file if there is none."""
     if offset == 0:
         return 0
@@ -124,21 +108,45 @@ def blocks(pieces: Sequence[Piece], size: int) -> Iterator[Block]:
                     data += file.readline()
                 if not data:
                     raise OSError(f"{piece.path} has become shorter while it was read")
-                yield Block(piece.document, offset, data)
+                yield Block(piece.document, offset, data, data.decode(errors="replace"))
                 offset += len(data)
+
+
+def line_number(path: str, offset: int) -> int:
+    """The number of the line that begins at this byte, from 1."""
+    count = 1
+    with open(path, "rb") as file:
+        while offset > 0:
+            chunk = file.read(min(offset, 1 << 20))
+            count += chunk.count(b"\n")
+            offset -= len(chunk) or offset
+    return count
+
+
+def text_of(path: str, offset: int) -> list[str]:
+    """The beginning of the line at this byte; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return [file.readline(200).decode(errors="replace").rstrip("\r\n")]
+    except OSError:
+        return []
 
 
 def sample(files: Sequence[tuple[str, int]], lines: int) -> list[str]:
     """About `lines` lines from evenly spaced places of the input: always the same."""
+    if lines == 0:
+        return []
+    total = max(1, sum(size for _, size in files))
     found = []
     for path, size in files:
-        share = -(-lines * size // max(1, sum(size for _, size in files)))
+        share = -(-lines * size // total)
         with open(path, "rb") as file:
             for i in range(share):
-                place = _next_line(path, size, i * size // share)
+                place = next_line(path, size, i * size // share)
                 file.seek(place)
-                if place < size:
-                    found += [line for _, line in Block(path, place, file.readline()).records()]
+                if line := file.readline():
+                    found.append(line.decode(errors="replace").removesuffix("\n").removesuffix("\r"))
     return found
 
 
@@ -158,12 +166,55 @@ def write_pair(key: str, value: str) -> str:
     return line
 
 
+def each(made: Any, function: str) -> Iterable[Any]:
+    """What the user's function has returned, one by one. Raises JobError if it has not."""
+    if not isinstance(made, Iterable) or isinstance(made, str):
+        raise JobError(f"{function} returned {made!r}; it must return a list, or yield one after another")
+    return made
+
+
+def emitted(map: Callable[[str, str], Iterable[Any]], document: str, text: str) -> Iterator[tuple[str, str]]:
+    """The pairs that the user's map emits for a record. Raises JobError for what is no pair of texts."""
+    for pair in each(map(document, text), "map"):
+        if not (type(pair) is tuple and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], str)):
+            raise JobError(f"map must emit pairs of two texts, not {pair!r}")
+        yield pair
+
+
+def pairs_and_bytes(pairs: Sequence[tuple[str, str]]) -> tuple[int, int]:
+    """How many pairs these are, and how many bytes they take in region files."""
+    return len(pairs), pair_bytes(*zip(*pairs, strict=True)) if pairs else 0
+
+
 def unescape(text: str) -> str:
     return ESCAPED.sub(lambda found: MEANINGS[found[0]], text) if "\\" in text else text
 
 
 KEY = itemgetter(0)
-PAIR_BYTES = 250  # of Python objects around the characters of a pair, measured
+PAIR_BYTES, VALUE_BYTES = 250, 60  # of Python objects around the characters of a pair, and of a value; measured
+
+
+class Buffer:
+    """Pairs that a map has emitted and not written yet: the values of each key, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[str]] = {}
+        self.held = 0  # bytes, about
+
+    def add(self, key: str, value: str) -> None:
+        if key in self.values:
+            self.values[key].append(value)
+        else:
+            self.values[key] = [value]
+            self.held += 2 * len(key) + PAIR_BYTES
+        self.held += len(value) + VALUE_BYTES
+
+    def take(self) -> Iterable[tuple[str, list[str]]]:
+        """All of it; nothing is left."""
+        values, self.values, self.held = self.values, {}, 0
+        return values.items()
+
+
 FAN_IN = 64  # runs that are merged at a time: each is an open file with a buffer
 
 
@@ -230,6 +281,20 @@ def _read_run(path: Path) -> Iterator[Pair]:
         for line in file:
             key, value = line[:-1].split("\t", 1)
             yield [unescape(key), unescape(value)]
+
+
+# ---- the output ------------------------------------------------------------------------------------------------------
+
+
+def output_lines(
+    reduce: Callable[[str, Iterable[str]], Iterable[Any]], key: str, values: Iterable[str]
+) -> Iterator[str]:
+    """The lines of a key: what the user's reduce makes of its values. Raises JobError for what is no line."""
+    for value in each(reduce(key, values), "reduce"):
+        line = key if value is None else f"{key}\t{value}"
+        if "\n" in line:
+            raise JobError(f"a line break cannot stand in a line of output: {line!r}")
+        yield line + "\n"
 
 
 # ---- names of files --------------------------------------------------------------------------------------------------

@@ -1,152 +1,231 @@
-"""The plan of a MapReduce job: what is to be done, from the command line, and the folders in which it is done.
+"""The plan of a MapReduce job: what is to be done, and the folders in which it is done.
 
 OUTPUT/part-00000-of-00004 ...            what has been committed
 OUTPUT/.mapreduce/                        until the job has ended:
-    job.json                                  what the job is, so that --resume goes on with the same one
+    job.json                                  what the job is, so that --resume goes on with the same one; it stays
     reduce-00000.json                         what the attempt that was committed has counted
     worker-1/map-00000/region-00003           map output on a worker's own disk (--local puts it elsewhere)
 """
 
 import json
 import os
+import secrets
 import shutil
+import stat
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
-from zlib import crc32
+from typing import Any, NamedTuple
 
 from minidist import Finished, UsageError
-from minidist.claims.files import check_writable, write_whole
-from minidist.cli.options import Parser, at_least, within
-from minidist.mr import jobs as mapreduce_jobs
-from minidist.mr.faults import Faults, parse
-from minidist.mr.files import check_inputs, part, split
+from minidist.claims.files import write_whole
+from minidist.mr import fingerprint
+from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part
 
 MB = 1 << 20
+MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # of a kind, and files of M maps for R reduces: one disk has to hold them
+PROBE = ".minidist-probe-"  # how folders begin that are made for a moment, to see whether they can be
+
+TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
+Record = tuple[str, int] | str  # what the user's function is given: of a map (document, offset), of a reduce the key
+
+
+class Result(NamedTuple):
+    """What came of a task."""
+
+    sizes: list[int]  # of a map: the bytes of its R regions
+    stats: Counter[str]  # what the attempt counted
+    counters: Counter[str]  # what the user's function counted
+    left_out: list[tuple[Record, str]]  # bad records, and why (section 4.6)
 
 
 @dataclass
 class Plan:
-    """A job, the same on every rank but for the faults. Only the first three have no default."""
+    """A job, the same on every rank. Only the first three have no default."""
 
     job: Any  # see minidist.mr.jobs
     inputs: Sequence[str]  # files
     output: Path
     reducers: int = 4  # R
-    maps: int | None = None  # M; None: a split for every 16 MB
+    maps: int = 0  # M; 0: a split for every 16 MB
     memory: int = 64 * MB  # for intermediate pairs in a task, about
     combine: bool = True  # if the job has a combine
+    skip_bad: int = 0  # records that may be left out because the functions fail on them (section 4.6)
     backup: bool = True
     replicas: int = 3  # of each split
     timeout: float = 10.0  # seconds without an answer after which a worker is given up
+    grace: float = 3.0  # seconds that such a worker has at the end to say farewell
     resume: bool = False
     local: Path | None = None  # folder for intermediate files; None: in the output's
-    faults: Faults = field(default_factory=Faults)
     log: bool = False  # print the master's decisions
     shown: bool = False  # the status line
 
     def __post_init__(self) -> None:
         """Look at the input. Raises UsageError if it cannot be read."""
         self.files = check_inputs(self.inputs)  # (path, bytes) of each
-        self.splits = split(self.files, self.maps)
-        self.combine = self.combine and hasattr(self.job, "combine") and self.job.combine is not None
-        self.whole_blocks = self.combine and hasattr(self.job, "map_block")
+        self.size = sum(size for _, size in self.files)
+        most = min(MOST_TASKS, MOST_REGIONS // self.reducers)
+        if self.maps > most:
+            regions = f"{self.maps * self.reducers:,}".replace(",", " ")
+            raise UsageError(f"--maps {self.maps} and --reducers {self.reducers}: {regions} region files are too many")
+        self.maps = self.maps or min(max(1, -(-self.size // SPLIT)), most)
+        self.combine = self.combine and getattr(self.job, "combine", None) is not None
         self.block = min(max(self.memory // 16, 64 << 10), 4 * MB)  # bytes of input that a worker takes at a time
         self.own_partition = getattr(self.job, "partition", None)
+        self.records = getattr(self.job, "records", Block.lines)  # what is a record of a block (section 4.4)
+        self.measure = getattr(self.job, "measure", pairs_and_bytes)
         self.sampled = min(10_000, 1000 + 100 * self.reducers) if hasattr(self.job, "plan") else 0  # lines
         self.folder = self.output / ".mapreduce"
-        self.name = type(self.job).__name__ if hasattr(type(self.job), "map") else self.job.map.__qualname__
-        self.manifest = {
-            **mapreduce_jobs.identity(self.job),
-            "files": [[path, size, os.stat(path).st_mtime_ns] for path, size in self.files],
-            "maps": len(self.splits),
-            "reducers": self.reducers,
-            "combine": self.combine,
-        }
-        name = blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()
-        self.locals = self.local / f"minidist-{name}" if self.local else self.folder
+        self.hosts: list[str] = []  # of each rank, when the job has begun
+        self.token = ""  # that makes the name of the local folder one which nobody can know before
+        self.name = self.job.map.__qualname__.removesuffix(".map")
 
-    def check_output(self) -> None:
-        """Raise UsageError unless the job may begin, or go on, in its folder; Finished if it is done already."""
-        output, begun = self.output, self.folder / "job.json"
-        if output.exists() and not output.is_dir():
-            raise UsageError(f"--output {output} is not a folder")
-        for folder in (output, self.local or output):
-            above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-            if not above.is_dir() or not os.access(above, os.W_OK):
-                raise UsageError(f"{folder}: cannot write into {above}")
-        if not output.exists() or not any(output.iterdir()):
-            return
-        if not self.resume:
-            hint = "; --resume finishes the job that was begun there" if begun.exists() else ""
-            raise UsageError(f"--output {output} is not empty{hint}")
-        if not begun.exists():
-            if all((output / part(r, self.reducers)).exists() for r in range(self.reducers)):
-                raise Finished(f"{output} holds all {self.reducers} parts already.")
-            raise UsageError(f"--resume: there is no unfinished job in {output}")
-        earlier = json.loads(begun.read_text())
-        for name, value in self.manifest.items():
-            if earlier.get(name) != value:
-                raise UsageError(f"--resume: the unfinished job in {output} differs in {name}; finish it with the same")
-
-    def near(self, m: int, workers: range) -> list[int]:
+    def near(self, m: int, workers: Iterable[int]) -> list[int]:
         """The workers with a replica of split m (3.4). Simulated: here all ranks read from the same disk."""
         order = sorted(workers, key=lambda worker: blake2b(f"{m} {worker}".encode()).digest())
         return order[: self.replicas]
 
-    def partition(self, key: str) -> int:
-        """The reduce task of a key: crc32, for Python's own hash of a text differs from process to process."""
-        if self.own_partition is None:
-            return crc32(key.encode()) % self.reducers
-        r: int = self.own_partition(key, self.reducers)
-        if not 0 <= r < self.reducers:
-            raise ValueError(f"partition({key!r}, {self.reducers}) is {r}, and not from 0 to {self.reducers - 1}")
-        return r
-
     # ---- folders ----------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """On one rank, first of all."""
-        self.check_output()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "job.json", self.manifest)
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What must be the same when a job is resumed."""
+        return {
+            "job": f"{self.job.map.__module__}:{self.job.map.__qualname__}",
+            "pattern": getattr(self.job, "pattern", ""),
+            "code": fingerprint.of_code(self.job),
+            "files": [fingerprint.of_file(path, size) for path, size in self.files],
+            "maps": self.maps,
+            "reducers": self.reducers,
+            "combine": self.combine,
+            "memory": self.memory,  # on which depends how often a map combines
+        }
 
-    def own_folder(self, rank: int) -> tuple[Path, dict[int, Any]]:
-        """The folder of a worker's own files, and the results of the maps whose output is there from before."""
-        folder, held = self.locals / f"worker-{rank}", {}
+    def check_output(self) -> None:
+        """Raise UsageError unless the job may begin, or go on, in its folder; Finished if it is done already."""
+        output = self.output
+        if os.path.lexists(output) and not os.path.isdir(output):
+            raise UsageError(f"--output {output} is not a folder")
+        check_folder("--output", output)
+        if os.path.lexists(self.folder) and not is_own_folder(self.folder):
+            raise UsageError(f"{self.folder} is not a folder of yours")
+        held = [name for name in os.listdir(output) if not name.startswith(PROBE)] if output.exists() else []
+        if not held:
+            return
         if not self.resume:
-            shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        for entry in folder.iterdir():
-            if entry.name.startswith("map-"):
-                held[int(entry.name[4:])] = read_result(entry / "done.json")
-            else:
-                shutil.rmtree(entry)
-        return folder, held
+            if held == [self.folder.name] and self.earlier().get("finished"):  # its parts have been taken away
+                return
+            hint = "; --resume finishes the job that was begun there" if (self.folder / "job.json").exists() else ""
+            raise UsageError(f"--output {output} is not empty{hint}")
+        earlier = self.earlier()
+        if not earlier:
+            raise UsageError(f"--resume: there is no unfinished job in {output}")
+        for name, value in self.manifest.items():
+            if earlier[name] != value:
+                raise UsageError(f"--resume: the job in {output} differs in {name}; finish it with the same")
+        if earlier["finished"]:
+            missing = [r for r in range(self.reducers) if not self.part(r).exists()]
+            if earlier["left_out"] > self.skip_bad:
+                raise UsageError(f"--resume: the job in {output} has left out {earlier['left_out']} records")
+            if not missing:
+                raise Finished(f"{output} holds all {self.reducers} parts already.")
+            gone = self.part(missing[0]).name
+            raise UsageError(f"--resume: there is no unfinished job in {output}; {gone} of the finished one is missing")
 
-    def commit(self, r: int, unfinished: Path, result: Any) -> None:
-        """Give an output file its name: it is there as a whole or not at all."""
-        write_json(self.folder / f"reduce-{r:05}.json", result)
-        os.replace(unfinished, self.output / part(r, self.reducers))
+    def check_local(self) -> None:
+        """Raise UsageError unless intermediate files can be put where they are to go. In the place of the folder of the
+        job to resume there may be something that somebody else has put there."""
+        if self.local:
+            check_folder("--local", self.local)
+        self.token = self.earlier().get("token", "") if self.resume else ""
+        if self.local and self.token and os.path.lexists(self.locals) and not is_own_folder(self.locals):
+            raise UsageError(f"{self.locals} is not a folder of yours; delete it, or do without --resume")
 
-    def committed(self) -> dict[int, Any]:
-        """The results of the reduces whose output is there from before."""
-        done = [r for r in range(self.reducers) if (self.output / part(r, self.reducers)).exists()]
-        return {r: read_result(self.folder / f"reduce-{r:05}.json") for r in done}
+    def earlier(self) -> dict[str, Any]:
+        """What stands of the job that was begun here; nothing if there is none. Raises UsageError if it is damaged."""
+        path = self.folder / "job.json"
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} is damaged: {error}; delete {self.output}, or take another --output") from None
+        if not isinstance(found, dict) or not found.keys() >= {*self.manifest, "token", "finished", "left_out"}:
+            raise UsageError(f"{path} is damaged; delete {self.output}, or take another --output")
+        return found
 
-    def clear(self, rank: int) -> None:
-        """On each rank, when nobody fetches any more."""
-        shutil.rmtree(self.locals / f"worker-{rank}", ignore_errors=True)
-        with suppress(OSError):  # other ranks of this machine are not so far yet
-            self.locals.rmdir()
+    @property
+    def locals(self) -> Path:
+        """The folder of the workers' folders on this machine."""
+        return self.local / f"{self.prefix}{self.token}" if self.local else self.folder
 
-    def end(self) -> None:
-        """On one rank, last of all."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    @property
+    def prefix(self) -> str:
+        """How local folders of this job begin, of whichever run."""
+        return f"minidist-{blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()}-"
+
+    def begin(self) -> str:
+        """On one rank, first of all; the token, which all must know."""
+        self.check_output()
+        self.token = self.earlier().get("token", "") if self.resume else ""
+        self.token = self.token or secrets.token_hex(8)
+        if not self.resume:
+            shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job of which the parts have been taken away
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "job.json", {**self.manifest, "token": self.token, "finished": False, "left_out": 0})
+        return self.token
+
+    def gasp(self, worker: int) -> Path:
+        """Where stands what a worker is at."""
+        return self.folder / f"worker-{worker}.at"
+
+    def part(self, r: int) -> Path:
+        """Where the output of a reduce is when it has been committed."""
+        return self.output / part(r, self.reducers)
+
+    def counted(self, r: int) -> Path:
+        """Where stands what that reduce has counted."""
+        return self.folder / f"reduce-{r:05}.json"
+
+    def committed(self) -> dict[int, Result]:
+        """The results of the reduces whose output is there from before, if what they have counted is there as well."""
+        results = {r: read_result(self.counted(r)) for r in range(self.reducers) if self.part(r).exists()}
+        return {r: result for r, result in results.items() if result is not None}
+
+    def clear(self) -> None:
+        """On each rank, however it ends: leave nothing on this machine, neither of workers that do not answer."""
+        if self.local and self.token:
+            shutil.rmtree(self.locals, ignore_errors=True)
+
+    def end(self, left_out: int) -> None:
+        """On one rank, last of all: what stays is the note on which job the parts are of."""
+        write_json(self.folder / "job.json", {**self.manifest, "token": "", "finished": True, "left_out": left_out})
+        for entry in self.folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != "job.json":
+                entry.unlink(missing_ok=True)
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raise UsageError unless there can be a folder with files in it. It is made elsewhere for a moment, as a probe."""
+    folder = folder.absolute()
+    above = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    try:
+        with tempfile.TemporaryDirectory(prefix=PROBE, dir=above) as probe:
+            os.makedirs(probe / folder.relative_to(above), exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {folder}: {error.strerror}") from None
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether it is a folder, no link to one, and belongs to the user."""
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -154,69 +233,11 @@ def write_json(path: Path, document: Any) -> None:
     write_whole(str(path), json.dumps(document).encode())
 
 
-def read_result(path: Path) -> Any:
-    """(bytes of the regions, what the attempt counted, what the user's function counted)"""
-    sizes, stats, counters = json.loads(path.read_text())
-    return sizes, Counter(stats), Counter(counters)
-
-
-# ---- from the command line -------------------------------------------------------------------------------------------
-
-
-def parser(doc: str) -> Parser:
-    made = Parser("mapreduce", doc)
-    add = made.add_argument
-    add("job_and_files", nargs="+", metavar="JOB FILE", help=f"{', '.join(mapreduce_jobs.JOBS)}; and the input")
-    add(
-        "--output",
-        metavar="DIR",
-        default="mapreduce-output",
-        help="folder for the output: a file from each reduce task",
-    )
-    add("--reducers", type=at_least(1), default=4, metavar="R", help="reduce tasks")
-    add("--maps", type=at_least(1), metavar="M", help="map tasks; without it, one for every 16 MB")
-    add("--pattern", help="wordcount, inverted-index: what a word is, instead of \\w+; grep: what to look for")
-    add("--job", metavar="MODULE:CLASS", help="a job of your own; then all arguments are files")
-    add("--memory", type=within(0.001, 1e6), default=64.0, metavar="MB", help="for intermediate pairs in a task")
-    add("--no-combine", action="store_true", help="send every pair to the reducers")
-    add("--no-backup", action="store_true", help="no backup tasks for stragglers")
-    add("--replicas", type=at_least(1), default=3, help="machines that hold a copy of each split (simulated)")
-    add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
-    add("--resume", action="store_true", help="finish a job that was killed")
-    add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
-    add("--inject", action="append", default=[], metavar="FAULT", help="cause a fault, see minidist/mr/faults.py")
-    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    return made
-
-
-def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, str | None]:
-    """The plan, and where the report for machines goes. Raises UsageError for whatever cannot work."""
-    options = parser(doc).parse_args(arguments)
-    check_writable("--json", options.json if options.json != "-" else None)
-    name, *files = options.job_and_files
-    if options.job:
-        name, files = "", options.job_and_files
-        if options.pattern is not None:
-            raise UsageError("--pattern is for the shipped jobs, not for --job")
-    job = mapreduce_jobs.load(options.job) if options.job else mapreduce_jobs.make(name, options.pattern)
-    if not files:
-        raise UsageError(f"{name} needs an input: name one file or more")
-    plan = Plan(
-        job,
-        files,
-        Path(options.output),
-        reducers=options.reducers,
-        maps=options.maps,
-        memory=int(options.memory * MB),
-        combine=not options.no_combine,
-        backup=not options.no_backup,
-        replicas=options.replicas,
-        timeout=options.timeout,
-        resume=options.resume,
-        local=Path(options.local) if options.local else None,
-        faults=parse(options.inject, rank, range(min(1, size - 1), size)),
-        log=bool(options.inject) and options.json != "-",
-        shown=options.json != "-",
-    )
-    plan.check_output()
-    return plan, options.json
+def read_result(path: Path) -> Result | None:
+    """None if it is not there, or damaged."""
+    try:
+        sizes, stats, counters, left_out = json.loads(path.read_text())
+        bad = [(record if isinstance(record, str) else (record[0], record[1]), why) for record, why in left_out]
+        return Result(sizes, Counter(stats), Counter(counters), bad)
+    except (OSError, ValueError, TypeError):
+        return None

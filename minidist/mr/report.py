@@ -4,14 +4,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
 from minidist.claims.files import write_json
 from minidist.claims.tables import print_claims
 from minidist.cli.progress import StatusLine
-from minidist.mr.plan import MB, Plan
+from minidist.mr.files import line_number, text_of
+from minidist.mr.plan import MB, Plan, Record, TaskName
+from minidist.mr.tasks import Tasks
 from minidist.papers.mapreduce import decisions
 
 
@@ -39,18 +41,38 @@ class Event:
                 return f"{task} is done, by {worker}" + (", which was first" if backup else "")
             case "found", _:
                 return f"{task} is there already" + (f", on {worker}" if self.kind == "map" else "")
-            case "lost", seconds:
-                return f"{worker} has not answered for {seconds:g} s: it is given up"
+            case ("lost" | "awaited") as what, (seconds, record):
+                then = "given up" if what == "lost" else "the last"
+                place = f", at {task}" * bool(self.kind) + ("" if record is None else f", {describe(record)}")
+                return f"{worker} has not answered for {seconds:g} s: it is {then}{place}"
+            case "failed", None:
+                return f"{task} failed on {worker}"
             case "failed", record:
-                return f"{task} failed on {worker}, on {describe(record)}"
+                return f"{task} failed on {worker}, at {describe(record)}"
+            case "gone", _:
+                return f"{worker} cannot read the output of {task} any more"
             case "again", why:
-                return f"{task} must be done again: " + {"lost": "its worker is lost", "failed": "it failed"}[why]
+                return f"{task} must be done again: " + AGAIN[why]
         return f"{task} is not needed any more"
 
 
-def describe(record: Any) -> str:
+AGAIN = {
+    "lost": "its worker is lost",
+    "failed": "it failed",
+    "machine": "its machine could not",
+    "gone": "its output cannot be read",
+}
+
+
+def describe(record: Record) -> str:
     """A bad record: a place in a file for a map, a key for a reduce."""
-    return f"the record at byte {record[1]} of {record[0]}" if isinstance(record, tuple) else f"the key {record!r}"
+    if not isinstance(record, tuple):
+        return f"the key {record!r}"
+    document, offset = record
+    try:
+        return f"line {line_number(document, offset)} of {document} (byte {offset})"
+    except OSError:  # a name that is no text
+        return f"the line at byte {offset} of {document}"
 
 
 class Events:
@@ -60,8 +82,8 @@ class Events:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # keys that the terminal cannot show
         self.list: list[Event] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
-        self.begun, self.log, self.workers = time.monotonic(), plan.log, workers
-        self.total = {"map": len(plan.splits), "reduce": plan.reducers}
+        self.begun, self.log, self.shown, self.workers = time.monotonic(), plan.log, plan.shown, workers
+        self.total = {"map": plan.maps, "reduce": plan.reducers}
         self.status = StatusLine(shown=plan.shown and not plan.log)
 
     def note(self, what: str, task: tuple[str, int] = ("", -1), worker: int = -1, detail: Any = "") -> None:
@@ -69,6 +91,9 @@ class Events:
         self.list.append(event)
         if self.log:
             print(f"{event.seconds:7.2f} s  {event}", flush=True)
+        elif self.shown and what in ("lost", "awaited"):
+            self.status.clear()
+            print(event, flush=True)
 
     def show(self, left: dict[str, int], sent: int, alive: int) -> None:
         """The status line."""
@@ -79,6 +104,39 @@ class Events:
             progress=(maps + reduces) / sum(self.total.values()),
         )
 
+    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int], failure: "Failure | None") -> "Outcome":
+        """What all of it came to: of each task, what the result says that counts (section 4.9)."""
+        self.status.close()
+        stats, counters = Counter[str](), Counter[str]()
+        left_out = []
+        for task in (*tasks.map, *tasks.reduce):
+            stats.update(task.result.stats)
+            counters.update(task.result.counters)
+            left_out += [(task.name[0], record, why) for record, why in task.result.left_out]
+        return Outcome(self.list, self.saved, +stats, +counters, left_out, sent, left_behind, failure)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job ended without its output."""
+
+    task: TaskName
+    worker: int
+    record: Record | None  # that the user's function was at
+    explanation: str
+    skip_bad: int = 0  # records that have been left out, as many as may be
+
+    def __str__(self) -> str:
+        kind, number = self.task
+        if self.record is None:
+            return f"{kind} {number} failed on worker {self.worker}:\n{self.explanation}"
+        lines = [f"{kind} {number} failed on worker {self.worker}, at {describe(self.record)}:"]
+        if isinstance(self.record, tuple):
+            lines += [f"    {text!r}" for text in text_of(*self.record)]
+        before = f"{self.skip_bad} records have been left out. " if self.skip_bad else ""
+        hint = "--skip-bad N leaves out up to N records on which a function fails; with --resume, the job goes on."
+        return "\n".join([*lines, self.explanation, before + hint])
+
 
 @dataclass
 class Outcome:
@@ -88,8 +146,10 @@ class Outcome:
     saved: float  # seconds, by backup tasks
     stats: Counter[str]  # over one attempt of each task, the one that counts
     counters: Counter[str]  # the user's
-    bad: list[tuple[str, Any]]  # (map or reduce, record) left out
-    sent: list[int] = field(default_factory=list)  # bytes by each rank to reducers
+    left_out: list[tuple[str, Record, str]]  # map or reduce, record, why
+    sent: list[int]  # bytes by each rank to reducers
+    left_behind: set[int]  # workers that did not answer at the end either
+    failure: Failure | None
     seconds: float = 0.0
 
     def count(self, what: str, *details: str, kind: str | None = None) -> int:
@@ -105,13 +165,13 @@ class Outcome:
 
 def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
     """What the paper says of this run, beside what it did."""
-    stats, m, r = outcome.stats, len(plan.splits), plan.reducers
+    stats, m, r = outcome.stats, plan.maps, plan.reducers
     made: list[Claim] = []
 
     def claim(section: str, text: str, formula: str, expected: float, counted: float, unit: str) -> None:
         made.append(Claim(f"MR {section}", text, formula, expected, counted, unit))
 
-    claim("§3.1", "input mapped", "Σ files", sum(size for _, size in plan.files), stats["input bytes"], "bytes")
+    claim("§3.1", "input mapped", "Σ files", plan.size, stats["input bytes"], "bytes")
     text = "fetched, combined" if plan.combine else "fetched"
     claim("§4.3", text, "Σ |k|+|v|+2", stats["bytes of combined pairs"], outcome.fetched, "bytes")
     backups, again = outcome.count("assigned", "backup"), outcome.count("again")
@@ -159,6 +219,8 @@ def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
                     lost[event.kind] -= 1  # its worker has answered after all
             case "failed":
                 begun[task].discard(event.worker)
+            case "gone":
+                done.pop(task, None)
             case "again":
                 why[task] = event.detail
             case "unneeded":
@@ -176,9 +238,11 @@ def failures(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
 
 
 def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
-    """Print what came of the job, on rank 0; the exit status: 1 if a claim does not hold."""
-    checked = claims(plan, outcome)
-    if rank == 0 and json != "-":
+    """Say what came of the job, on rank 0; the exit status: 1 if it failed, or a claim does not hold."""
+    checked = [] if outcome.failure else claims(plan, outcome)
+    if rank == 0 and outcome.failure:
+        print(f"minidist: error: {outcome.failure}", file=sys.stderr)
+    elif rank == 0 and json != "-":
         print_outcome(plan, outcome)
         print_claims(checked, "What the paper promises, and what was counted")
         of = "a map's distinct keys" if plan.combine else "all pairs"
@@ -189,22 +253,28 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
             **plan.manifest,
             "ranks": len(outcome.sent),
             "seconds": outcome.seconds,
+            "failure": asdict(outcome.failure) if outcome.failure else None,
             "stats": outcome.stats,
             "counters": outcome.counters,
-            "bad_records": outcome.bad,
+            "bad_records": outcome.left_out,
+            "lost": [
+                {"worker": event.worker, "task": [event.kind, event.number], "record": event.detail[1]}
+                for event in outcome.events
+                if event.what == "lost"
+            ],
             "backups": {"tasks": outcome.count("assigned", "backup"), "seconds_saved": outcome.saved},
             "sent": outcome.sent,
             "events": [asdict(event) for event in outcome.events],
             "claims": claims_as_rows(checked),
         }
         write_json(json, document)
-    return 0 if all(claim.holds for claim in checked) else 1
+    return 1 if outcome.failure or not all(claim.holds for claim in checked) else 0
 
 
 def print_outcome(plan: Plan, outcome: Outcome) -> None:
     """In sentences what is not a claim."""
-    stats, size = outcome.stats, sum(size for _, size in plan.files)
-    ranks, m, r = len(outcome.sent), len(plan.splits), plan.reducers
+    stats, size = outcome.stats, plan.size
+    ranks, m, r = len(outcome.sent), plan.maps, plan.reducers
     n = f"N = {ranks} ranks" if ranks > 1 else "N = 1 rank"
     print(f"\n{plan.name}: {_bytes(size)} in M = {m} splits, R = {r} outputs, {n}")
     print(f"{outcome.seconds:.1f} s, {size / 1e6 / outcome.seconds:.1f} MB/s; the output is in {plan.output}")
@@ -221,8 +291,8 @@ def print_outcome(plan: Plan, outcome: Outcome) -> None:
             print(f"without them the job would have waited for about {outcome.saved:.1f} s more of work")
     if stats["undecodable sequences"]:
         print(f"undecodable sequences replaced by U+FFFD: {stats['undecodable sequences']}")
-    for kind, record in outcome.bad:
-        print(f"left out by {kind}, after two failures: {describe(record)}")
+    for kind, record, why in outcome.left_out:
+        print(f"left out by {kind}: {describe(record)}: {why}")
     for name, value in sorted(outcome.counters.items()):
         print(f"counter {name}: {value}")
 

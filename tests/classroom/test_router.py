@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist import papers
+from minidist.papers.collectives import ring_all_reduce
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.process import fields
 from minidist.classroom.router import Routed, Router, route
@@ -70,7 +70,7 @@ def test_collectives_give_the_bits_of_mpi(run: Run, rules: Rules) -> None:
 def test_bytes_are_counted_here(run: Run, n: int, size: int) -> None:
     job = run("rings:run_all", n, [["all_reduce", "whole numbers", "float32", [size]]])
     for me, (rank, transfers) in enumerate(zip(job.ranks, job.transfers, strict=True)):
-        assert sum(nbytes for nbytes, _ in rank.sent.values()) == 4 * papers.ring_all_reduce(size, n).sent[me]
+        assert sum(nbytes for nbytes, _ in rank.sent.values()) == 4 * ring_all_reduce(size, n).sent[me]
         assert set(rank.sent) == ({("counted", (me + 1) % n)} if n > 1 else set())
         assert sum(messages for _, messages in rank.sent.values()) == 2 * (n - 1)
         assert sum(nbytes for nbytes, _ in transfers.values()) == sum(nbytes for nbytes, _ in rank.sent.values())

@@ -1,6 +1,7 @@
 """What tests/test_mailbox.py runs on ranks."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,12 +72,58 @@ def two_boxes(comm: Comm) -> dict[str, Any]:
     if comm.rank == 0:
         first.post(1, "first", np.full(100_000, 1.0))
         second.post(1, "second", np.full(100_000, 2.0))
-        quiet_before = first.quiet
+        quiet_before = not first.pending()
         first.close()
         second.close()
-        return {"quiet before it is taken": quiet_before, "quiet after": first.quiet and second.quiet}
+        return {"quiet before it is taken": quiet_before, "quiet after": not (first.pending() or second.pending())}
     time.sleep(0.2)  # rank 0 asks meanwhile whether its messages have been taken
     (b,), (a,) = take(second, 1), take(first, 1)
     assert a.payload is not None
     assert b.payload is not None
     return {"messages": [a.message, b.message], "values": [float(a.payload.sum()), float(b.payload.sum())]}
+
+
+def one_does_not_listen(comm: Comm, signal: str) -> dict[str, Any]:
+    """Rank 2 is in no call of MPI before there is a file. Until then rank 0 has posted it a thousand messages, some
+    with a payload, and speaks with rank 1 all the same."""
+    box = Mailbox(comm, 0)
+    if comm.rank == 0:
+        for i in range(1000):
+            box.post(2, i, np.full(3, i) if i % 10 == 0 else None)
+        box.post(1, "are you there?")
+        answers = [mail.message for mail in take(box, 1)]
+        silent = box.pending()
+        box.post(1, "let rank 2 listen")
+        box.close()
+        return {"answers": answers, "silent": list(silent), "pending": list(box.pending())}
+    if comm.rank == 1:
+        take(box, 1)
+        box.post(0, "yes")
+        take(box, 1)
+        Path(signal).touch()
+        box.close()
+        return {}
+    while not Path(signal).exists():
+        time.sleep(0.01)
+    taken = take(box, 1000)
+    return {
+        "in order": [mail.message for mail in taken if mail.payload is None] == [i for i in range(1000) if i % 10],
+        "payloads": sorted(int(mail.payload[0]) for mail in taken if mail.payload is not None),
+    }
+
+
+def one_is_left_behind(comm: Comm) -> dict[str, Any]:
+    """Rank 0 closes its mailbox without waiting for rank 1, which takes what was posted all the same."""
+    box = Mailbox(comm, 0)
+    if comm.rank == 0:
+        box.post(1, "a", np.arange(100_000))
+        box.close(besides={1})
+        del box
+        comm.send_object("now", 1)
+        comm.recv_object(1)
+        return {}
+    comm.recv_object(0)
+    (mail,) = take(box, 1)
+    comm.send_object("taken", 0)
+    assert mail.payload is not None
+    return {"sum": int(mail.payload.sum())}

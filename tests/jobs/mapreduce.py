@@ -1,5 +1,8 @@
 """What tests/test_mapreduce.py runs on ranks: many jobs one after another, and what they report."""
 
+import errno
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,7 +11,8 @@ from typing import Any
 
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
-from minidist.mr import jobs as mapreduce_jobs
+from minidist.mr import load
+from minidist.mr.disk import Disk
 from minidist.mr.faults import parse
 from minidist.mr.jobs import Functions
 from minidist.mr.plan import Plan
@@ -59,7 +63,143 @@ class FailsOnKey(Vowels):
                 raise ValueError("I do not like T")
 
 
-def make(name: str) -> Any:
+class Wrong(Vowels):
+    """A job with one mistake."""
+
+    def __init__(self, mistake: str) -> None:
+        self.mistake = mistake
+
+    def map(self, document: str, line: str) -> Any:
+        match self.mistake:
+            case "map returns None" if "The 500" in line:
+                return None
+            case "map emits a number" if "The 500" in line:
+                return [("a", "b"), ("number", 7)]
+            case "map emits no pair" if "The 500" in line:
+                return ["no"]
+            case "map exits" if "The 500" in line:
+                raise SystemExit("enough")
+        return list(super().map(document, line))
+
+    def partition(self, key: str, reducers: int) -> int:
+        if self.mistake == "partition" and key == "T":
+            return reducers
+        return super().partition(key, reducers)
+
+    def combine(self, key: str, values: Iterable[str]) -> Any:
+        return None if self.mistake == "combine returns None" and key == "T" else values
+
+    def reduce(self, key: str, values: Iterable[str]) -> Any:
+        if key == "T":
+            match self.mistake:
+                case "reduce returns None":
+                    return None
+                case "reduce returns a text":
+                    return "123"
+                case "reduce emits two lines in one":
+                    return ["one\ntwo"]
+                case "reduce fails":
+                    raise KeyError("no such thing")
+        return super().reduce(key, values)
+
+
+MISTAKES = (
+    *("map returns None", "map emits a number", "map emits no pair", "map exits", "partition", "combine returns None"),
+    *("reduce returns None", "reduce returns a text", "reduce emits two lines in one", "reduce fails"),
+)
+
+
+def run_wrong(comm: Comm, file: str, output: str) -> dict[str, Any]:
+    """What each mistake leads to."""
+    failures = {}
+    for mistake in MISTAKES:
+        failure = run(comm, Plan(Wrong(mistake), [file], Path(output) / mistake, maps=2, reducers=2)).failure
+        if failure is not None:
+            failures[mistake] = (list(failure.task), failure.record, failure.explanation)
+    return failures
+
+
+class Needs(Vowels):
+    """A job that needs a file of its own, which only some workers have."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def reduce(self, key: str, values: Iterable[str]) -> Iterator[str]:
+        with open(self.file) as file:
+            assert file.read() == ""
+        return super().reduce(key, values)
+
+
+class BrokenDisk(Disk):
+    """It is full, or what has been written to it cannot be read any more."""
+
+    def __init__(self, plan: Plan, rank: int, fault: str) -> None:
+        super().__init__(plan, rank)
+        self.fault = fault
+
+    def append(self, path: Path, lines: Iterable[str]) -> None:
+        if self.fault == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().append(path, lines)
+
+    def read(self, path: Path, offset: int, nbytes: int) -> bytes:
+        if self.fault == "unreadable":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return super().read(path, offset, nbytes)
+
+
+def run_broken(comm: Comm, file: str, output: str) -> dict[str, Any]:
+    """What becomes of the job if the disk of worker 1 is broken, or it has not the file that the job needs."""
+    present, absent = f"{output}/present", f"{output}/absent"
+    Path(present).touch()
+    found = {}
+    for name, disks, needed in (
+        ("full", {1: "full"}, present),
+        ("unreadable", {1: "unreadable"}, present),
+        ("without the file", {}, absent if comm.rank == 1 else present),
+        ("all full", {1: "full", 2: "full"}, present),
+        ("all without the file", {}, absent),
+    ):
+        job = Needs(needed)
+        job.pause = 0.05  # a task takes a while, so that every worker gets some
+        plan = Plan(job, [file], Path(output) / name, maps=6, reducers=4, backup=False)
+        outcome = run(comm, plan, lambda plan, rank, disks=disks: BrokenDisk(plan, rank, disks.get(rank, "")))  # type: ignore[misc]
+        found[name] = {
+            "failure": outcome.failure and str(outcome.failure),
+            "events": [(e.what, e.kind, e.number, e.worker, str(e.detail)) for e in outcome.events],
+            "claims": {claim.claim: claim.holds for claim in claims(plan, outcome)} if not outcome.failure else {},
+        }
+    return found
+
+
+class Hangs(Vowels):
+    """The first worker that meets a certain line never returns from it, the first at another is stopped by a signal; a
+    third line silences everyone who meets it, and a fourth takes longer than the master waits for an answer."""
+
+    def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
+        if "The 700 quick" in line and first_time("loop"):
+            while True:
+                pass
+        if "The 100 quick" in line and first_time("stop"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if "The 500 quick" in line and "always" in os.environ.get("HANGS", ""):
+            time.sleep(1000)
+        if "The 300 quick" in line and "long" in os.environ.get("HANGS", ""):
+            time.sleep(2.5)
+        return super().map(document, line)
+
+
+def first_time(what: str) -> bool:
+    """Whether this is to happen, and has not happened in any process yet."""
+    try:
+        open(os.environ["MARKS"] + what, "x").close()
+    except (KeyError, OSError):
+        return False
+    return what in os.environ["HANGS"]
+
+
+def make(name: str, fast: bool) -> Any:
     own = {
         "vowels": Vowels(),
         "slow vowels": SlowVowels(),
@@ -69,7 +209,7 @@ def make(name: str) -> Any:
     if name in own:
         return own[name]
     kind, _, pattern = name.partition(" ")
-    return mapreduce_jobs.make(kind, pattern or None)
+    return load.make(kind, pattern or None, fast)
 
 
 def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,15 +217,18 @@ def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any
     reports = {}
     for case in cases:
         options = dict(case)
-        name, job, injected = options.pop("name"), make(options.pop("job")), options.pop("inject", [])
         workers = range(min(1, comm.size - 1), comm.size)
-        faults = parse(injected, comm.rank, workers)
-        plan = Plan(job, files, Path(output) / name, faults=faults, **options)
-        outcome = run(comm, plan)
+        faults = parse(options.pop("inject", []), comm.rank, workers)
+        job = make(options.pop("job"), fast=options.get("combine", True) and faults.bad is None)
+        faults.poison(job)
+        name = options.pop("name")
+        plan = Plan(job, files, Path(output) / name, **options)
+        outcome = run(comm, plan, faults.disk, faults.mailbox)
         reports[name] = {
             "stats": dict(outcome.stats),
             "counters": dict(outcome.counters),
-            "bad": [list(bad) for bad in outcome.bad],
+            "bad": [[kind, record] for kind, record, _ in outcome.left_out],
+            "why": sorted({why for _, _, why in outcome.left_out}),
             "sent": outcome.sent,
             "saved": outcome.saved,
             "events": [(e.what, e.kind, e.number, e.worker, str(e.detail)) for e in outcome.events],

@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs.mailbox import ARRAYS
 from jobs.transports import TRANSPORTS
+from minidist.mpi.launch import launch
 
 Run = Callable[[str, int], Any]
 
@@ -20,6 +22,12 @@ def start(transport: str, job: str, n: int) -> Any:
 @pytest.fixture(params=TRANSPORTS)
 def run(request: pytest.FixtureRequest) -> Run:
     return functools.partial(start, request.param)
+
+
+def over_mpi(job: str, n: int, *arguments: Any) -> Any:
+    done = launch(f"jobs.mailbox:{job}", n, *arguments)
+    assert done.status == "ok", done.report
+    return done.ranks
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
@@ -50,3 +58,14 @@ def test_mailboxes_do_not_mix_and_know_when_a_message_has_been_taken(run: Run) -
     sender, receiver = run("two_boxes", 2)
     assert sender.value == {"quiet before it is taken": False, "quiet after": True}
     assert receiver.value == {"messages": ["first", "second"], "values": [1e5, 2e5]}
+
+
+def test_one_who_does_not_listen_keeps_nobody_else_from_talking(tmp_path: Path) -> None:
+    """A process of MPICH has room for 64 messages under way: what a rank does not take must not fill it."""
+    talker, _, deaf = over_mpi("one_does_not_listen", 3, str(tmp_path / "signal"))
+    assert talker.value == {"answers": ["yes"], "silent": [2], "pending": []}
+    assert deaf.value == {"in order": True, "payloads": list(range(0, 1000, 10))}
+
+
+def test_a_mailbox_can_be_closed_without_a_rank_that_does_not_answer() -> None:
+    assert over_mpi("one_is_left_behind", 2)[1].value == {"sum": 4999950000}

@@ -1,0 +1,121 @@
+"""A worker's own disk: its map output, and what it sorts. Nothing on it is safe: when the worker is lost, so is it.
+
+worker-1/map-00000/region-00003      of a finished map: the pairs for reduce task 3
+worker-1/map-00000/done.json             and what the map has counted
+worker-1/unfinished/                 the map that is being done
+worker-1/runs/                       what the present reduce sorts
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from minidist.mr.files import region
+from minidist.mr.plan import Plan, Result, is_own_folder, read_result
+
+
+class Disk:
+    """What a worker does to files goes through here, so that a disk that fails can take its place."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.folder = plan.locals / f"worker-{rank}"
+        if plan.local:
+            self.lock = private_folder(plan.local, plan.locals.name, plan.prefix)
+        self.folder.mkdir(exist_ok=True)
+        self.adopt(plan, rank)
+
+    def adopt(self, plan: Plan, rank: int) -> None:
+        """On --resume, take over the maps of workers that are no longer here: there are fewer now, or they are on other
+        machines. Of the workers that see this disk, the first does it."""
+        ranks = range(min(1, len(plan.hosts) - 1), len(plan.hosts))
+        here = [other for other in ranks if not plan.local or plan.hosts[other] == plan.hosts[rank]]
+        if rank != here[0]:
+            return
+        for folder in plan.locals.glob("worker-*/"):
+            if folder.name not in {f"worker-{other}" for other in here}:
+                for entry in folder.glob("map-*"):
+                    with suppress(OSError):  # it is here already
+                        entry.rename(self.folder / entry.name)
+                self.remove(folder)
+
+    def held(self, reducers: int) -> dict[int, Result]:
+        """The results of the maps whose output is here from before, as long as it was."""
+        results = {}
+        for entry in self.folder.iterdir():
+            result = read_result(entry / "done.json")
+            if result and result.sizes == [self.size(region(entry, r)) for r in range(reducers)]:
+                results[int(entry.name.removeprefix("map-"))] = result
+            else:
+                self.remove(entry)
+        return results
+
+    def fresh(self, name: str) -> Path:
+        """An empty folder."""
+        self.remove(self.folder / name)
+        (self.folder / name).mkdir()
+        return self.folder / name
+
+    def append(self, path: Path, lines: Iterable[str]) -> None:
+        with open(path, "ab") as file:
+            file.write("".join(lines).encode())
+
+    def write(self, path: Path, lines: Iterable[str]) -> None:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
+
+    def note(self, path: Path, result: Result) -> None:
+        """What a task has counted; others who note the same do not mind."""
+        unfinished = path.with_name(f"{path.name}.{self.folder.name}")
+        unfinished.write_text(json.dumps(result))
+        os.replace(unfinished, path)
+
+    def read(self, path: Path, offset: int, nbytes: int) -> bytes:
+        """Bytes of a file. Raises OSError unless all of them are there."""
+        with open(path, "rb") as file:
+            file.seek(offset)
+            data = file.read(nbytes)
+        if len(data) < nbytes:
+            raise OSError(f"{path} ends after {offset + len(data)} bytes")
+        return data
+
+    def size(self, path: Path) -> int:
+        """Bytes; 0 if there is no such file."""
+        return path.stat().st_size if path.exists() else 0
+
+    def rename(self, path: Path, name: Path) -> None:
+        """Give a file or folder its name: it is there as a whole or not at all."""
+        os.replace(path, name)
+
+    def remove(self, path: Path) -> None:
+        """A folder and all that is in it."""
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def private_folder(parent: Path, name: str, prefix: str) -> int:
+    """Make, or find, a folder that nobody else can look into, and lock it for as long as this process lives; the lock.
+
+    Folders of earlier runs of the same job, in which nobody works any more, are removed. Only a folder of one's own is
+    used or removed: no link is followed, and nothing that another user has put there is touched.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(parent / name, mode=0o700)
+    if not is_own_folder(parent / name):
+        raise OSError(f"{parent / name} is not a folder of this user")
+    lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    for entry in parent.iterdir():
+        if entry.name.startswith(prefix) and entry.name != name:
+            with suppress(OSError):  # another worker of this machine has just removed it, or somebody works in it
+                if is_own_folder(entry):
+                    other = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW)
+                    try:
+                        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(entry, ignore_errors=True)
+                    finally:
+                        os.close(other)
+    return lock

@@ -1,0 +1,135 @@
+"""What the master and the workers of `minidist.mapreduce` say to each other. Who listens, and how: see peers.py."""
+
+from typing import Any, NamedTuple
+
+from minidist.mr.plan import Record, Result, TaskName
+
+MASTER, WORKERS = 0, 1  # the numbers of their mailboxes
+IDLE = 0.001  # seconds of sleep for a rank that has nothing to do, so that it leaves the core to one that has
+
+
+class Place(NamedTuple):
+    """Where a piece of a region begins: reduce r, map m, offset."""
+
+    r: int
+    m: int
+    offset: int
+
+
+# ---- the master to a worker ------------------------------------------------------------------------------------------
+
+
+class Do(NamedTuple):
+    """Do a task, without the records that are to be left out (section 4.6)."""
+
+    task: TaskName
+    source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
+    skip: dict[Record, str]  # and why
+
+
+class Drop(NamedTuple):
+    """Somebody else has finished this task."""
+
+    task: TaskName
+
+
+class Lost(NamedTuple):
+    """The output of these maps is not to be had any more: they will be done again (section 3.3)."""
+
+    maps: list[int]
+
+
+class Moved(NamedTuple):
+    """Map m has been done, and this worker has its regions of so many bytes."""
+
+    m: int
+    worker: int
+    sizes: list[int]
+
+
+class Ping(NamedTuple):
+    """Are you there?"""
+
+
+class End(NamedTuple):
+    """There is nothing more to do; these workers do not answer, so do not wait for them."""
+
+    lost: set[int]
+
+
+class Leave(NamedTuple):
+    """All who answer have said `Drained`. This is what came of the job."""
+
+    outcome: Any  # see minidist.mr.report
+
+
+# ---- a worker to the master ------------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """I am there, with the output of these maps from before."""
+
+    held: dict[int, Result]
+
+
+class Pong(NamedTuple):
+    """I am there, and have sent so many bytes to reducers."""
+
+    sent: int
+
+
+class Done(NamedTuple):
+    """A task is done."""
+
+    task: TaskName
+    result: Result
+
+
+class Failed(NamedTuple):
+    """The user's function failed on this record; None: on something that is no single record's fault. An error of input
+    or output may be the machine's."""
+
+    task: TaskName
+    record: Record | None
+    explanation: str
+    machine: bool
+
+
+class Gone(NamedTuple):
+    """I cannot read the output of this map any more."""
+
+    m: int
+    explanation: str
+
+
+class Dropped(NamedTuple):
+    """I have left a task that somebody else had finished, and had done this part of it."""
+
+    task: TaskName
+    progress: float
+
+
+class Stalled(NamedTuple):
+    """My reduce waits for a map that is to be done again: I could do one meanwhile."""
+
+
+class Drained(NamedTuple):
+    """All that I have sent has arrived; so many bytes went to reducers."""
+
+    sent: int
+
+
+# ---- a worker to another ---------------------------------------------------------------------------------------------
+
+
+class Fetch(NamedTuple):
+    """Let me have this piece of a region."""
+
+    place: Place
+    nbytes: int
+
+
+class Region(NamedTuple):
+    """Here it is, with the bytes as payload."""
+
+    place: Place

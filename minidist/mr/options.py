@@ -1,0 +1,108 @@
+"""MapReduce's command line: what it takes, and what cannot work."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist import UsageError
+from minidist.claims.files import check_writable
+from minidist.cli.options import Parser, at_least, within
+from minidist.mr.faults import Faults, parse
+from minidist.mr.load import JOBS, load, make
+from minidist.mr.plan import MB, MOST_TASKS, Plan
+
+
+def parser(doc: str) -> Parser:
+    made = Parser("mapreduce", doc)
+    add = made.add_argument
+    add("job_and_files", nargs="+", metavar="JOB FILE", help=f"{', '.join(JOBS)}; and the input")
+    add(
+        "--output",
+        metavar="DIR",
+        default="mapreduce-output",
+        help="folder for the output: a file from each reduce task",
+    )
+    add("--reducers", type=at_least(1, MOST_TASKS), default=4, metavar="R", help="reduce tasks")
+    add(
+        "--maps",
+        type=at_least(1, MOST_TASKS),
+        default=0,
+        metavar="M",
+        help="map tasks; without it, one for every 16 MB",
+    )
+    add("--pattern", help="wordcount, inverted-index: what a word is, instead of \\w+; grep: what to look for")
+    add("--job", metavar="MODULE:CLASS", help="a job of your own; then all arguments are files")
+    add("--memory", type=within(0.001, 1e6), default=64.0, metavar="MB", help="for intermediate pairs in a task")
+    add("--no-combine", action="store_true", help="send every pair to the reducers")
+    add(
+        "--skip-bad",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="leave out up to N records on which a function fails",
+    )
+    add("--no-backup", action="store_true", help="no backup tasks for stragglers")
+    add("--replicas", type=at_least(1), default=3, help="machines that hold a copy of each split (simulated)")
+    add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
+    add("--resume", action="store_true", help="finish a job that was killed")
+    add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
+    add("--inject", action="append", default=[], metavar="FAULT", help="cause a fault, see minidist/mr/faults.py")
+    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    return made
+
+
+def check_report(path: str, plan: Plan) -> None:
+    """Raise UsageError unless the report for machines can be written, and over no input and into no output, whatever
+    they are called."""
+    try:
+        check_writable("--json", path)
+    except OSError as error:
+        raise UsageError(f"--json {path}: {error.strerror}") from None
+    for file, _ in plan.files:
+        for written in (path, f"{path}.tmp"):  # see write_whole
+            if os.path.exists(written) and os.path.samefile(written, file):
+                raise UsageError(f"--json {path}: {written} is an input")
+    place = Path(os.path.realpath(path))
+    output = Path(os.path.realpath(plan.output))
+    if output in (place, *place.parents) or any(
+        os.path.samefile(above, output) for above in place.parents if output.exists()
+    ):
+        raise UsageError(f"--json {path} is in the output")
+
+
+def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults, str | None]:
+    """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for whatever cannot work."""
+    options = parser(doc).parse_args(arguments)
+    name, *files = options.job_and_files
+    if options.job:
+        name, files = "", options.job_and_files
+        if options.pattern is not None:
+            raise UsageError("--pattern is for the shipped jobs, not for --job")
+    faults = parse(options.inject, rank, range(min(1, size - 1), size))
+    fast = not options.no_combine and faults.bad is None
+    job = load(options.job) if options.job else make(name, options.pattern, fast)
+    if not files:
+        raise UsageError(f"{name} needs an input: name one file or more")
+    plan = Plan(
+        job,
+        files,
+        Path(options.output),
+        reducers=options.reducers,
+        maps=options.maps,
+        memory=int(options.memory * MB),
+        combine=not options.no_combine,
+        skip_bad=options.skip_bad,
+        backup=not options.no_backup,
+        replicas=options.replicas,
+        timeout=options.timeout,
+        resume=options.resume,
+        local=Path(options.local) if options.local else None,
+        log=bool(options.inject) and options.json != "-",
+        shown=options.json != "-",
+    )
+    if options.json not in (None, "-"):
+        check_report(options.json, plan)
+    plan.check_output()
+    plan.check_local()
+    faults.poison(job)
+    return plan, faults, options.json

@@ -1,0 +1,146 @@
+"""What the master of `minidist.mapreduce` remembers of tasks (section 3.2), and a worker of the one that it is at."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidist.mr.files import Piece
+from minidist.mr.last_gasp import LastGasp
+from minidist.mr.plan import Plan, Record, Result, TaskName
+
+NOWHERE = -1  # where a region is that was lost with its worker
+BATCH = 1000  # pairs that are taken from the user's function at a time: one line may be long
+
+
+@dataclass
+class Task:
+    """It is idle, in progress (`running`), or done."""
+
+    name: TaskName
+    split: list[Piece] = field(default_factory=list)  # of a map
+    near: list[int] = field(default_factory=list)  # workers that have the split on their own disk (section 3.4)
+    running: dict[int, float] = field(default_factory=dict)  # worker: since when
+    done: bool = False
+    worker: int = NOWHERE  # that has done it, and holds the output of a map
+    result: Result = field(default_factory=lambda: Result([], Counter(), Counter(), []))
+    failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
+    refused: dict[int, str] = field(default_factory=dict)  # workers whose machines could not do it, and why
+    skip: dict[Record, str] = field(default_factory=dict)  # records that are to be left out, and why (section 4.6)
+
+
+class Tasks:
+    """All M + R of them, those that are idle, and those that each worker is at."""
+
+    def __init__(self, plan: Plan, splits: Sequence[list[Piece]], workers: Iterable[int]) -> None:
+        self.map = [Task(("map", m), split, plan.near(m, workers)) for m, split in enumerate(splits)]
+        self.reduce = [Task(("reduce", r)) for r in range(plan.reducers)]
+        self.idle = {"map": {task.name: task for task in self.map}, "reduce": {task.name: task for task in self.reduce}}
+        self.left = {kind: len(tasks) for kind, tasks in self.idle.items()}  # not done yet
+        self.doing: dict[int, list[Task]] = {worker: [] for worker in workers}
+
+    def __getitem__(self, name: TaskName) -> Task:
+        kind, number = name
+        return self.map[number] if kind == "map" else self.reduce[number]
+
+    @property
+    def kind(self) -> str:
+        """What there is to do: reduces begin when all maps are done."""
+        return "map" if self.left["map"] else "reduce"
+
+    def begin(self, task: Task, worker: int, now: float) -> None:
+        """A worker is at a task."""
+        self.idle[task.name[0]].pop(task.name, None)
+        self.doing[worker].append(task)
+        task.running[worker] = now
+
+    def release(self, task: Task, worker: int) -> float | None:
+        """A worker is no longer at a task; since when it was, None if it had been given up."""
+        if task in self.doing.get(worker, []):
+            self.doing[worker].remove(task)
+        return task.running.pop(worker, None)
+
+    def finish(self, task: Task, worker: int, result: Result) -> bool:
+        """A task is done; whether it was idle: then nobody was known to be at it."""
+        self.release(task, worker)
+        task.done, task.worker, task.result = True, worker, result
+        task.skip.update(result.left_out)  # in an earlier job, perhaps
+        self.left[task.name[0]] -= 1
+        return self.idle[task.name[0]].pop(task.name, None) is not None
+
+    def undo(self, task: Task) -> None:
+        """What came of a task is lost."""
+        task.done = False
+        self.left[task.name[0]] += 1
+
+    def put_back(self, task: Task) -> bool:
+        """A task is idle again, unless someone is at it; whether it is."""
+        idle = self.idle[task.name[0]]
+        back = not task.running and not task.done and task.name not in idle
+        if back:
+            idle[task.name] = task
+        return back
+
+
+@dataclass
+class Attempt:
+    """One execution of a task on a worker."""
+
+    name: TaskName
+    source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
+    skip: dict[Record, str]  # records to leave out, and why
+    gasp: LastGasp
+    record: Record | None = None  # that the user's function is at
+    progress: float = 0.0  # the part of the task that is done
+    stats: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)  # the user's
+    left_out: list[tuple[Record, str]] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        return self.name[1]
+
+    def call(self, record: Record, function: Callable[..., Iterable[Any]], *arguments: Any) -> Iterator[list[Any]]:
+        """What the user's function makes of a record, some of it at a time."""
+        self.enter(record)
+        made = iter(function(*arguments))
+        while len(some := list(itertools.islice(made, BATCH))) == BATCH:
+            yield some
+        yield some
+        self.leave()
+
+    def leaves_out(self, record: Record) -> bool:
+        """Whether a record is bad. Then it is noted as left out."""
+        if record not in self.skip:
+            return False
+        self.left_out.append((record, self.skip[record]))
+        return True
+
+    @contextmanager
+    def between_records(self) -> Iterator[None]:
+        """For what fails in here no single record is to blame."""
+        record = self.record
+        self.leave()
+        yield
+        if record is not None:
+            self.enter(record)
+
+    def enter(self, record: Record) -> None:
+        """The user's function is about to see a record."""
+        self.record = record
+        self.gasp.enter(self.name, record)
+
+    def leave(self) -> None:
+        """It has returned."""
+        self.record = None
+        self.gasp.leave()
+
+    def count(self, what: str, n: int, nbytes: int) -> None:
+        """So many pairs of so many bytes."""
+        self.stats[what] += n
+        self.stats[f"bytes of {what}"] += nbytes
+
+    def result(self, sizes: list[int]) -> Result:
+        return Result(sizes, self.stats, self.counters, self.left_out)

@@ -1,0 +1,230 @@
+"""MapReduce's command line: what cannot work is refused in one line, before anything is written."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from minidist import Finished, UsageError
+from minidist.mr.jobs import WordCount
+from minidist.mr.options import prepare
+from minidist.mr.plan import Plan
+
+WRONG = {
+    "no such file": (["wordcount", "no such file"], "cannot read no such file"),
+    "a folder": (["wordcount", "."], "cannot read ."),
+    "no job": (["wordcound", __file__], "there is no job 'wordcound'"),
+    "no file": (["wordcount"], "wordcount needs an input"),
+    "no pattern": (["grep", __file__], "grep needs a --pattern"),
+    "bad pattern": (["grep", __file__, "--pattern", "("], "is not a regular expression"),
+    "no reducers": (["wordcount", __file__, "--reducers", "0"], "must be at least 1"),
+    "no memory": (["wordcount", __file__, "--memory", "0"], "must be from 0.001"),
+    "no module": (["--job", "nowhere:Job", __file__], "cannot load --job nowhere:Job"),
+    "no class": (["--job", "json:Job", __file__], "cannot load --job json:Job"),
+    "no map": (["--job", "json:JSONDecoder", __file__], "has no function map and no function reduce"),
+    "unknown fault": (["wordcount", __file__, "--inject", "fire:1"], "cannot do --inject fire:1"),
+    "the master": (["wordcount", __file__, "--inject", "stop:0:map:1"], "the workers are ranks 1 to 3"),
+    "all stop": (
+        ["wordcount", __file__, *(f"--inject=stop:{rank}:map:1" for rank in (1, 2, 3))],
+        "one worker at least must go on answering",
+    ),
+    "json nowhere": (["wordcount", __file__, "--json", "/nowhere/at.all"], "there is no folder /nowhere"),
+    "json with a long name": (["wordcount", __file__, "--json", "x" * 300], "File name too long"),
+    "json is the input": (["wordcount", __file__, "--json", os.path.relpath(__file__)], "is an input"),
+    "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
+    "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
+    "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81 000 000 region files"),
+    "endless input": (["wordcount", "/dev/zero"], "/dev/zero: it is not a regular file"),
+    "many repetitions": (["grep", __file__, "--pattern", "a{99999999999999}"], "is not a regular expression"),
+    "many parentheses": (["grep", __file__, "--pattern", "(" * 3000 + ")" * 3000], "is not a regular expression"),
+    "a relative module": (["--job", ".x", __file__], "cannot load --job .x"),
+    "nothing for a module": (["--job", ":x", __file__], "cannot load --job :x"),
+    "a class with arguments": (["--job", "http.client:HTTPConnection", __file__], "cannot load --job http.client:HTTP"),
+    "output in /proc": (["wordcount", __file__, "--output", "/proc/foo"], "--output /proc/foo"),
+    "output with a long name": (["wordcount", __file__, "--output", "x" * 300], "File name too long"),
+    "output is a file": (["wordcount", __file__, "--output", __file__], "is not a folder"),
+    "output below a file": (["wordcount", __file__, "--output", f"{__file__}/x"], "Not a directory"),
+    "local in /proc": (["wordcount", __file__, "--local", "/proc/foo"], "--local /proc/foo"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    arguments, words = WRONG[name]
+    with pytest.raises(UsageError, match=re.escape(words)) as refusal:
+        prepare("", ["--output", str(tmp_path / "output"), *arguments], 0, 4)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "output").exists()
+
+
+def test_a_pipe_is_no_input(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="it is not a regular file"):
+        prepare("", ["wordcount", str(tmp_path / "pipe"), "--output", str(tmp_path / "output")], 0, 4)
+
+
+MODULES = {
+    "fails at import": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "does not parse": ("def", "SyntaxError: invalid syntax"),
+    "exits at import": ("import sys; sys.exit('no')", "SystemExit: no"),
+    "constructor": ("class Job:\n def __init__(self): raise KeyError('no file')", "KeyError: 'no file'"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_job_that_cannot_be_loaded_says_why(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, words = MODULES[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"broken_{name.split()[0]}.py").write_text(source)
+    with pytest.raises(UsageError, match=re.escape(words)) as refusal:
+        prepare("", ["--job", f"broken_{name.split()[0]}:Job", __file__, "--output", str(tmp_path / "output")], 0, 4)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_report_is_written_over_no_input_and_into_no_output(tmp_path: Path) -> None:
+    """Whatever they are called."""
+    output, text, link, hard = (tmp_path / name for name in ("output", "text", "link", "hard"))
+    text.write_text("a line\n")
+    link.symlink_to(text)
+    hard.hardlink_to(text)
+    (tmp_path / "door").symlink_to(output)
+    output.mkdir()
+    line = ["wordcount", str(text), "--output", str(output), "--json"]
+    for path in (text, link, hard):
+        with pytest.raises(UsageError, match="is an input"):
+            prepare("", [*line, str(path)], 0, 4)
+    for folder in (output, tmp_path / "door", tmp_path / "output" / ".." / "output"):
+        with pytest.raises(UsageError, match="is in the output"):
+            prepare("", [*line, str(folder / "report.json")], 0, 4)
+    prepare("", [*line, str(tmp_path / "report.json")], 0, 4)
+    assert text.read_text() == "a line\n"
+
+
+def test_without_a_number_of_maps_there_are_never_too_many(tmp_path: Path) -> None:
+    """A petabyte, in name: the file has no blocks."""
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(10**13)
+    for reducers, maps in ((4, 10_000), (1000, 1000)):
+        assert Plan(WordCount(), [str(tmp_path / "large")], tmp_path / "output", reducers=reducers).maps == maps
+
+
+def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) -> None:
+    output, text = tmp_path / "output", tmp_path / "text"
+    text.write_text("one line\n")
+    line = ["wordcount", str(text), "--output", str(output)]
+
+    def prepared(*options: str) -> Plan:
+        return prepare("", [*line, *options], 0, 4)[0]
+
+    plan = prepared("--resume")  # there is nothing yet: it simply begins
+    plan.begin()
+    with pytest.raises(UsageError, match="is not empty; --resume finishes the job"):
+        prepared()
+    prepared("--resume")
+    for change, what in {
+        ("--reducers", "7"): "reducers",
+        ("--maps", "3"): "maps",
+        ("--no-combine",): "combine",
+        ("--memory", "7"): "memory",
+    }.items():
+        with pytest.raises(UsageError, match=f"differs in {what}"):
+            prepared(*change, "--resume")
+    with pytest.raises(UsageError, match="differs in job"):
+        prepare("", ["sort", *line[1:], "--resume"], 0, 4)
+    plan.end(left_out=0)
+    assert os.listdir(output) == [".mapreduce"]
+    prepared()  # its parts have been taken away: it may begin anew
+    (output / "notes").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty"):
+        prepared()
+    with pytest.raises(UsageError, match="there is no unfinished job"):
+        prepared("--resume")
+    for r in range(4):
+        (output / f"part-{r:05}-of-00004").touch()
+    with pytest.raises(Finished, match="holds all 4 parts already"):
+        prepared("--resume")
+
+
+def test_a_folder_that_holds_another_job_is_not_taken_for_finished(tmp_path: Path) -> None:
+    """Neither one of another input, of which the parts have the same names, nor one that this program has not made."""
+    output, text, other = tmp_path / "output", tmp_path / "text", tmp_path / "other"
+    text.write_text("one line\n")
+    other.write_text("one line\n")
+    plan = prepare("", ["wordcount", str(text), "--output", str(output)], 0, 4)[0]
+    plan.begin()
+    plan.end(left_out=0)
+    for r in range(4):
+        (output / f"part-{r:05}-of-00004").touch()
+    with pytest.raises(Finished):
+        prepare("", ["wordcount", str(text), "--output", str(output), "--resume"], 0, 4)
+    with pytest.raises(UsageError, match="differs in files"):
+        prepare("", ["wordcount", str(other), "--output", str(output), "--resume"], 0, 4)
+    with pytest.raises(UsageError, match="differs in job"):
+        prepare("", ["sort", str(text), "--output", str(output), "--resume"], 0, 4)
+    shutil.rmtree(output / ".mapreduce")
+    with pytest.raises(UsageError, match="there is no unfinished job"):
+        prepare("", ["wordcount", str(text), "--output", str(output), "--resume"], 0, 4)
+
+
+def test_input_and_code_are_compared_by_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with the same size and time is another one, if something else stands in it; so is a module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    output, text, module = tmp_path / "output", tmp_path / "text", tmp_path / "a_job_of_ones_own.py"
+    text.write_text("one line\n" * 100_000)
+    module.write_text("def map(document, line): return [(line, '1')]\ndef reduce(key, values): return values\n")
+    line = ["--job", "a_job_of_ones_own", str(text), "--output", str(output)]
+    prepare("", line, 0, 4)[0].begin()
+    prepare("", [*line, "--resume"], 0, 4)
+    before = os.stat(text)
+    text.write_text("two line\n" * 100_000)
+    os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UsageError, match="differs in files"):
+        prepare("", [*line, "--resume"], 0, 4)
+    text.write_text("one line\n" * 100_000)
+    os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
+    prepare("", [*line, "--resume"], 0, 4)
+    module.write_text(module.read_text().replace("'1'", "'2'"))
+    with pytest.raises(UsageError, match="differs in code"):
+        prepare("", [*line, "--resume"], 0, 4)
+
+
+def test_a_finished_job_that_has_left_out_records_is_not_a_strict_one(tmp_path: Path) -> None:
+    output, text = tmp_path / "output", tmp_path / "text"
+    text.write_text("one line\n")
+    line = ["wordcount", str(text), "--output", str(output), "--reducers", "1"]
+    plan = prepare("", line, 0, 4)[0]
+    plan.begin()
+    plan.part(0).touch()
+    plan.end(left_out=2)
+    with pytest.raises(Finished):
+        prepare("", [*line, "--resume", "--skip-bad", "2"], 0, 4)
+    with pytest.raises(UsageError, match="has left out 2 records"):
+        prepare("", [*line, "--resume", "--skip-bad", "1"], 0, 4)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"job": 1}', "\0\1\2"])
+def test_a_damaged_job_is_said_to_be_damaged(damage: str, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    line = ["wordcount", __file__, "--output", str(output)]
+    prepare("", line, 0, 4)[0].begin()
+    (output / ".mapreduce" / "job.json").write_text(damage)
+    for options in ([], ["--resume"]):
+        with pytest.raises(UsageError, match=r"is not empty|is damaged"):
+            prepare("", [*line, *options], 0, 4)
+    with pytest.raises(UsageError, match="is damaged"):
+        prepare("", [*line, "--resume"], 0, 4)
+
+
+def test_a_folder_that_was_put_in_our_place_is_not_used(tmp_path: Path) -> None:
+    """Between a kill and --resume somebody exchanges the folder of the intermediate files for a link."""
+    text, local = tmp_path / "text", tmp_path / "local"
+    text.write_text("a line\n")
+    local.mkdir()
+    line = ["wordcount", str(text), "--output", str(tmp_path / "output"), "--local", str(local)]
+    plan = prepare("", line, 0, 1)[0]
+    plan.token = plan.begin()
+    plan.locals.symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="is not a folder of yours"):
+        prepare("", [*line, "--resume"], 0, 1)
