@@ -136,6 +136,7 @@ def forget(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str,
             engine.forget(flat)
             if flat.gathered is not None:
                 left.append((direction, flat.name))
+            flat.gathered = None  # so that all ranks gather it again
     return {"left": left, "param": shards(engine, "param")}
 
 

@@ -92,14 +92,15 @@ def test_parameters_of(submission: Submission) -> None:
             each = truth.padded(unit) // run.n
             shards = [truth.shard(start, rank) + np.resize(mine, each) for rank, mine in enumerate(run.inputs)]
             for rank, outcome in enumerate(outcomes):
-                for which, words in GATHERED.items():
-                    place = f"On {run.label}, {truth.flats[unit].name}: what {words} on rank {rank}"
-                    index = wrong_index(place, outcome.value[which][unit], np.concatenate(shards), truth, unit)
-                    if index is not None:
-                        lose(f"{place} is wrong first at index {index}, in the shard of rank {index // each}.")
+                place = f"On {run.label}, {truth.flats[unit].name}"
                 kept = outcome.value["param"][unit]
                 if wrong_index("flat.param after parameters_of", kept, shards[rank], truth, unit) is not None:
-                    lose(f"On {run.label}, {truth.flats[unit].name}: parameters_of changed flat.param on rank {rank}.")
+                    lose(f"{place}: parameters_of changed flat.param on rank {rank}.")
+                for which, words in GATHERED.items():
+                    what = f"{place}: what {words} on rank {rank}"
+                    index = wrong_index(what, outcome.value[which][unit], np.concatenate(shards), truth, unit)
+                    if index is not None:
+                        lose(f"{what} is wrong first at index {index}, in the shard of rank {index // each}.")
         for rank, outcome in enumerate(outcomes):
             once = 2 * len(truth.flats) * (run.n - 1)
             if outcome.messages > once:
@@ -232,15 +233,15 @@ def test_messages(submission: Submission) -> None:
 
 
 def needed(direction: str, method: str, precision: Precision) -> int:
-    """Bytes an element that a unit needs besides its shard after a method: gathered parameters and the bucket, as they
-    are stored; parameters, where they are stored otherwise, and gradient as they are computed with."""
-    gathered = bucket = precision.bytes
-    computed = (4 if precision.mixed else 0) + 4
+    """Bytes an element that a unit needs besides its shard after a method: parameters as they are stored and, where
+    that is something else, as they are computed with; the gradient as it is computed, and as it is stored."""
+    parameters = precision.bytes + (4 if precision.mixed else 0)
+    slopes, bucket = 4, precision.bytes
     return {
-        ("forward", "parameters_of"): gathered,
+        ("forward", "parameters_of"): parameters,
         ("forward", "forget"): 0,
-        ("backward", "parameters_of"): gathered,
-        ("backward", "collect"): gathered + computed + bucket,
+        ("backward", "parameters_of"): parameters,
+        ("backward", "collect"): parameters + slopes + bucket,
         ("backward", "forget"): bucket,
         ("backward", "reduce"): 0,
     }[direction, method]

@@ -124,8 +124,9 @@ class Submission:
         if job:
             if job.status == "hung" and "had not ended" in job.report:
                 self.patience = min(self.patience, AFTER_A_HANG)
-            reached = [self.folder / str(rank) / "case" for rank in ranks]
-            lose(self.explain(job, cases, [int(file.read_text()) if file.exists() else -1 for file in reached]))
+            files = [self.folder / str(rank) / "case" for rank in ranks]
+            reached = [file.read_text() if file.exists() else "" for file in files]  # "": or it was ended as it wrote
+            lose(self.explain(job, cases, [int(number) if number else -1 for number in reached]))
         return [encode.load(answer) for answer in answers]
 
     def open(self, n: int) -> None:
