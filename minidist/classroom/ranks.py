@@ -50,7 +50,7 @@ def serve(comm: Comm, program: str, folder: str) -> None:
 
 
 def note(where: str) -> None:
-    """Say where in the case this rank is, for the message if it fails or hangs there: "in after_forward of block0"; ""
+    """Say where in the case this rank is, for the message if it fails or hangs there: "at block0 in the forward"; ""
     when it is there no more."""
     progress[0].write_text(where)
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from minidist.classroom.submission import Case, lose, secret
 from minidist.engine import Engine, Settings
-from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS, Precision
@@ -98,7 +97,7 @@ class Truth:
         self.evaluated: list[list[float]] = []  # of the first micro-batch before each step, each rank's part
         self.gradients: list[Array] = []  # of the first step
         engine = self.engine()
-        self.flats: list[Flat] = list(engine.flats)
+        self.flats = engine.flats
         self.parameters = [self.copies("param")]  # before the first step, and after each
         for step in run.batches:
             self.evaluated.append(self.parts(engine, run.batches[0, 0]))

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist.papers.collectives import ring_all_reduce
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.process import fields
 from minidist.classroom.router import Routed, Router, route
 from minidist.mpi import frames
 from minidist.mpi.exchange import Rules, Start
 from minidist.mpi.launch import launch
+from minidist.papers.collectives import ring_all_reduce
 
 JOBS = Path(__file__).parents[1] / "jobs"
 Run = Callable[..., Routed]
