@@ -20,7 +20,7 @@ import numpy as np
 
 from minidist import UsageError, checkpoint, data
 from minidist.claims.claim import Claim
-from minidist.claims.files import check_writable, write_json
+from minidist.claims.files import check_room, check_writable, write_json
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import print_report
@@ -127,6 +127,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
         optimizer = AdamW(weight_decay=options.weight_decay)
     else:
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
+    check_room("--save", options.save, checkpoint.size(units, stored, optimizer.moments))
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from minidist import UsageError
+from minidist.mpi import output
 
 
 def check_writable(option: str, path: str | None) -> None:
@@ -31,13 +32,31 @@ def check_writable(option: str, path: str | None) -> None:
         raise UsageError(f"{option} {path}: cannot write there: {error.strerror}") from None
 
 
+def check_room(option: str, path: str | None, nbytes: int) -> None:
+    """Raise UsageError if a disk has too little room for a file that will have about so many bytes."""
+    if path is None:
+        return
+    free = shutil.disk_usage(os.path.dirname(path) or ".").free
+    if nbytes > free:
+        raise UsageError(f"{option} {path} needs {nbytes / 1e6:,.1f} MB; the disk has {free / 1e6:,.1f} MB left")
+
+
 def write_json(path: str, document: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write a report for machines; "-" is standard output."""
     text = json.dumps(document, indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)
     else:
-        write_whole(path, text.encode())
+        write_output(path, text.encode())
+
+
+def write_output(path: str, content: bytes) -> None:
+    """Write what a run leaves, whole. If that cannot be, a line says so, the work goes on, and the program ends with
+    another status than 0."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        output.lost(path, error)
 
 
 def write_whole(path: str, content: bytes) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist.claims.files import write_whole
+from minidist.claims.files import write_output
 
 COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow"}
 NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient"}
@@ -132,4 +132,4 @@ def write_trace(path: str, timelines: Sequence[Timeline]) -> None:
             label = {"name": carried, "cat": "message", "id": f"{carried} {micro_batch + 1} {boundary + 1}"}
             events.append({**end, **label, **here})
     document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"time": "simulated: a logical clock's"}}
-    write_whole(path, json.dumps(document).encode())
+    write_output(path, json.dumps(document).encode())
