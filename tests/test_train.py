@@ -81,3 +81,38 @@ def test_a_disk_with_too_little_room_is_noticed_before_the_work(refusal, monkeyp
 def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
     for option in ("--save", "--json"):
         assert refusal(option, 300 * "a") == f"{option} {300 * 'a'}: cannot write there: File name too long"
+
+
+# ---- a file for two things -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("--data text", "--save text", "--save text would overwrite the file of --data"),
+        ("--data text", "--json ./text", "--json ./text would overwrite the file of --data"),
+        ("--data text", "--save link", "--save link would overwrite the file of --data"),
+        ("--data link", "--save text", "--save text would overwrite the file of --data"),
+        ("--data text", "--save hard", "--save hard would overwrite the file of --data"),
+        ("--data text", "--save folder/text", "--save folder/text would overwrite the file of --data"),
+        ("--load text", "--json text", "--json text would overwrite the file of --load"),
+        ("--save new", "--json new", "--save new would overwrite the file of --json"),
+        ("--save new", "--json ./new", "--save new would overwrite the file of --json"),
+        ("--save folder/new", "--json new", "--save folder/new would overwrite the file of --json"),
+        ("--save dangling", "--json new", "--save dangling would overwrite the file of --json"),
+    ],
+)
+def test_no_output_overwrites_an_input_or_another_output(refusal, tmp_path, first, second, words):
+    (tmp_path / "text").write_text("some text " * 1000)
+    (tmp_path / "link").symlink_to("text")
+    (tmp_path / "dangling").symlink_to("new")
+    (tmp_path / "folder").symlink_to(".")
+    os.link(tmp_path / "text", tmp_path / "hard")
+    assert refusal(*first.split(), *second.split()) == f"{words}: give it one of its own"
+    assert refusal(*second.split(), *first.split()) == f"{words}: give it one of its own"
+
+
+def test_training_may_be_saved_where_it_came_from(tmp_path):
+    assert run(tmp_path, "--save", "model").returncode == 0
+    assert run(tmp_path, "--load", "model", "--save", "./model", "--steps", "3").returncode == 0
+    assert run(tmp_path, "--load", "model", "--steps", "2").returncode == 2

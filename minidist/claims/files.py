@@ -32,6 +32,32 @@ def check_writable(option: str, path: str | None) -> None:
         raise UsageError(f"{option} {path}: cannot write there: {error.strerror}") from None
 
 
+def check_apart(outputs: dict[str, str | None], inputs: dict[str, str | None]) -> None:
+    """Raise UsageError if an output would overwrite an input or another output, by whatever names and links they go.
+
+    outputs, inputs: by option, the path that was given.
+    """
+    seen: dict[tuple[int, int, str], str] = {}
+    for option, path in [*inputs.items(), *outputs.items()]:
+        if path is None:
+            continue
+        first = seen.setdefault(_identity(path), option)
+        if option in outputs and first != option:
+            raise UsageError(f"{option} {path} would overwrite the file of {first}: give it one of its own")
+
+
+def _identity(path: str) -> tuple[int, int, str]:
+    """What two paths have in common if they lead to one file, whether it exists or not: device, inode, name."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino, ""
+    folder, name = os.path.split(os.path.realpath(path))
+    with suppress(OSError):
+        found = os.stat(folder)
+        return found.st_dev, found.st_ino, name
+    return 0, 0, path
+
+
 def check_room(option: str, path: str | None, nbytes: int) -> None:
     """Raise UsageError if a disk has too little room for a file that will have about so many bytes."""
     if path is None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from minidist import UsageError, train
-from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least
 from minidist.pp import options as pipeline_options
 from minidist.pp.schedules import SCHEDULES
@@ -51,7 +50,6 @@ def add_options(parser: Parser) -> None:
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
     """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
-    check_writable("--trace", options.trace)
     layout = choose(options, ranks)
     arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]
     job = train.prepare(made, arguments, ranks, shares=lambda options, ranks: layout["dp"])
