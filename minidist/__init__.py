@@ -26,6 +26,11 @@ class UsageError(Exception):
     """Bad input: shown to the user as one line, exit status 2, before any work has started."""
 
 
+class Stopped(Exception):
+    """Work that cannot go on, for a reason that the user can mend: shown as one line, on whichever rank it happens, and
+    the whole job ends with exit status 1."""
+
+
 class Finished(Exception):
     """All that was asked for is this text (--help): shown once, exit status 0."""
 

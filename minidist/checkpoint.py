@@ -14,10 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialize
 
 from minidist import UsageError
-from minidist.claims.files import write_whole
+from minidist.claims.files import write_output
 from minidist.engine import Engine
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.precision import Precision
 from minidist.nn.tensor import Array
 
 # Names of the optimizer's arrays in the file; the parameters themselves go by their own name.
@@ -30,6 +31,11 @@ def weights(engine: Engine, writer: bool) -> dict[str, Array]:
     A unit is put together on all ranks that share it, but kept only where it is wanted: by the writer, rank 0.
     """
     return _collect(engine, writer, lambda flat: {"": flat.master})
+
+
+def size(units: list[Unit], precision: Precision, moments: int) -> int:
+    """About how many bytes a file has: without the names."""
+    return (1 + moments) * count_parameters(units) * np.dtype(precision.updated).itemsize
 
 
 def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> None:
@@ -45,7 +51,7 @@ def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> N
     scale = vars(engine.loss_scale)
     state = {"steps": engine.steps, "updates": engine.updates, "mixed": engine.scaled, "loss_scale": scale}
     metadata = {"identity": json.dumps(identity), "state": json.dumps(state)}
-    write_whole(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
+    write_output(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 
 
 def _collect(engine: Engine, writer: bool, pieces: Callable[[Flat], dict[str, Array]]) -> dict[str, Array]:

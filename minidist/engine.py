@@ -316,6 +316,7 @@ class Engine:
         """Whether the step's gradients are complete after this backward."""
         return self.micro_batch == self.settings.accumulate - 1
 
+    @np.errstate(over="ignore", invalid="ignore")  # of parameters that have grown too large the next norm tells
     def apply_gradients(self) -> None:
         """The end of a step, whose gradients are complete on the ranks that share out the batch."""
         self.sum_over_axes()

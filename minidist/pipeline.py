@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import train
+from minidist import Stopped, train
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Passage, Segment, Settings, held
 from minidist.mpi.comm import Comm
@@ -193,7 +193,13 @@ class Pipeline:
                     self.versions.keep(oldest)
                     stash = self.versions.stash.values()
                     self.note(versions=1 + len(stash), stash_bytes=held(param for params in stash for param in params))
-                engine.apply_gradients()
+                try:
+                    engine.apply_gradients()
+                except OverflowError as error:
+                    if self.versions:  # each stage has its own norm, and others wait for what this one will not send
+                        raise Stopped(error) from None
+                    self.links.wait()  # all have the same norm and stop here
+                    raise
 
     # ---- tensors ----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from minidist import UsageError, checkpoint, data
 from minidist.claims.claim import Claim
-from minidist.claims.files import check_writable, write_json
+from minidist.claims.files import check_apart, check_room, check_writable, write_json
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import print_report
@@ -121,10 +121,12 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
         raise UsageError("--sample and --json - both want standard output: give --json a file")
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
-    if options.save and options.save == options.json:
-        raise UsageError(f"--save and --json would both write {options.save}")
-    check_writable("--json", options.json if options.json != "-" else None)
-    check_writable("--save", options.save)
+    outputs = {"--json": options.json if options.json != "-" else None, "--save": options.save}
+    outputs["--trace"] = vars(options).get("trace")  # of pipelines
+    check_apart(outputs, {"--data": options.data})
+    check_apart({**outputs, "--save": None}, {"--load": options.load})  # to save where training came from is usual
+    for option, path in outputs.items():
+        check_writable(option, path)
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
     check_memory(options, units, ranks)
@@ -137,6 +139,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
         optimizer = AdamW(weight_decay=options.weight_decay)
     else:
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
+    check_room("--save", options.save, checkpoint.size(units, stored, optimizer.moments))
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(

@@ -16,7 +16,7 @@ from minidist import data_parallel, ring, tensor_parallel, train, zero3
 from minidist.cli.options import Parser
 from minidist.grid import options as grid_options
 from minidist.mpi.launch import find_mpiexec
-from minidist.mr import plan as mapreduce_plan
+from minidist.mr import options as mapreduce_options
 from minidist.pp import options as pipeline_options
 from minidist.ps import plan as server_plan
 
@@ -51,7 +51,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
         "parallel3d": of_training("parallel3d", grid_options.add_options),
         "parameter_server": of_training("parameter_server", server_plan.add_options),
         "ring": ring.parser(),
-        "mapreduce": mapreduce_plan.parser(""),
+        "mapreduce": mapreduce_options.parser(""),
     }
 
 

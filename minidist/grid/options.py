@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import UsageError, train
-from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least
 from minidist.pp import options as pipeline_options
 from minidist.pp.schedules import SCHEDULES
@@ -50,7 +49,6 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
     options = made.parse_args(arguments)
     if options.data and options.data.isdecimal() and not Path(options.data).exists():
         raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
-    check_writable("--trace", options.trace)
     layout = choose(options, ranks)
     arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]
     job = train.prepare(made, arguments, ranks, shares=lambda options, ranks: layout["dp"])

@@ -5,7 +5,8 @@ sys.exit, leaves the others waiting for its messages for ever. `run` sees to the
 
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
-    one rank fails                 that rank's traceback; the whole job is aborted with status 1
+    one rank fails                 that rank's traceback, or one line if the user can mend it (`Stopped`);
+                                   the whole job is aborted with status 1
     Ctrl-C                         one line, and status 130
 """
 
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, UsageError
+from minidist import Finished, Stopped, UsageError
 from minidist.mpi import output
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
@@ -54,7 +55,9 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     except BaseException as error:
         try:
             _be_first_to_fail()
-            sys.stderr.write(f"rank {comm.rank} failed:\n{explain(error)}\n")
+            mendable = isinstance(error, Stopped)
+            text = f"minidist: error: {error}" if mendable else f"rank {comm.rank} failed:\n{explain(error)}"
+            sys.stderr.write(f"{text}\n")
         finally:
             abort()
     MPI.Finalize()

@@ -68,9 +68,8 @@ def start(doc: str | None, main: Callable[[Comm, train.Job], int]) -> NoReturn:
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | argparse.Namespace":
     """Parse and check; for --zero-bubble-table the options alone. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
-    check_writable("--json", options.json if options.json != "-" else None)
-    check_writable("--trace", options.trace)
     if options.zero_bubble_table:
+        check_writable("--json", options.json if options.json != "-" else None)
         if ranks not in zero_bubble.RANKS:
             raise UsageError(f"the paper has no pipeline of {ranks} stages: use mpirun -n 8, -n 16 or -n 32")
         return options

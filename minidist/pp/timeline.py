@@ -7,8 +7,9 @@ rank, a slice for each piece of work, an arrow for each message.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from minidist.claims.files import write_output
 
 COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow"}
 NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient"}
@@ -148,4 +149,4 @@ def write_trace(path: str, timelines: Sequence[Timeline]) -> None:
             label = {"name": carried, "cat": "message", "id": f"{carried} {micro_batch + 1} {boundary + 1}"}
             events.append({**end, **label, **here})
     document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"time": "simulated: a logical clock's"}}
-    Path(path).write_text(json.dumps(document), encoding="utf-8")
+    write_output(path, json.dumps(document).encode())

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from jobs.engines import watch_gradients
-from minidist import pipeline, train
+from minidist import parallel3d, pipeline, train
 from minidist.engine import Settings
+from minidist.grid import options as grid_options
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
@@ -118,3 +119,17 @@ def chapters(comm: Any, lines: dict[str, str], folder: str) -> dict[str, Any]:
 
 def table(comm: Any) -> list[dict[str, Any]]:
     return zero_bubble.table(comm)
+
+
+def diverge(comm: Any, lines: list[str]) -> list[int]:
+    """Each line's chapter, `pipeline OPTIONS` or `parallel3d OPTIONS`, that is to end early; its exit status."""
+    statuses = []
+    for line in lines:
+        chapter, *arguments = shlex.split(line)
+        program, options = {"pipeline": (pipeline, pipeline_options), "parallel3d": (parallel3d, grid_options)}[chapter]
+        made = train.parser("", chapter)
+        options.add_options(made)
+        job = options.prepare(made, arguments, comm.size)
+        statuses.append(program.main(comm, job))
+        comm.ledger.check_requests()
+    return statuses

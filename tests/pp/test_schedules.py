@@ -299,6 +299,14 @@ def test_balance_is_the_best_of_all_cuts(units, workers, bandwidth):
         assert found == pytest.approx(min(pace(known, stages, bandwidth) for stages in settled))
 
 
+def test_a_deep_model_is_cut_as_well():
+    known = balance.Profile(*([1.0] * 2000 for _ in range(3)))
+    assert balance.partition(known, 4, 1.0, (1, 1, 1, 1)) == (
+        500.0,
+        [(range(i, i + 500), 1) for i in range(0, 2000, 500)],
+    )
+
+
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
