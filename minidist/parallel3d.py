@@ -36,11 +36,8 @@ from minidist.grid.mesh import Mesh
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.layers import Unit
-from minidist.pipeline import Pipeline, stage_of
-from minidist.pp.claims import show_clocks
-from minidist.pp.schedules import places
-from minidist.tensor_parallel import Group, split
-from minidist.tp.claims import count_with_dropout
+from minidist.pipeline import Pipeline, pipeline_claims, places, stage_of
+from minidist.tensor_parallel import Group, split, tensor_claims
 from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
 from minidist.zero3 import ZeRO3, across_hosts
@@ -85,11 +82,13 @@ def grid(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report; of a pipeline also show what the clocks say."""
     engine, pipeline = grid(job.units, job.settings, comm, job.options)
-    look = dict if pipeline else partial(count_with_dropout, job, engine)  # a stage is alone only in a schedule
+    look = (
+        dict if pipeline else partial(tensor_claims.count_with_dropout, job, engine)
+    )  # a stage is alone only in a schedule
     status = train.run_job(job, engine, comm, claims, print_closing, pipeline, look)
     if pipeline:
         stages = slice(0, job.options.pp * job.options.tp, job.options.tp)
-        show_clocks(comm, pipeline.watch.timeline, job.options, of_stages=stages)
+        pipeline_claims.show_clocks(comm, pipeline.watch.timeline, job.options, of_stages=stages)
     return status
 
 

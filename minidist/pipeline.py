@@ -34,8 +34,8 @@ from minidist.engine import Passage, Segment, Settings, held
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Head, Unit, flats_of
 from minidist.nn.tensor import Array
+from minidist.pp import claims as pipeline_claims
 from minidist.pp import options as pipeline_options
-from minidist.pp.claims import claims, print_letters, show_clocks
 from minidist.pp.links import Links
 from minidist.pp.schedules import (
     ACTIVATION,
@@ -281,8 +281,10 @@ def main(comm: Comm, job: train.Job) -> int:
     options, settings = job.options, job.settings
     parts = pipeline_options.cut(options, job.units, settings.precision.bytes)
     pipeline = pipeline_of(job.units, settings, comm, parts, options.schedule, options.steps, options.replicas)
-    status = train.run_job(job, pipeline.engine, comm, claims, print_letters, driver=pipeline)
-    show_clocks(comm, pipeline.watch.timeline, options)
+    status = train.run_job(
+        job, pipeline.engine, comm, pipeline_claims.claims, pipeline_claims.print_letters, driver=pipeline
+    )
+    pipeline_claims.show_clocks(comm, pipeline.watch.timeline, options)
     return status
 
 

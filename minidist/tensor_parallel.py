@@ -36,7 +36,7 @@ from minidist.nn.gpt import GPTEmbedding
 from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.tp.claims import claims, count_with_dropout, one_replica
+from minidist.tp import claims as tensor_claims
 from minidist.tp.group import Group
 from minidist.tp.loss import gather_logits, vocabulary_parallel_cross_entropy
 from minidist.tp.sliced import Sliced
@@ -242,11 +242,11 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report."""
     engine = make_engine(job.units, job.settings, comm, job.options)
-    look = partial(count_with_dropout, job, engine)
-    return train.run_job(job, engine, comm, claims, print_activations_closing, look=look)
+    look = partial(tensor_claims.count_with_dropout, job, engine)
+    return train.run_job(job, engine, comm, tensor_claims.claims, print_activations_closing, look=look)
 
 
 if __name__ == "__main__":
     made = train.parser(__doc__ or "", "tensor_parallel")  # python -OO drops docstrings
     add_options(made)
-    run(prepare=lambda comm: train.prepare(made, sys.argv[1:], comm.size, one_replica), main=main)
+    run(prepare=lambda comm: train.prepare(made, sys.argv[1:], comm.size, tensor_claims.one_replica), main=main)

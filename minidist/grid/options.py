@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from minidist import UsageError, train
 from minidist.cli.options import Parser, at_least
-from minidist.pp import options as pipeline_options
-from minidist.pp.schedules import SCHEDULES
-from minidist.tp.claims import check_tensor
+from minidist.pipeline import SCHEDULES, pipeline_options
+from minidist.tensor_parallel import tensor_claims
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
 
@@ -100,7 +99,7 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
 def fit(options: Namespace, grid: Grid) -> dict[str, Any]:
     """All of a layout. Raises UsageError if the grid cannot be, or cannot be with the other options."""
     dp, pp, tp = grid
-    check_tensor(options, tp)
+    tensor_claims.check_tensor(options, tp)
     if options.shard and options.zero < 3:
         raise UsageError("--shard says among whom ZeRO-3 divides parameters: use it with --zero 3")
     shard = options.shard or dp
