@@ -4,6 +4,8 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 """
 
 import os
+import signal
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -13,9 +15,20 @@ __version__ = "0.1.0"
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+# Until a program has started that minds Ctrl-C itself, its way out is at once: not a traceback of half an import. Of
+# whoever merely imports the package, notebooks and tests, the signals are theirs.
+_words = getattr(sys, "orig_argv", [])  # the doctor must be reachable from a Python that has none
+if any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:])):  # noqa: B905, RUF007
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # as a shell reports an interrupted command
+
 
 class UsageError(Exception):
     """Bad input: shown to the user as one line, exit status 2, before any work has started."""
+
+
+class Stopped(Exception):
+    """Work that cannot go on, for a reason that the user can mend: shown as one line, on whichever rank it happens, and
+    the whole job ends with exit status 1."""
 
 
 class Finished(Exception):

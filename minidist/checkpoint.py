@@ -14,10 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialize
 
 from minidist import UsageError
-from minidist.claims.files import write_whole
+from minidist.claims.files import write_output
 from minidist.engine import Engine
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.precision import Precision
 from minidist.nn.tensor import Array
 
 # Names of the optimizer's arrays in the file; the parameters themselves go by their own name.
@@ -32,6 +33,11 @@ def weights(engine: Engine, writer: bool) -> dict[str, Array]:
     return _collect(engine, writer, lambda flat: {"": flat.master})
 
 
+def size(units: list[Unit], precision: Precision, moments: int) -> int:
+    """About how many bytes a file has: without the names."""
+    return (1 + moments) * count_parameters(units) * np.dtype(precision.updated).itemsize
+
+
 def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> None:
     """Write everything that training needs to go on; all ranks must call, and rank 0, the writer, writes.
 
@@ -42,16 +48,16 @@ def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> N
     arrays |= _collect(engine, writer, lambda flat: dict(zip(prefixes, flat.moments, strict=False)))
     if not writer:
         return
-    mixed = engine.precision.mixed
-    state = {"steps": engine.steps, "updates": engine.updates, "mixed": mixed, "loss_scale": vars(engine.loss_scale)}
+    scale = vars(engine.loss_scale)
+    state = {"steps": engine.steps, "updates": engine.updates, "mixed": engine.scaled, "loss_scale": scale}
     metadata = {"identity": json.dumps(identity), "state": json.dumps(state)}
-    write_whole(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
+    write_output(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
 
 
 def _collect(engine: Engine, writer: bool, pieces: Callable[[Flat], dict[str, Array]]) -> dict[str, Array]:
     """Some pieces of every unit, {prefix: piece}, put together and by the parameters' names, on rank 0."""
     found = {}
-    for flat in engine.flats.values():
+    for flat in engine.flats:
         for prefix, piece in pieces(flat).items():
             whole = engine.whole_parameters(flat, piece)
             if writer or engine.holds_a_stage:
@@ -94,7 +100,7 @@ def load(path: str, engine: Engine) -> None:
     with safe_open(path, framework="numpy") as file:
         names = set(file.keys())
         state: dict[str, Any] = json.loads(file.metadata()["state"])
-        for flat in engine.flats.values():
+        for flat in engine.flats:
             whole = np.zeros(flat.padded, flat.master.dtype)
             for prefix, piece in [("", flat.master), *zip((f"{m}/" for m in MOMENTS), flat.moments, strict=False)]:
                 for parameter, view in flat.views(whole):
@@ -104,5 +110,5 @@ def load(path: str, engine: Engine) -> None:
                 if prefix == "":
                     flat.param[...] = whole if flat.param.size == flat.padded else whole[engine.piece(flat)]
     engine.steps, engine.updates = state["steps"], state["updates"]
-    if engine.precision.mixed and state["mixed"]:
+    if engine.scaled and state["mixed"]:
         vars(engine.loss_scale).update(state["loss_scale"])

@@ -14,6 +14,10 @@ Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ opt
 however many ranks there are. That is what ZeRO sets out to divide.
 """
 
+from dataclasses import dataclass, field
+
+import numpy as np
+
 from minidist import ring, train
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
@@ -21,35 +25,92 @@ from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Unit, flats_of
+from minidist.nn.optim import squared_norm
+from minidist.nn.tensor import Array
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Where an engine stands on axes other than the data axis, if there are any (`minidist/parallel3d.py`)."""
+
+    norm_over: dict[str, Comm] = field(default_factory=dict)  # phase -> ranks that have other parts of the model
+    stages: Comm | None = None  # ranks that have other units
+    rows: Comm | None = None  # those that share out a batch, where they are more than divide the model states
+    speaks: bool = True  # for the loss: of tensor-parallel ranks, which all have it, one does
 
 
 class DataParallel(Engine):
     """Everything on every rank; gradients are all-reduced."""
 
-    def __init__(self, units: list[Unit], settings: Settings, comm: Comm, reduce: str = "ring") -> None:
-        self.comm, self.shards = comm, comm.size
+    def __init__(
+        self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None, reduce: str = "ring"
+    ) -> None:
+        self.comm, self.axes = comm, axes or Axes()
         self.all_reduce = {"ring": ring.all_reduce, "server": ring.server_all_reduce}[reduce]
+        for flat in flats_of(units):
+            flat.divide(flat.comm or comm)
         super().__init__(units, settings)
 
     def rows(self, n: int) -> range:
         """A consecutive share of the n sequences; sizes differ by one at most, and losses are weighted accordingly."""
-        share = ring.chunk(n, self.comm.size, self.comm.rank)
+        ranks = self.axes.rows or self.comm
+        share = ring.chunk(n, ranks.size, ranks.rank)
         return range(share.start, share.stop)
 
+    def loss_share(self, loss: float) -> float:
+        return loss if self.axes.speaks else 0.0
+
     def reduce(self, flat: Flat) -> None:
-        """Sum a unit's gradient over the ranks, as soon as the step's last backward of the unit has completed it here.
-        Losses are weighted by their share of the batch: the sum is the mean."""
+        """Sum a gradient over the ranks, as soon as the step's last backward has completed it here. Losses are weighted
+        by their share of the batch: the sum is the mean."""
         with self.comm.phase("all-reduce gradients"):
-            self.all_reduce(self.comm, flat.grad, flat.grad)
+            self.all_reduce(flat.comm, flat.grad, flat.grad)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def sum_over_axes(self) -> None:
+        """Each rank the piece that it owns. Only a grid of ranks has other axes (`minidist/parallel3d.py`)."""
+        for flat in self.flats:
+            _, grad = self.owned(flat)
+            for phase, ranks in flat.sum_over.items():
+                with self.comm.phase(phase):
+                    ring.all_reduce(ranks, grad, grad)
 
     def squared_norm(self) -> float:
-        """Every rank has all gradients. Added shard by shard, as ZeRO must, they give the same number, bit for bit."""
+        total = self.squares()
+        for phase, ranks in self.axes.norm_over.items():
+            with self.comm.phase(phase):
+                total = float(sum(ring.all_gather(ranks, np.array([total]), ranks.size)))
+        return total
+
+    def squares(self) -> float:
+        """Σ g² of the model, or of this part of it. What all ranks share, each adds up for itself: shard by shard, as
+        ZeRO must, so that they get the same number, bit for bit. Of what fewer share, each rank counts its shard."""
+        counted = [flat for flat in self.flats if flat.counted]
         total = 0.0
         for rank in range(self.comm.size):
-            shards = [(flat, ring.chunk(flat.padded, self.comm.size, rank)) for flat in self.flats.values()]
-            total += sum(self.squares(flat, flat.grad[shard], shard) for flat, shard in shards)
-        return total
+            shards = [shard_of(flat, flat.grad, rank) for flat in counted if flat.comm is self.comm]
+            total += sum(map(squared_norm, shards))
+        apart = [shard_of(flat, flat.grad, flat.comm.rank) for flat in counted if flat.comm is not self.comm]
+        return total + self.sum_of(sum(map(squared_norm, apart))) if apart else total
+
+    def sum_of(self, mine: float) -> float:
+        """Everyone's numbers, added in order of rank, so that all get the same sum."""
+        with self.comm.phase("norm"):
+            return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
+
+    @property
+    def holds_a_stage(self) -> bool:  # type: ignore[override]
+        return self.axes.stages is not None
+
+    def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
+        everyone = self.axes.stages.gather_object(named) if self.axes.stages else [named]
+        return {name: array for stage in everyone or [] for name, array in stage.items()}
+
+
+def shard_of(flat: Flat, array: Array, rank: int) -> Array:
+    """The rank-th shard of an array (padded,)."""
+    return array[ring.chunk(flat.padded, flat.shards, rank)]
 
 
 def claims(run: Run) -> list[Claim]:
@@ -72,7 +133,7 @@ def add_options(parser: train.Parser) -> None:
 
 
 def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
-    return DataParallel(units, settings, comm, options.reduce)
+    return DataParallel(units, settings, comm, reduce=options.reduce)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,15 @@ may the weights be that it pulls? A worker that has c iterations behind it must 
 
 A server holds a pull back until the range is that fresh. In bsp it sums the gradients of all workers and makes one
 update; in ssp and async each push is an update at once, with the learning rate times the worker's share of the batch.
+A push may be followed down the page, from Worker.push to Server.answer.
 
-Who is fast is decided by simulated time (simulated_time.py), not by this machine's cores, and a server takes messages
-in the order of that time (messages.Inbox): the same command gives the same losses. All that a worker sends at one
-moment carries one time, to whichever server. So all servers see the same order and hold the same pulls back, and no
-server ever waits for a worker that waits for another server.
+Who is fast is decided by simulated time (ps/simulated_time.py), not by this machine's cores, and a server takes
+messages in the order of that time (ps/inbox.py): the same command gives the same losses.
 """
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -38,274 +36,251 @@ from minidist.data import Corpus
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
-from minidist.nn.layers import Unit
 from minidist.nn.memory import keep_freed_memory
-from minidist.nn.optim import clipping_factor, squared_norm
+from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.ps import report
-from minidist.ps.gradients import Gradients
-from minidist.ps.messages import Header, Inbox, KeyLists, Kind, Mailbox, Message
+from minidist.ps.engines import Gradients, Whole
+from minidist.ps.inbox import Inbox
+from minidist.ps.key_lists import dense, picked
+from minidist.ps.messages import ALL, Answer, Copied, Done, Flush, Mailbox, Norm, Pull, Push, Request, ToShard, Update
 from minidist.ps.node import Node
-from minidist.ps.plan import Plan, add_options, consistent, prepare
-from minidist.ps.replication import Replica
-from minidist.ps.simulated_time import LATENCY, Link
+from minidist.ps.norms import Norms
+from minidist.ps.outcome import Held, Outcome, RankResult, WorkerLog
+from minidist.ps.plan import Plan, prepare
+from minidist.ps.replication import Chain
+from minidist.ps.requests import Requests, Serve
+from minidist.ps.simulated_time import Cable
+from minidist.ps.vector_clock import RangeClocks
 
 
-class StaleRead(RuntimeError):
-    """A pull brought weights that lack an update which they must not lack."""
-
-
-# ---- the server ------------------------------------------------------------------------------------------------------
-
-
-class Server(Replica):
-    """A shard on the rank that serves it. Its copies are the same, but hear of nothing except updates until they take
-    over: see replication.py, which has the weights, the update, and how copies are made."""
-
-    def __init__(self, shard: int, plan: Plan, settings: Settings, start: list[Array], mailbox: Mailbox) -> None:
-        super().__init__(shard, plan, settings, start, mailbox)
-        self.inbox, self.key_lists = Inbox(len(plan.workers)), KeyLists(plan.options.keys == "cached")
-        self.held: list[tuple[Message, float]] = []  # pulls held back, and since when
-        self.sums: dict[int, Array] = {}  # bsp: of each range, the sum of the gradients that have come
-        self.heard: set[tuple[int, int]] = set()  # and which have: (worker, range)
-        self.norms: dict[int, Header] = {}  # bsp: each shard's latest Σ g²
-        self.into, self.out = Link(), Link()
-
-    def handle(self, message: Message) -> None:
-        """Take in a message, and do all that can be done now."""
-        header = message.header
-        if header.kind in (Kind.PUSH, Kind.PULL):
-            self.inbox.add(message)
-        elif header.kind == Kind.NORM:
-            self.norms[header.worker] = header
-        elif header.kind == Kind.COPY:
-            self.copy(message)
-        elif self.copying and header.names_same(self.copying.header):  # COPIED
-            self.copied()
-        self.advance()
-
-    def advance(self) -> None:
-        """Go on until something is missing: a worker's message, another server's norm, word from the copies."""
-        while self.serves and not self.copying:
-            if len(self.heard) == len(self.ranges) * len(self.plan.workers):
-                if not self.update():
-                    return
-                continue
-            message = self.inbox.next({message.header.worker for message, _ in self.held})
-            if message is None:
-                return
-            self.now = max(self.now, self.into.receive(message.header.time, message.nbytes))
-            if message.header.kind == Kind.PUSH:
-                self.push(message)
-            else:
-                self.held.append((message, self.now))
-            self.answer()
-            self.event()
-
-    # ---- push -------------------------------------------------------------------------------------------------------
-
-    def push(self, message: Message) -> None:
-        """A worker's gradient of a range: add it to the sum (bsp), or update with it at once."""
-        header, each = message.header, self.plan.ranges[message.header.range]
-        gradient = self.key_lists.dense(message, each.lo, each.hi, self.mailbox.dtype)
-        if self.has(header) or (header.worker, header.range) in self.heard:
-            return  # sent again because a server stopped, but it had come through before
-        if self.plan.aggregate:
-            self.sums[header.range] = self.sums[header.range] + gradient if header.range in self.sums else gradient
-            self.heard.add((header.worker, header.range))
-        else:
-            self.commit(header._replace(kind=Kind.COPY, keys=0, values=gradient.size), gradient)
-
-    def update(self) -> bool:
-        """bsp: update all ranges with their sums, clipped by the norm over all servers. False: norms are missing."""
-        clock, local_steps = int(self.clock(-1)[0]), self.plan.options.local_steps
-        if self.shard not in self.norms or self.norms[self.shard].clock < clock:
-            mine = sum(squared_norm(total) for _, total in sorted(self.sums.items()))
-            self.norms[self.shard] = Header(Kind.NORM, worker=self.shard, clock=clock, time=self.now, number=mine)
-            self.tell_norm(range(len(self.plan.servers)))
-        norms = [norm for _, norm in sorted(self.norms.items()) if norm.clock == clock]
-        if len(norms) < len(self.plan.servers):
-            return False
-        self.now = max(self.now, *(norm.time + LATENCY * (norm.worker != self.shard) for norm in norms))
-        total = math.sqrt(sum(norm.number for norm in norms))
-        if not math.isfinite(total):
-            raise FloatingPointError("the gradient is not finite: lower --lr")
-        values = np.concatenate([self.sums[i] for i in self.ranges])
-        self.sums, self.heard = {}, set()
-        factor, first = clipping_factor(total, self.settings.clip * local_steps), clock * local_steps
-        self.commit(Header(Kind.COPY, self.shard, clock=clock, values=values.size, first=first, number=factor), values)
-        return True
-
-    def tell_norm(self, shards: Iterable[int]) -> None:
-        """Send this shard's latest norm to the servers of some shards."""
-        for shard in shards:
-            if shard != self.shard and self.shard in self.norms:
-                message = Message(self.norms[self.shard]._replace(shard=shard))
-                self.mailbox.send(self.plan.chain(shard, self.mailbox.closed)[0], message)
-
-    # ---- pull -------------------------------------------------------------------------------------------------------
-
-    def answer(self) -> None:
-        """Send weights to all who have waited long enough, together with the range's vector clock."""
-        if self.copying:
-            return
-        held, self.held = self.held, []
-        for message, since in held:
-            header, dest = message.header, self.plan.workers[message.header.worker]
-            clocks, weights = self.clock(header.range), np.zeros(0)
-            if header.range < 0:  # after its last push a worker asks only whether that is safe
-                fresh = True
-            else:
-                weights, keys = self.state[header.range][0], self.key_lists.listed(message)
-                weights = weights if keys is None else weights[keys - self.plan.ranges[header.range].lo]
-                fresh = bool(clocks.min() >= header.clock - self.plan.staleness)
-            if not fresh or clocks[header.worker] < header.clock:
-                self.held.append((message, since))
-                continue
-            left = self.out.send(self.now, (weights.nbytes + clocks.nbytes) * (dest != self.mailbox.rank))
-            header = header._replace(kind=Kind.VALUES, keys=clocks.size, values=weights.size, time=left)
-            self.mailbox.send(dest, Message(header._replace(number=self.now - since), clocks, weights))
-
-    def peer_stopped(self, moved: list[int]) -> None:
-        """A server has stopped: the shards `moved` are now served by the next in their chains, by this one perhaps."""
-        self.mend()
-        if self.serves:
-            self.tell_norm(moved)
-        self.advance()
+def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
+    """The plan with one of the three consistencies: they differ in `Server.push` and in `Server.fresh`."""
+    bound = {"bsp": 0.0, "ssp": staleness, "async": math.inf}[consistency]
+    return replace(plan, aggregate=consistency == "bsp", staleness=bound)
 
 
 # ---- the worker ------------------------------------------------------------------------------------------------------
 
 
-class Worker(Gradients):
-    """It pulls weights, has its engine compute a gradient (gradients.py), and pushes that."""
+class Worker:
+    """It pulls weights, computes a gradient with them, and pushes that."""
 
-    def __init__(self, units: list[Unit], settings: Settings, plan: Plan, mailbox: Mailbox) -> None:
-        super().__init__(units, settings, plan, number=plan.workers.index(mailbox.rank))
-        self.mailbox, self.clock = mailbox, 0
-        self.last = {plan.of(shard)[-1] for shard in range(self.shards)}  # the last range of each shard
-        self.pulling: set[tuple[int, int]] = set()  # (shard, range) of pulls that are not answered
-        self.answers: dict[tuple[int, int], Message] = {}
-        self.sent: dict[int, list[Message]] = {shard: [] for shard in range(self.shards)}  # for a server that stops
-        self.key_lists = KeyLists(plan.options.keys == "cached")
-        self.into, self.out = Link(), Link()
+    def __init__(self, engine: Gradients, plan: Plan, mailbox: Mailbox) -> None:
+        self.engine, self.plan, self.mailbox = engine, plan, mailbox
+        self.clock = 0  # iterations behind it
+        self.cable, self.log = Cable(), WorkerLog()
+        self.requests = Requests(engine.number, plan, mailbox, self.cable, self.log)
 
-    def train(self, corpus: Corpus, serve: Callable[[Callable[[], bool]], None], progress: Progress) -> None:
+    def train(self, corpus: Corpus, serve: Serve, progress: Progress) -> None:
         """All iterations of this worker. serve: handle messages until something is so."""
-        ranges = range(len(self.plan.ranges))
-        if self.steps < self.plan.options.steps:  # or a server would wait for what this worker does with the answers
-            for i in ranges:
-                self.pull(i)
-        while self.steps < self.plan.options.steps:
-            self.wait(serve)
+        if self.plan.iterations:  # else nothing will be pushed, and nothing is asked
+            self.requests.send(self.questions())
+        while self.clock < self.plan.iterations:
+            self.requests.wait(serve)  # for weights
             begin = time.perf_counter()
-            self.compute(corpus)
-            for i in ranges:
-                self.push(i)
+            for loss, seconds in self.engine.compute(corpus):  # on this worker's rows (ps/engines.py)
+                self.cable.now += seconds
+                self.log.step(loss, seconds, self.cable.now)
+            pushes = [self.push(i) for i in range(len(self.plan.ranges))]
             self.clock += 1
-            if self.steps < self.plan.options.steps:
-                for i in ranges:
-                    self.pull(i)
-            else:
-                for shard in range(self.shards):  # no more weights, only word that the last pushes are safe
-                    self.ask(Header(Kind.PULL, shard))
+            self.requests.send([*pushes, *self.questions()])
             self.log.milliseconds.append(1000 * (time.perf_counter() - begin))
-            progress.update(self.steps, self.log.losses[-1] / self.share, self.log.milliseconds[-1], 1.0)
-        self.wait(serve)
+            progress.update(self.engine.steps, loss / self.engine.share, self.log.milliseconds[-1], 1.0)
+        self.requests.wait(serve)
         for rank in range(self.mailbox.comm.size):
-            self.mailbox.send(rank, Message(Header(Kind.DONE)))
+            self.mailbox.send(rank, Done())
 
-    # ---- push and pull: asynchronous --------------------------------------------------------------------------------
+    def questions(self) -> list[Request]:
+        """What is asked after so many iterations: all weights; after the last, only whether what was pushed is safe."""
+        if self.clock == self.plan.iterations:
+            return [Flush(shard=shard, clock=self.clock) for shard in range(len(self.plan.servers))]
+        ranges = enumerate(self.plan.ranges)
+        return [Pull(shard=each.shard, range=i, clock=self.clock, keys=self.plan.listed(each)) for i, each in ranges]
 
-    def push(self, i: int) -> None:
-        """Send the gradient of a range."""
-        each, keys = self.plan.ranges[i], None
-        gradient = self.accrued[each.keys] * self.scale
-        if self.plan.options.filter:  # the significantly-modified filter (section 3.6); what is not sent stays accrued
-            significant = np.flatnonzero(np.abs(gradient) > self.plan.options.filter)
-            gradient, keys = gradient[significant], each.lo + significant
-            self.accrued[keys] = 0
-            self.log.significant += keys.size
-        else:
-            self.accrued[each.keys] = 0
-            if self.plan.options.keys != "none":
-                keys = np.arange(each.lo, each.hi)
-        header = Header(Kind.PUSH, each.shard, range=i, more=1, values=gradient.size, first=self.first)
-        self.ask(header._replace(number=self.share), keys, gradient)
+    def receive(self, answer: Answer) -> None:
+        """Weights have come, and for each worker how many of its iterations are in them."""
+        self.requests.answered(answer)
+        if answer.range != ALL:
+            self.engine.weights[self.plan.ranges[answer.range].keys] = answer.values
+            self.log.read(self.clock, answer.clocks, self.engine.number)
 
-    def pull(self, i: int) -> None:
-        """Ask for the weights of a range."""
+    def push(self, i: int) -> Push:
+        """The gradient of a range, for the range's server, which handles it below."""
         each = self.plan.ranges[i]
-        keys = None if self.plan.options.keys == "none" else np.arange(each.lo, each.hi)
-        self.ask(Header(Kind.PULL, each.shard, range=i, more=i not in self.last), keys)
+        keys, values = self.engine.gradient(each)
+        self.log.pushed[each.shard] += values.size
+        return Push(shard=each.shard, range=i, clock=self.clock, share=self.engine.share, keys=keys, values=values)
 
-    def ask(self, header: Header, keys: Array | None = None, values: Array | None = None, again: bool = False) -> None:
-        """Send a message to whoever serves its shard now."""
-        dest = self.plan.chain(header.shard, self.mailbox.closed)[0]
-        listed = keys
-        if keys is not None:
-            count, keys = self.key_lists.shortened(keys, dest)
-            header = header._replace(keys=count)
-        if not again:
-            nbytes = sum(array.nbytes for array in (keys, values) if array is not None)
-            left = self.out.send(self.now, nbytes * (dest != self.mailbox.rank))
-            header = header._replace(worker=self.number, clock=self.clock, stamp=self.now, time=left)
-            self.sent[header.shard].append(Message(header, listed, values))
-            if header.kind == Kind.PULL:
-                self.pulling.add((header.shard, header.range))
-        self.mailbox.send(dest, Message(header, keys, values), again)
 
-    def receive(self, message: Message) -> None:
-        """Weights have come: are they fresh enough?"""
-        header, clocks = message.header, message.keys
-        key = (header.shard, header.range)
-        self.answers[key] = message
-        self.pulling.remove(key)
-        if not any(shard == header.shard for shard, _ in self.pulling):
-            self.sent[header.shard].clear()  # all has been answered
-        if header.range < 0 or clocks is None or message.values is None:
-            return
-        self.log.reads.append((self.clock, int(clocks.min()), int(clocks.max()), int(clocks[self.number])))
-        if clocks.min() < self.clock - self.plan.staleness or clocks[self.number] < self.clock:
-            raise StaleRead(f"worker {self.number} reads at clock {self.clock} weights of clocks {clocks.tolist()}")
-        self.weights[self.plan.ranges[header.range].keys] = message.values
+# ---- the server ------------------------------------------------------------------------------------------------------
 
-    def wait(self, serve: Callable[[Callable[[], bool]], None]) -> None:
-        """Until all pulls are answered; then account for the simulated time: held back by servers, or on the wire."""
-        serve(lambda: not self.pulling)
-        asked, answers = self.now, [message for _, message in sorted(self.answers.items())]
-        for message in answers:
-            self.now = max(self.now, self.into.receive(message.header.time, message.nbytes))
-        held = max((message.header.number for message in answers), default=0.0)
-        self.log.held += held
-        self.log.wire += self.now - asked - held
-        self.answers.clear()
+
+class Server:
+    """A shard, on the rank that serves it: weights, the optimizer's state, and which updates are in them.
+
+    With --replicas there are copies on other ranks, which make the server's updates and are silent otherwise. When the
+    server stops, a copy takes over (ps/replication.py).
+    """
+
+    def __init__(self, shard: int, plan: Plan, settings: Settings, start: list[Array], mailbox: Mailbox) -> None:
+        self.shard, self.plan, self.settings, self.mailbox = shard, plan, settings, mailbox
+        self.ranges = {i: plan.ranges[i] for i in plan.of(shard)}
+        # [weights, *moments] of each range, each (hi - lo,); `start` holds them for all keys
+        self.state = {i: [whole[each.keys].copy() for whole in start] for i, each in self.ranges.items()}
+        lo, hi = min(each.lo for each in self.ranges.values()), max(each.hi for each in self.ranges.values())
+        self.clocks = RangeClocks(lo, hi, len(plan.workers))
+        self.sums: dict[int, Array] = {}  # bsp: of each range, the sum of the gradients that have come
+        self.heard: set[tuple[int, int]] = set()  # and which have: (worker, range)
+        self.held: list[tuple[Pull | Flush, float]] = []  # what is held back, and since when
+        self.cable, self.inbox = Cable(), Inbox(plan)
+        self.norms, self.chain = Norms(shard, plan, mailbox), Chain(shard, plan, mailbox)
+
+    # ---- one message after another ----------------------------------------------------------------------------------
+
+    def handle(self, message: ToShard) -> None:
+        """Take in a message, and do all that can be done now."""
+        match message:
+            case Push() | Pull() | Flush():
+                self.inbox.add(message)
+            case Norm():
+                self.norms.add(message)
+            case Update():  # this is a copy
+                self.cable.now = message.time
+                if not self.has(message):
+                    self.update(message)
+                self.chain.follow(message)
+            case Copied() if self.chain.confirm(message):
+                self.answer()
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on until something is missing: a worker's message, another server's norm, word from the copies."""
+        while self.chain.serves and not self.chain.under_way:
+            if len(self.heard) == len(self.ranges) * len(self.plan.workers):  # bsp: the gradients of an iteration
+                if not self.update_all():
+                    return
+                continue
+            message = self.inbox.next({request.worker for request, _ in self.held})
+            if message is None:
+                return
+            self.cable.receive(message.left, message.nbytes)
+            if isinstance(message, Push):
+                self.push(message)
+            elif isinstance(message, Pull | Flush):
+                self.held.append((message, self.cable.now))
+            self.answer()
+
+    # ---- push -------------------------------------------------------------------------------------------------------
+
+    def push(self, push: Push) -> None:
+        """A worker's gradient of a range: to be added to the others' (bsp), or to update with at once (ssp, async)."""
+        each = self.ranges[push.range]
+        if (push.worker, push.range) in self.heard or self.has(push):
+            return  # sent again because a server stopped, but it had come through before
+        gradient = dense(push, each.lo, each.hi, self.mailbox.dtype)
+        if self.plan.aggregate:
+            self.sums[push.range] = self.sums[push.range] + gradient if push.range in self.sums else gradient
+            self.heard.add((push.worker, push.range))
+        else:
+            self.commit(Update(
+                shard=self.shard, range=push.range, worker=push.worker, clock=push.clock,
+                share=push.share, scale=1.0, values=gradient,
+            ))  # fmt: skip
+
+    def update_all(self) -> bool:
+        """bsp: update all ranges with their sums, clipped by the norm over all servers. False: it is not known yet."""
+        clock = int(self.clock_of(ALL)[0])
+        norm = self.norms.whole(clock, self.sums, self.cable)
+        if norm is None:
+            return False
+        scale = clipping_factor(norm, self.settings.clip * self.plan.options.local_steps)
+        values = np.concatenate([self.sums[i] for i in self.ranges])
+        self.sums, self.heard = {}, set()
+        self.commit(Update(shard=self.shard, range=ALL, worker=ALL, clock=clock, share=1.0, scale=scale, values=values))
+        return True
+
+    def commit(self, update: Update) -> None:
+        """Make an update, and have every copy make it: no worker is answered until they have."""
+        self.update(update)
+        self.cable.now += self.chain.seconds(update)
+        update.time = self.cable.now
+        if self.chain.begin(update):
+            self.answer()
+
+    def update(self, update: Update) -> None:
+        """The optimizer's step. It works element by element, so ranges are updated as the whole would be."""
+        n = len(self.plan.workers)
+        workers = range(n) if update.worker == ALL else [update.worker]
+        lr = self.settings.learning_rate(self.plan.first_update + update.clock * self.plan.options.local_steps)
+        begin = 0
+        for i in list(self.ranges) if update.range == ALL else [update.range]:
+            each, (weights, *moments) = self.ranges[i], self.state[i]
+            gradient = update.values[begin : begin + weights.size]
+            begin += weights.size
+            pushes = self.plan.first_update * n + int(self.clock_of(i).sum())  # that are in these weights
+            self.settings.optimizer.update(
+                weights, gradient, moments, scale=update.scale, lr=lr * update.share,
+                step=pushes // len(workers) + 1, decayed=each.decayed,
+            )  # fmt: skip
+            for worker in workers:
+                self.clocks.set(each.lo, each.hi, worker, update.clock + 1)
+
+    # ---- pull -------------------------------------------------------------------------------------------------------
+
+    def fresh(self, request: Pull | Flush, clocks: Array) -> bool:
+        """Whether a worker may see weights of these clocks: its own updates must be in them, and of the others' all but
+        the last `staleness`, which is 0 in bsp and infinite in async (Ho et al., section 3)."""
+        others = request.range == ALL or clocks.min() >= request.clock - self.plan.staleness
+        return bool(others and clocks[request.worker] >= request.clock)
+
+    def answer(self) -> None:
+        """Send weights, with the range's vector clock, to all who have waited long enough."""
+        held, self.held = self.held, []
+        for request, since in held:
+            i, clocks = request.range, self.clock_of(request.range)
+            if self.chain.under_way or not self.fresh(request, clocks):
+                self.held.append((request, since))
+                continue
+            weights = None
+            if isinstance(request, Pull):  # a server has them as an optimizer needs them, a worker as they are stored
+                weights = picked(request, self.state[i][0], self.ranges[i].lo).astype(self.mailbox.dtype, copy=False)
+            answer = Answer(shard=self.shard, range=i, held=self.cable.now - since, clocks=clocks, values=weights)
+            self.mailbox.send(self.plan.workers[request.worker], answer, self.cable)
+        self.chain.event()  # of which --stop names one
+
+    def clock_of(self, i: int) -> Array:
+        """For each worker, how many of its iterations are in every weight of a range or of ALL: (workers,) integers."""
+        ranges = self.ranges.values() if i == ALL else [self.ranges[i]]
+        return np.min([self.clocks.read(each.lo, each.hi) for each in ranges], axis=0)
+
+    def has(self, names: Push | Update) -> bool:
+        """Whether a gradient is in the weights."""
+        workers = slice(None) if names.worker == ALL else names.worker
+        return bool(np.all(self.clock_of(names.range)[workers] > names.clock))
 
     def peer_stopped(self, moved: list[int]) -> None:
-        """Shards have moved to the next in their chains: ask again for what has not been answered."""
-        for shard in moved:
-            unanswered = [
-                message
-                for message in self.sent[shard]
-                if message.header.kind == Kind.PUSH or (shard, message.header.range) in self.pulling
-            ]
-            for i, message in enumerate(unanswered, start=1):
-                self.ask(message.header._replace(more=i < len(unanswered)), message.keys, message.values, again=True)
-            if not unanswered and self.steps == self.plan.options.steps:
-                self.ask(Header(Kind.PULL, shard))  # it had heard that this worker has finished; its successor has not
+        """A server has stopped: the shards `moved` are now served by the next in their chains, by this one perhaps."""
+        if self.chain.mend():
+            self.answer()
+        if self.chain.serves:
+            self.norms.tell(moved)
+        self.advance()
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> report.Outcome | None:
-    """A training from its start to its end; on rank 0, all that there is to know of it."""
+def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> Outcome | None:
+    """A training from its start to its end; on rank 0, all that there is to know of it. start: see `Server`."""
     comm = comm.split(0, comm.rank)  # messages of another training cannot come here
     comm.ledger.reset()
     mailbox = Mailbox(comm, job.settings.precision.stored)
-    held = [shard for shard in range(len(plan.servers)) if comm.rank in plan.chain(shard, set())]
+    held = (shard for shard in range(len(plan.servers)) if comm.rank in plan.chain(shard, set()))
     servers = {shard: Server(shard, plan, job.settings, start, mailbox) for shard in held}
-    worker = Worker(job.units, job.settings, plan, mailbox) if comm.rank in plan.workers else None
+    worker = None
+    if comm.rank in plan.workers:
+        worker = Worker(Gradients(job.units, job.settings, plan, plan.workers.index(comm.rank)), plan, mailbox)
     node = Node(plan, mailbox, servers, worker)
     shown = comm.rank == 0 and plan.options.json != "-"
     progress = Progress(plan.options.steps, shown, label=f"{plan.name}, rank 0 alone: step")
@@ -315,26 +290,21 @@ def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> re
     mailbox.closed = {rank for rank, stopped in enumerate(comm.all_gather_object(node.stopped)) if stopped}
     progress.close()
     comm.flush()
-    found = [] if node.stopped else [report.Held.of(server) for server in servers.values()]
-    everyone = comm.gather_object(report.RankResult(worker.log if worker else None, comm.ledger.sent, found))
-    return report.Outcome(plan, everyone) if everyone else None
+    shards = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks) for each in servers.values()]
+    everyone = comm.gather_object(RankResult(worker.log if worker else None, comm.ledger.sent, shards))
+    return Outcome(plan, everyone) if everyone else None
 
 
 def main(comm: Comm, prepared: tuple[train.Job, Plan]) -> int:
     keep_freed_memory()
     job, plan = prepared
-    whole = report.Whole(job, len(plan.servers))
+    whole = Whole(job, len(plan.servers))
     start = whole.read()
     plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
-    outcomes = []
-    for consistency, staleness in report.settings(plan.options):
-        outcome = train_once(comm, job, consistent(plan, consistency, staleness), start)
-        if outcome:
-            outcomes.append(outcome)
+    plans = [consistent(plan, *asked) for asked in report.trainings(plan.options)]
+    outcomes = [outcome for each in plans if (outcome := train_once(comm, job, each, start))]
     return comm.broadcast_object(report.report(job, whole, outcomes) if comm.rank == 0 else None)
 
 
 if __name__ == "__main__":
-    made = train.parser(__doc__ or "", "parameter_server")
-    add_options(made)
-    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)
+    run(prepare=lambda comm: prepare(__doc__ or "", sys.argv[1:], comm.size), main=main)

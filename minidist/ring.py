@@ -305,11 +305,15 @@ COLLECTIVES = {
 }
 
 
+def parser() -> Parser:
+    made = Parser("ring", __doc__ or "")
+    made.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
+    made.add_argument("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    return made
+
+
 def prepare(arguments: list[str]) -> argparse.Namespace:
-    parser = Parser("ring", __doc__ or "")
-    parser.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
-    parser.add_argument("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     check_writable("--json", options.json)
     return options
 

@@ -19,23 +19,24 @@ With --sequence-parallel a rank does those for a t-th of the positions. f and g 
 reduce-scatter, the halves of an all-reduce: the same bytes, and no activation is held t times any more.
 """
 
-import copy
+import sys
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from minidist import ring, train
+from minidist import train
 from minidist.claims.published import print_activations_closing
-from minidist.engine import Engine, Settings
+from minidist.data_parallel import Axes, DataParallel
+from minidist.engine import Settings
 from minidist.mpi.comm import Comm
+from minidist.mpi.run import run
 from minidist.nn import ops
-from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTEmbedding
-from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit
+from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.tp.claims import claims, one_replica
+from minidist.tp import claims as tensor_claims
 from minidist.tp.group import Group
 from minidist.tp.loss import gather_logits, vocabulary_parallel_cross_entropy
 from minidist.tp.sliced import Sliced
@@ -61,15 +62,11 @@ def g(x: Tensor, group: Group) -> Tensor:
 
 
 class ColumnParallelLinear(Linear):
-    """y = x Wᵀ + b cut by outputs: x (B, T, in), or this rank's shard; W (out/t, in); y (B, T, out/t).
+    """y = x Wᵀ + b cut by outputs: x (B, T, in), or this rank's shard; W (out/t, in); y (B, T, out/t)."""
 
-    Sections that lie one after another, as Q, K and V do, are each cut evenly.
-    """
-
-    def __init__(self, weight: Parameter, bias: Parameter | None, group: Group, *sections: int) -> None:
-        self.weight, self.group = group.slice(weight, 0, *sections), group
-        self.bias = group.slice(bias, 0, *sections) if bias else None
-        self.parameters = [self.weight] + ([self.bias] if self.bias else [])
+    def __init__(self, weight: Parameter, bias: Parameter | None, group: Group) -> None:
+        self.weight, self.bias, self.group = weight, bias, group  # this rank's rows
+        self.parameters = [weight] + ([bias] if bias else [])
 
     def __call__(self, x: Tensor) -> Tensor:
         weight, bias, group = self.weight, self.bias, self.group
@@ -97,8 +94,8 @@ class RowParallelLinear(Linear):
     """y = x Wᵀ + b cut by inputs: x (B, T, in/t), W (out, in/t); y (B, T, out), or this rank's shard of it."""
 
     def __init__(self, weight: Parameter, bias: Parameter | None, group: Group) -> None:
-        self.weight, self.bias, self.group = group.slice(weight, 1, weight.shape[1]), bias, group
-        self.parameters = [self.weight] + ([bias] if bias else [])
+        self.weight, self.bias, self.group = weight, bias, group  # this rank's columns; all of the bias
+        self.parameters = [weight] + ([bias] if bias else [])
 
     def __call__(self, x: Tensor) -> Tensor:
         y = g(ops.linear(x, self.weight), self.group)
@@ -111,9 +108,9 @@ class RowParallelLinear(Linear):
 class VocabularyParallelEmbedding(Embedding):
     """Rows of W (V'/t, C), where V' is the vocabulary padded until it divides. For others' tokens a rank has zeros."""
 
-    def __init__(self, weight: Parameter, group: Group, padded: int) -> None:
-        self.weight, self.group = group.slice(weight, 0, padded), group
-        self.parameters = [self.weight]
+    def __init__(self, weight: Parameter, group: Group) -> None:
+        self.weight, self.group = weight, group  # this rank's rows
+        self.parameters = [weight]
 
     def __call__(self, tokens: Tensor) -> Tensor:
         rows, width = self.weight.shape
@@ -139,9 +136,11 @@ class VocabularyParallelEmbedding(Embedding):
 class ParallelHead(Head):
     """The last norm, this rank's logits, and the loss."""
 
-    def __init__(self, head: Head, matrix: ColumnParallelLinear, owner: Unit | None, gather: bool) -> None:
-        super().__init__(head.norm, matrix, owner)
-        self.matrix, self.gather, self.vocabulary = matrix, gather, head.weight.shape[0]
+    def __init__(
+        self, whole: Head, matrix: ColumnParallelLinear, owner: Unit | None = None, gather: bool = False
+    ) -> None:
+        super().__init__(whole.norm, matrix, owner)
+        self.matrix, self.gather, self.vocabulary = matrix, gather, whole.weight.shape[0]
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         logits = self.matrix(self.norm(x))  # (B, T, C) -> (B, T, V'/t)
@@ -155,101 +154,72 @@ class ParallelHead(Head):
 
 
 def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
-    """The same model, cut for the group's ranks; `units` stay as they are.
+    """The same model, of which each rank of the group has its part; `units` stay as they are.
 
-    Layers are exchanged, and that is all: what a unit does with its layers remains what gpt.py and llama.py say.
+    Other layers, and that is all: what a unit does with its layers remains what gpt.py and llama.py say.
     """
-    embedding, *blocks, head = copy.deepcopy(units)
+    embedding, *blocks, head = units
     assert isinstance(embedding, GPTEmbedding | LlamaEmbedding)
     assert isinstance(head, Head)
-    ends, part = replace(group, where="ends"), (group.comm.rank, group.comm.size)
-    padded = -(-head.weight.shape[0] // part[1]) * part[1]  # the vocabulary, with entries that never occur
-    owner = embedding if head.weight is embedding.token.weight else None
+    ends = replace(group, where="ends")
+    padded = (
+        -(-head.weight.shape[0] // group.comm.size) * group.comm.size
+    )  # the vocabulary, with entries that never occur
 
-    embedding.token = VocabularyParallelEmbedding(embedding.token.weight, ends, padded)
-    matrix = ColumnParallelLinear(head.weight, None, ends, padded)
-    if owner:
-        matrix.weight = embedding.token.weight  # one matrix, and not two that start alike
-    positions = [embedding.position] if isinstance(embedding, GPTEmbedding) else []
-    embedding.own([embedding.token, *positions])
-    if group.sequence:
-        embedding.dropout.part = part
-        for layer in positions:
-            layer.part = part
-    for block in blocks:
-        assert isinstance(block, Block)
-        split_block(block, group, part)
-    return [embedding, *blocks, ParallelHead(head, matrix, owner, gather)]
+    entries = VocabularyParallelEmbedding(ends.slice(embedding.token.weight, 0, padded), ends)
+    first = split_embedding(embedding, entries, group)
+    if head.weight is embedding.token.weight:
+        last = ParallelHead(head, ColumnParallelLinear(entries.weight, None, ends), owner=first, gather=gather)
+    else:
+        rows = ColumnParallelLinear(ends.slice(head.weight, 0, padded), None, ends)
+        last = ParallelHead(head, rows, gather=gather)
+    cut = [first, *(split_block(block, group) for block in blocks if isinstance(block, Block)), last]
+
+    for flat in flats_of(cut):
+        if not isinstance(flat.parameters[0], Sliced):  # the same on every rank, for the same gradient:
+            flat.counted = group.comm.rank == 0
+            if group.sequence:  # or for a part of it, of this rank's positions
+                flat.sum_over["shard gradients"] = group.comm
+    return cut
 
 
-def split_block(block: Block, group: Group, part: tuple[int, int]) -> None:
+def split_embedding(
+    embedding: GPTEmbedding | LlamaEmbedding, entries: VocabularyParallelEmbedding, group: Group
+) -> Unit:
+    """By entries of the vocabulary. With sequence parallelism a rank goes on with its positions."""
+    dropout = replace(embedding.dropout, part=group.positions)
+    if isinstance(embedding, LlamaEmbedding):
+        return replace(embedding, token=entries, dropout=dropout)
+    return replace(
+        embedding, token=entries, position=replace(embedding.position, part=group.positions), dropout=dropout
+    )
+
+
+def split_block(block: Block, group: Group) -> Block:
     """Attention is cut by heads, and so each of Q, K and V; the MLP by its hidden width, SwiGLU's gate and up alike."""
     attention, t = block.attention, group.comm.size
     width, hidden = block.projection.weight.shape[1], block.down.weight.shape[1]
     kv = width // attention.heads * attention.kv_heads
-    up = [hidden] * (block.up.weight.shape[0] // hidden)
-    attention.heads, attention.kv_heads, attention.part = attention.heads // t, attention.kv_heads // t, part
-    if group.sequence:
-        block.dropout1.part = block.dropout2.part = part
-    block.qkv = ColumnParallelLinear(block.qkv.weight, block.qkv.bias, group, width, kv, kv)
-    block.projection = RowParallelLinear(block.projection.weight, block.projection.bias, group)
-    block.up = ColumnParallelLinear(block.up.weight, block.up.bias, group, *up)
-    block.down = RowParallelLinear(block.down.weight, block.down.bias, group)
-    block.own([block.norm1, block.qkv, block.projection, block.norm2, block.up, block.down])
 
+    def column(whole: Linear, *sections: int) -> ColumnParallelLinear:
+        bias = group.slice(whole.bias, 0, *sections) if whole.bias else None
+        return ColumnParallelLinear(group.slice(whole.weight, 0, *sections), bias, group)
 
-class TensorParallel(Engine):
-    """Serial training on all of the batch, of a model that is cut. In front of another engine, as parallel3d has it, it
-    is that engine's training."""
+    def row(whole: Linear) -> RowParallelLinear:
+        return RowParallelLinear(group.slice(whole.weight, 1, whole.weight.shape[1]), whole.bias, group)
 
-    def __init__(
-        self,
-        units: list[Unit],
-        settings: Settings,
-        tensor: Comm,
-        sequence: bool = False,
-        gather: bool = False,
-        **beside: Any,  # what the engine behind this one takes
-    ) -> None:
-        self.group = Group(tensor, settings.precision.stored, sequence)
-        super().__init__(split(units, self.group, gather), settings, **beside)
-
-    def loss_share(self, loss: float) -> float:
-        """All ranks have the same loss, and what they return is added up: rank 0 speaks for all."""
-        return loss if self.group.comm.rank == 0 else 0.0
-
-    def reduce(self, flat: Flat) -> None:
-        """With sequence parallelism, what is not cut has seen this rank's positions alone: sum those gradients."""
-        super().reduce(flat)
-        _, grad = self.owned(flat)
-        parts = [grad[place] for parameter, place in flat.places(self.piece(flat)) if not isinstance(parameter, Sliced)]
-        if self.group.sequence and self.last_micro_batch and parts:
-            with self.group.comm.phase("shard gradients"):
-                total = ring.all_reduce(self.group.comm, np.concatenate(parts))
-            for part in parts:
-                part[...], total = total[: part.size], total[part.size :]
-
-    def squares(self, flat: Flat, grad: Array, piece: slice) -> float:
-        """Everyone counts its own parts; what all ranks have, rank 0 counts."""
-        squares = super().squares
-        if self.group.comm.rank == 0:
-            return squares(flat, grad, piece)
-        own = [place for parameter, place in flat.places(piece) if isinstance(parameter, Sliced)]
-        return sum(squares(flat, grad[p], slice(piece.start + p.start, piece.start + p.stop)) for p in own)
-
-    def squared_norm(self) -> float:
-        mine = super().squared_norm()
-        with self.group.comm.phase("tensor norm"):
-            return float(sum(ring.all_gather(self.group.comm, np.array([mine]), self.group.comm.size)))
-
-    def whole_parameters(self, flat: Flat, piece: Array) -> dict[str, Array]:
-        """Everyone's parts put together."""
-        everyone = self.group.comm.all_gather_object([view for _, view in flat.views(self.whole(flat, piece))])
-        joined = zip(flat.parameters, *everyone, strict=True)
-        return {p.name: p.join(parts) if isinstance(p, Sliced) else parts[0] for p, *parts in joined}
-
-    def counted(self) -> dict[str, Any]:
-        return {**super().counted(), "layer_activations": self.layer_activations}
+    return replace(
+        block,
+        qkv=column(block.qkv, width, kv, kv),
+        attention=replace(
+            attention, heads=attention.heads // t, kv_heads=attention.kv_heads // t, part=(group.comm.rank, t)
+        ),
+        projection=row(block.projection),
+        up=column(block.up, *[hidden] * (block.up.weight.shape[0] // hidden)),
+        down=row(block.down),
+        dropout1=replace(block.dropout1, part=group.positions),
+        dropout2=replace(block.dropout2, part=group.positions),
+    )
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
@@ -260,12 +230,23 @@ def add_options(parser: train.Parser) -> None:
         "--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions"
     )
     parser.add_argument("--gather-logits", action="store_true", help="for comparison: a loss on every rank's logits")
-    parser.set_defaults(dropout=0.1)  # as the papers count activations
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> TensorParallel:
-    return TensorParallel(units, settings, comm, options.sequence_parallel, options.gather_logits)
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
+    """All ranks work on all of the batch: each is alone on the data axis."""
+    group = Group(comm, settings.precision.stored, options.sequence_parallel)
+    axes = Axes(norm_over={"tensor norm": comm}, speaks=comm.rank == 0)
+    return DataParallel(split(units, group, options.gather_logits), settings, comm.split(comm.rank), axes)
+
+
+def main(comm: Comm, job: train.Job) -> int:
+    """Train and report."""
+    engine = make_engine(job.units, job.settings, comm, job.options)
+    look = partial(tensor_claims.count_with_dropout, job, engine)
+    return train.run_job(job, engine, comm, tensor_claims.claims, print_activations_closing, look=look)
 
 
 if __name__ == "__main__":
-    train.main("tensor_parallel", __doc__, make_engine, claims, add_options, one_replica, print_activations_closing)
+    made = train.parser(__doc__ or "", "tensor_parallel")  # python -OO drops docstrings
+    add_options(made)
+    run(prepare=lambda comm: train.prepare(made, sys.argv[1:], comm.size, tensor_claims.one_replica), main=main)

@@ -13,14 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from minidist import UsageError, checkpoint, data
 from minidist.claims.claim import Claim
-from minidist.claims.files import check_writable, write_json
+from minidist.claims.files import check_apart, check_room, check_writable, write_json
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import print_report
@@ -33,47 +33,56 @@ from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
 from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
-from minidist.nn.precision import PRECISIONS
+from minidist.nn.precision import NAMES, precision
 from minidist.nn.sample import generate
+from minidist.nn.tensor import Array
 
 Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
 Shares = Callable[[Options, int], int]
 Closing = Callable[[Run], None]
 VALIDATION_BATCHES = 8
+RECOMPUTE = ("none", "selective", "full")
 
 
 def parser(doc: str, chapter: str) -> Parser:
     """The options that all chapters share."""
     made = Parser(chapter, doc)
-    add = made.add_argument
-    add("--steps", type=at_least(0), default=200, help="steps of training")
-    add("--model", choices=("gpt", "llama"), default="gpt", help="architecture")
-    add("--layers", type=at_least(1, at_most=10_000), default=4, help="transformer blocks")
-    add("--width", type=at_least(1), default=64, help="of the residual stream")
-    add("--heads", type=at_least(1), default=4, help="attention heads")
-    add("--kv-heads", type=at_least(1), default=None, help="llama: key/value heads; as many as --heads if not given")
-    add("--context", type=at_least(1), default=64, help="characters in a sequence")
-    add("--untied", action="store_true", help="gpt: a head of its own instead of the embedding's matrix")
-    add("--dropout", type=within(0, 0.99), default=0.0, help="probability of zeroing an activation")
-    add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
-    add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
-    add("--recompute", choices=("none", "selective", "full"), default="none", help="activations: attention, or all")
+    add = made.add_argument_group("model").add_argument
+    add("--model", choices=("gpt", "llama"), metavar="NAME", default="gpt", help="gpt or llama")
+    add("--layers", type=at_least(1, at_most=10_000), metavar="N", default=4, help="transformer blocks")
+    add("--width", type=at_least(1), metavar="N", default=64, help="of the residual stream")
+    add("--heads", type=at_least(1), metavar="N", default=4, help="attention heads")
+    add("--kv-heads", type=at_least(1), metavar="N", help="llama: key/value heads; default: as many as heads")
+    add("--context", type=at_least(1), metavar="N", default=64, help="characters in a sequence")
+    add("--untied", action="store_true", help="gpt: a head of its own, not the embedding's matrix")
     add(
-        "--precision", choices=tuple(PRECISIONS), default="mixed", help="fp16 storage with fp32 master copy, or all one"
+        "--dropout",
+        type=within(0, 0.99),
+        metavar="P",
+        default=0.0,
+        help="share of activations that are zeroed; default: 0",
     )
-    add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd: with momentum 0.9")
-    add("--lr", type=within(0, 1e3), default=3e-3, help="learning rate after warm-up")
-    add("--min-lr", type=within(0, 1e3), default=3e-4, help="learning rate at the end of the cosine")
-    add("--warmup", type=at_least(0), default=20, help="steps of warm-up")
-    add("--weight-decay", type=within(0, 1e3), default=0.1, help="decoupled, on matrices")
-    add("--clip", type=within(0, 1e9), default=1.0, help="largest norm of the gradient; 0: no clipping")
-    add("--seed", type=at_least(0), default=0, help="of parameters, batches, dropout and sampling")
-    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages that come with Python")
-    add("--sample", type=at_least(0), default=0, metavar="N", help="print N characters that the trained model writes")
-    add("--save", metavar="FILE", help="write the trained model and the optimizer's state (safetensors)")
-    add("--load", metavar="FILE", help="go on from a file that --save wrote, on any number of ranks, in any chapter")
+    add = made.add_argument_group("training").add_argument
+    add("--steps", type=at_least(0), metavar="N", default=200, help="updates")
+    add("--batch", type=at_least(1), metavar="N", default=16, help="sequences in a step, over all ranks")
+    add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
+    add("--recompute", choices=RECOMPUTE, metavar="WHAT", default="none", help="none, selective (attention) or full")
+    add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")
+    add("--optimizer", choices=("adamw", "sgd"), metavar="NAME", default="adamw", help="adamw, or sgd with momentum")
+    add("--lr", type=within(0, 1e3), metavar="X", default=3e-3, help="learning rate after warm-up")
+    add("--min-lr", type=within(0, 1e3), metavar="X", default=3e-4, help="at the end of the cosine")
+    add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
+    add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
+    add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
+    add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
+    add = made.add_argument_group("text and files").add_argument
+    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages of Python")
+    add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
+    add("--save", metavar="FILE", help="write model and optimizer state (safetensors)")
+    add("--load", metavar="FILE", help="go on from a file of --save, from any chapter")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    made.renamed("--text", "--data")
     return made
 
 
@@ -112,22 +121,29 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares =
         raise UsageError("--sample and --json - both want standard output: give --json a file")
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
-    if options.save and options.save == options.json:
-        raise UsageError(f"--save and --json would both write {options.save}")
-    check_writable("--json", options.json if options.json != "-" else None)
-    check_writable("--save", options.save)
+    outputs = {"--json": options.json if options.json != "-" else None, "--save": options.save}
+    outputs["--trace"] = vars(options).get("trace")  # of pipelines
+    check_apart(outputs, {"--data": options.data})
+    check_apart({**outputs, "--save": None}, {"--load": options.load})  # to save where training came from is usual
+    for option, path in outputs.items():
+        check_writable(option, path)
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
     check_memory(options, units, ranks)
+    try:
+        stored = precision(options.precision)
+    except ImportError:
+        raise UsageError("--precision bf16 needs a package of its own: pip install ml_dtypes") from None
     optimizer: Optimizer
     if options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
     else:
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
+    check_room("--save", options.save, checkpoint.size(units, stored, optimizer.moments))
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(
-        precision=PRECISIONS[options.precision],
+        precision=stored,
         optimizer=optimizer,
         learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
         clip=options.clip,
@@ -177,25 +193,46 @@ class History:
     losses: list[float]  # of the global batch, on rank 0
     milliseconds: list[float]  # of each step
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
+    sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
+
+
+class Driver(Protocol):
+    """What takes an engine through a step: the engine itself, or a pipeline's schedule."""
+
+    def train_batch(self, x: Array, y: Array) -> float: ...
+
+    def evaluate(self, x: Array, y: Array) -> float: ...
+
+    def counted(self) -> dict[str, Any]: ...
 
 
 def run_job(
-    job: Job, engine: Engine, comm: Any, claims: Callable[[Run], list[Claim]], closing: Closing = print_zero_closing
+    job: Job,
+    engine: Engine,
+    comm: Any,
+    claims: Callable[[Run], list[Claim]],
+    closing: Closing = print_zero_closing,
+    driver: Driver | None = None,
+    look: Callable[[], dict[str, Any]] = dict,
 ) -> int:
-    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone."""
+    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
+
+    look: what else is to be counted on each rank, once training is over and nothing of it can change any more.
+    """
     keep_freed_memory()
+    driver = driver or engine
     options, corpus = job.options, job.corpus
     if options.load:
         checkpoint.load(options.load, engine)
     try:
-        history = train(job, engine, comm)
+        history = train(job, engine, driver, comm)
     except OverflowError as error:  # on every rank alike
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
-    everyone = comm.gather_object(
-        (validate(engine, corpus, options), history.sent or {}, engine.memory(), engine.counted())
-    )
+    validation, memory = validate(driver, corpus, options), engine.memory()
+    counted = {**driver.counted(), **look()}
+    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, memory, counted))
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
@@ -218,7 +255,7 @@ def run_job(
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
 
 
-def train(job: Job, engine: Engine, comm: Any) -> History:
+def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
     options = job.options
     history = History([], [])
@@ -227,10 +264,11 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
         for step in range(engine.steps, options.steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
-            loss = train_step(engine, job.corpus, options, step)
+            loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
+                history.sent_to = comm.ledger.by_peer()
             parts = comm.gather_object(loss)
             if comm.rank == 0:
                 history.losses.append(sum(parts))
@@ -242,7 +280,7 @@ def train(job: Job, engine: Engine, comm: Any) -> History:
 
 def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
     """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
-    validation, sent, memory, counted = zip(*everyone, strict=True)
+    validation, sent, sent_to, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
@@ -251,11 +289,8 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         moments=job.settings.optimizer.moments,
         parameters=count_parameters(job.units),
         vocabulary=len(job.corpus.vocabulary),
-        unit_sizes=[  # from the declared shapes, not from what the engine made of them
-            -(-sum(parameter.size for parameter in unit.parameters) // engine.shards) * engine.shards
-            for unit in engine.units
-        ],
-        tied=len(job.units[-1].reads) > 1,
+        unit_sizes=[sum(flat.padded for flat in unit.flats) for unit in engine.units],
+        tied=job.units[-1].reads != job.units[-1].flats,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),
@@ -264,21 +299,22 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
             "min": min(history.milliseconds, default=0.0),
         },
         sent=list(sent),
+        sent_to=list(sent_to),
         memory=list(memory),
         counted=list(counted),
     )
 
 
-def train_step(engine: Engine, corpus: data.Corpus, options: Options, step: int) -> float:
+def train_step(driver: Driver, corpus: data.Corpus, options: Options, step: int) -> float:
     """One step over the step's global batch; this rank's part of its loss."""
-    return engine.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
+    return driver.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
 
 
-def validate(engine: Engine, corpus: data.Corpus, options: Options) -> float:
+def validate(driver: Driver, corpus: data.Corpus, options: Options) -> float:
     """This rank's part of the mean loss over a fixed part of the validation text."""
     x, y = corpus.validation_batch(VALIDATION_BATCHES * options.batch, options.context)
     parts = zip(np.split(x, VALIDATION_BATCHES), np.split(y, VALIDATION_BATCHES), strict=True)
-    return sum(engine.evaluate(*part) for part in parts) / VALIDATION_BATCHES
+    return sum(driver.evaluate(*part) for part in parts) / VALIDATION_BATCHES
 
 
 # ---- entry points ----------------------------------------------------------------------------------------------------
@@ -290,21 +326,13 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
-    shares: Shares = every_rank,
-    closing: Closing = print_zero_closing,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started.
-
-    shares: among how many of the ranks a batch is shared out; raises UsageError for a layout that cannot work.
-    closing: prints what is to be said below the table of claims.
-    """
+    """Run a chapter on the ranks that mpirun started."""
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
     run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size, shares),
-        main=lambda comm, job: run_job(
-            job, make_engine(job.units, job.settings, comm, job.options), comm, claims, closing
-        ),
+        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
+        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
     )
 
 
@@ -314,6 +342,9 @@ class NoLedger:
     def reset(self) -> None: ...
 
     def by_phase(self) -> dict[str, dict[str, int]]:
+        return {}
+
+    def by_peer(self) -> dict[int, int]:
         return {}
 
 

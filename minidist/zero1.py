@@ -15,14 +15,13 @@ summed gradient of that shard only, so the all-reduce falls into its two halves 
 The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 16Ψ.
 """
 
-import numpy as np
-
 from minidist import ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.data_parallel import DataParallel
 from minidist.nn.flat import Flat
+from minidist.nn.optim import squared_norm
 from minidist.nn.tensor import Array
 
 
@@ -30,33 +29,31 @@ class ZeRO1(DataParallel):
     """Parameters and gradients on every rank, the optimizer state of one shard."""
 
     def piece(self, flat: Flat) -> slice:
-        """Shard r of every unit: the elements whose optimizer state rank r keeps."""
-        return ring.chunk(flat.padded, self.comm.size, self.comm.rank)
+        """Shard r of every Flat: the elements whose optimizer state rank r keeps."""
+        return ring.chunk(flat.padded, flat.comm.size, flat.comm.rank)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         shard = self.piece(flat)
         return flat.param[shard], flat.grad[shard]
 
     def reduce(self, flat: Flat) -> None:
-        """Sum a unit's gradient, each rank its shard. The rest of flat.grad stays this rank's own, of no more use."""
+        """Sum a gradient, each rank its shard. The rest of flat.grad stays this rank's own, of no more use."""
         with self.comm.phase("reduce-scatter gradients"):
-            ring.reduce_scatter(self.comm, flat.grad, out=flat.grad[self.piece(flat)])
+            ring.reduce_scatter(flat.comm, flat.grad, out=flat.grad[self.piece(flat)])
 
-    def squared_norm(self) -> float:
-        """Each rank its shards; the N sums are shared and added in order of rank, so that all get the same number."""
-        mine = sum(self.squares(flat, self.owned(flat)[1], self.piece(flat)) for flat in self.flats.values())
-        with self.comm.phase("norm"):
-            return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
+    def squares(self) -> float:
+        """Each rank its shards; the N sums are shared."""
+        return self.sum_of(sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted))
 
     def after_update(self) -> None:
         """Everyone has updated one shard: put the parameters together again."""
-        for flat in self.flats.values():
+        for flat in self.flats:
             with self.comm.phase("all-gather parameters"):
-                ring.all_gather(self.comm, flat.param[self.piece(flat)], flat.padded, out=flat.param)
+                ring.all_gather(flat.comm, flat.param[self.piece(flat)], flat.padded, out=flat.param)
 
     def whole(self, flat: Flat, piece: Array) -> Array:
         with self.comm.phase("checkpoint"):
-            return ring.all_gather(self.comm, piece, flat.padded)
+            return ring.all_gather(flat.comm, piece, flat.padded)
 
 
 def claims(run: Run) -> list[Claim]:

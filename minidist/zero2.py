@@ -22,7 +22,6 @@ from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 from minidist.zero1 import ZeRO1
 
@@ -30,30 +29,27 @@ from minidist.zero1 import ZeRO1
 class ZeRO2(ZeRO1):
     """Parameters on every rank, gradients and optimizer state of one shard."""
 
+    accumulated = 1  # micro-batches that add up here before they are reduced
+
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = start.astype(self.precision.stored)  # (padded,)
-        flat.grad = np.zeros(flat.padded // self.comm.size, self.precision.stored)  # (padded/N,)
+        flat.grad = np.zeros(flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param[self.piece(flat)], flat.grad
 
-    def after_backward(self, unit: Unit) -> None:
-        """Reduce the unit's gradient after every micro-batch. A tied head leaves its part of the embedding's gradient
-        in the embedding's bucket, which is complete, and goes, only after the embedding's own backward."""
-        for flat in self.read_by(unit):
-            if flat.bucket is None:
-                flat.bucket = np.zeros(flat.padded, self.precision.stored)
-            flat.collect(flat.bucket)
-        self.observe()
-        for flat in self.read_by(unit):
-            flat.release()
-        self.reduce(self.flats[unit])
+    def collect(self, flat: Flat) -> None:
+        """Into the bucket. A tied head leaves its part of the embedding's gradient in the embedding's bucket, which is
+        complete, and goes, only after the embedding's own backward."""
+        if flat.bucket is None:
+            flat.bucket = np.zeros(flat.padded, self.precision.stored)
+        flat.collect(flat.bucket)
 
     def reduce(self, flat: Flat) -> None:
         """Each rank adds its shard of the summed bucket to what it has of this step; the bucket is given back."""
         assert flat.bucket is not None
         with self.comm.phase("reduce-scatter gradients"):
-            flat.grad += ring.reduce_scatter(self.comm, flat.bucket)
+            flat.grad += ring.reduce_scatter(flat.comm, flat.bucket)
         flat.bucket = None
 
 

@@ -5,23 +5,23 @@
 
 Rajbhandari et al., "ZeRO", SC 2020, section 5.3.
 
-A step is the engine's loop (`minidist/engine.py`), which calls the functions below, in this order:
+A step is the engine's loop over the model's units (`minidist/engine.py`), which calls the functions below:
 
-    for each unit         before_forward    gather its parameters          all-gather         (N-1)/N·Ψ sent in all
-                          after_forward     release them
-    for each, backwards   before_backward   gather them again              all-gather         (N-1)/N·Ψ
-                          after_backward    reduce its gradient, release   reduce-scatter     (N-1)/N·Ψ
-    step                  update            Adam on this rank's shard      nothing: the next forward gathers
+    before a unit's forward      parameters_of   gather them                      all-gather       (N-1)/N·Ψ sent in all
+    after it                     forget          drop them
+    before its backward          parameters_of   gather them again                all-gather       (N-1)/N·Ψ
+    after it                     forget, reduce  drop them, and sum gradients     reduce-scatter   (N-1)/N·Ψ
+    at the end of the step       update          Adam on this rank's shard        nothing: the next forward gathers
 
 Rank r holds shard r of every unit's parameters, gradients and optimizer state: 2Ψ/N + 2Ψ/N + 12Ψ/N = 16Ψ/N bytes. Any
 model fits if there are enough ranks. To compute with a unit, all of it must be here, but only for that moment.
 
 3Ψ on the wire where data parallelism sends 2Ψ (section 7.2.2): 1.5 times the traffic for N times less memory.
 
-One unit's arrays (`minidist/nn/flat.py`), and when they are here:
+The arrays of a unit's Flat (`minidist/nn/flat.py`), and when they are here:
 
     param, grad, master, moments   (padded/N,)   always: this rank's shard
-    gathered                       (padded,)     from before_* to after_*: everyone's param, put together
+    gathered                       (padded,)     from parameters_of to forget: everyone's param, put together
     values                         (padded,)     meanwhile: gathered, widened for arithmetic
     slopes, bucket                 (padded,)     in the backward: the gradient as computed, and rounded to be sent
 
@@ -38,21 +38,23 @@ from minidist import ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
+from minidist.data_parallel import Axes
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.zero2 import ZeRO2
 
 
 class ZeRO3(ZeRO2):
-    """One shard of everything; a unit's parameters are gathered around its forward and its backward."""
+    """One shard of everything; parameters are gathered around a unit's forward and its backward."""
 
-    def __init__(self, units: list[Unit], settings: Settings, comm: Comm, keep_last: bool = False) -> None:
-        self.last_reader = {read: unit for unit in units for read in unit.reads}  # in a forward pass
+    def __init__(
+        self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None, keep_last: bool = False
+    ) -> None:
         self.kept = units[-1].reads if keep_last else []
-        super().__init__(units, settings, comm)
+        super().__init__(units, settings, comm, axes)
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = start[self.piece(flat)].astype(self.precision.stored)  # (padded/N,)
@@ -61,46 +63,30 @@ class ZeRO3(ZeRO2):
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param, flat.grad
 
-    def gather(self, flat: Flat, phase: str) -> Array:
-        """All parameters of a unit (padded,), from everyone's shard; no message if they are here already."""
+    def parameters_of(self, flat: Flat) -> Array:
+        """All of them (padded,), from everyone's shard; no message if they are here already."""
         if flat.gathered is None:
-            with self.comm.phase(phase):
-                flat.gathered = ring.all_gather(self.comm, flat.param, flat.padded)
+            with self.comm.phase(f"all-gather {self.direction}"):
+                flat.gathered = ring.all_gather(flat.comm, flat.param, flat.padded)
         return flat.gathered
 
-    def before_forward(self, unit: Unit) -> None:
-        for flat in self.read_by(unit):
-            flat.bind(self.widened(self.gather(flat, "all-gather forward")))
-
-    def after_forward(self, unit: Unit) -> None:
-        """Release what no later unit of this pass reads. A parameter that is used now raises Released."""
-        for read in unit.reads:
-            flat = self.flats[read]
-            flat.release()
-            if self.last_reader[read] is unit and not (read in self.kept and self.training):
-                flat.gathered = None
-
-    def before_backward(self, unit: Unit) -> None:
-        for flat in self.read_by(unit):
-            values = self.widened(self.gather(flat, "all-gather backward"))
-            flat.bind(values, slopes=np.zeros(flat.padded, self.precision.computed))
-
-    def after_backward(self, unit: Unit) -> None:
-        """Reduce-scatter the unit's gradient, each rank its shard, and release: in a backward, a unit is the last to
-        read its own parameters."""
-        for flat in self.read_by(unit):
-            if flat.bucket is None:
-                flat.bucket = np.zeros(flat.padded, self.precision.stored)
-            flat.collect(flat.bucket)
-        self.observe()
-        for flat in self.read_by(unit):
-            flat.release()
-        flat = self.flats[unit]
-        self.reduce(flat)  # as in stage 2: flat.grad += reduce_scatter(flat.bucket)
-        flat.gathered = None
+    def forget(self, flat: Flat) -> None:
+        """Nobody reads them any more in this pass. A parameter that is used now raises Released."""
+        if not (flat in self.kept and self.training and self.direction == "forward"):
+            flat.gathered = None
 
     def after_update(self) -> None:
         """The updated shards stay where they are: the next forward gathers them."""
+
+
+def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:
+    """Hybrid sharding (Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2): ZeRO-3 within a host, data parallelism
+    across. The G ranks of a host share one copy of the model, so gathering parameters never leaves the host; only the
+    G-th part of the gradients that a rank keeps is summed with the same shard's on the other W/G hosts. That is
+    2M/G·(W-G)/W bytes from a rank, where ZeRO-3 over all W ranks would send most of its 3M across."""
+    for flat in flats_of(units):
+        flat.divide(host)
+        flat.sum_over["all-reduce across hosts"] = across
 
 
 def claims(run: Run) -> list[Claim]:
@@ -118,7 +104,7 @@ def add_options(parser: train.Parser) -> None:
 
 
 def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> ZeRO3:
-    return ZeRO3(units, settings, comm, options.keep_last)
+    return ZeRO3(units, settings, comm, keep_last=options.keep_last)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,21 @@ import itertools
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jobs import chapters, engines
-from minidist import train
+from minidist import Finished, UsageError, train
+from minidist.__main__ import CHAPTERS
 from minidist.cli.options import in_one_process
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
@@ -77,6 +80,7 @@ SETTINGS = (
     f"{LLAMA} --optimizer sgd --precision fp64",
     f"{GPT} --untied --precision fp32",
     f"{GPT} --optimizer sgd --accumulate 2 --precision mixed",
+    f"{GPT} --untied --precision bf16",
 )
 # Settings go round, so that each strategy and each number of ranks meets most of them.
 CASES = [
@@ -106,7 +110,7 @@ class Shapes:
         self.units = [size if size % n == 0 else size + n - size % n for size in sizes]
         self.padded = sum(self.units)
         self.accumulate = 2 if "--accumulate 2" in settings else 1
-        mixed, moments = "mixed" in settings, 1 if "sgd" in settings else 2
+        mixed, moments = "mixed" in settings or "bf16" in settings, 1 if "sgd" in settings else 2
         self.stored = 2 if mixed else 4 if "fp32" in settings else 8  # bytes of a parameter, of a gradient, on the wire
         self.optimizer = 4 * (1 + moments) if mixed else self.stored * moments
         self.computed = 4 if mixed else self.stored
@@ -183,21 +187,23 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     """Exactly these fields, of these types: other programs read this."""
     assert list(report) == [
         *("chapter", "ranks", "parameters", "precision", "steps", "loss", "validation_loss", "unigram_entropy"),
-        *("step_ms", "claims", "sent", "memory"),
+        *("step_ms", "claims", "sent", "sent_to", "memory", "counted"),
     ]
     assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
     assert type(report["parameters"]) is int
-    assert report["precision"] in ("mixed", "fp32", "fp64")
+    assert report["precision"] in ("mixed", "bf16", "fp32", "fp64")
     assert all(type(loss) is float for loss in [*report["loss"], report["validation_loss"], report["unigram_entropy"]])
     assert report["step_ms"].keys() == {"median", "min"}
     assert report["step_ms"]["median"] >= report["step_ms"]["min"] > 0
     for claim in report["claims"]:
-        assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "holds"]
+        assert list(claim) == ["source", "claim", "formula", "expected", "counted", "unit", "scope", "holds"]
         assert all(type(claim[key]) is str for key in ("source", "claim", "formula", "unit"))
         assert claim["holds"] is (claim["expected"] == claim["counted"])
-    assert len(report["sent"]) == len(report["memory"]) == n
+    assert len(report["sent"]) == len(report["sent_to"]) == len(report["memory"]) == len(report["counted"]) == n
     for rank in report["sent"]:
         assert all(counts.keys() == {"bytes", "messages"} for counts in rank.values())
+    for by_phase, by_peer in zip(report["sent"], report["sent_to"], strict=True):
+        assert sum(counts["bytes"] for counts in by_phase.values()) == sum(by_peer.values())
     kinds = ["parameters", "gradients", "optimizer", "activations_peak", "transient_peak", "workspace_peak"]
     assert all(list(rank) == kinds for rank in report["memory"])
     assert all(type(number) is int for number in numbers([report["sent"], report["memory"]]))
@@ -228,7 +234,7 @@ def test_a_chapter(strategy: str, n: int, settings: str, text: str, tmp_path: Pa
 
     serial = serial_report(text, settings)
     assert report["unigram_entropy"] == serial["unigram_entropy"]
-    tolerance = {"fp64": 1e-12, "fp32": 1e-5, "mixed": 2e-3}[report["precision"]]
+    tolerance = {"fp64": 1e-12, "fp32": 1e-5, "mixed": 2e-3, "bf16": 2e-3}[report["precision"]]
     for loss in ("loss", "validation_loss"):
         np.testing.assert_allclose(report[loss], serial[loss], rtol=tolerance, atol=0)
 
@@ -305,9 +311,9 @@ WRONG = {
         """
         from minidist import train, zero3
         class Hoarder(zero3.ZeRO3):
-            def after_forward(self, unit):
-                for flat in self.read_by(unit):
-                    flat.release()
+            def forget(self, flat):
+                if self.direction == "backward":
+                    super().forget(flat)
         make = lambda units, settings, comm, options: Hoarder(units, settings, comm)
         train.main("wrong", "", make, zero3.claims, zero3.add_options)
         """,
@@ -419,8 +425,62 @@ def test_json_on_standard_output_is_nothing_but_json(name: str, text: str) -> No
 def test_help_is_printed_once(n: int, name: str) -> None:
     done = chapter(n, name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count(f"usage: python -m minidist.{name}") == 1
-    assert done.stdout.count("--json FILE") == 2  # in the usage and in the list
+    assert done.stdout.count(f"usage: python -m minidist.{name} [options]") == 1
+    assert done.stdout.count("--json FILE") == 1
+
+
+def refused(name: str, *arguments: str) -> str:
+    """What a chapter's command line says where it does no work: one line, or the help."""
+
+    def run(main: Any, prepare: Any) -> None:
+        prepare(SimpleNamespace(rank=0, size=2))
+
+    program = str(ROOT / f"minidist/{name}.py")
+    work = train.serial if name == "train" else partial(runpy.run_path, program, run_name="__main__")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [program, *arguments])
+        for module in ("minidist.mpi.run", "minidist.train", "minidist.pp.options"):
+            patch.setattr(f"{module}.run", run)
+        with pytest.raises((UsageError, Finished)) as ended:
+            work()
+    return str(ended.value)
+
+
+TRAINING = [chapter.name for chapter in CHAPTERS if chapter.name not in ("mapreduce", "ring")]
+
+
+@pytest.mark.parametrize("name", [chapter.name for chapter in CHAPTERS])
+def test_help_is_two_screens(name: str) -> None:
+    """Of 24 lines in 80 columns: a chapter's own options, then those that all share, the same in each."""
+    lines = refused(name, "--help").rstrip().splitlines()
+    assert len(lines) <= 48
+    assert max(map(len, lines)) <= 80
+    if name in TRAINING:
+        headings = [line for line in lines if re.fullmatch(r"[a-z ]+:", line)]
+        assert headings == ["options:"] * (headings[0] == "options:") + ["model:", "training:", "text and files:"]
+        shared = [line.split() for line in lines[lines.index("model:") :] if line.startswith("  --")]
+        usual = refused("train", "--help").split("model:\n")[1]
+        assert [line[0] for line in shared] == re.findall(r"^  (--\S+)", usual, re.MULTILINE)
+        assert len(shared) == 25
+        # The same defaults, but for what the chapter's text names.
+        others = [line for line in shared if " ".join(line) not in re.sub(" +", " ", usual)]
+        assert others == ([["--precision", *others[0][1:-1], "fp32)"]] if name == "parameter_server" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "says"),
+    [
+        ("train", "--text my.txt", "--text is called --data now"),
+        ("zero3", "--text=my.txt", "--text is called --data now"),
+        ("parallel3d", "--text my.txt --dp 2", "--text is called --data now"),
+        ("parallel3d", "--data 2 --pipeline 2", "--pipeline is called --pp now"),
+        ("parallel3d", "--tensor 2", "--tensor is called --tp now"),
+        ("parallel3d", "--data 2", "--data is the text: 2 data-parallel ranks are --dp 2 now"),
+        ("pipeline", "--stages 2", "--stages is called --pp now"),
+    ],
+)
+def test_an_old_spelling_names_the_new_one(name: str, line: str, says: str) -> None:
+    assert refused(name, *line.split()) == says
 
 
 def test_no_steps_is_a_report_without_claims(text: str) -> None:

@@ -57,7 +57,7 @@ def combinations() -> Iterator[dict[str, Any]]:
                 "chunks": 2 if schedule == "interleaved" and p <= 4 else 1,
                 "m": micro_batches(d, p, schedule)[0],
                 "model": model,
-                "zero": i // 3 % 2 if p > 1 else i // 2 % 4,
+                "zero": i // 3 % 4 if p > 1 else i // 2 % 4,
                 "sequence": t > 1 and (i + i // 4) % 2 == 0,
                 "precision": "fp64",
                 "optimizer": ("adamw", "sgd", "sgd")[i % 3],
@@ -86,12 +86,18 @@ BESIDE = [
     hybrid(4, 2, 2, sequence=True, recompute="full"),
     staged(2, 2, 1, m=1),  # where any backward might be taken for the last one
     staged(1, 2, 2, m=1, zero=0, schedule="zb-h1", sequence=True),
+    staged(2, 2, 2, m=6, zero=3, schedule="zb-h2", sequence=True, recompute="full"),
+    staged(2, 2, 2, m=6, zero=2, schedule="zb-h1", clip=0.0),
+    staged(4, 2, 1, zero=3, shard=2, model="llama tied"),  # hosts of two shards and two stages
+    staged(4, 2, 1, zero=3, shard=2, schedule="interleaved", chunks=2, recompute="full"),
 ]
 MIXED = [
     mixed(1, 2, 2),
     mixed(2, 2, 1, zero=0, model="llama tied"),
     mixed(2, 2, 2, sequence=True, recompute="full"),
     mixed(1, 4, 2, schedule="zb-h2", m=6),
+    mixed(2, 2, 2, zero=3, m=3),
+    mixed(4, 2, 1, zero=2, m=3, schedule="zb-h1"),
 ]
 
 
@@ -112,7 +118,8 @@ def on_ranks(n: int) -> dict[str, Any]:
 @cache
 def serial(model: str, sizes: jobs.Sizes, precision: str, optimizer: str, m: int, clip: float) -> dict[str, Any]:
     case = {"precision": precision, "optimizer": optimizer, "m": m, "clip": clip, "recompute": "none"}
-    return jobs.train(Engine(jobs.model(model, sizes), jobs.settings(case)), context=sizes.heads)
+    engine = Engine(jobs.model(model, sizes), jobs.settings(case))
+    return jobs.train(engine, engine, context=sizes.heads)
 
 
 def truth_of(case: dict[str, Any]) -> dict[str, Any]:
@@ -153,9 +160,9 @@ def test_every_grid_meets_everything() -> None:
     assert met == set(itertools.product(SCHEDULES, MODELS))
     for kinds in (("model", "recompute"), ("zero", "optimizer"), ("schedule", "recompute")):
         met = {tuple(case[kind] for kind in kinds) for case in pipelined}
-        every = [{case[kind] for case in exact if kind != "zero" or case[kind] < 2} for kind in kinds]
+        every = [{case[kind] for case in exact} for kind in kinds]
         assert met == set(itertools.product(*every)), kinds
-    assert {(case["sequence"], case["zero"]) for case in pipelined} == set(itertools.product((False, True), (0, 1)))
+    assert {(case["sequence"], case["zero"]) for case in pipelined} == set(itertools.product((False, True), range(4)))
     assert any(case["chunks"] == 2 and case["grid"][0] > 1 and case["grid"][2] > 1 for case in pipelined)
     clipped = [case for case in pipelined if case["optimizer"] == "sgd" and case["clip"]]
     assert all(max(truth_of(case)["norms"]) > case["clip"] ** 2 for case in clipped)  # clipping does something
@@ -224,16 +231,16 @@ def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
 
 SMALL = "--layers 2 --width 24 --heads 6 --context 6 --batch 8 --steps 2 --json -"
 LINES = [
-    (4, "--tensor 2 --zero 1 --sequence-parallel --batch 6 --accumulate 2"),
-    (4, "--tensor 2 --zero 0 --sequence-parallel --model llama --batch 5"),
-    (4, "--tensor 2 --zero 2 --accumulate 2 --recompute full"),
-    (6, "--data 2 --tensor 3 --zero 3 --precision fp32 --sequence-parallel"),
-    (2, "--pipeline 2 --recompute full --zero 0 --schedule zb-h1"),
-    (3, "--pipeline 3 --schedule zb-h2 --untied --optimizer sgd --batch 10 -m 5"),
-    (4, "--pipeline 2 --tensor 2 --schedule interleaved --recompute selective --sequence-parallel"),
-    (6, "--pipeline 2 --tensor 3 --sequence-parallel --recompute full --schedule gpipe --context 12"),
-    (8, "--data 2 --pipeline 2 --tensor 2 --zero 1 --layers 5 -m 4 --batch 12"),
-    (8, "--data 2 --pipeline 2 --tensor 2 --zero 0 --model llama --kv-heads 2 --dropout 0 --precision fp64"),
+    (4, "--tp 2 --zero 1 --sequence-parallel --batch 6 --accumulate 2"),
+    (4, "--tp 2 --zero 0 --sequence-parallel --model llama --batch 5"),
+    (4, "--tp 2 --zero 2 --accumulate 2 --recompute full"),
+    (6, "--dp 2 --tp 3 --zero 3 --precision fp32 --sequence-parallel"),
+    (2, "--pp 2 --recompute full --zero 0 --schedule zb-h1"),
+    (3, "--pp 3 --schedule zb-h2 --untied --optimizer sgd --batch 10 -m 5"),
+    (4, "--pp 2 --tp 2 --schedule interleaved --recompute selective --sequence-parallel"),
+    (6, "--pp 2 --tp 3 --sequence-parallel --recompute full --schedule gpipe --context 12"),
+    (8, "--dp 2 --pp 2 --tp 2 --zero 1 --layers 5 -m 4 --batch 12"),
+    (8, "--dp 2 --pp 2 --tp 2 --zero 0 --model llama --kv-heads 2 --dropout 0 --precision fp64"),
 ]
 
 
@@ -250,17 +257,17 @@ def test_counts_by_hand() -> None:
     """What each of 2 x 2 x 2 ranks sends in float16, holds, and waits. Stages: embedding and two blocks; two blocks and
     the tied head. b·s·h = 1·8·24 for each of 4 micro-batches; blocks of 12·24² + 13·24 parameters."""
     sizes = "--layers 4 --width 24 --heads 4 --context 8 --batch 8 -m 4 --steps 2 --json -"
-    done = run_chapter(8, f"--data 2 --pipeline 2 --tensor 2 --zero 1 {sizes}")
+    done = run_chapter(8, f"--dp 2 --pp 2 --tp 2 --zero 1 {sizes}")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     rest = 4 * (12 * 24**2 + 13 * 24) + 8 * 24 + 2 * 24
     vocabulary = (report["parameters"] - rest) // 24
-    embedding = (vocabulary + 1) // 2 * 24 + 8 * 24
+    matrix = (vocabulary + 1) // 2 * 24  # of which the last stage has a copy
     block = (12 * 24**2 + 7 * 24) // 2 + 6 * 24
     bsh = 1 * 8 * 24
     for rank in range(8):
         first, held, sent = rank // 2 % 2 == 0, report["memory"][rank], report["sent"][rank]
-        parameters = embedding + 2 * block + (0 if first else 2 * 24)
+        parameters = matrix + 2 * block + (8 * 24 if first else 2 * 24)
         assert held["parameters"] == held["gradients"] == 2 * parameters
         assert held["optimizer"] == 12 * parameters // 2
         there, back = ("activations", "gradients") if first else ("gradients", "activations")
@@ -270,7 +277,7 @@ def test_counts_by_hand() -> None:
         everything = [sent[name] for name in sent if name.startswith(("layers", "ends"))]
         assert sum(entry["messages"] for entry in everything) == 2 * (4 * 2 + 1) * 4
         assert sum(entry["bytes"] for entry in everything) == 2 * bsh * (4 * 2 + 1) * 4
-        assert sent["shared gradients"]["bytes"] == 2 * embedding // 2
+        assert sent["shared gradients"]["bytes"] == 2 * matrix // 2
         assert sent["reduce-scatter gradients"]["bytes"] == 2 * parameters // 2
         assert sent["all-gather parameters"]["bytes"] == 2 * parameters // 2
         assert [sent[name] for name in ("norm", "pipeline norm", "tensor norm")] == [{"bytes": 8, "messages": 1}] * 3
@@ -285,16 +292,18 @@ def test_counts_by_hand() -> None:
 @pytest.mark.parametrize(("w", "g"), [(4, 2), (6, 3), (8, 4)])
 def test_what_hybrid_sharding_sends_to_other_hosts(w: int, g: int) -> None:
     """2M(W-G)/(GW) bytes from each rank, M being all parameters; not the 2M(W-1)/(GW) that the paper prints."""
-    done = run_chapter(w, f"{SMALL} --data {w} --zero 3 --shard {g} --untied")
+    done = run_chapter(w, f"{SMALL} --dp {w} --zero 3 --shard {g} --untied")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     m = 2 * report["parameters"]  # bytes of float16; every unit divides by W, so nothing is padded
-    assert [counts["left_host"] for counts in report["counted"]] == [2 * m * (w - g) // (g * w)] * w
+    for rank, sent in enumerate(report["sent_to"]):
+        left_host = sum(nbytes for peer, nbytes in sent.items() if int(peer) // g != rank // g)
+        assert left_host == 2 * m * (w - g) // (g * w)
 
 
 def test_what_is_printed() -> None:
     """In 80 columns, with the stages' clocks."""
-    done = run_chapter(4, "--steps 2 --pipeline 2 --tensor 2 --layers 2 --width 16 --batch 8 -m 4")
+    done = run_chapter(4, "--steps 2 --pp 2 --tp 2 --layers 2 --width 16 --batch 8 -m 4")
     assert done.returncode == 0, done.stderr
     assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
     assert "1 data x 2 pipeline x 2 tensor ranks" in done.stdout
@@ -325,9 +334,9 @@ def prepare(n: int, line: str) -> train.Job:
         (16, "", (4, 2, 2)),
         (4, "--schedule gpipe", (1, 2, 2)),
         (8, "--zero 3 --shard 2", (4, 1, 2)),
-        (8, "--data 4", (4, 1, 2)),
-        (8, "--tensor 4", (2, 1, 4)),
-        (12, "--data 4 --heads 2", (4, 3, 1)),
+        (8, "--dp 4", (4, 1, 2)),
+        (8, "--tp 4", (2, 1, 4)),
+        (12, "--dp 4 --heads 2", (4, 3, 1)),
         (8, "--heads 3 --width 30", (4, 2, 1)),
         (8, "--model llama --kv-heads 1", (4, 2, 1)),
         (4, "--batch 1", (1, 2, 2)),
@@ -335,35 +344,33 @@ def prepare(n: int, line: str) -> train.Job:
 )
 def test_open_axes_are_filled(n: int, line: str, grid: tuple[int, int, int]) -> None:
     options = prepare(n, line).options
-    assert (options.data_ranks, options.pipeline, options.tensor) == grid
+    assert (options.dp, options.pp, options.tp) == grid
 
 
 BAD = [
-    (4, "--data 2 --tensor 3", "--data 2 x --tensor 3 does not make 4 ranks"),
-    (4, "--data 3 --tensor 2", "--data 3 x --tensor 2 does not make 4 ranks: use mpirun -n 6"),
-    (8, "--data 2 --pipeline 2 --tensor 4", "does not make 8 ranks: use mpirun -n 16"),
-    (8, "--data 1 --pipeline 1 --tensor 1", "does not make 8 ranks: use mpirun -n 1"),
-    (2, "--tensor 4", "--tensor 4 does not make 2 ranks: use mpirun -n 4"),
-    (8, "--pipeline 16", "--pipeline 16 does not make 8 ranks"),
-    (3, "--tensor 3", "--heads 4 cannot be cut for 3 ranks"),
-    (8, "--model llama --kv-heads 2 --tensor 4", "--kv-heads 2 cannot be cut for 4 ranks"),
-    (4, "--tensor 4 --context 6 --sequence-parallel", "--context 6 cannot be cut for 4 ranks"),
-    (8, "--pipeline 8", "6 units (embedding, 4 blocks, head) are too few for 8 stages: use --layers 6"),
-    (8, "--pipeline 4 --schedule interleaved", "too few for 4 stages of 2 chunks: use --layers 6"),
-    (6, "--pipeline 3 -v 2", "1f1b has one chunk to a stage"),
-    (6, "--pipeline 3 --schedule interleaved -m 4 --layers 6", "a multiple of 3 for --micro-batches, not 4"),
-    (6, "--pipeline 3 --data 2 -m 7", "--batch 16 is not divisible by --micro-batches 7: use --batch 21"),
-    (8, "--pipeline 2 --data 4 -m 8", "--batch 16 in 8 micro-batches is too small for 4 ranks: use --batch 32"),
-    (4, "--data 4 --batch 3", "--batch 3 in 1 micro-batch is too small for 4 ranks: use --batch 4"),
+    (4, "--dp 2 --tp 3", "--dp 2 x --tp 3 does not make 4 ranks"),
+    (4, "--dp 3 --tp 2", "--dp 3 x --tp 2 does not make 4 ranks: use mpirun -n 6"),
+    (8, "--dp 2 --pp 2 --tp 4", "does not make 8 ranks: use mpirun -n 16"),
+    (8, "--dp 1 --pp 1 --tp 1", "does not make 8 ranks: use mpirun -n 1"),
+    (2, "--tp 4", "--tp 4 does not make 2 ranks: use mpirun -n 4"),
+    (8, "--pp 16", "--pp 16 does not make 8 ranks"),
+    (3, "--tp 3", "--heads 4 cannot be cut for 3 ranks"),
+    (8, "--model llama --kv-heads 2 --tp 4", "--kv-heads 2 cannot be cut for 4 ranks"),
+    (4, "--tp 4 --context 6 --sequence-parallel", "--context 6 cannot be cut for 4 ranks"),
+    (8, "--pp 8", "6 units (embedding, 4 blocks, head) are too few for 8 stages: use --layers 6"),
+    (8, "--pp 4 --schedule interleaved", "too few for 4 stages of 2 chunks: use --layers 6"),
+    (6, "--pp 3 -v 2", "1f1b has one chunk to a stage"),
+    (6, "--pp 3 --schedule interleaved -m 4 --layers 6", "a multiple of 3 for --micro-batches, not 4"),
+    (6, "--pp 3 --dp 2 -m 7", "--batch 16 is not divisible by --micro-batches 7: use --batch 21"),
+    (8, "--pp 2 --dp 4 -m 8", "--batch 16 in 8 micro-batches is too small for 4 ranks: use --batch 32"),
+    (4, "--dp 4 --batch 3", "--batch 3 in 1 micro-batch is too small for 4 ranks: use --batch 4"),
     (7, "--batch 1", "--batch 1 in 1 micro-batch is too small for 7 ranks: use --batch 7"),
-    (8, "--pipeline 2 --zero 2", "ZeRO-2 would reduce-scatter gradients after every micro-batch: use --zero 1"),
-    (8, "--pipeline 2 --zero 3", "ZeRO-3 would reduce-scatter gradients after every micro-batch: use --zero 1"),
-    (4, "--pipeline 1 --schedule gpipe", "--schedule, --chunks and --trace are of a pipeline"),
+    (4, "--pp 1 --schedule gpipe", "--schedule, --chunks and --trace are of a pipeline"),
     (4, "--accumulate 2 -m 4", "--accumulate and --micro-batches say the same"),
-    (4, "--data 4 --zero 3 --shard 3", "--data 4 is not divisible by --shard 3: use --shard 2"),
+    (4, "--dp 4 --zero 3 --shard 3", "--dp 4 is not divisible by --shard 3: use --shard 2"),
     (2, "--zero 1 --shard 2", "--shard says among whom ZeRO-3 divides parameters: use it with --zero 3"),
     (4, "--schedule pipedream", "--schedule"),
-    (2, "--text nowhere.txt", "nowhere.txt"),
+    (2, "--data nowhere.txt", "nowhere.txt"),
 ]
 
 
@@ -375,21 +382,20 @@ def test_what_cannot_work_is_said_with_what_would(n: int, line: str, says: str) 
     message = str(refused.value)
     assert says in message
     assert "\n" not in message
-    if grid := re.search(r"--data \d+ --pipeline \d+ --tensor \d+$", message):
+    if grid := re.search(r"--dp \d+ --pp \d+ --tp \d+$", message):
         prepare(n, f"{line} {grid[0]}")
     if options := re.search(r": use (--[a-z-]+ \d+( --[a-z-]+ \d+)*)", message):
         prepare(n, f"{line} {options[1]}")
     if ranks := re.search(r": use mpirun -n (\d+)", message):
         prepare(int(ranks[1]), line)
-    if "--data" in line or "--tensor" in line or "--pipeline" in line:
+    if "--dp" in line or "--tp" in line or "--pp" in line:
         assert grid or options or ranks or "leave --chunks away" in message
 
 
 def test_a_refusal_is_one_line_from_all_ranks() -> None:
-    done = run_chapter(4, "--data 3 --tensor 2")
+    done = run_chapter(4, "--dp 3 --tp 2")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        "minidist: error: --data 3 x --tensor 2 does not make 4 ranks:"
-        " use mpirun -n 6, or --data 2 --pipeline 1 --tensor 2\n"
+        "minidist: error: --dp 3 x --tp 2 does not make 4 ranks: use mpirun -n 6, or --dp 2 --pp 1 --tp 2\n"
     )

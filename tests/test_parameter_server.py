@@ -1,9 +1,10 @@
-"""The parameter server: against serial training, against itself when messages arrive in another order, without MPI
-under random schedules, and its parts against plain references."""
+"""The parameter server: against serial training, against itself when messages arrive in another order, and without MPI
+under random schedules. Its workshop's parts are tested in tests/ps."""
 
 import heapq
 import itertools
 import math
+import re
 from functools import cache
 from typing import Any
 
@@ -13,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.parameter_server import by_name, prepared
-from jobs.puppets import play
+from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
 from minidist import UsageError, train
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
-from minidist.papers.parameter_server import keys_that_move
-from minidist.ps.consistent_hash import moved, segments
-from minidist.ps.simulated_time import DECK, LATENCY, Link, step_seconds
-from minidist.ps.vector_clock import RangeClocks
+from minidist.parameter_server import Server
+from minidist.ps.consistent_hash import segments
+from minidist.ps.messages import Answer, Copied, Mailbox, Pull, Push, Update
+from minidist.ps.simulated_time import step_seconds
 
 SMALL = ["--layers=1", "--width=12", "--heads=2", "--context=8", "--batch=9", "--steps=5", "--warmup=1"]
 EXACT = [*SMALL, "--precision=fp64", "--lr=0.02"]
@@ -46,6 +47,8 @@ BSP = {
         "--servers=2 --filter=1e-300",
         "--colocated --optimizer=sgd --clip=0",
         "--colocated --replicas=1",
+        "--colocated --placement=hash --virtual=3",
+        "--colocated --filter=1e-300",
     ),
 }
 ALONE = variants("--filter=0.003 --optimizer=sgd --clip=0", "--local-steps=2 --optimizer=sgd")  # on 2 ranks: one worker
@@ -56,6 +59,7 @@ LOOSE = variants(
     "--consistency=ssp --staleness=2 --colocated",
     "--consistency=ssp --staleness=2 --servers=2 --filter=1e-3",
     "--consistency=ssp --staleness=1 --servers=2 --replicas=1",
+    "--consistency=ssp --staleness=1 --colocated --filter=1e-3 --placement=hash",
 )
 PUSH_BY_PUSH = variants(
     *(f"--consistency=ssp --staleness=0 --servers=2 --clip=0.3 --optimizer={o}" for o in ("sgd", "adamw"))
@@ -97,7 +101,7 @@ def alone(arguments: list[str]) -> tuple[train.Job, Engine]:
 
 
 def weights_of(engine: Engine) -> dict[str, np.ndarray]:
-    return {name: weight.copy() for name, weight in by_name(list(engine.flats.values())).items()}
+    return {name: weight.copy() for name, weight in by_name(list(engine.flats)).items()}
 
 
 def assert_same(found: dict[str, Any], losses: list[float], weights: dict[str, np.ndarray]) -> None:
@@ -124,7 +128,7 @@ def test_bsp_is_serial_training(n: int, arguments: list[str]) -> None:
 def test_the_filter_keeps_back_what_it_does_not_send() -> None:
     """One worker, against gradient descent with the small entries of the gradient left for later."""
     job, engine = alone(ALONE[0])
-    losses, kept, sent = [], {flat: np.zeros(flat.padded) for flat in engine.flats.values()}, 0
+    losses, kept, sent = [], {flat: np.zeros(flat.padded) for flat in engine.flats}, 0
     for step in range(5):
         x, y = job.corpus.batch(9, 8, key=(0, step))
         loss = engine.forward(x, y)
@@ -139,7 +143,7 @@ def test_the_filter_keeps_back_what_it_does_not_send() -> None:
         losses.append(loss.value)
     found = result(ALONE[0], 2)
     assert_same(found, losses, weights_of(engine))
-    assert found["significant"] == [sent]
+    assert found["pushed"] == [sent]
     assert 0 < sent < 0.9 * 5 * found["size"]
     pushed = sum(nbytes for phase, _, nbytes, _ in found["sent"][0] if phase in ("push values", "push keys"))
     assert pushed == 16 * sent
@@ -150,8 +154,8 @@ def test_local_steps_between_pulls() -> None:
     job, engine = alone(ALONE[1])
     losses = []
     for first in (0, 2, 4):
-        start = {flat: flat.param.copy() for flat in engine.flats.values()}
-        total = {flat: np.zeros(flat.padded) for flat in engine.flats.values()}
+        start = {flat: flat.param.copy() for flat in engine.flats}
+        total = {flat: np.zeros(flat.padded) for flat in engine.flats}
         for step in range(first, min(first + 2, 5)):
             loss = engine.forward(*job.corpus.batch(9, 8, key=(0, step)))
             engine.backward(loss)
@@ -185,11 +189,11 @@ def test_each_push_is_an_update(arguments: list[str]) -> None:
             loss = engine.forward(x[rows], y[rows])
             engine.backward(loss)
             engine.micro_batch = 0
-            gradients = {flat: flat.grad.copy() for flat in engine.flats.values()}
+            gradients = {flat: flat.grad.copy() for flat in engine.flats}
             norm = math.sqrt(sum(float(g @ g) for g in gradients.values()))
             pushes.append((found["ended"][worker][step], share, min(1, 0.3 / norm), gradients))
             total += share * loss.value
-            for flat in engine.flats.values():
+            for flat in engine.flats:
                 flat.grad.fill(0)
         for _, share, scale, gradients in sorted(pushes, key=lambda push: push[0]):
             updates += 1
@@ -309,6 +313,34 @@ def test_a_server_may_stop_at_any_event(k: int, replicas: int, aggregate: bool) 
     assert event > 20
 
 
+def test_no_worker_is_answered_before_all_copies_have_the_update() -> None:
+    """Worker 0 waits for an update of worker 1. The server is rank 2, with copies on ranks 3 and 4."""
+    network, plan = Network(seed=0), plan_of(2, 3, 2, 0, aggregate=False, replicas=2)
+    asking, _, *others = (Mailbox(FakeComm(network, rank, 5), np.float64) for rank in range(5))  # type: ignore[arg-type]
+    server, *copies = (Server(0, plan, SETTINGS, [np.zeros(plan.size)], mailbox) for mailbox in others)
+
+    def copied() -> None:
+        for copy in copies:
+            update = copy.mailbox.next()
+            assert isinstance(update, Update)
+            copy.handle(update)
+        word = server.mailbox.next()
+        assert isinstance(word, Copied)
+        server.handle(word)
+
+    server.handle(Push(shard=0, range=0, worker=0, clock=0, stamp=1.0, share=0.5, more=True, values=np.ones(2)))
+    server.handle(Pull(shard=0, range=0, worker=0, clock=1, stamp=1.0))
+    server.handle(Push(shard=0, range=0, worker=1, clock=0, stamp=2.0, share=0.5, values=np.ones(2)))
+    copied()
+    assert server.chain.under_way  # of worker 1: it makes fresh what worker 0 has asked for
+    assert asking.next() is None
+    copied()
+    answer = asking.next()
+    assert isinstance(answer, Answer)
+    assert [list(holder.state[0][0]) for holder in (server, *copies)] == [[-1.0, -1.0]] * 3
+    np.testing.assert_array_equal(answer.values, [-1.0, -1.0])  # twice half of a learning rate of 1
+
+
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +370,20 @@ def test_co_located_servers_send_as_much_as_a_ring() -> None:
         assert values == 5 * 8 * 2 * 3 * found["size"] // 4
 
 
+def test_co_located_servers_with_hashed_keys_send_as_much_together() -> None:
+    """A rank sends the gradients of keys that are not its own, and its own weights to 3 others; that adds up to what a
+    ring sends, however the keys are shared."""
+    found = of("--colocated --placement=hash --virtual=3")
+    s, total = found["size"], 0
+    own = [sum(hi - lo for lo, hi, server in segments(range(4), 3, s) if server == rank) for rank in range(4)]
+    assert len(set(own)) == 4
+    for rank in range(4):
+        values = sent(found, "push values", rank, range(4)) + sent(found, "pull values", rank, range(4))
+        assert values == 5 * 8 * (s - own[rank] + 3 * own[rank])
+        total += values
+    assert total == 5 * 8 * 4 * (2 * 3 * s // 4)
+
+
 def test_key_caching_leaves_half() -> None:
     """8-byte keys, 8-byte values, 10 pulls and pushes: all keys with each, or all of them once and signatures then."""
     listed, cached = of("--servers=3 --replicas=2 --keys=list"), of("--servers=2 --keys=cached --untied")
@@ -364,9 +410,14 @@ def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
     """The shape of Li et al., figure 13: large at 0, near nothing at 16. In bsp it is what the slowest step leaves."""
     sizes = ["--layers=2", "--width=48", "--context=32", "--batch=12", "--steps=32"]
     path = str(tmp_path / "report.json")
-    values = launch("jobs.parameter_server:chapter", 4, [*sizes, "--staleness-sweep"], path, timeout=120).values
-    runs = values[0][1]["runs"]
-    assert [status for status, _ in values] == [0] * 4
+    job = launch("jobs.parameter_server:chapter", 4, [*sizes, "--staleness-sweep"], path, timeout=120)
+    runs = job.values[0][1]["runs"]
+    assert [status for status, _ in job.values] == [0] * 4
+    screen = job.ranks[0].stdout
+    assert "On each rank, in one iteration, in each of these 7 trainings\n" in screen
+    promises = {(claim["source"], claim["claim"]) for run in runs for claim in run["claims"]}
+    assert screen.count("✓") == len(promises) == len(runs[0]["claims"])  # a row for each promise, not for each training
+    assert max(map(len, screen.splitlines())) <= 80
     idle = [run["simulated"]["idle"] for run in runs]
     assert idle == sorted(idle, reverse=True)
     assert (idle[0] > 0.35, idle[-2] < 0.01, idle[-1]) == (True, True, 0)
@@ -377,86 +428,6 @@ def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
     assert runs[0]["simulated"]["seconds"] == pytest.approx(slowest, rel=0.25)  # messages come on top
     assert runs[0]["simulated"]["seconds"] > slowest
     assert idle[0] * runs[0]["simulated"]["seconds"] == pytest.approx(slowest - own.sum() / 3, rel=0.1)
-
-
-def test_luck_is_a_deck_of_cards() -> None:
-    """In every 32 steps each worker meets the same luck, in an order of its own."""
-    steps = [[step_seconds(100, 10, 1.0, 1.0, (7, w, i)) for i in range(64)] for w in range(2)]
-    for deal in (steps[0][:32], steps[0][32:], steps[1][:32]):
-        np.testing.assert_allclose(sorted(deal), DECK * 6 * 100 * 10 / 20e9)
-    assert steps[0][:32] != steps[1][:32] != steps[1][32:]
-    assert step_seconds(100, 10, 0.0, 3.0, (7, 0, 0)) == pytest.approx(3 * 6 * 100 * 10 / 20e9)
-
-
-def test_a_link_carries_one_message_after_another() -> None:
-    out, into = Link(), Link()
-    left = [out.send(1.0, 1_250_000), out.send(1.0, 1_250_000), out.send(5.0, 0)]
-    np.testing.assert_allclose(left, [1.001, 1.002, 5.0])
-    np.testing.assert_allclose(
-        [into.receive(t, 1_250_000) for t in left], [1.001 + LATENCY, 1.002 + LATENCY, 5 + LATENCY]
-    )
-    np.testing.assert_allclose(into.receive(5.0, 1_250_000), 5.001 + LATENCY)
-
-
-# ---- vector clocks and consistent hashing ----------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 2), st.integers(1, 9)), max_size=25))
-def test_range_clocks_are_those_of_every_key(sets: list[tuple[int, int, int, int]]) -> None:
-    clocks, every_key, borders = RangeClocks(0, 40, 3), np.zeros((40, 3), int), set()
-    for lo, hi, worker, clock in sets:
-        lo, hi = sorted((lo, hi))
-        if lo == hi:
-            continue
-        before = len(clocks.vectors)
-        clocks.set(lo, hi, worker, clock)
-        every_key[lo:hi, worker] = clock
-        borders |= {lo, hi}
-        assert len(clocks.vectors) - before <= 2
-        assert len(clocks.vectors) == len(borders | {0, 40}) - 1
-        np.testing.assert_array_equal(clocks.read(lo, hi), every_key[lo:hi].min(0))
-    for lo, hi in itertools.combinations(range(0, 41, 5), 2):
-        np.testing.assert_array_equal(clocks.read(lo, hi), every_key[lo:hi].min(0))
-    assert clocks.most_pieces <= 3
-
-
-def test_a_set_in_the_middle_makes_three_pieces() -> None:
-    clocks = RangeClocks(0, 10, 1)
-    assert clocks.most_pieces == 1
-    clocks.set(5, 10, 0, 1)
-    assert clocks.most_pieces == 2
-    clocks.set(1, 3, 0, 1)
-    assert (clocks.most_pieces, clocks.borders) == (3, [0, 1, 3, 5, 10])
-
-
-@settings(deadline=None)
-@given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 2_000))
-def test_a_joining_server_takes_keys_and_moves_no_other(k: int, virtual: int, size: int) -> None:
-    before, after = segments(range(k), virtual, size), segments(range(k + 1), virtual, size)
-    for held in (before, after):
-        assert [lo for lo, _, _ in held] == [0, *(hi for _, hi, _ in held[:-1])]
-        assert held[-1][1] == size
-    owners = [[server for lo, hi, server in held for _ in range(lo, hi)] for held in (before, after)]
-    changed = [(old, new) for old, new in zip(*owners, strict=True) if old != new]
-    assert all(new == k for _, new in changed)
-    assert len(changed) == owners[1].count(k)
-    assert moved(before, after) == {pair: changed.count(pair) for pair in set(changed)}
-
-
-def test_the_joining_servers_share_is_fair() -> None:
-    """1/(k+1) of the keys; and the more virtual servers, the more even the shares."""
-    size = 10**6
-    for k in (2, 4, 9):
-        keys = sum(moved(segments(range(k), 100, size), segments(range(k + 1), 100, size)).values())
-        assert keys == pytest.approx(keys_that_move(size, k), rel=0.2)
-    spread = []
-    for virtual in (1, 16, 256):
-        shares = np.zeros(8)
-        for lo, hi, server in segments(range(8), virtual, size):
-            shares[server] += hi - lo
-        spread.append(shares.max() / shares.mean())
-    assert spread == sorted(spread, reverse=True)
-    assert spread[-1] < 1.2
 
 
 # ---- the chapter -----------------------------------------------------------------------------------------------------
@@ -520,6 +491,30 @@ def test_a_sweep_with_nothing_to_do(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("n", "options"),
+    [
+        (4, "--keys=cached"),
+        (4, "--colocated --placement=hash --replicas=1"),
+        (4, "--servers=2 --replicas=1 --consistency=ssp --filter=1e-3"),
+        (1, "--colocated --keys=cached"),  # nothing goes over a wire
+    ],
+)
+def test_claims_on_the_screen(n: int, options: str, tmp_path: Any) -> None:
+    """A row for each claim, those on all ranks together under a heading of their own, in 80 columns."""
+    job = launch("jobs.parameter_server:chapter", n, [*EXACT, *options.split()], str(tmp_path / "report.json"))
+    status, report = job.values[0]
+    each, together = job.ranks[0].stdout.split("\nOn all ranks together\n")
+    claims = report["claims"]
+    assert status == 0
+    assert all(claim["holds"] for claim in claims)
+    assert "\nOn each rank, in one iteration" in each
+    for text, scope in ((each, "each rank"), (together, "all ranks")):
+        rows = [claim["source"] for claim in claims if claim["scope"] == scope]
+        assert re.findall(r"^(\S.*?)  .*✓$", text, re.MULTILINE) == rows
+    assert max(map(len, job.ranks[0].stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
     ("options", "ranks", "says"),
     [
         ("", 1, "leaves no worker"),
@@ -542,10 +537,3 @@ def test_bad_input_is_one_line(options: str, ranks: int, says: str) -> None:
     with pytest.raises(UsageError, match=says) as error:
         prepared(options.split(), ranks)
     assert "\n" not in str(error.value)
-
-
-def test_mail_never_blocks() -> None:
-    """1.6 MB from everyone to everyone before anybody receives; what is changed after the post is not sent."""
-    values = launch("jobs.parameter_server:mail", 3).values
-    assert [got for got, _ in values] == [[(1, 1), (2, 2)], [(0, 0), (2, 102)], [(0, 100), (1, 101)]]
-    assert [counted for _, counted in values] == [{"bytes": 3_200_000, "messages": 2}] * 3

@@ -2,7 +2,11 @@
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +14,11 @@ import pytest
 
 from jobs import pipelines
 from minidist.engine import Engine
-from minidist.mpi.launch import launch
+from minidist.mpi.launch import find_mpiexec, launch
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
-from minidist.pp.interpreter import simulate
 from minidist.pp.schedules import SCHEDULES, places
+from minidist.pp.watch import simulate
 
 RANKS = (1, 2, 3, 4)
 MODELS = ("gpt", "gpt untied", "llama tied", "llama untied")
@@ -70,11 +74,11 @@ def serial(model: str, precision: str, optimizer: str, m: int, clip: float) -> d
             micro_batch = engine.forward(x[rows], y[rows])
             engine.backward(micro_batch)
             if step == 0 and engine.last_micro_batch:
-                gradients = {p.name: v.copy() for f in engine.flats.values() for p, v in f.views(f.grad)}
+                gradients = {p.name: v.copy() for f in engine.flats for p, v in f.views(f.grad)}
             engine.step()
             loss += micro_batch.value
         losses.append(loss)
-    parameters = {p.name: v for f in engine.flats.values() for p, v in f.views(f.master)}
+    parameters = {p.name: v for f in engine.flats for p, v in f.views(f.master)}
     validation = engine.evaluate(*pipelines.tokens(99))
     return {"losses": losses, "gradients": gradients, "parameters": parameters, "validation": validation}
 
@@ -285,6 +289,42 @@ def test_goes_on_from_a_checkpoint(tmp_path):
     rest = {"rest": f"{line} --steps 4 --load {file} --schedule zb-h2", "whole": f"{line} --steps 4"}
     found = launch("jobs.pipelines:chapters", 2, rest, str(tmp_path), timeout=60).values[0]
     np.testing.assert_allclose(found["rest"]["report"]["loss"], found["whole"]["report"]["loss"][2:], rtol=1e-12)
+
+
+# ---- training that diverges ------------------------------------------------------------------------------------------
+
+TOO_FAST = "--optimizer sgd --lr 1000 --warmup 0 --clip 0 --steps 50 --layers 6 --width 16 --heads 2 --context 8"
+
+
+def test_divergence_is_one_line_on_every_schedule_with_a_flush_and_every_grid():
+    """All ranks have the same norm, and stop together; no message is left on its way."""
+    flushing = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
+    programs = [f"pipeline --schedule {name} --precision fp32" for name in flushing]
+    grids = ("--pp 2 --tp 2", "--dp 2 --pp 2 --zero 3", "--tp 4")
+    programs += [f"parallel3d {axes} --precision fp32" for axes in grids]
+    programs += ["pipeline --precision mixed"]  # at the smallest loss scale
+    lines = [f"{program} {TOO_FAST}" + " --heads 4" * ("--tp 4" in program) for program in programs]
+    job = launch("jobs.pipelines:diverge", 4, lines, timeout=240)
+    assert job.values == [[1] * len(lines)] * 4
+    first, *others = [rank.stderr for rank in job.ranks]
+    assert others == ["", "", ""]
+    said = first.splitlines()
+    assert len(said) == len(lines)
+    assert all(line.startswith("minidist: error: ") and line.endswith(": lower --lr") for line in said)
+
+
+@pytest.mark.parametrize("name", [name for name, schedule in SCHEDULES.items() if not schedule.flushes])
+def test_divergence_of_a_stage_on_its_own_ends_the_job_in_one_line(name):
+    mpirun = str(Path(find_mpiexec()).with_name("mpirun"))
+    program = [mpirun, "-n", "4", sys.executable, "-m", "minidist.pipeline", "--schedule", name, *TOO_FAST.split()]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("minidist: error: the gradient of step ")]
+    assert lines == done.stderr.splitlines()[:1]
+    assert lines[0].endswith(" is not finite: lower --lr")
+    assert "Traceback" not in done.stderr
+    assert "failed" not in done.stderr
 
 
 def test_zero_bubble_table_from_ranks():

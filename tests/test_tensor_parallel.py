@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,7 @@ def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, ax
     whole = Parameter("w", (size, 3) if axis == 0 else (3, size), std=1.0)
     places = cut([*sections, 2], ranks)  # the last section lies beyond the end: padding
     assert sorted(np.concatenate(places)) == list(range(size + 2))
-    parts = [Sliced(whole, axis, places, rank) for rank in range(ranks)]
+    parts = [Sliced(whole, axis, places, SimpleNamespace(rank=rank)) for rank in range(ranks)]  # type: ignore[arg-type]
     assert sum(part.size for part in parts) == 3 * (size + 2)
     np.testing.assert_array_equal(parts[0].join([part.initial(7) for part in parts]), whole.initial(7))
 
@@ -201,7 +202,7 @@ def run_chapter(n: int, options: str) -> subprocess.CompletedProcess[str]:
         (1, "--sequence-parallel"),
         (3, "--heads 6 --width 24 --accumulate 2"),
         (3, "--heads 6 --width 24 --model llama --kv-heads 3 --context 9 --sequence-parallel --precision fp32"),
-        (2, "--untied --gather-logits --recompute selective --dropout 0 --optimizer sgd"),
+        (2, "--untied --gather-logits --recompute selective --dropout 0.1 --optimizer sgd"),
         (2, "--model llama --heads 4 --kv-heads 2 --recompute full --accumulate 2 --precision fp64"),
     ],
 )
@@ -211,6 +212,37 @@ def test_every_claim_holds(n: int, options: str) -> None:
     claims = json.loads(done.stdout)["claims"]
     assert len(claims) >= 9
     assert all(claim["holds"] for claim in claims)
+    everyones = {claim["claim"] for claim in claims if claim["scope"] == "all ranks"}
+    assert everyones >= {"sent in all"} | ({"tensor norm"} if n > 1 else set())
+
+
+@pytest.mark.parametrize(("t", "options"), [(1, ""), (2, ""), (2, "--sequence-parallel"), (2, "--recompute selective")])
+def test_what_a_layer_keeps_without_dropout_and_with_the_papers(t: int, options: str) -> None:
+    """sbh(32 + 2as/h) and sbh(34 + 5as/h), cut; the second from a forward of which training knows nothing."""
+    s, b, h, a, layers = 8, 4, 16, 4, 2
+    line = f"--layers {layers} --width {h} --context {s} --batch {b} --steps 2 --precision mixed --json - {options}"
+    report = json.loads(run_chapter(t, line).stdout)
+    claims = {claim["claim"]: claim for claim in report["claims"]}
+    shared = t if "sequence" in options else 1
+    for name, (whole, core) in {"a layer keeps": (8, 2), "with dropout 0.1": (10, 5)}.items():
+        scores = 0 if "selective" in options else core * a * s * s * b
+        keeps = (whole * s * b * h + 16 * s * b) / shared + (24 * s * b * h + scores) / t
+        assert claims[name]["counted"] == claims[name]["expected"] == keeps
+    assert claims["with dropout 0.1"]["formula"].startswith(
+        "sbh(34" if t == 1 or "sequence" in options else "sbh(10+24/t"
+    )
+
+
+def test_a_look_at_another_dropout_changes_nothing() -> None:
+    """Losses and parameters stay the same to the last bit, and the model's own dropout is what it was."""
+    plain, looked = (Engine(jobs.model("gpt"), jobs.settings("fp64", "adamw", 1, "none")) for _ in range(2))
+    tokens = np.random.default_rng(3).integers(0, jobs.VOCABULARY, (jobs.BATCH, jobs.CONTEXT + 1))
+    x, y = tokens[:, :-1], tokens[:, 1:]
+    kept = {p: looked.layers_keep(x, y, p) for p in (0.0, 0.1, 0.5)}
+    truth, found = jobs.train(plain), jobs.train(looked)
+    np.testing.assert_array_equal(found["losses"], truth["losses"])
+    assert all(np.array_equal(found["parameters"][name], array) for name, array in truth["parameters"].items())
+    assert kept[0.0] < kept[0.1] == kept[0.5] == plain.layer_activations  # the model has dropout 0.1
 
 
 @pytest.mark.parametrize(

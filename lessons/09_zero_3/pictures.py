@@ -9,31 +9,32 @@ from minidist.papers.zero import FIGURE_1
 STATES = {"parameters": "#3b6ea8", "gradients": "#d99a2b", "optimizer": "#5a9e6f"}
 
 
-def draw_moments(moments: Sequence[tuple[str, int, int]], psi: int) -> None:
+def draw_moments(moments: Sequence[tuple[str, str, int, int]], psi: int) -> None:
     """What one rank holds besides its shards, moment after moment of a step.
 
-    moments: (what runs, "" between two units; bytes of gathered parameters; bytes of gradients not yet reduced).
+    moments: (direction, unit, bytes of gathered parameters, bytes of gradients not yet reduced).
     """
     fig, ax = plt.subplots(figsize=(10, 3.6))
     places = range(len(moments))
-    gathered, buckets = ([moment[i] / psi for moment in moments] for i in (1, 2))
+    gathered, buckets = ([moment[i] / psi for moment in moments] for i in (2, 3))
     ax.bar(places, gathered, width=1.0, color=STATES["parameters"], label="gathered parameters")
     ax.bar(places, buckets, width=1.0, bottom=gathered, color=STATES["gradients"], label="gradients, not yet reduced")
     ax.axhline(2, color="#888888", ls="--", lw=1.2)
     ax.text(len(moments) - 0.5, 1.97, "all parameters: $2\\Psi$", ha="right", va="top", color="#666666")
-    named = [place for place in places if moments[place][0]]
+    by_height = sorted(places, key=lambda place: gathered[place] + buckets[place])
+    peaks = {moments[place][:2]: place for place in by_height}  # of each unit in each direction
     ax.set_xticks(
-        named,
-        [moments[place][0].split()[1] for place in named],
+        list(peaks.values()),
+        [unit for _, unit in peaks],
         rotation=45,
         ha="right",
         rotation_mode="anchor",
         fontsize=9,
     )
-    middle = len(moments) / 2 - 0.5
-    ax.axvline(middle, color="#bbbbbb", lw=0.8)
-    ax.text(middle / 2, 2.22, "forward", ha="center", fontweight="bold")
-    ax.text(middle * 1.5, 2.22, "backward", ha="center", fontweight="bold")
+    forwards = sum(direction == "forward" for direction, *_ in moments)
+    ax.axvline(forwards - 0.5, color="#bbbbbb", lw=0.8)
+    ax.text(forwards / 2, 2.22, "forward", ha="center", fontweight="bold")
+    ax.text((forwards + len(moments)) / 2, 2.22, "backward", ha="center", fontweight="bold")
     ax.set(xlim=(-1, len(moments)), ylim=(0, 2.15), ylabel="bytes, in units of $\\Psi$")
     ax.tick_params(axis="x", length=0)
     ax.spines[["top", "right"]].set_visible(False)

@@ -15,13 +15,11 @@ import pytest
 
 from minidist.classroom.submission import Outcome, Submission, lose
 from minidist.classroom.training import Training, check_losses, check_shards, training, wrong_index
+from minidist.nn.precision import Precision
 from minidist.papers import zero
 
 RANKS = (1, 2, 3, 4)
-EVERYTHING = [
-    *("allocate", "owned", "gather", "before_forward", "after_forward"),
-    *("before_backward", "after_backward", "reduce", "after_update"),
-]
+EVERYTHING = ["allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update"]
 
 # No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
 SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
@@ -78,50 +76,57 @@ def test_allocate(submission: Submission) -> None:
 
 
 GATHERED = {
-    "once": "gather returned",
-    "kept": "gather put into flat.gathered",
-    "again": "gather returned when it was called again",
+    "once": "parameters_of returned",
+    "kept": "parameters_of put into flat.gathered",
+    "again": "parameters_of returned when it was called again",
+    "backward": "parameters_of returned in the backward",
 }
 
 
-@pytest.mark.points(2, "gather: everyone's shards, put together once")
-def test_gather(submission: Submission) -> None:
+@pytest.mark.points(3, "parameters_of: everyone's shards, put together once")
+def test_parameters_of(submission: Submission) -> None:
     cases = [training(n, "", SMALL) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("gather", cases), strict=True):
+    for run, outcomes in zip(cases, submission.run("parameters_of", cases), strict=True):
         truth = run.truth
         for unit, start in enumerate(truth.parameters[0]):
             each = truth.padded(unit) // run.n
             shards = [truth.shard(start, rank) + np.resize(mine, each) for rank, mine in enumerate(run.inputs)]
             for rank, outcome in enumerate(outcomes):
-                for which, words in GATHERED.items():
-                    place = f"On {run.label}, {truth.flats[unit].name}: what {words} on rank {rank}"
-                    index = wrong_index(place, outcome.value[which][unit], np.concatenate(shards), truth, unit)
-                    if index is not None:
-                        lose(f"{place} is wrong first at index {index}, in the shard of rank {index // each}.")
+                place = f"On {run.label}, {truth.flats[unit].name}"
                 kept = outcome.value["param"][unit]
-                if wrong_index("flat.param after gather", kept, shards[rank], truth, unit) is not None:
-                    lose(f"On {run.label}, {truth.flats[unit].name}: gather changed flat.param on rank {rank}.")
+                if wrong_index("flat.param after parameters_of", kept, shards[rank], truth, unit) is not None:
+                    lose(f"{place}: parameters_of changed flat.param on rank {rank}.")
+                for which, words in GATHERED.items():
+                    what = f"{place}: what {words} on rank {rank}"
+                    index = wrong_index(what, outcome.value[which][unit], np.concatenate(shards), truth, unit)
+                    if index is not None:
+                        lose(f"{what} is wrong first at index {index}, in the shard of rank {index // each}.")
         for rank, outcome in enumerate(outcomes):
-            once = len(truth.flats) * (run.n - 1)
+            once = 2 * len(truth.flats) * (run.n - 1)
             if outcome.messages > once:
                 lose(
                     f"On {run.label}: rank {rank} sent {outcome.messages} messages to gather {len(truth.flats)} units"
-                    f" twice; {once} will do: what is gathered already needs none."
+                    f" for a forward and a backward; {once} will do: what is here already needs none."
                 )
 
 
-@pytest.mark.points(2, "before and after a forward: serial training's losses")
-def test_forward(submission: Submission) -> None:
-    asked = ["before_forward", "after_forward"]
-    cases = [training(n, "", SMALL, steps=2, asked=asked, evaluate=False) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("train", cases), strict=True):
-        check_losses(run, [outcome.value["losses"] for outcome in outcomes], run.truth.losses, "the loss of batch")
+@pytest.mark.points(1, "forget: only the shard stays")
+def test_forget(submission: Submission) -> None:
+    cases = [training(n, "", SMALL) for n in RANKS]
+    for run, outcomes in zip(cases, submission.run("forget", cases), strict=True):
+        for rank, outcome in enumerate(outcomes):
+            for direction, flat in outcome.value["left"]:
+                lose(
+                    f"On {run.label}, {flat}: flat.gathered is still there after forget in the {direction}, on rank"
+                    f" {rank}."
+                )
+        params = [outcome.value["param"] for outcome in outcomes]
+        check_shards(run, "param", params, run.truth.parameters[0], "after forget")
 
 
-@pytest.mark.points(3, "before and after a backward, reduce: its gradients")
-def test_backward(submission: Submission) -> None:
-    asked = ["before_backward", "after_backward", "reduce"]
-    cases = [training(n, "", SMALL, asked=asked, evaluate=False) for n in RANKS]
+@pytest.mark.points(3, "collect, reduce: serial training's gradients")
+def test_reduce(submission: Submission) -> None:
+    cases = [training(n, "", SMALL, asked=["collect", "reduce"], evaluate=False) for n in RANKS]
     for run, outcomes in zip(cases, submission.run("train", cases), strict=True):
         found = [outcome.value["gradients"] for outcome in outcomes]
         check_shards(run, "grad", found, run.truth.gradients, "after the first backward")
@@ -227,21 +232,29 @@ def test_messages(submission: Submission) -> None:
         check_training(run, outcomes)
 
 
-# Bytes an element that a unit needs while it computes, besides its shard: its parameters as they are computed with, in
-# mixed precision also as they were gathered; in the backward its slopes too.
-NEEDED = {
-    "fp32": {"before_forward": 4, "after_forward": 0, "before_backward": 4 + 4, "after_backward": 0},
-    "mixed": {"before_forward": 2 + 4, "after_forward": 0, "before_backward": 2 + 4 + 4, "after_backward": 0},
-}
+def needed(direction: str, method: str, precision: Precision) -> int:
+    """Bytes an element that a unit needs besides its shard after a method: parameters as they are stored and, where
+    that is something else, as they are computed with; the gradient as it is computed, and as it is stored."""
+    parameters = precision.bytes + (4 if precision.mixed else 0)
+    slopes, bucket = 4, precision.bytes
+    return {
+        ("forward", "parameters_of"): parameters,
+        ("forward", "forget"): 0,
+        ("backward", "parameters_of"): parameters,
+        ("backward", "collect"): parameters + slopes + bucket,
+        ("backward", "forget"): bucket,
+        ("backward", "reduce"): 0,
+    }[direction, method]
 
 
 @pytest.mark.points(2, "memory: 16Ψ/N, and one unit at a time")
 def test_memory(submission: Submission) -> None:
     n = 4
     held = [
-        training(n, f", {p} precision", HEAVY, steps=2, sequences=n, precision=p, optimizer="adamw") for p in NEEDED
+        training(n, f", {p} precision", HEAVY, steps=2, sequences=n, precision=p, optimizer="adamw")
+        for p in ("fp32", "mixed")
     ]
-    for run, precision, outcomes in zip(held, NEEDED, submission.run("hold", held), strict=True):
+    for run, outcomes in zip(held, submission.run("hold", held), strict=True):
         sizes = {flat.name: run.truth.padded(unit) for unit, flat in enumerate(run.truth.flats)}
         states = round(zero.model_states(sum(sizes.values()), n, stage=3).total)  # in fp32 4 + 4 + 8: 16 as well
         activations = min(sizes.values())  # bytes, more than they are: so no unit is so small that it is not noticed
@@ -251,11 +264,11 @@ def test_memory(submission: Submission) -> None:
                 lose(f"{who} holds {for_good:,} bytes of arrays before the first step; 16Ψ/N are {states:,}.")
             if (more := outcome.value["evaluated"] - for_good) > activations:
                 lose(f"{who} holds {more:,} bytes more after an evaluation than before. What was not released?")
-            for place, unit, nbytes in outcome.value["moments"]:
-                needed = NEEDED[precision][place] * sizes[unit]
-                if (more := nbytes - for_good) > needed + activations:
+            for (direction, method, unit), nbytes in outcome.value["moments"]:
+                limit = needed(direction, method, run.precision) * sizes[unit]
+                if (more := nbytes - for_good) > limit + activations:
                     lose(
-                        f"{who} holds {more:,} bytes of arrays beyond its shards at the end of {place} of {unit}, where"
-                        f" {needed:,} are needed. Whose parameters or gradients are still here, or already?"
-                        f" ({unit} has {sizes[unit]:,} parameters.)"
+                        f"{who} holds {more:,} bytes of arrays beyond its shards after {method} of {unit} in the"
+                        f" {direction}, where {limit:,} are needed. Whose parameters or gradients are still here, or"
+                        f" already? ({unit} has {sizes[unit]:,} parameters.)"
                     )

@@ -76,7 +76,7 @@ def whole_run(corpus: Corpus) -> Iterator[Row]:
     sizes = GPTConfig(**config | {"vocabulary": len(corpus.vocabulary)})
     rate, beta2 = CosineSchedule(peak=1e-3, floor=1e-4, warmup=100, total=2000), 0.99
     ours = Engine(gpt(sizes), Settings(PRECISIONS["fp32"], AdamW(beta2=beta2, weight_decay=0.1), rate))
-    named = {name: a for flat in ours.flats.values() for name, a in ours.whole_parameters(flat, flat.param).items()}
+    named = {name: a for flat in ours.flats for name, a in ours.whole_parameters(flat, flat.param).items()}
     theirs = pytorch.Step(pytorch.GPT(sizes).start_from(named), beta2)
     times: tuple[list[float], list[float]] = ([], [])
     for step in range(rate.total):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Claim:
     expected: float  # the formula's value for this run, padding and (N-1)/N included
     counted: float  # what was held or sent
     unit: str
+    scope: Literal["each rank", "all ranks"] = "each rank"  # what was counted on each, or on all of them together
 
     @property
     def holds(self) -> bool:

@@ -28,6 +28,7 @@ class Run:
     unigram_entropy: float
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
+    sent_to: list[dict[int, int]]  # per rank: bytes by the receiver, in the same step
     memory: list[dict[str, int]]  # per rank: bytes
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
 
@@ -67,6 +68,7 @@ class Run:
             "step_ms": self.step_ms,
             "claims": claims_as_rows(claims),
             "sent": self.sent,
+            "sent_to": self.sent_to,
             "memory": self.memory,
             **({"counted": self.counted} if any(self.counted) else {}),
         }

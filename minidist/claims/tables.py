@@ -1,5 +1,6 @@
 """Claims on the screen: what the paper says, the number that it gives for this run, and what was counted."""
 
+import argparse
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -25,20 +26,34 @@ def print_summary(run: Run) -> None:
     print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
         steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
-        dropout = f", dropout {run.options.dropout:g}" if run.options.dropout else ""
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
-        print(f"of {run.step_ms['median']:.0f} ms (median){dropout}")
+        print(f"of {run.step_ms['median']:.0f} ms (median)")
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
+    if others := other_training(run.options):
+        print(f"trained with    {others}")
+
+
+def other_training(options: argparse.Namespace) -> str:
+    """What else than the usual the losses come from."""
+    others = {
+        f"dropout {options.dropout:g}": options.dropout > 0,
+        "a head of its own": options.untied,
+        "no clipping": options.clip == 0,
+    }
+    return ", ".join(name for name, is_so in others.items() if is_so)
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
-    """The table of claims."""
-    table = table_of(left=("paper", "claim", "formula"), right=("expected", "counted"))
-    table.add_column("", no_wrap=True)
-    for claim in claims:
-        numbers = (number(claim.expected), number(claim.counted))
-        table.add_row(claim.source, claim.claim, claim.formula, *numbers, mark(claim.holds))
-    show(title, table)
+    """The table of claims on each rank, and below it that of claims on all ranks together, if there are any."""
+    for scope, heading in (("each rank", title), ("all ranks", "On all ranks together")):
+        rows = [claim for claim in claims if claim.scope == scope]
+        table = table_of(left=("paper", "claim", "formula"), right=("expected", "counted"))
+        table.add_column("", no_wrap=True)
+        for claim in rows:
+            numbers = (number(claim.expected), number(claim.counted))
+            table.add_row(claim.source, claim.claim, claim.formula, *numbers, mark(claim.holds))
+        if rows:
+            show(heading, table)
     if units := units_of(claims):
         print(textwrap.fill(units, 80))
     _print_failures(claims)
@@ -53,13 +68,6 @@ def units_of(claims: Sequence[Claim]) -> str:
         return "All in bytes."
     in_elements = ", ".join(claim.claim for claim in claims if claim.unit == "elements")
     return f"Volumes in bytes; in elements: {in_elements}." if in_elements else "Volumes in bytes."
-
-
-def print_verdict(claims: Sequence[Claim]) -> None:
-    """Where there are too many claims for a table: those that do not hold."""
-    failed = sum(not claim.holds for claim in claims)
-    print(f"{len(claims) - failed} of {len(claims)} claims on bytes, clocks and reads hold")
-    _print_failures(claims)
 
 
 def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:

@@ -10,11 +10,14 @@ back and from bytes that were counted at both ends of the wire: a rank's own wor
 
     ranks.py          on a rank: run cases, count below the student's Comm, notice changed modules
     submission.py     in the grading process: start the ranks, say in words what went wrong
+    router.py         the wire without MPI: every message goes through the grading process, which counts and orders it
+    nursery.py        where ranks without MPI come from: a process that forks them in milliseconds
+    process.py        such a rank
     diagnose.py       from a wrong array, which rank's part is missing or was added twice
     training.py       from a wrong shard, gradient or loss, what it holds instead; serial training is the truth
     pytest_plugin.py  points for tests, and the fixture `submission`
     grade.py          one submission, in a pytest of its own; a class of them
     reports.py        for people, for Gradescope, as JUnit and CSV
 
-It is no sandbox: see the README.
+It is no sandbox: see README.md beside this file.
 """

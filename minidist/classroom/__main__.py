@@ -102,7 +102,7 @@ def grade_class(options: argparse.Namespace) -> int:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if find_spec("pytest") is None:
-        raise UsageError("grading needs pytest: pip install 'minidist[lessons]'")
+        raise UsageError("grading needs pytest: pip install '.[mpich,lessons]'")
     find_mpiexec()  # or say now that there is none
     return grade_lessons(options) if options.command == "grade" else grade_class(options)
 

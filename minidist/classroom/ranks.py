@@ -23,8 +23,8 @@ import numpy as np
 
 from minidist.mpi import encode
 from minidist.mpi.comm import Comm
-from minidist.mpi.rank import find
 from minidist.mpi.run import explain
+from minidist.mpi.target import find
 from minidist.mpi.witness import witnessed
 
 progress = [Path(os.devnull)]  # where this rank says how far it has come
@@ -50,7 +50,7 @@ def serve(comm: Comm, program: str, folder: str) -> None:
 
 
 def note(where: str) -> None:
-    """Say where in the case this rank is, for the message if it fails or hangs there: "in after_forward of block0"; ""
+    """Say where in the case this rank is, for the message if it fails or hangs there: "at block0 in the forward"; ""
     when it is there no more."""
     progress[0].write_text(where)
 

@@ -124,8 +124,9 @@ class Submission:
         if job:
             if job.status == "hung" and "had not ended" in job.report:
                 self.patience = min(self.patience, AFTER_A_HANG)
-            reached = [self.folder / str(rank) / "case" for rank in ranks]
-            lose(self.explain(job, cases, [int(file.read_text()) if file.exists() else -1 for file in reached]))
+            files = [self.folder / str(rank) / "case" for rank in ranks]
+            reached = [file.read_text() if file.exists() else "" for file in files]  # "": or it was ended as it wrote
+            lose(self.explain(job, cases, [int(number) if number else -1 for number in reached]))
         return [encode.load(answer) for answer in answers]
 
     def open(self, n: int) -> None:
@@ -226,7 +227,7 @@ class Submission:
         return self.in_every_part
 
     def noted(self, rank: int) -> str:
-        """ " in after_forward of block0": where the rank said that it was, if it did."""
+        """ " at block0 in the forward": where the rank said that it was, if it did."""
         file = self.folder / str(rank) / "at"
         return f" {file.read_text()}".rstrip() if file.exists() else ""
 
@@ -236,13 +237,17 @@ class Submission:
         return f"{self.at(int(places[-1][0]))} in {places[-1][1]}" if places else self.program.name
 
     def students_part(self, trace: str) -> str:
-        """A traceback without the frames of this project and of the tests: they say nothing to a student."""
-        kept, ours = [], False
+        """A traceback from the student's first frame on, without the frames of this project and of the tests: they say
+        nothing to a student, nor does a library through which the project calls itself."""
+        kept, reached, ours = [], False, False
         for line in trace.splitlines():
             if line.startswith('  File "'):
+                reached = reached or line.startswith(f'  File "{self.program}"')
                 ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"', '  File "<frozen '))
+                ours = ours or not reached
             elif not line.startswith("   "):
                 ours = line.startswith("Traceback")
+                reached = reached and not ours  # of several exceptions each has its own
             if not ours:
                 kept.append(line.replace(f'"{self.program}"', self.program.name))
         return "\n".join(kept)

@@ -13,7 +13,6 @@ import numpy as np
 
 from minidist.classroom.submission import Case, lose, secret
 from minidist.engine import Engine, Settings
-from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS, Precision
@@ -98,7 +97,7 @@ class Truth:
         self.evaluated: list[list[float]] = []  # of the first micro-batch before each step, each rank's part
         self.gradients: list[Array] = []  # of the first step
         engine = self.engine()
-        self.flats: list[Flat] = list(engine.flats.values())
+        self.flats = engine.flats
         self.parameters = [self.copies("param")]  # before the first step, and after each
         for step in run.batches:
             self.evaluated.append(self.parts(engine, run.batches[0, 0]))
@@ -143,7 +142,7 @@ class Truth:
         for number in micro_batches:
             tokens = self.run.batches[0, number]
             engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
-        return [flat.grad for flat in engine.flats.values()]
+        return [flat.grad for flat in engine.flats]
 
     def padded(self, unit: int) -> int:
         """Elements of a unit, rounded up to a multiple of the number of ranks."""
@@ -204,8 +203,8 @@ def wrong_index(place: str, found: Any, expected: Array, truth: Truth, unit: int
 def element(truth: Truth, unit: int, index: int) -> str:
     """What element `index` of a unit's flat buffer is."""
     flat = truth.flats[unit]
-    for parameter, place in flat.places(slice(0, flat.size)):
-        if place.start <= index < place.stop:
+    for parameter, view in flat.views(np.arange(flat.size)):
+        if index in view:
             return f"element {index} of the unit, of {parameter.name}"
     return f"element {index} of the unit, of its padding"
 

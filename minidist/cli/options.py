@@ -4,6 +4,8 @@ from __future__ import annotations  # python -m minidist must reach the doctor f
 
 import argparse
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -13,10 +15,31 @@ from minidist.mpi import output
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Names each option's default, where it has one worth naming."""
+    """A line of 80 columns to an option, with its default where it has one worth naming: two screens for a chapter."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=80)
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        positionals = [str(action.metavar or action.dest) for action in actions if not action.option_strings]
+        super().add_usage(usage or " ".join(["%(prog)s", *positionals, "[options]"]), actions, groups, prefix)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:  # -m, --micro-batches M: Python 3.13's habit
+        return re.sub(r"^(-\w) \S+,", r"\1,", super()._format_action_invocation(action))
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default else action.help
+
+    def format_help(self) -> str:
+        usage, *paragraphs = super().format_help().split("\n\n")
+        return "\n\n".join([usage, "\n".join(paragraphs)])  # two screens have no room for more
+
+
+class _Renamed(argparse.Action):
+    """An old spelling: refused in a line that names the new one."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        raise UsageError(f"{option_string} is called {self.const} now")
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,8 +51,14 @@ class Parser(argparse.ArgumentParser):
             description=doc.split("\n\n")[0],
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
-            conflict_handler="resolve",  # a chapter may use a shared option's name for something of its own
+            add_help=False,
         )
+        self.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+
+    def renamed(self, old: str, new: str) -> None:
+        """Whoever still writes `old` is told that it is called `new`."""
+        hidden = argparse.SUPPRESS
+        self.add_argument(old, action=_Renamed, const=new, nargs="?", default=hidden, help=hidden)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (--help lists the options)")
@@ -83,6 +112,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
     mpirun has started the program several times by mistake."""
     status = READER_LEFT
     output.guard()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         try:
             status = work() or 0
@@ -101,5 +131,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             raise  # rich makes one of a broken pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt:
+        if rank_of_launch() == 0:
+            print("minidist: interrupted", file=sys.stderr)
         return 130  # as a shell reports an interrupted command
     return status

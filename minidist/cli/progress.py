@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from minidist.mpi.attend import at_interrupt
 from minidist.mpi.output import Output
 
 
@@ -24,10 +25,11 @@ class Progress:
         self.bar = Bar(*columns, console=Console(file=self.screen, force_terminal=True), transient=True)
         self.task = self.bar.add_task("", total=steps)
         self.bar.start()
+        at_interrupt.append(self.bar.stop)  # which shows the cursor again
 
     def update(self, step: int, loss: float, milliseconds: float, scale: float) -> None:
-        """Show that `step` steps are done."""
-        text = f"loss {loss:.3f}  {milliseconds:.0f} ms  loss scale {scale:g}"
+        """Show that `step` steps are done. scale: of the losses whose gradients are stored; 1: they are not scaled."""
+        text = f"loss {loss:.3f}  {milliseconds:.0f} ms" + f"  loss scale {scale:g}" * (scale != 1)
         if self.bar:
             self.bar.update(self.task, completed=step, description=text)
         elif self.shown and (step % max(1, self.steps // 10) == 0 or step == self.steps):

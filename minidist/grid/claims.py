@@ -8,55 +8,47 @@ from minidist.claims.run import Run
 from minidist.claims.tables import number
 from minidist.papers import fsdp, pipelines, zero
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
-from minidist.pp.claims import bubble_claims, crossings, in_flight_claims, message_claims
-from minidist.pp.schedules import Place, places
-from minidist.tp.claims import (
-    SHARD_GRADIENTS,
-    TENSOR_NORM,
-    Share,
-    Volume,
-    activations,
-    collectives,
-    elements,
-    in_all,
-    layer_keeps,
-    not_cut,
-    of_ends,
-    of_layers,
-    unit_sizes,
-)
+from minidist.pipeline import Place, places
+from minidist.pipeline import pipeline_claims as pipeline
+from minidist.tensor_parallel import tensor_claims as tensor
 
 
 def claims(run: Run) -> list[Claim]:
     """Axis by axis; then everything together."""
-    options, t, p, d = run.options, run.options.tensor, run.options.pipeline, run.options.data_ranks
+    options, t, p, d = run.options, run.options.tp, run.options.pp, run.options.dp
     at, shares = standing(run), shares_of(run)
-    of_axes = [*of_layers(run, t, shares), *of_ends(run, t, shares), *of_data(run), *of_tied(run)]
+    of_axes = [
+        *tensor.of_layers(run, t, shares),
+        *tensor.of_ends(run, t, shares),
+        *of_data(run),
+        *of_tied(run),
+    ]
     everything = list(of_axes)
     copies = d if options.zero == 0 else d // options.shard
+    rest = f"{run.precision.bytes}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
-        SHARD_GRADIENTS: not_cut(run, t, copies, embeddings=2 if run.tied and p > 1 else 1),
-        TENSOR_NORM: 8 * (t - 1) * run.ranks,
-        "pipeline norm": 8 * (p - 1) * run.ranks,
-        "norm": 8 * (options.shard - 1) * run.ranks if options.zero else 0,
+        tensor.SHARD_GRADIENTS: (rest, tensor.not_cut(run, t, copies, options.shard) if t > 1 else 0),
+        tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
+        "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.ranks),
+        "norm": ("8(G-1)Wpt", 8 * (options.shard - 1) * run.ranks if options.zero else 0),
     }
     staged, stamps = [], 0
     if p > 1:
-        crossing = [size // (t if options.sequence_parallel else 1) for size in elements(run, shares)]
-        of_messages = message_claims(run, at, crossing, "bsh/t" if options.sequence_parallel else "bsh")
-        staged = [*bubble_claims(run), *in_flight_claims(run, at), *of_messages]
-        for kind, messages in crossings(run, at).items():
+        crossing = [size // (t if options.sequence_parallel else 1) for size in tensor.elements(run, shares)]
+        of_messages = pipeline.message_claims(run, at, crossing, "bsh/t" if options.sequence_parallel else "bsh")
+        staged = [*pipeline.bubble_claims(run), *pipeline.in_flight_claims(run, at), *of_messages]
+        for kind, messages in pipeline.crossings(run, at).items():
             sent = [number * size for number, size in zip(messages, crossing, strict=True)]
-            everything.append(Volume("PTD §2.2", kind, "", [kind], sent, 1, run.precision.bytes))
+            everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.precision.bytes))
             stamps += sum(messages)
     return [
         *memory(run),
         *layers_keep(run, at, shares),
         *staged,
-        *(collectives(run, t, shares) if t > 1 else []),
+        *(tensor.collectives(run, t, shares) if t > 1 else []),
         *(volume.claim(run) for volume in of_axes if any(volume.elements)),
         *left_host(run),
-        *in_all(run, everything, beside, stamps),
+        *tensor.in_all(run, everything, beside, stamps),
     ]
 
 
@@ -66,8 +58,8 @@ def claims(run: Run) -> list[Claim]:
 def standing(run: Run) -> list[Place]:
     """Each rank's place in its pipeline."""
     options = run.options
-    at = places(options.pipeline, options.micro_batches, options.chunks)
-    return [at[rank // options.tensor % options.pipeline] for rank in range(run.ranks)]
+    at = places(options.pp, options.micro_batches, options.chunks)
+    return [at[rank // options.tp % options.pp] for rank in range(run.ranks)]
 
 
 def own_units(run: Run) -> list[list[int]]:
@@ -75,27 +67,33 @@ def own_units(run: Run) -> list[list[int]]:
     return [[unit for part in run.options.parts[at.stage :: at.stages] for unit in part] for at in standing(run)]
 
 
-def shares_of(run: Run) -> list[Share]:
+def shares_of(run: Run) -> list[tensor.Share]:
     """What of a micro-batch each rank works on."""
     options, head = run.options, run.options.layers + 1
-    rows = chunk_sizes(options.batch // options.micro_batches, options.data_ranks)
-    again = options.pipeline > 1 and options.recompute == "full"
+    rows = chunk_sizes(options.batch // options.micro_batches, options.dp)
+    again = options.pp > 1 and options.recompute == "full"
     return [
-        Share(rows[rank // (options.tensor * options.pipeline)], len({*own} - {0, head}), 0 in own, head in own, again)
+        tensor.Share(rows[rank // (options.tp * options.pp)], len({*own} - {0, head}), 0 in own, head in own, again)
         for rank, own in enumerate(own_units(run))
     ]
 
 
-def padded_units(run: Run) -> list[list[int]]:
-    """For each rank, the sizes of the units that it holds, as its tensor part and padded so that the data axis can
-    divide them. Where the head is tied, its stage holds the embedding too."""
-    options = run.options
-    sizes, found = unit_sizes(run, options.tensor), []
-    for rank, own in enumerate(own_units(run)):
-        held = {*own, 0} if run.tied and options.layers + 1 in own else {*own}
-        units = [sizes[rank % options.tensor][unit] for unit in sorted(held)]
-        found.append([-(-size // options.shard) * options.shard for size in units])
-    return found
+def flats(run: Run, rank: int) -> dict[int, list[int]]:
+    """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
+    where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
+    its matrix, that stage has what the matrix is in."""
+    options, own = run.options, own_units(run)[rank]
+    sizes = tensor.cut_and_whole(run, options.tp)[rank % options.tp]
+    stored = [list(both) if options.tp > 1 else [sum(both)] for both in sizes]
+    found = {unit: stored[unit] for unit in own}
+    if run.tied and options.layers + 1 in own and 0 not in own:
+        found[0] = stored[0][:1]
+    return {unit: [-(-size // options.shard) * options.shard for size in of] for unit, of in found.items()}
+
+
+def held(run: Run) -> list[int]:
+    """Ψr: of each rank, what it stores apart, all together."""
+    return [sum(map(sum, flats(run, rank).values())) for rank in range(run.ranks)]
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -104,7 +102,7 @@ def padded_units(run: Run) -> list[list[int]]:
 def memory(run: Run) -> list[Claim]:
     """ZeRO's formulas for the part of the model that tensor parallelism and the pipeline leave to a rank."""
     stage, p, k = run.options.zero, run.precision.bytes, run.precision.optimizer_bytes(run.moments)
-    states = [zero.model_states(sum(units), run.options.shard, stage, p, p, k) for units in padded_units(run)]
+    states = [zero.model_states(psi, run.options.shard, stage, p, p, k) for psi in held(run)]
     claims = []
     for kind, factor, divided in (
         ("parameters", p, stage >= 3),
@@ -117,15 +115,15 @@ def memory(run: Run) -> list[Claim]:
     return claims
 
 
-def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[Share]) -> list[Claim]:
+def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[tensor.Share]) -> list[Claim]:
     """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight."""
-    options, t = run.options, run.options.tensor
-    if options.pipeline == 1:
-        return [activations(run, t, shares)]
+    options, t = run.options, run.options.tp
+    if options.pp == 1:
+        return tensor.activations(run, t, shares)
     full = options.recompute == "full"  # the stage's whole chunk runs again: for one micro-batch at a time
     if options.chunks > 1 or options.schedule.startswith("zb"):
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
-    each = layer_keeps(run, t, shares, "none" if full else options.recompute)
+    each = tensor.layer_keeps(run, t, shares, "none" if full else options.recompute, options.dropout > 0)
     m = options.micro_batches
     expected = [
         kept * share.layers * (1 if full else pipelines.in_flight(options.schedule, options.stages, m, place.stage + 1))
@@ -139,65 +137,95 @@ def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[Share]) -> list[
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def of_tied(run: Run) -> list[Volume]:
+def of_tied(run: Run) -> list[tensor.Volume]:
     """What the first and the last stage send to sum the gradients of an embedding that both hold."""
     options = run.options
-    if options.pipeline == 1 or not run.tied:
+    if options.pp == 1 or not run.tied:
         return []
     pieces = options.shard if options.zero else 1
     sent = []
-    for at, units in zip(standing(run), padded_units(run), strict=True):
-        both = ring_all_reduce(units[0] // pieces, 2).sent
+    for rank, at in enumerate(standing(run)):
+        ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
+        both = ring_all_reduce(ends[0] // pieces, 2).sent
         sent.append(both[0] if at.stage == 0 else both[1] if at.stage == at.stages - 1 else 0)
     formula = "ψ_emb/G" if options.zero else "ψ_emb"
-    return [Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.precision.bytes)]
+    return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.precision.bytes)]
 
 
-def of_data(run: Run) -> list[Volume]:
+def of_data(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.precision.bytes
     g, a, stage = options.shard, options.accumulate, options.zero
-    once = [sum(sizes) * (g - 1) // g for sizes in padded_units(run)]
+    once = [psi * (g - 1) // g for psi in held(run)]
     if stage == 0:
         twice = [2 * n for n in once]
-        return [Volume("ZeRO §7", "sum gradients", "2Ψr(G-1)/G", ["all-reduce gradients"], twice, 1, p)]
+        return [tensor.Volume("ZeRO §7", "sum gradients", "2Ψr(G-1)/G", ["all-reduce gradients"], twice, 1, p)]
     times = a if stage >= 2 else 1
-    scatter = Volume("ZeRO §7", "sum gradients", "Ψr(G-1)/G", ["reduce-scatter gradients"], once, times, p)
+    scatter = tensor.Volume("ZeRO §7", "sum gradients", "Ψr(G-1)/G", ["reduce-scatter gradients"], once, times, p)
     if stage < 3:
-        return [scatter, Volume("ZeRO §7", "get parameters", "Ψr(G-1)/G", ["all-gather parameters"], once, 1, p)]
+        return [
+            scatter,
+            tensor.Volume("ZeRO §7", "get parameters", "Ψr(G-1)/G", ["all-gather parameters"], once, 1, p),
+        ]
     gathers, twice = ["all-gather forward", "all-gather backward"], [2 * n for n in once]
-    volumes = [Volume("ZeRO §7", "get parameters", "2Ψr(G-1)/G", gathers, twice, a, p), scatter]
-    if options.data_ranks > g:
-        volumes.append(Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], across(run), 1, p))
+    volumes = [tensor.Volume("ZeRO §7", "get parameters", "2Ψr(G-1)/G", gathers, twice, a, p), scatter]
+    if options.pp > 1 and options.recompute == "full":
+        volumes.append(
+            tensor.Volume("GPipe §2.3", "get them again", "(Ψr-ψl)(G-1)/G", ["all-gather again"], again(run), a, p)
+        )
+    if options.dp > g:
+        volumes.append(
+            tensor.Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], across(run), 1, p)
+        )
     return volumes
+
+
+def again(run: Run) -> list[int]:
+    """Elements that each rank sends so that its chunks can run once more: all of their units but the last of each,
+    which is gathered for its backward that follows at once."""
+    options, found = run.options, []
+    for rank, at in enumerate(standing(run)):
+        before = [unit for part in options.parts[at.stage :: at.stages] for unit in part[:-1]]
+        psi = sum(sum(flats(run, rank)[unit]) for unit in before)
+        found.append(psi * (options.shard - 1) // options.shard)
+    return found
 
 
 HYBRID = "2Ψr(W-G)/(GW)"
 
 
 def across(run: Run) -> list[int]:
-    """Elements that each rank sends to sum its shard of every unit over the hosts."""
-    options = run.options
-    hosts, ranks_of_host = options.data_ranks // options.shard, options.tensor * options.shard
+    """Elements that each rank sends to sum its shard of every Flat over the hosts."""
+    options, hosts = run.options, run.options.dp // run.options.shard
+    sizes = [[size for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
     return [
-        sum(ring_all_reduce(size // options.shard, hosts).sent[rank // ranks_of_host] for size in sizes)
-        for rank, sizes in enumerate(padded_units(run))
+        sum(ring_all_reduce(size // options.shard, hosts).sent[host(run, rank)] for size in stored)
+        for rank, stored in enumerate(sizes)
     ]
+
+
+def host(run: Run, rank: int) -> int:
+    """On which host a rank is: G data-parallel ranks that share a copy of the model, with all stages and parts."""
+    return rank // (run.options.shard * run.options.pp * run.options.tp)
 
 
 def left_host(run: Run) -> list[Claim]:
     """Everything that left a host, whatever it was sent for, told by its receiver."""
-    if run.options.data_ranks == run.options.shard:
+    if run.options.dp == run.options.shard:
         return []
     p = run.precision.bytes
-    promised, counted = [p * elements for elements in across(run)], [counts["left_host"] for counts in run.counted]
+    promised = [p * elements for elements in across(run)]
+    counted = [
+        sum(nbytes for peer, nbytes in sent.items() if host(run, peer) != host(run, rank))
+        for rank, sent in enumerate(run.sent_to)
+    ]
     return [on_each_rank("FSDP §3.2.2", "bytes to others", f"{p}·{HYBRID}", promised, counted, "bytes")]
 
 
 def print_closing(run: Run) -> None:
     """The letters; and of hybrid sharding, the paper's own figure."""
-    options, m = run.options, sum(padded_units(run)[0]) * run.precision.bytes
-    w, g, t, p = options.data_ranks, options.shard, options.tensor, options.pipeline
+    options, m = run.options, held(run)[0] * run.precision.bytes
+    w, g, t, p = options.dp, options.shard, options.tp, options.pp
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")

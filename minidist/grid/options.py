@@ -4,14 +4,13 @@ import itertools
 import math
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import UsageError, train
-from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least
-from minidist.pp import options as pipeline_options
-from minidist.pp.schedules import SCHEDULES
-from minidist.tp.claims import check_tensor
+from minidist.pipeline import SCHEDULES, pipeline_options
+from minidist.tensor_parallel import tensor_claims
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
 
@@ -19,9 +18,9 @@ WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flus
 class Grid(NamedTuple):
     """How many ranks there are along each axis."""
 
-    data: int
-    pipeline: int
-    tensor: int
+    dp: int  # data
+    pp: int  # pipeline
+    tp: int  # tensor
 
     def __str__(self) -> str:
         return " ".join(f"--{axis} {n}" for axis, n in self._asdict().items())
@@ -29,33 +28,29 @@ class Grid(NamedTuple):
 
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
-    add("--data", dest="data_ranks", type=at_least(1), help="data-parallel ranks; default: what other axes leave")
-    add("--text", dest="data", metavar="FILE", help="what other chapters call --data: a UTF-8 text to train on")
-    add("--pipeline", type=at_least(1), help="stages; default: 2 if 2 or more data-parallel ranks are left")
-    add("--tensor", type=at_least(1), help="ranks that share every layer; default: 2 if possible")
-    add("--zero", type=int, choices=(0, 1, 2, 3), default=1, help="ZeRO's stage, on the data axis; 0: data parallelism")
-    add("--shard", type=at_least(1), help="with --zero 3: data-parallel ranks of a host; default: all of them")
-    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; 1f1b if not given")
-    add(
-        "-m",
-        "--micro-batches",
-        type=at_least(1),
-        metavar="M",
-        help="in a step; default: about 8, or without pipeline 1",
-    )
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; 2 if not given")
-    add("--trace", metavar="FILE", help="write the pipelines' timelines for https://ui.perfetto.dev")
+    add("--dp", type=at_least(1), metavar="N", help="data-parallel ranks; default: what the others leave")
+    add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more ranks are left")
+    add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
+    add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
+    add("--shard", type=at_least(1), metavar="N", help="--zero 3: data-parallel ranks of a host; default: all")
+    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; default: 1f1b")
+    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
+    add("--trace", metavar="FILE", help="write the timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
-    parser.set_defaults(dropout=0.1, gather_logits=False)  # activations are counted as the papers do
+    parser.renamed("--pipeline", "--pp")
+    parser.renamed("--tensor", "--tp")
+    parser.set_defaults(gather_logits=False)  # what the claims of tensor parallelism ask
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
     """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
-    check_writable("--trace", options.trace)
+    if options.data and options.data.isdecimal() and not Path(options.data).exists():
+        raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
     layout = choose(options, ranks)
     arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]
-    job = train.prepare(made, arguments, ranks, shares=lambda options, ranks: layout["data_ranks"])
+    job = train.prepare(made, arguments, ranks, shares=lambda options, ranks: layout["dp"])
     vars(job.options).update(layout)
     job.options.parts = pipeline_options.cut(job.options, job.units, job.settings.precision.bytes)
     return job
@@ -63,14 +58,14 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
 
 def choose(options: Namespace, ranks: int) -> dict[str, Any]:
     """The layout: of the grids that can be, the most usual one that has the axes that were given."""
-    given = {"data": options.data_ranks, "pipeline": options.pipeline, "tensor": options.tensor}
+    given = {"dp": options.dp, "pp": options.pp, "tp": options.tp}
 
     def changed(grid: Grid) -> int:
         return sum(n not in (None, grid[i]) for i, n in enumerate(given.values()))
 
     def unusual(grid: Grid) -> tuple[int, ...]:
         """Tensor parallelism by 2, then data parallelism at all, then two stages, as far as there are ranks."""
-        return abs(grid.tensor - 2), grid.data == 1, abs(grid.pipeline - 2), -grid.data
+        return abs(grid.tp - 2), grid.dp == 1, abs(grid.pp - 2), -grid.dp
 
     sizes = [n for n in range(1, ranks + 1) if ranks % n == 0]
     every = [Grid(*grid) for grid in itertools.product(sizes, sizes, sizes) if math.prod(grid) == ranks]
@@ -103,25 +98,20 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
 
 def fit(options: Namespace, grid: Grid) -> dict[str, Any]:
     """All of a layout. Raises UsageError if the grid cannot be, or cannot be with the other options."""
-    data, pipeline, tensor = grid
-    check_tensor(options, tensor)
+    dp, pp, tp = grid
+    tensor_claims.check_tensor(options, tp)
     if options.shard and options.zero < 3:
         raise UsageError("--shard says among whom ZeRO-3 divides parameters: use it with --zero 3")
-    shard = options.shard or data
-    if data % shard:
-        works = max(n for n in range(1, shard) if data % n == 0)
-        raise UsageError(f"--data {data} is not divisible by --shard {shard}: use --shard {works}")
-    if pipeline > 1 and options.zero > 1:
-        raise UsageError(
-            f"in a pipeline ZeRO-{options.zero} would reduce-scatter gradients after every micro-batch: use --zero 1"
-        )
-    if pipeline == 1 and (options.schedule or options.chunks or options.trace):
+    shard = options.shard or dp
+    if dp % shard:
+        works = max(n for n in range(1, shard) if dp % n == 0)
+        raise UsageError(f"--dp {dp} is not divisible by --shard {shard}: use --shard {works}")
+    if pp == 1 and (options.schedule or options.chunks or options.trace):
         raise UsageError("--schedule, --chunks and --trace are of a pipeline")
     if options.micro_batches and options.accumulate not in (1, options.micro_batches):
         raise UsageError("--accumulate and --micro-batches say the same: use one of them")
-    asked = options.micro_batches or (options.accumulate if options.accumulate > 1 or pipeline == 1 else None)
+    asked = options.micro_batches or (options.accumulate if options.accumulate > 1 or pp == 1 else None)
     schedule = options.schedule or "1f1b"
     wanted = Namespace(**{**vars(options), "schedule": schedule, "micro_batches": asked, "replicas": ()})
-    staged = pipeline_options.fit(wanted, pipeline, sharing=data)
-    sizes = {"data_ranks": data, "pipeline": pipeline, "tensor": tensor, "shard": shard}
-    return {**sizes, "schedule": schedule, **staged}
+    staged = pipeline_options.fit(wanted, pp, sharing=dp)
+    return {**grid._asdict(), "shard": shard, "schedule": schedule, **staged}

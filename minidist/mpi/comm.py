@@ -65,6 +65,13 @@ class Ledger:
             total["control"] = {"bytes": self.control[0], "messages": self.control[1]}
         return total
 
+    def by_peer(self) -> dict[int, int]:
+        """Payload bytes sent, over all phases, to each rank of the world."""
+        total: dict[int, int] = {}
+        for (_, peer), (nbytes, _) in self.sent.items():
+            total[peer] = total.get(peer, 0) + nbytes
+        return total
+
     def total(self) -> int:
         """Payload bytes sent, over all phases and peers."""
         return sum(nbytes for nbytes, _ in self.sent.values())
@@ -88,7 +95,7 @@ class Request:
 
     def __init__(self, comm: "Comm", kind: str, peer: int, array: np.ndarray, handle: Handle) -> None:
         self.comm, self.kind, self.peer, self.array, self.handle = comm, kind, peer, array, handle
-        self.phase, self.where = comm.ledger.phase, _caller()
+        self.phase, self.where = comm.ledger.phase, caller(3)  # who called isend or irecv
         comm.ledger.open_requests.append(self)
 
     def wait(self) -> None:
@@ -283,11 +290,11 @@ class Comm:
         tag, nbytes = arrival
         if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
-        code, size = tag & (1 << CODE_BITS) - 1, tag >> CODE_BITS
+        name, size = described(tag)
         more = " or more" if size == count_limit(self._largest_tag) else ""
         raise CommError(
             f"rank {self.rank} expected {out.size} x {out.dtype.name} from rank {source},"
-            f" which sent {size}{more} x {DTYPES[code]}"
+            f" which sent {size}{more} x {name}"
         )
 
     def _wait(self, what: str, peers: Sequence[int], call: Callable[..., Any], *arguments: Any) -> Any:
@@ -309,14 +316,19 @@ def message_tag(dtype: np.dtype, size: int, largest: int) -> int | None:
     return DTYPES.index(dtype.name) | min(size, count_limit(largest)) << CODE_BITS
 
 
+def described(tag: int) -> tuple[str, int]:
+    """The dtype's name and the number of elements (or more, if it is the limit) that a tag stands for."""
+    return DTYPES[tag & (1 << CODE_BITS) - 1], tag >> CODE_BITS
+
+
 def count_limit(largest: int) -> int:
     """Of more elements than this, a tag up to `largest` only says that there are as many or more."""
     return (largest >> CODE_BITS) - 1
 
 
-def _caller() -> str:
-    """`file.py:line` of the nearest caller outside this room, seen from a Request's constructor."""
-    frame = sys._getframe(3)  # below isend or irecv
+def caller(depth: int) -> str:
+    """`file.py:line` of the nearest function outside this room, `depth` calls or more below this one."""
+    frame = sys._getframe(depth)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("minidist.mpi"):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"

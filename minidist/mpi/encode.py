@@ -1,4 +1,4 @@
-"""Values in files: how arguments reach the ranks of a job and how their results come back.
+"""Values in files: how arguments reach the ranks of a job and how their results come back. Over sockets: see frames.py.
 
 A result may have been written by a student's program, and reading a pickle runs whatever code is inside it. So a value
 becomes an .npz file without pickles: the nesting as JSON, the arrays beside it. None, bool, int, float (nan and the
@@ -8,6 +8,7 @@ were; of a subclass, such as defaultdict, the plain type comes back.
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 def save(path: Path, value: Any) -> None:
     """Write `value` to `path`, which appears only when it is complete. Raises TypeError for any other type."""
     arrays: list[np.ndarray] = []
-    tree = json.dumps(_pack(value, arrays))
+    tree = json.dumps(pack(value, arrays))
     unfinished = path.with_name(path.name + ".unfinished")
     with open(unfinished, "wb") as file:
         numbered = {f"array{i}": array for i, array in enumerate(arrays)}
@@ -27,16 +28,16 @@ def save(path: Path, value: Any) -> None:
 
 def check(value: Any) -> None:
     """Raise TypeError if `save` could not write `value`."""
-    _pack(value, [])
+    pack(value, [])
 
 
 def load(path: Path) -> Any:
     """The value that `save` wrote. Of a file that something else has written, any exception may come."""
     with np.load(path, allow_pickle=False) as file:
-        return _unpack(json.loads(file["tree"].tobytes()), file)
+        return unpack(json.loads(file["tree"].tobytes()), lambda i: file[f"array{i}"])
 
 
-def _pack(value: Any, arrays: list[np.ndarray]) -> Any:
+def pack(value: Any, arrays: list[np.ndarray]) -> Any:
     """`value` as JSON: what JSON lacks becomes {its type: its content}, and an array its number in `arrays`."""
     if isinstance(value, np.ndarray | np.generic):  # before float: a np.float64 is both
         if value.dtype.kind in "OV":
@@ -48,32 +49,33 @@ def _pack(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, list):
-        return [_pack(item, arrays) for item in value]
+        return [pack(item, arrays) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_pack(item, arrays) for item in value]}
+        return {"tuple": [pack(item, arrays) for item in value]}
     if isinstance(value, dict):
-        return {"dict": [[_pack(key, arrays), _pack(item, arrays)] for key, item in value.items()]}
+        return {"dict": [[pack(key, arrays), pack(item, arrays)] for key, item in value.items()]}
     raise TypeError(
         f"a value of type {type(value).__name__} cannot pass between processes;"
         " use numbers, strings, bytes, lists, tuples, dicts and NumPy arrays"
     )
 
 
-def _unpack(tree: Any, arrays: Any) -> Any:
+def unpack(tree: Any, array: Callable[[int], np.ndarray]) -> Any:
+    """The value that `pack` made `tree` of; `array` gives the array of a number."""
     if isinstance(tree, list):
-        return [_unpack(item, arrays) for item in tree]
+        return [unpack(item, array) for item in tree]
     if not isinstance(tree, dict):
         return tree
     [(kind, content)] = tree.items()
     match kind:
         case "array":
-            return arrays[f"array{content}"]
+            return array(content)
         case "scalar":
-            return arrays[f"array{content}"][()]
+            return array(content)[()]
         case "bytes":
             return bytes.fromhex(content)
         case "tuple":
-            return tuple(_unpack(item, arrays) for item in content)
+            return tuple(unpack(item, array) for item in content)
         case "dict":
-            return {_unpack(key, arrays): _unpack(item, arrays) for key, item in content}
+            return {unpack(key, array): unpack(item, array) for key, item in content}
     raise ValueError(f"unknown kind {kind!r}")

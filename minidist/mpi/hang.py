@@ -3,6 +3,7 @@
 Pure functions of `Look`s, so that they can be tested without MPI. Ranks are named by their rank in the world.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 # Two looks, at most this many seconds apart, must find every rank in the same wait before it is called a deadlock.
@@ -36,14 +37,20 @@ CALLS = {
     "wait for irecv": "wait for irecv(source={})",
     "send (control)": "send(dest={}) of an object",
     "recv (control)": "recv(source={}) of an object",
+    "probe": "looking for messages (probe)",
+    "collect": "looking for mail (poll)",
+    "done": "looking whether requests are through (done)",
 }
 MEETINGS = ("barrier", "split")  # calls that return only when every rank has come
 
 
-def explain(looks: Looks) -> str:
-    """One line for each rank, and the cycle of waits if there is one."""
+def explain(looks: Looks, awaited: Sequence[Sequence[int]] | None = None) -> str:
+    """One line for each rank, and the cycle of waits if there is one.
+
+    awaited: for each rank those that it waits for in vain, where that is known better than looks can tell.
+    """
     lines = [f"rank {rank}: {describe(rank, looks)}" for rank in range(len(looks))]
-    cycle = find_cycle(looks)
+    cycle = find_cycle(looks) if awaited is None else shortest_cycle(awaited)
     if len(cycle) == 1:
         lines.append(f"Rank {cycle[0]} waits for itself, so it can never go on.")
     elif cycle:
@@ -64,10 +71,10 @@ def describe(rank: int, looks: Looks) -> str:
     call, peers = look.waiting
     if call in MEETINGS:
         absent = _absent(look, looks)
-        return f"{call} at {look.where}" + (f"; {_ranks(absent)} never came" if absent else "")
+        return f"{call} at {look.where}" + (f"; {in_words(absent)} never came" if absent else "")
     text = f"{CALLS[call].format(*peers)} at {look.where}"
-    if all((peer := looks[p]) and peer.finished for p in peers):
-        text += f", but {_ranks(peers)} {'has' if len(set(peers)) == 1 else 'have'} finished"
+    if peers and all((peer := looks[p]) and peer.finished for p in peers):
+        text += f", but {in_words(peers)} {'has' if len(set(peers)) == 1 else 'have'} finished"
     return text
 
 
@@ -111,9 +118,13 @@ def waits_in_vain_for(rank: int, looks: Looks) -> list[int]:
 
 def find_cycle(looks: Looks) -> list[int]:
     """The shortest cycle of ranks that wait for one another: [0, 2] when 0 waits for 2 and 2 for 0; [] if none."""
-    next_ranks = [waits_in_vain_for(rank, looks) for rank in range(len(looks))]
+    return shortest_cycle([waits_in_vain_for(rank, looks) for rank in range(len(looks))])
+
+
+def shortest_cycle(next_ranks: Sequence[Sequence[int]]) -> list[int]:
+    """In a graph, given as the successors of each node."""
     cycles = []
-    for start in range(len(looks)):
+    for start in range(len(next_ranks)):
         paths, seen = [[start]], {start}
         for path in paths:  # breadth first: the list grows while it is read
             if start in next_ranks[path[-1]]:
@@ -154,7 +165,7 @@ def _absent(look: Look, looks: Looks) -> list[int]:
     return [p for p in peers if (peer := looks[p]) is None or peer.waiting is None or peer.waiting[0] != call]
 
 
-def _ranks(ranks: list[int]) -> str:
+def in_words(ranks: Iterable[int]) -> str:
     """ "rank 1", "ranks 1 and 2", "ranks 1, 2 and 3"."""
     names = [str(rank) for rank in sorted(set(ranks))]
     return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"

@@ -183,7 +183,7 @@ def find_mpiexec() -> str:
     beside_python = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
     found = beside_python or shutil.which("mpiexec")
     if found is None:
-        raise UsageError("there is no mpiexec; install an MPI, for example with: pip install mpich mpi4py")
+        raise UsageError("there is no mpiexec; install an MPI, for example with: pip install '.[mpich]'")
     return found
 
 
@@ -324,7 +324,7 @@ def _collect(folder: Path, n: int, hung: tuple[Looks, str] | None, seconds: floa
     if min(ended_at) == math.inf:
         started = any((folder / str(rank) / "started").exists() for rank in range(n))
         what = "was ended from outside" if started else "did not start"
-        printed = _text(folder / "mpiexec").strip() or "(nothing)"
+        printed = text_of(folder / "mpiexec").strip() or "(nothing)"
         job.status, job.report = "killed" if started else "machine", f"The job {what}. What mpiexec printed:\n{printed}"
         return job
 
@@ -334,11 +334,18 @@ def _collect(folder: Path, n: int, hung: tuple[Looks, str] | None, seconds: floa
     job.status, verb = ("failed", "failed") if cause.error_type else ("killed", "disappeared")
     if not (folder / str(first) / "started").exists():
         job.status, verb = "machine", "could not start MPI"
+    blame(job, first, verb)
+    return job
+
+
+def blame(job: Job, first: int, verb: str) -> None:
+    """Say in the job's report that this rank has ended it, and what became of the others."""
+    cause = job.ranks[first]
     cause.state = verb
     lines = [f"rank {first} {verb}:", str(cause.error)]
     if job.status != "failed" and cause.stderr:
         lines.append(f"The end of its stderr:\n{cause.stderr[-2000:].rstrip()}")
-    for number, rank in enumerate(ranks):
+    for number, rank in enumerate(job.ranks):
         if number == first:
             continue
         if rank.error_type:
@@ -347,12 +354,11 @@ def _collect(folder: Path, n: int, hung: tuple[Looks, str] | None, seconds: floa
             rank.state, rank.error = f"ended because rank {first} {verb}", None
         lines.append(f"rank {number}: {rank.state}")
     job.report = "\n".join(lines)
-    return job
 
 
 def _read_rank(mine: Path) -> tuple[RankResult, float]:
     """What a rank recorded, and when it failed or disappeared (infinity if it did neither)."""
-    rank = RankResult(stdout=_text(mine / "stdout"), stderr=_text(mine / "stderr"))
+    rank = RankResult(stdout=text_of(mine / "stdout"), stderr=text_of(mine / "stderr"))
     try:
         if (mine / "error").exists():
             error = encode.load(mine / "error")
@@ -364,7 +370,7 @@ def _read_rank(mine: Path) -> tuple[RankResult, float]:
             rank.finished, rank.state = True, "finished"
         elif (mine / "exit").exists():
             code, when = (mine / "exit").read_text().split()
-            rank.error = _describe_exit(int(code))
+            rank.error = describe_exit(int(code))
             return rank, float(when)
     except Exception as error:  # these files lie in the reach of a student's program, which may have written them
         rank.error, rank.error_type = f"what it recorded cannot be read: {error}", type(error).__name__
@@ -372,13 +378,14 @@ def _read_rank(mine: Path) -> tuple[RankResult, float]:
     return rank, math.inf
 
 
-def _describe_exit(code: int) -> str:
+def describe_exit(code: int) -> str:
+    """How a process ended, by its exit code or minus the signal."""
     if code < 0:
         return f"it was killed by signal {-code} ({signal.Signals(-code).name})"
     return f"its process ended with status {code} before the function returned, as os._exit({code}) does"
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     """What a file of output says; of a very long one, the beginning."""
     if not path.exists():
         return ""

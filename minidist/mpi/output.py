@@ -1,4 +1,4 @@
-"""Standard output that may be closed or full, and a terminal that may be somebody else's: neither ends the work."""
+"""Standard output or a disk that may be full, a terminal that may be somebody else's: none of them ends the work."""
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
@@ -6,7 +6,8 @@ import io
 import os
 import sys
 
-LOST = 74  # exit status where standard output could not take everything: EX_IOERR of sysexits.h
+LOST = 74  # exit status where standard output, or a file, could not take everything: EX_IOERR of sysexits.h
+_lost_files: list[str] = []  # of this program: between guard and verdict
 
 
 class Output(io.TextIOWrapper):
@@ -38,6 +39,7 @@ class Output(io.TextIOWrapper):
 
 def guard() -> None:
     """Let sys.stdout and sys.stderr be such streams; where they are closed, silence."""
+    _lost_files.clear()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -47,11 +49,17 @@ def guard() -> None:
             setattr(sys, name, Output(stream.buffer, **settings))
 
 
+def lost(path: str, error: OSError) -> None:
+    """A file could not be written: a line on stderr now, the exit status at the end, and all other work is done."""
+    _lost_files.append(path)
+    print(f"minidist: error: cannot write {path}: {error.strerror}", file=sys.stderr)
+
+
 def verdict(status: int) -> int:
     """The exit status of a program that would end with `status`: another one, and a line on stderr, if part of its
     output is lost."""
     failure = getattr(sys.stdout, "failure", None)
     if failure is None:
-        return status
+        return status or (LOST if _lost_files else 0)
     print(f"minidist: error: cannot write to standard output: {failure.strerror}", file=sys.stderr)
     return status or LOST

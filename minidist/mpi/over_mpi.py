@@ -1,4 +1,7 @@
-"""The wire over MPI. No other module of the project imports mpi4py, and this one is loaded when ranks start."""
+"""The wire over MPI. No other module of the project imports mpi4py, and this one is loaded when ranks start.
+
+With that MPI is started, and leaves nothing behind, however the job ends: see shm.py.
+"""
 
 import time
 

@@ -1,14 +1,11 @@
 """A rank of a job of `minidist.mpi.launch`: it calls the target function, and records what came of it."""
 
 import faulthandler
-import importlib
-import importlib.util
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +13,7 @@ from minidist.mpi import encode
 from minidist.mpi.comm import Ledger
 from minidist.mpi.over_mpi import MPI, world
 from minidist.mpi.run import MACHINERY, abort, explain
+from minidist.mpi.target import find
 
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:
@@ -44,24 +42,6 @@ def be_rank(folder: Path, mine: Path) -> NoReturn:
         time.sleep(0.001)
     MPI.Finalize()
     os._exit(0)
-
-
-def find(target: str) -> Callable[..., Any]:
-    """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on the path."""
-    place, _, name = target.rpartition(":")
-    if place.endswith(".py"):
-        if os.path.dirname(place) not in sys.path:
-            sys.path.insert(0, os.path.dirname(place))
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(place)
-    function: Callable[..., Any] = getattr(module, name)
-    return function
 
 
 def answer_looks(folder: Path, mine: Path, ledger: Ledger) -> None:

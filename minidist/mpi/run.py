@@ -1,17 +1,18 @@
 """How a chapter runs under mpirun: all ranks start together and end together, whatever happens on one of them.
 
 MPI by itself ends a job only when every rank has called Finalize. A rank that stops with an exception, or calls
-sys.exit, leaves the others waiting for its messages for ever. `run` sees to the three ways in which a job ends:
+sys.exit, leaves the others waiting for its messages for ever. `run` sees to the four ways in which a job ends:
 
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
-    one rank fails                 that rank's traceback; the whole job is aborted with status 1
+    one rank fails                 that rank's traceback, or one line if the user can mend it (`Stopped`);
+                                   the whole job is aborted with status 1
+    Ctrl-C                         one line, and status 130
 """
 
 import fcntl
 import importlib
 import os
-import signal
 import sys
 import tempfile
 import termios
@@ -22,8 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist import Finished, UsageError
+from minidist import Finished, Stopped, UsageError
 from minidist.mpi import output
+from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
@@ -37,9 +39,9 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     """
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler never runs while MPI waits for a message
     output.guard()
     comm = world()
+    Attendant(comm, end=abort).start()
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
@@ -53,7 +55,9 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     except BaseException as error:
         try:
             _be_first_to_fail()
-            sys.stderr.write(f"rank {comm.rank} failed:\n{explain(error)}\n")
+            mendable = isinstance(error, Stopped)
+            text = f"minidist: error: {error}" if mendable else f"rank {comm.rank} failed:\n{explain(error)}"
+            sys.stderr.write(f"{text}\n")
         finally:
             abort()
     MPI.Finalize()

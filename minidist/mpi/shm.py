@@ -2,9 +2,9 @@
 
 MPICH makes a segment of 1 MB for each rank in Init and takes its name away in Finalize. A job that ends otherwise would
 leave it for ever, and a container's /dev/shm has 64 MB. What has no name goes with the last process that has it open,
-so the name is taken away as soon as every rank has it open (over_mpi.py). Before that, whoever ends a rank looks at
-what it has open first, and removes that afterwards: never by a pattern, which would hit other jobs. Open MPI's files
-are left alone: it opens some of them late, and removes them itself.
+so the name is taken away as soon as every rank has it open (over_mpi.py). Before that, whoever ends a rank looks first
+at what it has open, and removes that afterwards: never by a pattern, which would hit other jobs. Open MPI's files are
+left alone: it opens some of them late, and removes them itself.
 
 This module loads no MPI, and keeps to the syntax of Python 3.8, for the doctor.
 """

@@ -1,33 +1,57 @@
-"""A unit's parameters as one flat buffer: what the engines store, send, cut into shards and update.
+"""Parameters as one flat buffer: what the engines store, send, cut into shards and update.
 
 PyTorch's FSDP calls it FlatParameter (Zhao et al. 2023, sections 3.2.1 and 4.2): flatten each parameter, concatenate,
 pad on the right to a multiple of the number of shards, cut evenly. A shard begins and ends anywhere, also in a matrix.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from minidist.nn.layers import Unit
-from minidist.nn.tensor import Array
+from minidist.nn.tensor import Array, Parameter
 
 
 class Flat:
-    """One unit's parameters. The layout is made here; the arrays belong to the engine, which makes and drops them."""
+    """Parameters of a unit that the same ranks share. The layout is made here; the arrays belong to the engine, which
+    makes and drops them.
 
-    def __init__(self, unit: Unit, shards: int) -> None:
-        self.name, self.parameters = unit.name, unit.parameters
-        self.size = sum(parameter.size for parameter in unit.parameters)
-        self.padded = -(-self.size // shards) * shards
-        self.decayed = sum(parameter.size for parameter in unit.parameters if parameter.decays)  # they come first
+    Most units have one. One whose parameters are shared by different ranks has one for each group of them: what tensor
+    parallelism cuts and what it leaves whole; experts and what is beside them.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[Parameter]) -> None:
+        self.name = name
+        self.parameters = sorted(parameters, key=lambda parameter: not parameter.decays)  # matrices first
+        self.size = sum(parameter.size for parameter in parameters)
+        self.decayed = sum(parameter.size for parameter in parameters if parameter.decays)
+        # Among whom. A communicator is whatever has a rank and a size.
+        self.comm: Any = None  # the data axis: ranks that hold the same values, or a shard of them each
+        self.shards = 1  # it is padded to a multiple of this
+        self.sum_over: dict[str, Any] = {}  # phase -> ranks of other axes that have a part of its gradient as well
+        self.counted = True  # by this rank, in the norm: of several ranks that have all of a gradient, one counts it
+        # How often it is read: set by the engine whose units read it.
+        self.readers = 0  # units of this rank that read it
+        self.to_come = 0  # their backwards until the gradient is complete
         # Held for good:
-        self.param: Array  # parameters as stored: of the whole unit, or of this rank's shard
+        self.param: Array  # parameters as stored: all of them, or this rank's shard
         self.grad: Array  # gradients, likewise
         self.master: Array  # what the optimizer updates: of the piece that this rank owns
         self.moments: list[Array]  # and its state
-        # Held in passing, the whole unit (padded,):
+        # Held in passing, all of it (padded,):
         self.gathered: Array | None = None  # parameters as stored, where `param` is only a shard (ZeRO-3)
         self.bucket: Array | None = None  # the gradient to be reduced, where `grad` is only a shard (ZeRO-2)
         self.values: Array | None = None  # parameters as arithmetic sees them, between bind and release
         self.slopes: Array | None = None  # the gradient as the backward writes it
+
+    def divide(self, comm: Any) -> None:
+        """Let the ranks of `comm` hold the same values, or a shard of them each."""
+        self.comm, self.shards = comm, comm.size
+
+    @property
+    def padded(self) -> int:
+        """Elements of the buffer: the size, rounded up to a multiple of the number of shards."""
+        return -(-self.size // self.shards) * self.shards
 
     def initial(self, seed: int) -> Array:
         """The starting values, float64 (padded,)."""
@@ -36,7 +60,7 @@ class Flat:
             view[...] = parameter.initial(seed)
         return start
 
-    def views(self, buffer: Array) -> list[tuple]:
+    def views(self, buffer: Array) -> list[tuple[Parameter, Array]]:
         """Each parameter with its part of a buffer (padded,), in the parameter's shape."""
         pairs, offset = [], 0
         for parameter in self.parameters:
@@ -44,24 +68,16 @@ class Flat:
             offset += parameter.size
         return pairs
 
-    def places(self, piece: slice) -> list[tuple]:
-        """Each parameter of which a piece of the flat buffer holds something, with where in that piece it is."""
-        pairs, offset = [], -piece.start
-        for parameter in self.parameters:
-            place = slice(max(offset, 0), min(offset + parameter.size, piece.stop - piece.start))
-            if place.start < place.stop:
-                pairs.append((parameter, place))
-            offset += parameter.size
-        return pairs
-
-    def bind(self, values: Array, slopes: Array | None = None) -> None:
-        """Let the parameters see these values (padded,), and for a backward add their gradients to `slopes`: zeros."""
+    def bind(self, values: Array | None, slopes: Array | None = None) -> None:
+        """Let the parameters see these values (padded,), and for a backward write their gradients into `slopes`: zeros.
+        Gradients of matrices that come after the rest of a backward need no values: None."""
         self.values, self.slopes = values, slopes
-        for parameter, view in self.views(values):
-            parameter.bind(view)
+        if values is not None:
+            for parameter, view in self.views(values):
+                parameter.bind(view)
         if slopes is not None:
             for parameter, view in self.views(slopes):
-                parameter.bind(parameter.data, view)
+                parameter.bind_gradient(view)
 
     def collect(self, grad: Array) -> None:
         """Add the gradient that the backward has written to `grad` (padded,), rounded to how gradients are stored."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from minidist.nn import ops
 from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, LayerNorm, Linear, Positions, Unit
-from minidist.nn.tensor import Tensor
+from minidist.nn.tensor import Parameter, Tensor
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,16 @@ class GPTConfig:
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
 
 
+@dataclass(eq=False)
 class GPTEmbedding(Unit):
     """Token and position embedding."""
 
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__("embedding")
-        self.token = Embedding("wte", config.vocabulary, config.width)
-        self.position = Positions("wpe", config.context, config.width)
-        self.dropout = Dropout("embedding.dropout", config.dropout)
+    name: str
+    token: Embedding
+    position: Positions
+    dropout: Dropout
+
+    def __post_init__(self) -> None:
         self.own([self.token, self.position])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
@@ -42,21 +44,6 @@ class GPTEmbedding(Unit):
 
 class GPTBlock(Block):
     """Attention and MLP, each behind a layer norm (pre-LN) and added to the residual stream."""
-
-    def __init__(self, name: str, config: GPTConfig) -> None:
-        super().__init__(name)
-        width, bias, heads = config.width, config.bias, config.heads
-        out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
-        self.norm1 = LayerNorm(f"{name}.norm1", width, bias)
-        self.qkv = Linear(f"{name}.qkv", width, 3 * width, bias)
-        self.attention = Attention(f"{name}.attention", heads, heads, config.dropout)
-        self.projection = Linear(f"{name}.projection", width, width, bias, std=out)
-        self.norm2 = LayerNorm(f"{name}.norm2", width, bias)
-        self.up = Linear(f"{name}.up", width, 4 * width, bias)
-        self.down = Linear(f"{name}.down", 4 * width, width, bias, std=out)
-        self.dropout1 = Dropout(f"{name}.dropout1", config.dropout)
-        self.dropout2 = Dropout(f"{name}.dropout2", config.dropout)
-        self.own([self.norm1, self.qkv, self.projection, self.norm2, self.up, self.down])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         a = self.attention(self.qkv(self.norm1(x)), batch)  # (B, T, C) -> (B, T, 3C) -> (B, T, C)
@@ -67,9 +54,30 @@ class GPTBlock(Block):
 
 def gpt(config: GPTConfig) -> list[Unit]:
     """The units of a GPT. Nothing is allocated: parameters are declared and get their values when they are bound."""
-    embedding = GPTEmbedding(config)
-    blocks = [GPTBlock(f"block{i}", config) for i in range(config.layers)]
-    norm = LayerNorm("head.norm", config.width, config.bias)
+    width, bias, heads, p = config.width, config.bias, config.heads, config.dropout
+    out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
+    embedding = GPTEmbedding(
+        "embedding",
+        token=Embedding("wte", config.vocabulary, width),
+        position=Positions(Parameter("wpe.weight", (config.context, width), std=0.02)),
+        dropout=Dropout("embedding.dropout", p),
+    )
+    blocks = [
+        GPTBlock(
+            name,
+            norm1=LayerNorm(f"{name}.norm1", width, bias),
+            qkv=Linear(f"{name}.qkv", width, 3 * width, bias),
+            attention=Attention(f"{name}.attention", heads, heads, p),
+            projection=Linear(f"{name}.projection", width, width, bias, std=out),
+            norm2=LayerNorm(f"{name}.norm2", width, bias),
+            up=Linear(f"{name}.up", width, 4 * width, bias),
+            down=Linear(f"{name}.down", 4 * width, width, bias, std=out),
+            dropout1=Dropout(f"{name}.dropout1", p),
+            dropout2=Dropout(f"{name}.dropout2", p),
+        )
+        for name in (f"block{i}" for i in range(config.layers))
+    ]
+    norm = LayerNorm("head.norm", width, bias)
     if config.tied:
         return [embedding, *blocks, Head(norm, embedding.token, owner=embedding)]
-    return [embedding, *blocks, Head(norm, Linear("head", config.width, config.vocabulary, bias=False))]
+    return [embedding, *blocks, Head(norm, Linear("head", width, config.vocabulary, bias=False))]

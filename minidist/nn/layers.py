@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from minidist.nn import ops
+from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
 
 
@@ -18,6 +19,7 @@ class Batch:
     first: the number of the first of the B sequences within the global batch.
     key: makes dropout masks of different steps differ; None switches dropout off (evaluation).
     selective: recompute the core of attention in the backward, instead of keeping what it makes.
+    dropout: a probability that takes the place of the layers' own.
     """
 
     tokens: Array
@@ -25,6 +27,13 @@ class Batch:
     first: int = 0
     key: tuple[int, ...] | None = None
     selective: bool = False
+    dropout: float | None = None
+
+    def dropped(self, p: float) -> float:
+        """With what probability a layer whose own is p zeroes an element now."""
+        if self.key is None:
+            return 0.0
+        return p if self.dropout is None else self.dropout
 
     def mask(self, name: str, p: float, shape: tuple[int, ...], part: tuple[int, int] = (0, 1)) -> Array:
         """Boolean (B, *shape), each element false with probability p. With part (i, n) the shape's first axis is the
@@ -46,7 +55,8 @@ class Batch:
 class Layer(Protocol):
     """Anything that has parameters."""
 
-    parameters: list[Parameter]
+    @property
+    def parameters(self) -> list[Parameter]: ...
 
 
 class Linear:
@@ -95,59 +105,61 @@ class Embedding:
         return ops.embedding(tokens, self.weight)
 
 
+@dataclass(frozen=True)
 class Positions:
     """Add row `position` of W (context, C): learned positions.
 
-    part: (i, n) where x holds the i-th of n equal pieces of each sequence; else (0, 1).
+    part: (i, n) where x holds the i-th of n equal pieces of each sequence.
     """
 
-    part = (0, 1)
+    weight: Parameter
+    part: tuple[int, int] = (0, 1)
 
-    def __init__(self, name: str, context: int, width: int) -> None:
-        self.weight = Parameter(f"{name}.weight", (context, width), std=0.02)
-        self.parameters = [self.weight]
+    @property
+    def parameters(self) -> list[Parameter]:
+        return [self.weight]
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.add_positions(x, self.weight, first=self.part[0] * x.shape[1])
 
 
+@dataclass(frozen=True)
 class Dropout:
     """Zero each element with probability p and scale the rest by 1/(1-p); nothing at p = 0 or in evaluation.
 
-    part: (i, n) where x holds the i-th of n equal pieces of each sequence; else (0, 1).
+    part: (i, n) where x holds the i-th of n equal pieces of each sequence.
     """
 
-    part = (0, 1)
-
-    def __init__(self, name: str, p: float) -> None:
-        self.name, self.p = name, p
+    name: str
+    p: float
+    part: tuple[int, int] = (0, 1)
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        if self.p == 0 or batch.key is None:
-            return x
-        return ops.dropout(x, batch.mask(self.name, self.p, x.shape[1:], self.part), self.p)
+        p = batch.dropped(self.p)
+        return ops.dropout(x, batch.mask(self.name, p, x.shape[1:], self.part), p) if p > 0 else x
 
 
+@dataclass(frozen=True)
 class Attention:
     """Causal attention over [Q | K | V], with dropout of its probabilities; see ops.attention for the shapes.
 
-    part: (i, n) where these are the i-th of n equal pieces of all heads; else (0, 1).
+    part: (i, n) where these are the i-th of n equal pieces of all heads.
     """
 
-    part = (0, 1)
-
-    def __init__(self, name: str, heads: int, kv_heads: int, p: float) -> None:
-        self.name, self.heads, self.kv_heads, self.p = name, heads, kv_heads, p
+    name: str
+    heads: int
+    kv_heads: int
+    p: float
+    part: tuple[int, int] = (0, 1)
 
     def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
         """The core is cheap to compute, and what it makes is most of what a layer keeps: 5as/h of 34 + 5as/h. So it is
         what selective recomputation recomputes (Korthikanti et al. 2022, section 5)."""
 
         def core(qkv: Tensor) -> Tensor:
-            length, mask = qkv.shape[1], None
-            if self.p > 0 and batch.key is not None:
-                mask = batch.mask(self.name, self.p, (self.heads, length, length), self.part)
-            return ops.attention(qkv, self.heads, self.kv_heads, mask, self.p)
+            length, p = qkv.shape[1], batch.dropped(self.p)
+            mask = batch.mask(self.name, p, (self.heads, length, length), self.part) if p > 0 else None
+            return ops.attention(qkv, self.heads, self.kv_heads, mask, p)
 
         return recomputed(core, qkv) if batch.selective else core(qkv)
 
@@ -155,31 +167,39 @@ class Attention:
 class Unit:
     """A piece of the model that is gathered, held, recomputed and moved as one: the embedding, a block, the head.
 
-    parameters: those that this unit owns. reads: the units whose parameters its forward and backward use: itself, and
-    for a head tied to the embedding, the embedding.
+    flats: the parameters that it owns, one Flat for each group of ranks that share some of them. reads: the Flats that
+    its forward and backward use: its own, and for a head tied to the embedding the one with the embedding's matrix.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.parameters: list[Parameter] = []
-        self.reads: list[Unit] = [self]
+    name: str
+    flats: list[Flat]
+    reads: list[Flat]
 
     def own(self, layers: Sequence[Layer]) -> None:
-        """Take over the layers' parameters, matrices first, so that weight decay applies to one leading piece."""
-        owned = [parameter for layer in layers for parameter in layer.parameters]
-        self.parameters = sorted(owned, key=lambda parameter: not parameter.decays)
+        """Declare the layers' parameters."""
+        groups: dict[str, list[Parameter]] = {}
+        for parameter in (parameter for layer in layers for parameter in layer.parameters):
+            groups.setdefault(parameter.group, []).append(parameter)
+        self.flats = [Flat(" ".join(filter(None, (self.name, group))), of) for group, of in groups.items()]
+        self.reads = self.flats
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return [parameter for flat in self.flats for parameter in flat.parameters]
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         """The next unit's x; the first unit is given the tokens, the last one returns loss or logits."""
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class Block(Unit):
     """One of the transformer's L layers: attention and MLP, each behind a norm and added to the residual stream.
 
     It is what full recomputation recomputes; the embedding keeps little, and the head's backward follows at once.
     """
 
+    name: str
     norm1: LayerNorm | RMSNorm
     qkv: Linear
     attention: Attention
@@ -190,6 +210,9 @@ class Block(Unit):
     dropout1: Dropout
     dropout2: Dropout
 
+    def __post_init__(self) -> None:
+        self.own([self.norm1, self.qkv, self.projection, self.norm2, self.up, self.down])
+
 
 class Head(Unit):
     """The last norm, then one logit for each entry of the vocabulary, and the loss when there are targets.
@@ -198,16 +221,21 @@ class Head(Unit):
     """
 
     def __init__(self, norm: LayerNorm | RMSNorm, matrix: Linear | Embedding, owner: Unit | None = None) -> None:
-        super().__init__("head")
-        self.norm, self.weight = norm, matrix.weight
+        self.name, self.norm, self.weight = "head", norm, matrix.weight
         self.own([norm] if owner else [norm, matrix])
-        self.reads = [self, owner] if owner else [self]
+        if owner:
+            self.reads = [*self.flats, *(flat for flat in owner.flats if matrix.weight in flat.parameters)]
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         logits = ops.linear(self.norm(x), self.weight)  # (B, T, C) -> (B, T, V)
         return logits if batch.targets is None else ops.cross_entropy(logits, batch.targets)
 
 
-def count_parameters(units: list[Unit]) -> int:
+def flats_of(units: Sequence[Unit]) -> list[Flat]:
+    """All that the units read, each once: their own, and what others own."""
+    return list(dict.fromkeys(flat for unit in units for flat in unit.reads))
+
+
+def count_parameters(units: Sequence[Unit]) -> int:
     """Ψ: the number of parameters, from their declared shapes alone."""
-    return sum(parameter.size for unit in units for parameter in unit.parameters)
+    return sum(flat.size for unit in units for flat in unit.flats)

@@ -39,37 +39,27 @@ def hidden_width(width: int) -> int:
     return -(-width * 8 // 3 // 8) * 8
 
 
+@dataclass(eq=False)
 class LlamaEmbedding(Unit):
     """Token embedding; positions come in by rotation, in attention."""
 
-    def __init__(self, config: LlamaConfig) -> None:
-        super().__init__("embedding")
-        self.token = Embedding("wte", config.vocabulary, config.width)
-        self.dropout = Dropout("embedding.dropout", config.dropout)
+    name: str
+    token: Embedding
+    dropout: Dropout
+
+    def __post_init__(self) -> None:
         self.own([self.token])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         return self.dropout(self.token(x), batch)  # (B, T) -> (B, T, C)
 
 
+@dataclass(eq=False)
 class LlamaBlock(Block):
     """Rotary attention and SwiGLU MLP, each behind an RMSNorm and added to the residual stream."""
 
-    def __init__(self, name: str, config: LlamaConfig) -> None:
-        super().__init__(name)
-        self.theta, self.depth = config.theta, config.width // config.heads
-        width, heads, kv_heads = config.width, config.heads, config.kv_heads
-        out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
-        self.norm1 = RMSNorm(f"{name}.norm1", width)
-        self.qkv = Linear(f"{name}.qkv", width, (heads + 2 * kv_heads) * self.depth, bias=False)
-        self.attention = Attention(f"{name}.attention", heads, kv_heads, config.dropout)
-        self.projection = Linear(f"{name}.projection", width, width, bias=False, std=out)
-        self.norm2 = RMSNorm(f"{name}.norm2", width)
-        self.up = Linear(f"{name}.up", width, 2 * config.hidden, bias=False)  # gate and up projection as one
-        self.down = Linear(f"{name}.down", config.hidden, width, bias=False, std=out)
-        self.dropout1 = Dropout(f"{name}.dropout1", config.dropout)
-        self.dropout2 = Dropout(f"{name}.dropout2", config.dropout)
-        self.own([self.norm1, self.qkv, self.projection, self.norm2, self.up, self.down])
+    theta: float
+    depth: int  # D: of a head
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         qkv = self.qkv(self.norm1(x))  # (B, T, C) -> (B, T, C + 2·Hkv·D)
@@ -85,9 +75,29 @@ class LlamaBlock(Block):
 
 def llama(config: LlamaConfig) -> list[Unit]:
     """The units of a Llama. Nothing is allocated: parameters are declared and get their values when they are bound."""
-    embedding = LlamaEmbedding(config)
-    blocks = [LlamaBlock(f"block{i}", config) for i in range(config.layers)]
-    norm = RMSNorm("head.norm", config.width)
+    width, heads, kv_heads, p = config.width, config.heads, config.kv_heads, config.dropout
+    depth = width // heads
+    out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
+    token = Embedding("wte", config.vocabulary, width)
+    embedding = LlamaEmbedding("embedding", token, Dropout("embedding.dropout", p))
+    blocks = [
+        LlamaBlock(
+            name,
+            norm1=RMSNorm(f"{name}.norm1", width),
+            qkv=Linear(f"{name}.qkv", width, (heads + 2 * kv_heads) * depth, bias=False),
+            attention=Attention(f"{name}.attention", heads, kv_heads, p),
+            projection=Linear(f"{name}.projection", width, width, bias=False, std=out),
+            norm2=RMSNorm(f"{name}.norm2", width),
+            up=Linear(f"{name}.up", width, 2 * config.hidden, bias=False),  # gate and up projection as one
+            down=Linear(f"{name}.down", config.hidden, width, bias=False, std=out),
+            dropout1=Dropout(f"{name}.dropout1", p),
+            dropout2=Dropout(f"{name}.dropout2", p),
+            theta=config.theta,
+            depth=depth,
+        )
+        for name in (f"block{i}" for i in range(config.layers))
+    ]
+    norm = RMSNorm("head.norm", width)
     if config.tied:
         return [embedding, *blocks, Head(norm, embedding.token, owner=embedding)]
-    return [embedding, *blocks, Head(norm, Linear("head", config.width, config.vocabulary, bias=False))]
+    return [embedding, *blocks, Head(norm, Linear("head", width, config.vocabulary, bias=False))]

@@ -26,7 +26,7 @@ class Optimizer(Protocol):
     ) -> None:
         """Update `param` and `state` in place. All arrays are one-dimensional and of one size.
 
-        grad may be narrower (float16); it is widened and multiplied by `scale` (the loss scale undone, and clipping)
+        grad may be narrower (of 2 bytes); it is widened and multiplied by `scale` (the loss scale undone, and clipping)
         block by block. step counts from 1. Weight decay applies to the first `decayed` elements.
         """
         ...

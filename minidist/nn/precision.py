@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minidist.nn.tensor import Store
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -15,9 +17,10 @@ class Precision:
     """
 
     name: str
-    stored: type[np.floating]
+    stored: type[np.generic]
     computed: type[np.floating]
     updated: type[np.floating]
+    loss_scale: float = 1.0  # to begin with; at 1 it stays 1
 
     @property
     def mixed(self) -> bool:
@@ -33,12 +36,27 @@ class Precision:
         """The papers' K: bytes of optimizer state a parameter. Mixed precision and Adam: 4 + 4 + 4 = 12."""
         return (moments + self.mixed) * np.dtype(self.updated).itemsize
 
+    def store(self) -> Store:
+        """Where tapes keep activations."""
+        return Store(self.stored if self.mixed else None)
+
 
 PRECISIONS = {
-    "mixed": Precision("mixed", np.float16, np.float32, np.float32),
+    "mixed": Precision("mixed", np.float16, np.float32, np.float32, loss_scale=65536.0),
     "fp32": Precision("fp32", np.float32, np.float32, np.float32),
     "fp64": Precision("fp64", np.float64, np.float64, np.float64),
 }
+NAMES = ("mixed", "bf16", "fp32", "fp64")
+
+
+def precision(name: str) -> Precision:
+    """By its name. bf16 (bfloat16, which has float32's range, so that no gradient vanishes and none is scaled) is made
+    when it is asked for. Raises ImportError where ml_dtypes, which has the type, is not installed."""
+    if name == "bf16":
+        from ml_dtypes import bfloat16
+
+        return Precision(name, bfloat16, np.float32, np.float32)
+    return PRECISIONS[name]
 
 
 class LossScale:

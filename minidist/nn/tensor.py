@@ -26,6 +26,8 @@ class Parameter:
     It can be declared without being allocated: `shape` is known at once, values are there between bind and release.
     """
 
+    group = ""  # which ranks hold the same values, by name: parameters of other groups are stored and sent apart
+
     def __init__(self, name: str, shape: tuple[int, ...], std: float | None = None, fill: float = 0.0) -> None:
         self.name, self.shape = name, shape
         self.std, self.fill = std, fill  # drawn from N(0, std^2), or constant
@@ -46,6 +48,10 @@ class Parameter:
         """What is held here of an array that holds the parameter as the model declares it. Here: all of it."""
         return whole
 
+    def whole(self, part: Array) -> Array:
+        """The way back, from what every rank of the group holds. Here: that is all of it."""
+        return part
+
     @property
     def data(self) -> Array:
         """The values, of `shape`. Raises Released when they are not here."""
@@ -57,7 +63,11 @@ class Parameter:
         """Take `data` for the values and, for a backward, `grad`, which is zero, for the gradient."""
         self._data = data
         if grad is not None:
-            self.grad, self.has_grad = grad, False
+            self.bind_gradient(grad)
+
+    def bind_gradient(self, grad: Array) -> None:
+        """Take `grad`, which is zero, for the gradient alone: all that a matrix's own gradient needs."""
+        self.grad, self.has_grad = grad, False
 
     def release(self) -> None:
         """Forget values and gradient; using them from here on raises Released."""
@@ -89,6 +99,37 @@ class Tensor:
         return self.data.shape
 
 
+class Kept:
+    """An array that is kept for a backward. `fetch` gives it back in the dtype that it had."""
+
+    __slots__ = ("array", "dtype")
+
+    def __init__(self, array: Array, dtype: np.dtype) -> None:
+        self.array, self.dtype = array, dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def fetch(self) -> Array:
+        return self.array.astype(self.dtype, copy=False)
+
+
+class Store:
+    """Where tapes keep their arrays: as they are, or, with `narrow`, floating-point ones in that dtype: two bytes an
+    element, as the papers count activations. What a tape asks of a store is `keep`, and of what it returns `fetch` and
+    `nbytes`: so another store may keep them cut, or elsewhere."""
+
+    def __init__(self, narrow: type[np.generic] | None = None) -> None:
+        self.narrow = narrow
+
+    def keep(self, array: Array, exact: bool = False) -> Kept:
+        """exact: in the dtype that it has. Masks and integers always are."""
+        if exact or self.narrow is None or array.dtype.kind != "f":
+            return Kept(array, array.dtype)
+        return Kept(array.astype(self.narrow), array.dtype)
+
+
 class Step(NamedTuple):
     """One operation on the tape. Tensors are named by number, so that the tape does not keep their data alive.
 
@@ -99,25 +140,20 @@ class Step(NamedTuple):
     inputs: tuple[int, ...]
     backward: Callable[..., Gradients] | None
     weight_backward: Callable[..., None] | None
-    kept: tuple[Array, ...]
-    widths: tuple[np.dtype, ...]  # the dtypes that the kept arrays had, and have again in the backward
+    kept: tuple[Kept, ...]
     again: Callable[[Tensor], Tensor] | None = None
 
 
 class Tape:
-    """The operations of one pass through a unit, in the order in which they ran.
+    """The operations of one pass through a unit, in the order in which they ran."""
 
-    With `store=np.float16`, activations are kept in two bytes an element, as the papers count them, and widened again
-    for their backward. Masks and integers keep their dtype, and so does what an operation keeps as `exact`.
-    """
-
-    def __init__(self, store: type[np.floating] | None = None) -> None:
-        self.store = store
+    def __init__(self, store: Store | None = None) -> None:
+        self.store = store or Store()
         self.steps: list[Step] = []
         self.postponed: list[tuple[Step, Array]] = []
         self.recomputed = 0  # the most bytes that were kept at once after something had been recomputed
         self._tensors = 0
-        self._stored: dict[int, tuple[weakref.ref, Array]] = {}  # id of an array -> (that array, what is stored of it)
+        self._kept: dict[tuple[int, bool], tuple[weakref.ref, Kept]] = {}  # (id of an array, exact) -> it, what is kept
 
     def tensor(self, data: Array) -> Tensor:
         """A new tensor on this tape. The first one made is the unit's input."""
@@ -132,20 +168,20 @@ class Tape:
         it kept with it, as soon as it has run. A backward never writes into the gradient it is given: others hold it.
         """
         gradients = {self.steps[-1].output: dy}
-        self._stored.clear()  # nothing more is stored: from here on only the steps hold what they keep
+        self._kept.clear()  # nothing more is kept: from here on only the steps hold it
         while self.steps:
             step = self.steps.pop()
             dout = gradients.pop(step.output, None)
             if dout is None:
                 continue  # nobody used this output
             if step.again is not None:  # run it again: what it puts on the tape now comes next
-                (x,) = _widened(step)
+                (x,) = _fetched(step)
                 gradients[step.again(Tensor(x, self, step.inputs[0])).number] = dout
-                self._stored.clear()
+                self._kept.clear()
                 self.recomputed = max(self.recomputed, self.nbytes)
                 continue
             assert step.backward is not None
-            dxs = step.backward(dout, *_widened(step))
+            dxs = step.backward(dout, *_fetched(step))
             for number, dx in zip(step.inputs, dxs if isinstance(dxs, tuple) else (dxs,), strict=True):
                 if dx is None:
                     continue
@@ -166,22 +202,20 @@ class Tape:
         """Run the weight gradients that were postponed, in the order of the backward."""
         for step, dout in self.postponed:
             assert step.weight_backward is not None
-            step.weight_backward(dout, *_widened(step))
+            step.weight_backward(dout, *_fetched(step))
         self.postponed.clear()
 
     @property
     def nbytes(self) -> int:
         """Bytes kept for the backward; an array that several operations keep is counted once."""
         steps = [*self.steps, *(step for step, _ in self.postponed)]
-        return sum({id(array): array.nbytes for step in steps for array in step.kept}.values())
+        return sum({id(kept): kept.nbytes for step in steps for kept in step.kept}.values())
 
-    def store_array(self, array: Array, exact: bool) -> Array:
-        """What is kept of `array`: itself, or its one narrow copy."""
-        if exact or self.store is None or not np.issubdtype(array.dtype, np.floating):
-            return array
-        known = self._stored.get(id(array))
+    def keep(self, array: Array, exact: bool = False) -> Kept:
+        """What the store keeps of `array`, once for all operations that need it."""
+        known = self._kept.get((id(array), exact))
         if known is None or known[0]() is not array:
-            known = self._stored[id(array)] = (weakref.ref(array), array.astype(self.store))
+            known = self._kept[id(array), exact] = (weakref.ref(array), self.store.keep(array, exact))
         return known[1]
 
 
@@ -202,11 +236,9 @@ def record(
     tape = inputs[0].tape
     if tape is None:
         return Tensor(data)
-    kept = tuple(tape.store_array(a, exact=False) for a in keep) + keep_exact
+    kept = tuple(tape.keep(a) for a in keep) + tuple(tape.keep(a, exact=True) for a in keep_exact)
     output = tape.tensor(data)
-    widths = tuple(a.dtype for a in keep + keep_exact)
-    numbers = tuple(t.number for t in inputs)
-    tape.steps.append(Step(output.number, numbers, backward, weight_backward, kept, widths))
+    tape.steps.append(Step(output.number, tuple(t.number for t in inputs), backward, weight_backward, kept))
     return output
 
 
@@ -218,10 +250,9 @@ def recomputed(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if x.tape is None:
         return function(x)
     output = x.tape.tensor(function(Tensor(x.data)).data)  # without a tape nothing is kept
-    kept = (x.tape.store_array(x.data, exact=False),)
-    x.tape.steps.append(Step(output.number, (x.number,), None, None, kept, (x.data.dtype,), function))
+    x.tape.steps.append(Step(output.number, (x.number,), None, None, (x.tape.keep(x.data),), function))
     return output
 
 
-def _widened(step: Step) -> list[Array]:
-    return [array.astype(dtype, copy=False) for array, dtype in zip(step.kept, step.widths, strict=True)]
+def _fetched(step: Step) -> list[Array]:
+    return [kept.fetch() for kept in step.kept]

@@ -8,13 +8,20 @@ from minidist.papers.figure import Figure, whole
 from minidist.papers.megatron import padded_vocabulary
 
 
-def units(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[list[int]]:
-    """For each of t ranks, its parameters of embedding, layers and head, with kv key/value heads and an MLP of width f,
-    which need not be divisible by t."""
+def cut_and_whole(
+    v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False
+) -> list[list[tuple[int, int]]]:
+    """For each of t ranks, its parameters of embedding, layers and head, of what is cut and of what every rank has (the
+    norms), with kv key/value heads and an MLP of width f, which need not be divisible by t."""
     vocabulary = padded_vocabulary(v, t) * h // t
     attention = (2 * h * h + 2 * h * (h // a * kv)) // t
-    blocks = [attention + 3 * h * part + 2 * h for part in chunk_sizes(f, t)]
-    return [[vocabulary, *[block] * layers, h + (0 if tied else vocabulary)] for block in blocks]
+    blocks = [(attention + 3 * h * part, 2 * h) for part in chunk_sizes(f, t)]
+    return [[(vocabulary, 0), *[block] * layers, (0 if tied else vocabulary, h)] for block in blocks]
+
+
+def units(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[list[int]]:
+    """For each of t ranks, its parameters of embedding, layers and head."""
+    return [[sum(both) for both in rank] for rank in cut_and_whole(v, h, layers, a, kv, f, t, tied)]
 
 
 def parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[int]:

@@ -13,15 +13,20 @@ def padded_vocabulary(v: int, multiple: int) -> int:
     return -(-v // multiple) * multiple
 
 
-def units(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[int]:
-    """Parameters of embedding, layers and head on each of t ranks.
+def cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[tuple[int, int]]:
+    """Parameters of embedding, layers and head on each of t ranks: of what is cut, and of what every rank has.
 
-    Divided: the matrices, 12h² in a layer, the biases of the column-parallel ones, 7h, and the vocabulary's. On every
-    rank: the other biases and the norms, 6h in a layer, and the positions.
+    Cut: the matrices, 12h² in a layer, the biases of the column-parallel ones, 7h, and the vocabulary's. On every rank:
+    the other biases and the norms, 6h in a layer, and the positions.
     """
     vocabulary = padded_vocabulary(v, t) * h // t
-    layer = (12 * h * h + 7 * h) // t + 6 * h
-    return [vocabulary + s * h, *[layer] * layers, 2 * h + (0 if tied else vocabulary)]
+    layer = ((12 * h * h + 7 * h) // t, 6 * h)
+    return [(vocabulary, s * h), *[layer] * layers, (0 if tied else vocabulary, 2 * h)]
+
+
+def units(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[int]:
+    """Parameters of embedding, layers and head on each of t ranks."""
+    return [sum(both) for both in cut_and_whole(v, s, h, layers, t, tied)]
 
 
 def parameters(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> int:

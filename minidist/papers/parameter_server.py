@@ -14,10 +14,11 @@ def server_load(s: int, n: int, k: int) -> float:
     return n * s / k
 
 
-def colocated(s: int, n: int) -> float:
-    """What each of n ranks sends that are workers and servers of 1/n of the keys: 2(N-1)/N·S, as in a ring all-reduce:
-    the parts of its gradient that belong to others, and the weights of its own keys to all others."""
-    return 2 * (n - 1) * s / n
+def colocated(s: int, n: int, own: float) -> float:
+    """What a rank sends that is a worker and the server of `own` keys, with n - 1 others like it: the parts of its
+    gradient that belong to others, and the weights of its own keys to all others. With a share of S/N that is
+    2(N-1)/N·S, as in a ring all-reduce."""
+    return (s - own) + (n - 1) * own
 
 
 def copies(s: int, n: int, r: int, aggregated: bool) -> int:

@@ -13,6 +13,8 @@ for a micro-batch when m' workers share the work and all-reduce their gradients 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from minidist.nn.layers import Head, Unit
 
 
@@ -55,21 +57,26 @@ def partition(
         ends = {sum(replicas[: s + 1]): count for s, count in enumerate(replicas)}
         allowed = {m: range(ends[m], ends[m] + 1) if m in ends else range(0) for m in allowed}
 
-    def stage(i: int, j: int, m: int) -> float:
-        """T(i -> j, m) for units i to j - 1: m workers take every m-th micro-batch each, and a ring all-reduce of
-        their gradients sends 2(m-1)/m of the weights in that time."""
-        return max(sum(known.times[i:j]), 2 * (m - 1) / m * sum(known.weights[i:j]) / bandwidth) / m
-
-    best: dict[tuple[int, int], tuple[float, list[tuple[range, int]]]] = {(0, 0): (0.0, [])}
+    times, weights = (np.concatenate([[0.0], np.cumsum(of_each)]) for of_each in (known.times, known.weights))
+    links = np.array([0.0, *known.activations[:-1]]) * 2 / bandwidth  # (n,): before unit i
+    pace = np.full((workers + 1, n + 1), np.inf)  # A(j, m) stands at [m, j]
+    pace[0, 0] = 0.0
+    last_of: dict[tuple[int, int], tuple[int, int]] = {}  # (j, m) -> where the last stage begins, and its workers
     for j in range(1, n + 1):
         for m in range(1, workers + 1):
             for last in allowed[m]:
-                for i in range(j):
-                    if (i, m - last) not in best:
-                        continue
-                    before, stages = best[i, m - last]
-                    link = 2 * known.activations[i - 1] / bandwidth if i > 0 else 0.0
-                    pace = max(before, link, stage(i, j, last))
-                    if (j, m) not in best or pace < best[j, m][0]:
-                        best[j, m] = pace, [*stages, (range(i, j), last)]
-    return best[n, workers]
+                # T(i -> j, last) for every i < j, units i to j - 1: `last` workers take every last-th micro-batch each,
+                # and a ring all-reduce of their gradients sends 2(last-1)/last of the weights in that time.
+                reduce = 2 * (last - 1) / last * (weights[j] - weights[:j]) / bandwidth
+                stage = np.maximum(times[j] - times[:j], reduce) / last  # (j,)
+                every = np.maximum(np.maximum(pace[m - last, :j], links[:j]), stage)
+                i = int(every.argmin())
+                if every[i] < pace[m, j]:
+                    pace[m, j], last_of[j, m] = every[i], (i, last)
+    stages: list[tuple[range, int]] = []
+    j, m = n, workers
+    while m > 0:
+        i, last = last_of[j, m]
+        stages.insert(0, (range(i, j), last))
+        j, m = i, m - last
+    return float(pace[workers, n]), stages

@@ -154,11 +154,3 @@ def show_clocks(comm: Comm, timeline: Timeline, options: Options, of_stages: sli
         print_timelines("", timelines[of_stages], goes_on=not flushes)
     if options.trace:
         write_trace(options.trace, timelines)
-
-
-class Most(dict[str, int]):
-    """The largest values of what comes and goes."""
-
-    def note(self, **values: int) -> None:
-        for name, value in values.items():
-            self[name] = max(self[name], value)

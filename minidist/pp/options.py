@@ -13,9 +13,9 @@ from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.layers import Unit
 from minidist.pp import balance, zero_bubble
-from minidist.pp.interpreter import UNIT_COSTS, simulate
 from minidist.pp.schedules import SCHEDULES, places
 from minidist.pp.timeline import print_timelines, summary
+from minidist.pp.watch import UNIT_COSTS, simulate
 
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
 
@@ -30,27 +30,26 @@ def stage_workers(text: str) -> tuple[int, ...] | str:
     return counts
 
 
+# Without a flush each stage updates on its own, so by default nothing is asked for on which all would have to agree: no
+# norm of all gradients, no common loss scale, no matrix that two stages share.
+ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
+
+
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
     names = ", ".join(SCHEDULES)
     add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help=f"one of {names}")
-    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; if not given, about 8, PipeDream 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; 2 if not given")
+    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; default: about 8, or PipeDream 1")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
     add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
     add("--trace", metavar="FILE", help="write the timeline for https://ui.perfetto.dev")
-    add(
-        "--draw",
-        choices=("all", *SCHEDULES),
-        metavar="NAME",
-        help="draw a schedule, or all, and do nothing else",
-    )
-    add("-p", "--stages", type=at_least(1), default=4, metavar="P", help="--draw: stages")
+    add("--draw", choices=("all", *SCHEDULES), metavar="NAME", help="draw a schedule, or all, and do nothing else")
+    add("-p", "--pp", type=at_least(1), metavar="P", help="stages: to draw, 4; to train, as many as ranks")
     add("--zero-bubble-table", action="store_true", help="Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
-
-
-# Without a flush each stage updates on its own, so by default nothing is asked for on which all would have to agree: no
-# norm of all gradients, no common loss scale, no matrix that two stages share.
-ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
+    parser.renamed("--stages", "--pp")
+    without = ", ".join(name for name, schedule in SCHEDULES.items() if not schedule.flushes)
+    parser.epilog = f"""Without a flush ({without}) each stage updates on its own, from older weights: losses are not
+        those of serial training, and defaults are {" ".join(ON_ITS_OWN)}."""
 
 
 def start(doc: str | None, main: Callable[[Comm, train.Job], int]) -> NoReturn:
@@ -69,9 +68,8 @@ def start(doc: str | None, main: Callable[[Comm, train.Job], int]) -> NoReturn:
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | argparse.Namespace":
     """Parse and check; for --zero-bubble-table the options alone. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
-    check_writable("--json", options.json if options.json != "-" else None)
-    check_writable("--trace", options.trace)
     if options.zero_bubble_table:
+        check_writable("--json", options.json if options.json != "-" else None)
         if ranks not in zero_bubble.RANKS:
             raise UsageError(f"the paper has no pipeline of {ranks} stages: use mpirun -n 8, -n 16 or -n 32")
         return options
@@ -89,6 +87,10 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
         known = balance.profile(units, options.batch, options.context, itemsize=4)
         options.replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
     layout = fit(options, ranks)
+    if options.pp not in (None, layout["stages"]):
+        raise UsageError(
+            f"--pp {options.pp} is not {layout['stages']} stages: use mpirun -n {options.pp}, or leave --pp away"
+        )
     job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks=1)
     vars(job.options).update(layout)
     return job
@@ -153,7 +155,7 @@ def draw(made: Parser, arguments: list[str]) -> None:
     options = made.parse_args(arguments)
     if rank_of_launch() > 0:
         return  # under mpirun one drawing is enough
-    p, m = options.stages, options.micro_batches or 8
+    p, m = options.pp or 4, options.micro_batches or 8
     for name in SCHEDULES if options.draw == "all" else (options.draw,):
         schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
         if name == "interleaved" and m % p:
@@ -170,3 +172,4 @@ def draw(made: Parser, arguments: list[str]) -> None:
         print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
     print("F: forward, B: backward of the input, W: of the weights, each with the last")
     print("digit of its micro-batch; in flight: the most that each stage holds; …: goes on.")
+    print("Without a flush, below: each one's version of the weights; |: a new one is made.")

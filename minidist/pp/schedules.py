@@ -274,6 +274,7 @@ class Schedule:
     paper: str
     instructions: Callable[[Place], Instructions]
     flushes: bool = True
+    splits: bool = False  # whether W comes later than B
 
 
 SCHEDULES = {
@@ -281,8 +282,8 @@ SCHEDULES = {
     "gpipe": Schedule("Huang et al., GPipe, 2019", gpipe),
     "1f1b": Schedule("Narayanan et al., PipeDream-Flush, 2021", one_f_one_b),
     "interleaved": Schedule("Narayanan et al., Megatron-LM, SC 2021", interleaved),
-    "zb-h1": Schedule("Qi et al., Zero Bubble, 2023", zb_h1),
-    "zb-h2": Schedule("Qi et al., Zero Bubble, 2023", zb_h2),
+    "zb-h1": Schedule("Qi et al., Zero Bubble, 2023", zb_h1, splits=True),
+    "zb-h2": Schedule("Qi et al., Zero Bubble, 2023", zb_h2, splits=True),
     "pipedream": Schedule("Narayanan et al., PipeDream, 2019: weight stashing", pipedream, flushes=False),
     "vertical-sync": Schedule("Narayanan et al., PipeDream, 2019: vertical sync", vertical_sync, flushes=False),
     "2bw": Schedule("Narayanan et al., PipeDream-2BW, 2021", two_bw, flushes=False),

@@ -7,8 +7,9 @@ rank, a slice for each piece of work, an arrow for each message.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from minidist.claims.files import write_output
 
 COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow"}
 NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient"}
@@ -24,6 +25,7 @@ class Span:
     end: float
     micro_batch: int
     chunk: int
+    version: int = 0  # of the weights: how many updates of the stream have made it
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Timeline:
 
     title: str
     spans: list[Span] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)  # when the weights were updated
     mail: list[Mail] = field(default_factory=list)
 
     @property
@@ -61,7 +64,8 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
     `goes_on` anyway, is cut.
 
     Each piece of work shows its letter, and where there is room the last digit of its micro-batch, counted from 1.
-    Second and later chunks of a stage have small letters.
+    Second and later chunks of a stage have small letters. Where weights change under way (`goes_on`), a second line has
+    the version of the weights below each F and B, and a bar where the next one is made.
     """
     from rich.console import Console
     from rich.text import Text
@@ -87,6 +91,20 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
             line.append(label, style=COLOURS[span.letter])
             column = stop
         console.print(line)
+        if goes_on:
+            console.print(Text(" " * title_width + versions_line(timeline, scale, room)))
+
+
+def versions_line(timeline: Timeline, scale: int, room: int) -> str:
+    """Below each F and B of a drawn timeline the last digit of the version of its weights; `|` where one is made."""
+    marks = [" "] * room
+    for span in timeline.spans:
+        if span.letter in "FB" and span.end * scale <= room:
+            marks[int(span.start * scale)] = str(span.version % 10)
+    for made in timeline.steps:
+        if 0 < made * scale <= room:
+            marks[int(made * scale) - 1] = "|"
+    return "".join(marks).rstrip()
 
 
 def in_flight(timeline: Timeline) -> int:
@@ -131,4 +149,4 @@ def write_trace(path: str, timelines: Sequence[Timeline]) -> None:
             label = {"name": carried, "cat": "message", "id": f"{carried} {micro_batch + 1} {boundary + 1}"}
             events.append({**end, **label, **here})
     document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"time": "simulated: a logical clock's"}}
-    Path(path).write_text(json.dumps(document), encoding="utf-8")
+    write_output(path, json.dumps(document).encode())

@@ -13,8 +13,8 @@ from minidist.claims.files import write_json
 from minidist.claims.published import print_zero_bubble
 from minidist.mpi.comm import Comm
 from minidist.papers.zero_bubble import TABLE_5, Row
-from minidist.pp.interpreter import OverRanks, Worker
 from minidist.pp.schedules import SCHEDULES, places
+from minidist.pp.watch import OverRanks, Watch
 
 RANKS = tuple(sorted({row.p for row in TABLE_5}))
 
@@ -22,10 +22,10 @@ RANKS = tuple(sorted({row.p for row in TABLE_5}))
 def bubble_rate(comm: Comm, row: Row, schedule: str) -> float | None:
     """The bubble rate on rank 0, None elsewhere. All ranks must call."""
     at = places(row.p, row.m)[comm.rank]
-    worker = Worker(at, OverRanks(at, comm), {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm)
+    watch = Watch(at, OverRanks(at, comm), {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm)
     for instruction in SCHEDULES[schedule].instructions(at):
-        worker.perform(instruction)
-    spans = comm.gather_object(worker.timeline.end - worker.timeline.start)
+        watch.see(instruction)
+    spans = comm.gather_object(watch.timeline.end - watch.timeline.start)
     if spans is None:
         return None
     cost = max(spans)

@@ -4,23 +4,25 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from minidist.ps.messages import Header, Kind, Mailbox, Message
+from minidist.ps.messages import Answer, Closed, Done, Mailbox, ToShard
 from minidist.ps.plan import Plan
 from minidist.ps.replication import Stopped
+from minidist.ps.requests import Requests
 
 NAP = 0.0002  # seconds of sleep when no message is there: another rank may need the core
 
 
 class ServerPart(Protocol):
-    def handle(self, message: Message) -> None: ...
+    def handle(self, message: ToShard) -> None: ...
 
     def peer_stopped(self, moved: list[int]) -> None: ...
 
 
 class WorkerPart(Protocol):
-    def receive(self, message: Message) -> None: ...
+    @property
+    def requests(self) -> Requests: ...
 
-    def peer_stopped(self, moved: list[int]) -> None: ...
+    def receive(self, answer: Answer) -> None: ...
 
 
 class Node:
@@ -36,27 +38,27 @@ class Node:
     def serve(self, until: Callable[[], bool]) -> None:
         """Handle messages as they come."""
         while not until():
-            message = self.mailbox.next()
-            if message is None:
-                time.sleep(NAP)
-            elif message.header.kind == Kind.DONE:
-                self.done += 1
-            elif message.header.kind == Kind.CLOSED:
-                self.peer_stopped(message.header.worker)
-            elif message.header.kind == Kind.VALUES:
-                assert self.worker
-                self.worker.receive(message)
-            elif message.header.shard in self.servers:  # a server that has stopped ignores it
-                try:
-                    self.servers[message.header.shard].handle(message)
-                except Stopped:
-                    self.stop()
+            match self.mailbox.next():
+                case None:
+                    time.sleep(NAP)
+                case Done():
+                    self.done += 1
+                case Closed(rank=rank):
+                    self.peer_stopped(rank)
+                case Answer() as answer:
+                    assert self.worker
+                    self.worker.receive(answer)
+                case ToShard() as message if message.shard in self.servers:  # a server that has stopped ignores it
+                    try:
+                        self.servers[message.shard].handle(message)
+                    except Stopped:
+                        self.stop()
 
     def stop(self) -> None:
         """The server on this rank is gone, with its copies of others. Its host closes the connections."""
         self.stopped, self.servers = True, {}
         for rank in range(self.mailbox.comm.size):
-            self.mailbox.send(rank, Message(Header(Kind.CLOSED, worker=self.mailbox.rank)))
+            self.mailbox.send(rank, Closed(rank=self.mailbox.rank))
 
     def peer_stopped(self, rank: int) -> None:
         """The server on `rank` has stopped."""
@@ -66,4 +68,4 @@ class Node:
         for server in self.servers.values():
             server.peer_stopped(moved)
         if self.worker:
-            self.worker.peer_stopped(moved)
+            self.worker.requests.peer_stopped(moved)

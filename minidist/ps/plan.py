@@ -7,11 +7,15 @@ server together are its shard.
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
 
 from minidist import UsageError, train
 from minidist.cli.options import Parser, at_least, within
 from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit, flats_of
+from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment, segments
 
 
@@ -62,6 +66,10 @@ class Plan:
         """The numbers of a shard's ranges."""
         return [i for i, each in enumerate(self.ranges) if each.shard == shard]
 
+    def listed(self, each: Range) -> Array | None:
+        """The keys that go with the values of a range; None: none, both sides know them."""
+        return None if self.options.keys == "none" else np.arange(each.lo, each.hi)
+
     def chain(self, shard: int, closed: set[int]) -> list[int]:
         """The ranks that hold a shard and have not stopped: the first serves it, the others keep copies."""
         k = len(self.servers)
@@ -72,6 +80,14 @@ class Plan:
 def share(n: int, parts: int, i: int) -> range:
     """The i-th of consecutive shares of 0 … n-1, as equal as can be."""
     return range(n * i // parts, n * (i + 1) // parts)
+
+
+def divided(units: Sequence[Unit], k: int) -> list[Flat]:
+    """The units' Flats, padded so that k servers can share them evenly."""
+    flats = flats_of(units)
+    for flat in flats:
+        flat.shards = k
+    return flats
 
 
 def cut(flats: Sequence[Flat], held: Sequence[Segment]) -> list[Range]:
@@ -100,42 +116,31 @@ def pair(number: Callable[[str], float]) -> Callable[[str], tuple[int, float]]:
 
 def add_options(parser: Parser) -> None:
     parser.set_defaults(precision="fp32")
-    add = parser.add_argument
-    add("--consistency", choices=("bsp", "ssp", "async"), default="bsp", help="sequential, bounded delay, eventual")
-    add("--staleness", type=at_least(0), default=4, help="ssp: iterations that a read may lag behind")
-    add("--servers", type=at_least(1), default=1, help="the last so many ranks are servers, the others workers")
-    add("--colocated", action="store_true", help="every rank is a worker, and the server of 1/N of the keys")
-    add("--placement", choices=("even", "hash"), default="even", help="cut keys evenly, or by consistent hashing")
-    add("--virtual", type=at_least(1), default=32, help="hash: virtual servers to a server")
-    add("--replicas", type=at_least(0), default=0, help="copies of every shard, on the servers after its own")
-    add("--local-steps", type=at_least(1), default=1, help="gradient steps of a worker between pulls")
-    add("--keys", choices=("none", "list", "cached"), default="none", help="with values: none, or all, or a signature")
+    add, consistencies = parser.add_argument, ("bsp", "ssp", "async")
     add(
-        "--filter",
-        type=within(0, 1e9),
-        default=0.0,
-        help="push only what exceeds this, keep the rest for later; 0: all",
+        "--consistency", choices=consistencies, metavar="NAME", default="bsp", help="bsp; ssp, async: not serial losses"
     )
-    add("--jitter", type=within(0, 1), default=1.0, help="simulated time: how much of a step's time is luck")
-    add(
-        "--slow",
-        type=pair(within(1e-3, 1e3)),
-        action="append",
-        default=[],
-        metavar="RANK:FACTOR",
-        help="simulated time: a worker whose steps take FACTOR times as long; may be repeated",
-    )
-    add(
-        "--stop",
-        type=pair(at_least(1)),
-        metavar="RANK:EVENT",
-        help="the server on RANK stops after so many events (a message handled, an update made, an update copied)",
-    )
-    add("--staleness-sweep", action="store_true", help="train with bsp, ssp 1, 2, 4, 8, 16 and async, and compare")
+    add("--staleness", type=at_least(0), metavar="N", default=4, help="ssp: iterations that a read may lag")
+    add("--servers", type=at_least(1), metavar="N", default=1, help="the last N ranks; the others work")
+    add("--colocated", action="store_true", help="every rank works, and serves 1/N of the keys")
+    add("--placement", choices=("even", "hash"), metavar="NAME", default="even", help="of keys: even or hash")
+    add("--virtual", type=at_least(1), metavar="N", default=32, help="hash: virtual servers to a server")
+    add("--replicas", type=at_least(0), metavar="N", default=0, help="copies of a shard, on the servers after its own")
+    add("--local-steps", type=at_least(1), metavar="N", default=1, help="of a worker between pulls")
+    lists = ("none", "list", "cached")
+    add("--keys", choices=lists, metavar="NAME", default="none", help="that go with values: none, list or cached")
+    add("--filter", type=within(0, 1e9), metavar="X", default=0.0, help="push what exceeds this, keep the rest; 0: all")
+    add("--jitter", type=within(0, 1), metavar="X", default=1.0, help="simulated time: how much of it is luck")
+    slow, stop = "simulated time: of this worker; may be repeated", "the server on RANK stops at its so manieth event"
+    add("--slow", type=pair(within(1e-3, 1e3)), metavar="RANK:FACTOR", action="append", default=[], help=slow)
+    add("--stop", type=pair(at_least(1)), metavar="RANK:EVENT", help=stop)
+    add("--staleness-sweep", action="store_true", help="compare bsp, ssp 1, 2, 4, 8, 16 and async")
 
 
-def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train.Job, Plan]:
-    """Parse and check; nothing is allocated."""
+def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, Plan]:
+    """Parse and check; nothing is allocated. doc: the chapter's, for --help."""
+    parser = train.parser(doc, "parameter_server")
+    add_options(parser)
     options = parser.parse_args(arguments)
     if options.colocated:
         workers, servers = list(range(ranks)), list(range(ranks))
@@ -147,7 +152,7 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
     else:
         workers, servers = list(range(ranks - options.servers)), list(range(ranks - options.servers, ranks))
     if options.precision == "mixed":
-        raise UsageError("--precision mixed: a loss scale is not among what workers push: take fp32 or fp64")
+        raise UsageError("--precision mixed: a loss scale is not among what workers push: take bf16, fp32 or fp64")
     if options.replicas >= len(servers):
         raise UsageError(f"--replicas {options.replicas} needs at least {options.replicas + 1} servers: use --servers")
     for rank, _ in options.slow:
@@ -166,7 +171,7 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
 
     job = train.prepare(parser, arguments, len(workers))
     k = len(servers)
-    flats = [Flat(unit, k) for unit in job.units]
+    flats = divided(job.units, k)
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
         held = segments(range(k), options.virtual, size)
@@ -176,9 +181,3 @@ def prepare(parser: Parser, arguments: Sequence[str], ranks: int) -> tuple[train
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
     plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options)
     return job, plan
-
-
-def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
-    """The plan with another consistency."""
-    bound = {"bsp": 0.0, "ssp": staleness, "async": math.inf}[consistency]
-    return replace(plan, aggregate=consistency == "bsp", staleness=bound)

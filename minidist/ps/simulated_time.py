@@ -44,3 +44,19 @@ class Link:
         """When the last byte of a message is here that left its sender's link at `left`."""
         self.free = max(self.free + nbytes / BANDWIDTH, left + LATENCY)
         return self.free
+
+
+class Cable:
+    """What simulated time it is for a worker or a server, and its cable: a link out, and one in."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.out, self.into = Link(), Link()
+
+    def send(self, nbytes: int) -> float:
+        """When the last byte of a message that is sent now has left. Nobody waits for that."""
+        return self.out.send(self.now, nbytes)
+
+    def receive(self, left: float, nbytes: int) -> None:
+        """Wait until the last byte of a message is here that left its sender at `left`."""
+        self.now = max(self.now, self.into.receive(left, nbytes))

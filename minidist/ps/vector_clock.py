@@ -19,13 +19,11 @@ class RangeClocks:
     def __init__(self, lo: int, hi: int, workers: int) -> None:
         self.borders = [lo, hi]  # range i: borders[i] to borders[i+1]
         self.vectors = [np.zeros(workers, np.int64)]
-        self.most_pieces = 1  # into which a single set has split one range
 
     def set(self, lo: int, hi: int, worker: int, clock: int) -> None:
         """Keys lo to hi, which is past lo, have received `clock` updates from `worker`."""
-        left, right = self._cut(lo), self._cut(hi)
-        both_in_one = left is not None and right == lo
-        self.most_pieces = max(self.most_pieces, 1 + (left is not None or right is not None) + both_in_one)
+        self._cut(lo)
+        self._cut(hi)
         for i in range(self.borders.index(lo), self.borders.index(hi)):
             self.vectors[i][worker] = clock
 
@@ -39,11 +37,9 @@ class RangeClocks:
         """How many numbers are kept."""
         return sum(vector.size for vector in self.vectors)
 
-    def _cut(self, key: int) -> int | None:
-        """Make `key` a border; the old left border of the range that this splits, or None if it was one already."""
+    def _cut(self, key: int) -> None:
+        """Make `key` a border."""
         i = bisect_right(self.borders, key) - 1
-        if self.borders[i] == key:
-            return None
-        self.borders.insert(i + 1, key)
-        self.vectors.insert(i + 1, self.vectors[i].copy())
-        return self.borders[i]
+        if self.borders[i] != key:
+            self.borders.insert(i + 1, key)
+            self.vectors.insert(i + 1, self.vectors[i].copy())

@@ -9,10 +9,11 @@ import numpy as np
 from minidist import UsageError
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
+from minidist.engine import Engine
 from minidist.nn.llama import hidden_width
 from minidist.papers import korthikanti, llama, megatron
 from minidist.papers.collectives import ring_all_reduce
-from minidist.train import Options
+from minidist.train import Job, Options
 
 
 def check_tensor(options: Options, t: int) -> None:
@@ -48,30 +49,34 @@ def claims(run: Run) -> list[Claim]:
     options, t = run.options, run.ranks
     shares = [Share(options.batch // options.accumulate, options.layers)] * t
     volumes = [*of_layers(run, t, shares), *of_ends(run, t, shares)]
+    beside = {
+        TENSOR_NORM: ("8(t-1)t", 8 * (t - 1) * t),
+        SHARD_GRADIENTS: (f"{run.precision.bytes}·2(t-1)Ψrest", not_cut(run, t)),
+    }
     return [
         *memory(run, t),
-        activations(run, t, shares),
+        *activations(run, t, shares),
         *collectives(run, t, shares),
         *(volume.claim(run) for volume in volumes),
-        *in_all(run, volumes, {TENSOR_NORM: 8 * t * (t - 1), SHARD_GRADIENTS: not_cut(run, t)}),
+        *in_all(run, volumes, beside),
     ]
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def unit_sizes(run: Run, t: int) -> list[list[int]]:
-    """For each rank of a group of t, its parameters of each unit."""
+def cut_and_whole(run: Run, t: int) -> list[list[tuple[int, int]]]:
+    """For each rank of a group of t, its parameters of each unit: of what is cut, and of what every rank has."""
     options, v = run.options, run.vocabulary
     if options.model == "gpt":
-        return [megatron.units(v, options.context, options.width, options.layers, t, run.tied)] * t
+        return [megatron.cut_and_whole(v, options.context, options.width, options.layers, t, run.tied)] * t
     sizes = (v, options.width, options.layers, options.heads, options.kv_heads or options.heads)
-    return llama.units(*sizes, hidden_width(options.width), t, run.tied)
+    return llama.cut_and_whole(*sizes, hidden_width(options.width), t, run.tied)
 
 
 def memory(run: Run, t: int) -> list[Claim]:
     """Model states: what is cut is divided by t."""
-    psi = [sum(units) for units in unit_sizes(run, t)]
+    psi = [sum(map(sum, units)) for units in cut_and_whole(run, t)]
     p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
     return [
         on_each_rank(
@@ -81,20 +86,39 @@ def memory(run: Run, t: int) -> list[Claim]:
     ]
 
 
-def activations(run: Run, t: int, shares: Sequence[Share]) -> Claim:
-    """What a layer keeps for its backward."""
-    options, p = run.options, run.precision.bytes
-    sequence, recompute, dropout = options.sequence_parallel, options.recompute, options.dropout > 0
-    expected = layer_keeps(run, t, shares, recompute)
-    counted = [counts["layer_activations"] / options.layers for counts in run.counted]
-    formula = activation_formula(p, sequence, recompute, dropout) if options.model == "gpt" else "likewise, SwiGLU"
-    return on_each_rank("Korthikanti", "a layer keeps", formula, expected, counted, "bytes")
+PAPERS_DROPOUT = 0.1
 
 
-def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str) -> list[float]:
+def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
+    """Chapters train without dropout, the papers with it: one more forward on this rank, for what they say is kept."""
+    options = job.options
+    if options.dropout > 0:
+        return {}
+    x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
+    return {"layer_activations_with_dropout": engine.layers_keep(x, y, PAPERS_DROPOUT)}
+
+
+def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
+    """What a layer keeps for its backward: in this training, and with the papers' dropout."""
+    options, made = run.options, []
+    own = "a layer keeps", "layer_activations", options.dropout > 0
+    papers = f"with dropout {PAPERS_DROPOUT}", "layer_activations_with_dropout", True
+    for name, kind, dropout in (own, papers):
+        if kind not in run.counted[0]:
+            continue
+        expected = layer_keeps(run, t, shares, options.recompute, dropout)
+        counted = [counts[kind] / options.layers for counts in run.counted]
+        formula = activation_formula(run.precision.bytes, t, options.sequence_parallel, options.recompute, dropout)
+        if options.model == "llama":
+            formula = "likewise, SwiGLU"
+        made.append(on_each_rank("Korthikanti", name, formula, expected, counted, "bytes"))
+    return made
+
+
+def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str, dropout: bool) -> list[float]:
     """The same on each rank, by the formulas. The papers leave out the norms' statistics, kept in full precision: two
     numbers for each position and layer norm, one for each RMSNorm."""
-    options, sequence, dropout = run.options, run.options.sequence_parallel, run.options.dropout > 0
+    options, sequence = run.options, run.options.sequence_parallel
     s, h, a = options.context, options.width, options.heads
     p, wide = run.precision.bytes, np.dtype(run.precision.computed).itemsize
     expected = []
@@ -109,16 +133,18 @@ def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str) -> li
     return expected
 
 
-def activation_formula(p: int, sequence: bool, recompute: str, dropout: bool) -> str:
+def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
     """As table 2 writes it, for elements of p bytes, and with the statistics."""
     shared, core = 4 * p + 2 * dropout, 2 * p + 1 if dropout else p
     statistics = f"{4 * max(p, 4)}sb"
-    if recompute == "full":
-        return f"{p}sbh/t" if sequence else f"{p}sbh"
     attention = "" if recompute == "selective" else f"+{core}as/ht"
-    if sequence:
-        return f"sbh({shared + 12 * p}/t{attention}) +{statistics}/t"
-    return f"sbh({shared}+{12 * p}/t{attention})+{statistics}"
+    if recompute == "full":
+        formula = f"{p}sbh/t" if sequence else f"{p}sbh"
+    elif sequence or t == 1:
+        formula = f"sbh({shared + 12 * p}/t{attention}) +{statistics}/t"
+    else:
+        formula = f"sbh({shared}+{12 * p}/t{attention})+{statistics}"
+    return formula if t > 1 else formula.replace("/ht", "/h").replace("/t", "")
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -177,7 +203,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
 
 
 def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
-    """A rank's l layers, one micro-batch. (In float16 the bytes are twice that.)"""
+    """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
     options, p = run.options, run.precision.bytes
     passes, number = options.accumulate, 6 if options.recompute == "full" else 4
     layers, bsh = [share.layers for share in shares], elements(run, shares)
@@ -226,30 +252,29 @@ def elements(run: Run, shares: Sequence[Share]) -> list[int]:
     return [share.b * run.options.context * run.options.width for share in shares]
 
 
-def not_cut(run: Run, t: int, copies: int = 1, embeddings: int = 1) -> int:
-    """Bytes of all ranks for the gradients that sequence parallelism must sum; `copies` ranks hold the same of them,
-    and so many stages the embedding."""
-    options, h = run.options, run.options.width
-    if not options.sequence_parallel:
+def not_cut(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
+    """Bytes of all ranks for the gradients that sequence parallelism must sum: of what every rank has, padded so that
+    `shards` ranks can divide it. So many groups of t ranks do the same: `copies`."""
+    if not run.options.sequence_parallel:
         return 0
-    rest = embeddings * options.context * h + 6 * h * options.layers + 2 * h
-    if options.model == "llama":
-        rest = 2 * h * options.layers + h
-    return copies * 2 * (t - 1) * rest * run.precision.bytes
+    padded = [-(-whole // shards) * shards for _, whole in cut_and_whole(run, t)[0]]
+    return copies * 2 * (t - 1) * sum(padded) * run.precision.bytes
 
 
-def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, int], stamps: int = 0) -> list[Claim]:
-    """By all ranks together: what the papers leave out, bytes by phase; and that nothing else was sent.
+def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, tuple[str, int]], stamps: int = 0) -> list[Claim]:
+    """By all ranks together: what the papers leave out, `beside` it; and that nothing else was sent.
 
+    beside: phase -> formula, bytes.
     stamps: messages that go with a time beside them, on the control channel. That is all that control may send."""
     claims = [
-        Claim("beside it", phase, "by all ranks", promised, sum(run.sent_in(phase)), "bytes")
-        for phase, promised in beside.items()
+        Claim("beside it", phase, formula, promised, sum(run.sent_in(phase)), "bytes", "all ranks")
+        for phase, (formula, promised) in beside.items()
         if promised
     ]
     if stamps:
         messages = sum(run.sent_in("control", count="messages"))
-        claims.append(Claim("beside it", "clock stamps", "by all ranks", stamps, messages, "messages"))
-    expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes) + sum(beside.values())
+        claims.append(Claim("beside it", "clock stamps", "one a message", stamps, messages, "messages", "all ranks"))
+    expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes)
+    expected += sum(promised for _, promised in beside.values())
     payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - (sum(run.sent_in("control")) if stamps else 0)
-    return [*claims, Claim("together", "sent in all", "by all ranks", expected, payload, "bytes")]
+    return [*claims, Claim("together", "sent in all", "nothing else", expected, payload, "bytes", "all ranks")]

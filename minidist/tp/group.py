@@ -15,9 +15,14 @@ class Group:
     """The t ranks that share every layer. A shard is a t-th of the positions of x (B, T, C)."""
 
     comm: Comm
-    wire: type[np.floating]  # activations travel as they are stored
+    wire: type[np.generic]  # activations travel as they are stored
     sequence: bool = False  # outside of the cut layers a rank has its shard of x, instead of a copy of x
     where: str = "layers"  # how the traffic is counted
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """(i, n): outside of the cut layers a rank has the i-th of n equal pieces of the positions."""
+        return (self.comm.rank, self.comm.size) if self.sequence else (0, 1)
 
     def all_reduce(self, x: Array, when: str) -> Array:
         """The sum over the ranks."""
@@ -47,4 +52,4 @@ class Group:
 
     def slice(self, parameter: Parameter, axis: int, *sections: int) -> Parameter:
         """This rank's part of a parameter: an equal share of each section of one axis."""
-        return Sliced(parameter, axis, cut(sections, self.comm.size), self.comm.rank)
+        return Sliced(parameter, axis, cut(sections, self.comm.size), self.comm)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array, Parameter
 
 
@@ -16,27 +17,32 @@ def cut(sections: Sequence[int], ranks: int) -> list[Array]:
 
 
 class Sliced(Parameter):
-    """A rank's part of a parameter along one axis. It starts as that part of the whole would, drawn as a whole.
+    """This rank's part of a parameter along one axis. It starts as that part of the whole would, drawn as a whole.
 
     places: which places of the axis each rank holds, as `cut` gives them. They may go beyond the whole's end (a padded
     vocabulary); what is there starts at zero, and is left out when the parts are joined.
     """
 
-    def __init__(self, whole: Parameter, axis: int, places: list[Array], rank: int) -> None:
-        shape = list(whole.shape)
-        shape[axis] = len(places[rank])
-        super().__init__(whole.name, tuple(shape), whole.std, whole.fill)
-        self.whole, self.axis, self.places, self.rank = whole, axis, places, rank
+    group = "cut"
+
+    def __init__(self, declared: Parameter, axis: int, places: list[Array], comm: Comm) -> None:
+        shape = list(declared.shape)
+        shape[axis] = len(places[comm.rank])
+        super().__init__(declared.name, tuple(shape), declared.std, declared.fill)
+        self.declared, self.axis, self.places, self.comm = declared, axis, places, comm
 
     def initial(self, seed: int) -> Array:
-        return self.part(self.whole.initial(seed))
+        return self.part(self.declared.initial(seed))
 
     def part(self, whole: Array) -> Array:
         padding = [(0, 0)] * whole.ndim
         padding[self.axis] = (0, sum(map(len, self.places)) - whole.shape[self.axis])
-        return np.pad(whole, padding).take(self.places[self.rank], self.axis)
+        return np.pad(whole, padding).take(self.places[self.comm.rank], self.axis)
+
+    def whole(self, part: Array) -> Array:
+        return self.join(self.comm.all_gather_object(part))
 
     def join(self, parts: Sequence[Array]) -> Array:
         """The whole, from every rank's part in order of rank."""
-        order = np.argsort(np.concatenate(self.places))[: self.whole.shape[self.axis]]
+        order = np.argsort(np.concatenate(self.places))[: self.declared.shape[self.axis]]
         return np.concatenate(parts, self.axis).take(order, self.axis)

@@ -3,7 +3,7 @@
 import pytest
 
 from minidist.claims.claim import Claim
-from minidist.claims.tables import number, show, table_of, units_of
+from minidist.claims.tables import number, print_claims, show, table_of, units_of
 
 
 def claim(name, unit):
@@ -37,3 +37,18 @@ def test_a_title_may_be_wider_than_its_table(monkeypatch, capsys):
     show("A title [of more words] than the table has room for", table)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == ["A title [of more words] than the table has room for", "", "what  n", "───────", "a     1", ""]
+
+
+def test_claims_on_all_ranks_together_have_a_heading(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    together = Claim("a paper", "read too late", "0", 0, 2, "reads", "all ranks")
+    print_claims([claim("held", "bytes"), together, claim("sent", "bytes")], "On each rank")
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    heading = lines.index("On all ranks together")
+    each, below = "\n".join(lines[:heading]), "\n".join(lines[heading:])
+    assert lines[0] == "On each rank"
+    assert ("held" in each, "sent" in each, "read too late" in each) == (True, True, False)
+    assert ("held" in below, "read too late" in below, "✗" in below) == (False, True, True)
+    assert lines[-1] == "does not hold: a paper, read too late: 0 reads promised, 2 counted"
+    print_claims([claim("held", "bytes")], "On each rank")
+    assert "together" not in capsys.readouterr().out

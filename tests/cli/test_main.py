@@ -94,7 +94,7 @@ def test_unknown_argument_is_one_line(arguments):
     [
         (UsageError("no such\n  thing"), 2, "", "minidist: error: no such thing\n"),
         (Finished("all of it"), 0, "all of it\n", ""),
-        (KeyboardInterrupt(), 130, "", ""),
+        (KeyboardInterrupt(), 130, "", "minidist: interrupted\n"),
     ],
 )
 def test_a_program_of_one_process_ends_in_a_line_and_a_status(monkeypatch, capsys, outcome, status, out, err):

@@ -1,14 +1,24 @@
-"""What tests/test_chapters.py runs on ranks: gradients that overflow float16, on all ranks or on one of them."""
+"""What tests of all chapters run on ranks: their command lines; and gradients that overflow float16."""
 
 import hashlib
+import json
+import runpy
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from jobs.engines import CONTEXT, ENGINES, VOCABULARY, model, settings
+from minidist import data
 from minidist.engine import Engine
 from minidist.mpi.comm import Comm
 from minidist.nn.precision import LossScale
+
+HOUSE = Path(data.__file__).parent
 
 
 def steps(engine: Engine, n: int, after: list[Any]) -> None:
@@ -18,7 +28,7 @@ def steps(engine: Engine, n: int, after: list[Any]) -> None:
         loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
         engine.backward(loss)
         engine.step()
-        held = [array for flat in engine.flats.values() for array in (flat.param, flat.master, *flat.moments)]
+        held = [array for flat in engine.flats for array in (flat.param, flat.master, *flat.moments)]
         digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
         after.append({"loss": loss.value, "scale": engine.loss_scale.scale, "updates": engine.updates, "held": digest})
 
@@ -43,7 +53,7 @@ def one_overflows(comm: Comm) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, make in ENGINES.items():
         engine = make(model("gpt"), settings("mixed", "adamw", 1, 1.0), comm)
-        flat: Any = engine.flats[engine.units[1]]
+        flat: Any = engine.units[1].flats[0]
         collect = flat.collect
 
         def collect_and_overflow(grad: np.ndarray, collect: Any = collect, engine: Engine = engine) -> None:
@@ -54,4 +64,33 @@ def one_overflows(comm: Comm) -> dict[str, Any]:
         flat.collect = collect_and_overflow
         found[name] = []
         steps(engine, 3, found[name])
+    return found
+
+
+def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
+    """Each as `python -m minidist.LINE` would run it on these ranks; its exit status and its report. One job for all
+    of them: MPI is started once."""
+    found, load = {}, cache(data.load)
+    for i, line in enumerate(lines):
+        name, *options = line.split()
+        report = Path(folder) / f"{comm.size}-{i}.json"
+        status: list[int] = []
+
+        def run(
+            main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any], status: list[int] = status
+        ) -> None:
+            status.append(main(comm, prepare(comm)) or 0)
+            comm.ledger.check_requests()
+
+        arguments = [name, *options, "--json", str(report)]
+        with (
+            mock.patch.object(sys, "argv", arguments),
+            mock.patch("minidist.data.load", load),
+            mock.patch("minidist.mpi.run.run", run),
+            mock.patch("minidist.train.run", run),
+            mock.patch("minidist.pp.options.run", run),
+        ):
+            runpy.run_path(str(HOUSE / f"{name}.py"), run_name="__main__")
+        comm.barrier()  # until the report is there
+        found[line] = {"status": status[0], **json.loads(report.read_text(encoding="utf-8"))}
     return found

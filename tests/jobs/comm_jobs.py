@@ -235,4 +235,4 @@ def reset(comm: Comm) -> dict[str, Any]:
     comm.ledger.reset()
     with comm.phase("after"):
         comm.sendrecv(np.ones(2, np.float16), 0, np.ones(2, np.float16), 0)
-    return {"total": comm.ledger.total()}
+    return {"total": comm.ledger.total(), "sent": comm.ledger.sent}

@@ -19,7 +19,7 @@ VOCABULARY, CONTEXT, STEPS = 23, 8, 3
 
 ENGINES = {
     "data_parallel": DataParallel,
-    "data_parallel server": lambda units, settings, comm: DataParallel(units, settings, comm, "server"),
+    "data_parallel server": lambda units, settings, comm: DataParallel(units, settings, comm, reduce="server"),
     "zero1": ZeRO1,
     "zero2": ZeRO2,
     "zero3": ZeRO3,
@@ -61,7 +61,7 @@ def settings(precision: str, optimizer: str, accumulate: int, clip: float) -> Se
 def train(engine: Engine, batch: int) -> dict[str, Any]:
     """Some steps; this rank's losses, the first step's gradients before clipping, and the final parameters, by name."""
     accumulate = engine.settings.accumulate
-    losses, gradients = [], {}
+    losses, watched = [], watch_gradients(engine)
     for step in range(STEPS):
         tokens = np.random.default_rng(step).integers(0, VOCABULARY, (batch, CONTEXT + 1))
         loss = 0.0
@@ -69,18 +69,36 @@ def train(engine: Engine, batch: int) -> dict[str, Any]:
             micro_batch = engine.forward(part[:, :-1], part[:, 1:])
             engine.backward(micro_batch)
             loss += micro_batch.value
-            if step == 0 and engine.last_micro_batch:
-                gradients = by_name(engine, lambda flat: engine.owned(flat)[1])
             engine.step()
         losses.append(loss)
-    return {"losses": losses, "gradients": gradients, "parameters": by_name(engine, lambda flat: flat.master)}
+    return {
+        "losses": losses,
+        "gradients": watched["gradients"],
+        "parameters": by_name(engine, lambda flat: flat.master),
+    }
+
+
+def watch_gradients(engine: Engine) -> dict[str, Any]:
+    """Where each step's norm and the first step's gradients, whole and by name, will be: before clipping, summed over
+    all who have a part of them."""
+    found: dict[str, Any] = {"norms": []}
+    sum_over_axes = engine.sum_over_axes
+
+    def watched() -> None:
+        sum_over_axes()
+        found["norms"].append(engine.squared_norm())
+        if engine.steps == 0:
+            found["gradients"] = by_name(engine, lambda flat: engine.owned(flat)[1])
+
+    engine.sum_over_axes = watched  # type: ignore[method-assign]
+    return found
 
 
 def by_name(engine: Engine, piece: Any) -> dict[str, np.ndarray]:
     """Whole arrays from everyone's pieces, cut at the parameters' borders."""
     return {
         name: whole.astype(np.float64)
-        for flat in engine.flats.values()
+        for flat in engine.flats
         for name, whole in engine.whole_parameters(flat, piece(flat)).items()
     }
 

@@ -97,27 +97,23 @@ class Watched(ZeRO3):
             if array is not None:
                 self.watched.append((f"{flat.name} {what}", weakref.ref(array)))
 
-    def before_forward(self, unit: Unit) -> None:
-        super().before_forward(unit)
-        for flat in self.read_by(unit):
-            self.watch(flat)
-
-    def after_forward(self, unit: Unit) -> None:
-        super().after_forward(unit)
+    def run_unit(self, unit: Unit, *arguments: Any) -> Array:
+        y = super().run_unit(unit, *arguments)
         self.look(f"after forward of {unit.name}")
+        return y
 
-    def before_backward(self, unit: Unit) -> None:
-        super().before_backward(unit)
-        for flat in self.read_by(unit):
+    def collect_all(self, unit: Unit, *arguments: Any) -> None:
+        super().collect_all(unit, *arguments)
+        for flat in self.flats:
+            self.watch(flat)  # now that there are buckets
+
+    def leave(self, unit: Unit, left: Any) -> None:
+        for flat in unit.reads:
             self.watch(flat)
+        super().leave(unit, left)
 
-    def reduce(self, flat: Flat) -> None:
-        for other in self.flats.values():
-            self.watch(other)  # now that there are buckets
-        super().reduce(flat)
-
-    def after_backward(self, unit: Unit) -> None:
-        super().after_backward(unit)
+    def count(self, unit: Unit) -> None:
+        super().count(unit)
         self.look(f"after backward of {unit.name}")
 
 
@@ -127,7 +123,7 @@ def watch(comm: Comm, cases: list[tuple[str, bool, bool]]) -> list[list[tuple[st
     gc.disable()
     found = []
     for precision, tied, keep_last in cases:
-        engine = Watched(model(1, 8, tied), Settings(PRECISIONS[precision]), comm, keep_last)
+        engine = Watched(model(1, 8, tied), Settings(PRECISIONS[precision]), comm, keep_last=keep_last)
         step(engine, 0)
         engine.evaluate(*tokens(1))
         found.append(engine.seen)

@@ -10,6 +10,7 @@ import numpy as np
 
 from jobs import engines, pipelines
 from minidist import checkpoint
+from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.grid.mesh import Mesh
 from minidist.nn.gpt import GPTConfig, gpt
@@ -17,7 +18,8 @@ from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import LossScale
-from minidist.parallel3d import make_engine
+from minidist.parallel3d import grid
+from minidist.train import Driver
 
 VOCABULARY, BATCH, STEPS = 23, 12, 2  # 23 is divisible by no number of ranks above 1
 
@@ -55,38 +57,31 @@ def settings(case: dict[str, Any]) -> Settings:
     return made
 
 
-def engine_of(comm: Any, case: dict[str, Any]) -> Engine:
-    data, pipeline, tensor = case["grid"]
+def place_of(comm: Any, case: dict[str, Any]) -> tuple[DataParallel, Driver]:
+    """The engine of a place in the grid, and what drives it."""
+    dp, pp, tp = case["grid"]
     units = model(case["model"], sizes_of(case["grid"], case["chunks"]))
     options = Namespace(
-        data_ranks=data,
-        shard=case.get("shard", data),
-        pipeline=pipeline,
-        tensor=tensor,
+        dp=dp,
+        shard=case.get("shard", dp),
+        pp=pp,
+        tp=tp,
         zero=case["zero"],
         sequence_parallel=case["sequence"],
         schedule=case["schedule"],
-        parts=pipelines.cut(units, pipeline * case["chunks"]),
+        chunks=case["chunks"],
+        parts=pipelines.cut(units, pp * case["chunks"]),
     )
-    return make_engine(units, settings(case), comm, options)
+    engine, pipeline = grid(units, settings(case), comm, options)
+    return engine, pipeline or engine
 
 
-def train(engine: Engine, context: int) -> dict[str, Any]:
+def train(engine: Engine, driver: Driver, context: int) -> dict[str, Any]:
     """Some steps. This rank's losses; of each step the gradient's norm; the first step's gradients and the final
     parameters, by name and whole, of the units that this rank has."""
-    found: dict[str, Any] = {"norms": []}
-    step = engine.step
-
-    def recording() -> None:
-        if engine.last_micro_batch:
-            if engine.steps == 0:
-                found["gradients"] = engines.by_name(engine, lambda flat: engine.owned(flat)[1])
-            found["norms"].append(engine.squared_norm())
-        step()
-
-    engine.step = recording  # type: ignore[method-assign]
-    losses = [engine.train_batch(*tokens(step, context)) for step in range(STEPS)]
-    found["losses"] = np.array([*losses, engine.evaluate(*tokens(99, context))])
+    found = engines.watch_gradients(engine)
+    losses = [driver.train_batch(*tokens(step, context)) for step in range(STEPS)]
+    found["losses"] = np.array([*losses, driver.evaluate(*tokens(99, context))])
     found["parameters"] = engines.by_name(engine, lambda flat: flat.master)
     return found
 
@@ -104,8 +99,8 @@ def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """On rank 0 what each case has given, and in what, to the last bit, ranks differ that should not."""
     results = {}
     for name, case in cases.items():
-        engine = engine_of(comm, case)
-        result = train(engine, context_of(case))
+        engine, driver = place_of(comm, case)
+        result = train(engine, driver, context_of(case))
         result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
         copies = {key: hashlib.blake2b(array.tobytes()).hexdigest() for key, array in result["parameters"].items()}
         copies["norms"] = repr(result["norms"])
@@ -119,9 +114,10 @@ def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def overflow(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
     """Three steps, in the second of which one rank alone has an element too large for float16."""
-    engine: Any = engine_of(comm, case)
+    engine, driver = place_of(comm, case)
     engine.loss_scale = LossScale(2.0**10)
-    flat: Any = engine.flats[engine.units[-2]]  # a block: its first matrix is cut, so no other rank has this element
+    # Of a block what is cut: no other rank has this element.
+    flat: Any = next(flat for flat in engine.units[-2].flats if flat.name.endswith("cut"))
     collect = flat.collect
 
     def collect_and_overflow(grad: np.ndarray) -> None:
@@ -132,8 +128,8 @@ def overflow(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
     flat.collect = collect_and_overflow
     after = []
     for step in range(3):
-        engine.train_batch(*tokens(step, context_of(case)))
-        held = [array for flat in engine.flats.values() for array in (flat.param, flat.master, *flat.moments)]
+        driver.train_batch(*tokens(step, context_of(case)))
+        held = [array for flat in engine.flats for array in (flat.param, flat.master, *flat.moments)]
         digest = hashlib.blake2b(b"".join(array.tobytes() for array in held)).hexdigest()
         after.append({"updates": engine.updates, "held": digest})
     return after
@@ -141,14 +137,14 @@ def overflow(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
 
 def saved_and_loaded(comm: Any, path: str, first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Train on one grid and save; what another grid has after it has loaded that, and after one step more."""
-    engine = engine_of(comm, first)
-    train(engine, context_of(first))
+    engine, driver = place_of(comm, first)
+    train(engine, driver, context_of(first))
     checkpoint.save(path, engine, {}, writer=comm.rank == 0)
     comm.barrier()  # until the file is there
-    again = engine_of(comm, second)
+    again, other = place_of(comm, second)
     checkpoint.load(path, again)
     loaded = checkpoint.weights(again, writer=comm.rank == 0)
-    losses = [comm.all_gather_object(one.train_batch(*tokens(7, context_of(first)))) for one in (engine, again)]
+    losses = [comm.all_gather_object(one.train_batch(*tokens(7, context_of(first)))) for one in (driver, other)]
     return {"loaded": loaded, "losses": [sum(parts) for parts in losses]}
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from minidist import parameter_server, train
+from minidist import parameter_server
 from minidist.nn.flat import Flat
-from minidist.ps.plan import add_options, consistent, prepare
-from minidist.ps.report import Outcome, Whole, claims
+from minidist.ps.claims import claims
+from minidist.ps.engines import Gradients, Whole
+from minidist.ps.outcome import Outcome
+from minidist.ps.plan import prepare
 
 
 def prepared(arguments: list[str], ranks: int) -> Any:
-    made = train.parser(parameter_server.__doc__ or "", "parameter_server")
-    add_options(made)
-    return prepare(made, arguments, ranks)
+    return prepare(parameter_server.__doc__ or "", arguments, ranks)
 
 
 def train_all(comm: Any, cases: list[list[str]], naps: bool = False) -> dict[str, Any]:
@@ -24,17 +24,17 @@ def train_all(comm: Any, cases: list[list[str]], naps: bool = False) -> dict[str
     messages arrive in another order."""
     results = {}
     if naps:
-        compute, rng = parameter_server.Worker.compute, np.random.default_rng(comm.rank)
+        compute, rng = Gradients.compute, np.random.default_rng(comm.rank)
 
-        def sleepy(self: Any, corpus: Any) -> None:
+        def sleepy(self: Any, corpus: Any) -> Any:
             time.sleep(0.02 * rng.random())
-            compute(self, corpus)
+            return compute(self, corpus)
 
-        parameter_server.Worker.compute = sleepy  # type: ignore[method-assign]
+        Gradients.compute = sleepy  # type: ignore[method-assign]
     for arguments in cases:
         job, plan = prepared(arguments, comm.size)
         whole = Whole(job, len(plan.servers))
-        plan = consistent(plan, job.options.consistency, job.options.staleness)
+        plan = parameter_server.consistent(plan, job.options.consistency, job.options.staleness)
         outcome = parameter_server.train_once(comm, job, plan, whole.read())
         if outcome:
             results[" ".join(arguments)] = found(whole, outcome)
@@ -46,12 +46,12 @@ def found(whole: Whole, outcome: Outcome) -> dict[str, Any]:
     return {
         "size": outcome.plan.size,
         "losses": outcome.losses,
-        "weights": by_name(list(whole.flats.values())),
+        "weights": by_name(list(whole.flats)),
         "seconds": outcome.seconds,
         "idle": outcome.part("held"),
         "reads": [log.reads for log in outcome.logs],
         "ended": [log.ended for log in outcome.logs],
-        "significant": [log.significant for log in outcome.logs],
+        "pushed": [log.pushed.total() for log in outcome.logs],
         "sent": [[(phase, peer, *counts) for (phase, peer), counts in rank.sent.items()] for rank in outcome.ranks],
         "ranges": [(each.lo, each.hi, each.shard) for each in outcome.plan.ranges],
         "claims": [(claim.claim, claim.expected, claim.counted) for claim in claims(outcome)],

@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from minidist import pipeline, train
+from jobs.engines import watch_gradients
+from minidist import parallel3d, pipeline, train
 from minidist.engine import Settings
+from minidist.grid import options as grid_options
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Array
-from minidist.pipeline import Pipeline
+from minidist.pipeline import Pipeline, pipeline_of
 from minidist.pp import options as pipeline_options
 from minidist.pp import zero_bubble
-from minidist.pp.schedules import Receive
+from minidist.pp.schedules import Instruction, Receive
 
 VOCABULARY, CONTEXT, BATCH = 23, 6, 12
 
@@ -53,24 +55,17 @@ def tokens(step: int) -> tuple[Array, Array]:
     return drawn[:, :-1], drawn[:, 1:]
 
 
-class Recording(Pipeline):
-    """Remembers the first step's gradients, before clipping."""
-
-    def step(self) -> None:
-        if self.steps == 0:
-            self.first = {unit: self.flats[unit].grad.copy() for unit in self.own}
-        super().step()
-
-
-class OneBuffer(Recording):
+class OneBuffer(Pipeline):
     """The bug: one receive buffer for all micro-batches of a chunk."""
 
-    def incoming(self, message: Receive) -> Array:
-        buffer = super().incoming(message)
+    def perform(self, instruction: Instruction) -> None:
+        if not isinstance(instruction, Receive):
+            return super().perform(instruction)
+        what, k, chunk = instruction.what, instruction.micro_batch, instruction.chunk
         self.buffers = getattr(self, "buffers", {})
-        shared = self.buffers.setdefault((message.what, message.chunk), buffer)
-        self.mail[message.what, message.micro_batch, message.chunk] = shared
-        return shared
+        shared = self.buffers.setdefault((what, chunk), self.room_for(self.batches[k]))
+        self.mail[what, k, chunk] = self.links.receive(instruction, shared)
+        return None
 
 
 def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
@@ -79,14 +74,16 @@ def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
     replicas = tuple(case.get("replicas", ()))
     parts = cut(units, (len(replicas) or comm.size) * case.get("chunks", 1))
     wanted = settings(case["precision"], case["optimizer"], case["m"], case["clip"], case.get("recompute", "none"))
-    kind = OneBuffer if case.get("one buffer") else Recording
-    engine = kind(units, wanted, comm, parts, case["schedule"], case["steps"], replicas)
-    losses = np.array([engine.train_batch(*tokens(step)) for step in range(case["steps"])])
-    validation = engine.evaluate(*tokens(99))
-    flats = {unit: engine.flats[unit] for unit in engine.own}
-    gradients = {p.name: view for unit, flat in flats.items() for p, view in flat.views(engine.first[unit])}
-    parameters = {p.name: view for flat in flats.values() for p, view in flat.views(flat.master)}
-    held = {p.name: view for flat in engine.flats.values() for p, view in flat.views(flat.master)}
+    made = pipeline_of(units, wanted, comm, parts, case["schedule"], case["steps"], replicas)
+    if case.get("one buffer"):
+        made = OneBuffer(made.engine, made.stage, case["schedule"], case["steps"])
+    engine, watched = made.engine, watch_gradients(made.engine)
+    losses = np.array([made.train_batch(*tokens(step)) for step in range(case["steps"])])
+    validation = made.evaluate(*tokens(99))
+    own = [flat for unit in engine.units for flat in unit.flats]
+    parameters = {p.name: view for flat in own for p, view in flat.views(flat.master)}
+    gradients = {name: watched["gradients"][name] for name in parameters}
+    held = {p.name: view for flat in engine.flats for p, view in flat.views(flat.master)}
     copies = comm.all_gather_object(held)
     for name, array in held.items():  # copies of a unit stay the same, to the last bit
         assert all(np.array_equal(array, other[name]) for other in copies if name in other), name
@@ -95,8 +92,8 @@ def train_one(comm: Any, case: dict[str, Any]) -> dict[str, Any]:
         "validation": sum(comm.all_gather_object(validation)),
         "gradients": engine.gathered(gradients),
         "parameters": engine.gathered(parameters),
-        "spans": [(s.letter, s.start, s.end, s.micro_batch, s.chunk) for s in engine.worker.timeline.spans],
-        "counted": engine.counted(),
+        "spans": [(s.letter, s.start, s.end, s.micro_batch, s.chunk) for s in made.watch.timeline.spans],
+        "counted": made.counted(),
     }
 
 
@@ -122,3 +119,17 @@ def chapters(comm: Any, lines: dict[str, str], folder: str) -> dict[str, Any]:
 
 def table(comm: Any) -> list[dict[str, Any]]:
     return zero_bubble.table(comm)
+
+
+def diverge(comm: Any, lines: list[str]) -> list[int]:
+    """Each line's chapter, `pipeline OPTIONS` or `parallel3d OPTIONS`, that is to end early; its exit status."""
+    statuses = []
+    for line in lines:
+        chapter, *arguments = shlex.split(line)
+        program, options = {"pipeline": (pipeline, pipeline_options), "parallel3d": (parallel3d, grid_options)}[chapter]
+        made = train.parser("", chapter)
+        options.add_options(made)
+        job = options.prepare(made, arguments, comm.size)
+        statuses.append(program.main(comm, job))
+        comm.ledger.check_requests()
+    return statuses

@@ -27,7 +27,8 @@ from minidist.ps.plan import Plan, Range
 SETTINGS = Settings(PRECISIONS["fp64"], SGD(), learning_rate=lambda update: 1.0, clip=0.0)
 TIMEOUT = 20.0  # seconds: a test that fails must not hang
 
-Read = tuple[int, int, tuple[int, ...]]  # worker, its clock, and how many iterations of each worker it saw
+# Worker, its clock, and how many iterations of each worker it saw: of each, and were ranges not of one mind, more.
+Read = tuple[int, int, list[tuple[int, ...]]]
 
 
 class Network:
@@ -61,13 +62,34 @@ class FakeComm:
         out[...] = array
 
 
-class Puppet(Worker):
-    """A worker whose steps take the time that it is told."""
+class Counting:
+    """A puppet's engine, whose steps take the time that it is told."""
 
-    def __init__(self, plan: Plan, mailbox: Mailbox, costs: list[float]) -> None:
-        super().__init__([], SETTINGS, plan, mailbox)
-        self.costs = costs
-        self.seen: list[Any] = []
+    share = 1.0
+
+    def __init__(self, plan: Plan, number: int, costs: list[float]) -> None:
+        self.plan, self.number, self.costs, self.steps = plan, number, costs, 0
+        self.weights = np.zeros(plan.size)
+        self.seen: list[Read] = []
+
+    def compute(self, corpus: Any) -> list[tuple[float, float]]:
+        n = len(self.plan.workers)
+        views = {tuple(int(x) for x in self.weights[each.lo : each.lo + n]) for each in self.plan.ranges}
+        self.seen.append((self.number, self.steps, sorted(views)))
+        self.steps += 1
+        return [(0.0, self.costs[self.steps - 1])]
+
+    def gradient(self, each: Range) -> tuple[None, np.ndarray]:
+        values = np.zeros(each.hi - each.lo)
+        values[self.number] = -1.0
+        return None, values
+
+
+class Puppet(Worker):
+    """A worker in a thread of its own, which runs when the scheduler lets it."""
+
+    def __init__(self, plan: Plan, mailbox: Mailbox, engine: Counting) -> None:
+        super().__init__(engine, plan, mailbox)  # type: ignore[arg-type]
         self.until: Callable[[], bool] = lambda: True
         self.mine, self.scheduler = threading.Semaphore(0), threading.Semaphore(0)
         self.ended = False
@@ -90,35 +112,30 @@ class Puppet(Worker):
         self.mine.release()
         assert self.scheduler.acquire(timeout=TIMEOUT)
 
-    def compute(self, corpus: Any) -> None:
-        n = len(self.plan.workers)
-        views = {tuple(int(x) for x in self.weights[each.lo : each.lo + n]) for each in self.plan.ranges}
-        self.seen.append((self.number, self.clock, sorted(views)))
-        self.now += self.costs[self.steps]
-        for each in self.plan.ranges:
-            self.accrued[each.lo + self.number] = -1.0
-        self.first, self.steps = self.steps, self.steps + 1
-        self.log.losses.append(0.0)
+
+def plan_of(n: int, k: int, steps: int, staleness: float, aggregate: bool, replicas: int = 0, stop: Any = None) -> Plan:
+    """n workers, then k servers, each of two ranges of n keys."""
+    ranges = [Range(i * n, (i + 1) * n, shard=i // 2, decayed=0) for i in range(2 * k)]
+    options = argparse.Namespace(
+        steps=steps, local_steps=1, replicas=replicas, keys="none", filter=0.0, stop=stop, jitter=0, slow=[]
+    )
+    return Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options)
 
 
 def play(
     costs: list[list[float]], k: int, staleness: float, aggregate: bool, seed: int, replicas: int = 0, stop: Any = None
 ) -> tuple[list[Any], list[np.ndarray], bool]:
     """All reads in order of worker and clock, the weights of each range at the end, and whether the server stopped."""
-    n, steps = len(costs), len(costs[0])
-    ranges = [Range(i * n, (i + 1) * n, shard=i // 2, decayed=0) for i in range(2 * k)]  # two to a server
-    options = argparse.Namespace(
-        steps=steps, local_steps=1, replicas=replicas, keys="none", filter=0.0, stop=stop, jitter=0, slow=[]
-    )
-    plan = Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options)
+    n = len(costs)
+    plan = plan_of(n, k, len(costs[0]), staleness, aggregate, replicas, stop)
     network = Network(seed)
-    nodes, puppets = [], []
+    nodes, puppets, engines = [], [], [Counting(plan, number, costs[number]) for number in range(n)]
     for rank in range(n + k):
         mailbox = Mailbox(FakeComm(network, rank, n + k), np.float64)  # type: ignore[arg-type]
         start = [np.zeros(plan.size)]
         held = [shard for shard in range(k) if rank in plan.chain(shard, set())]
         servers = {shard: Server(shard, plan, SETTINGS, start, mailbox) for shard in held}
-        worker = Puppet(plan, mailbox, costs[rank]) if rank < n else None
+        worker = Puppet(plan, mailbox, engines[rank]) if rank < n else None
         puppets += [worker] if worker else []
         nodes.append((Node(plan, mailbox, servers, worker), servers))
     for puppet in puppets:
@@ -142,7 +159,11 @@ def play(
     weights: dict[int, np.ndarray] = {}
     for node, servers in nodes:
         for server in servers.values():
-            if not node.stopped and server.serves:
+            if not node.stopped and server.chain.serves:
                 weights.update({i: state[0] for i, state in server.state.items()})
-    reads = [read for puppet in puppets for read in puppet.seen]
+    for node, servers in nodes:
+        for server in servers.values():
+            for i, (copied, *_) in server.state.items():
+                assert node.stopped or (copied == weights[i]).all(), "a copy is not what the server has"
+    reads = [read for engine in engines for read in engine.seen]
     return reads, [weights[i] for i in range(2 * k)], any(node.stopped for node, _ in nodes)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from minidist import ring
-from minidist.bench.ranks import bare_ring
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -125,6 +124,8 @@ def run_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:
 
 def bare(comm: Comm, size: int) -> bool:
     """Whether the benchmark's ring without minidist's calls comes to the same bits."""
+    from minidist.bench.ranks import bare_ring  # needs MPI, and the others do not
+
     x = fractions(comm.rank, (size,), "float32")
     out = np.full_like(x, 77)
     bare_ring(comm, x, out)()

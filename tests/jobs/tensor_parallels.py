@@ -1,16 +1,18 @@
 """What tests/test_tensor_parallel.py runs on ranks: small models cut for 1 to 4 of them."""
 
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
 
 from jobs import engines
 from minidist import checkpoint
+from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.tensor_parallel import TensorParallel
+from minidist.tensor_parallel import make_engine
 
 VOCABULARY, CONTEXT = 23, 12  # 23 is divisible by no number of ranks above 1; 12 by all of them
 BATCH = 6
@@ -31,10 +33,16 @@ def settings(precision: str, optimizer: str, accumulate: int, recompute: str) ->
     return made
 
 
+def tensor_parallel(
+    name: str, settings: Settings, comm: Any, sequence: bool = False, gather: bool = False
+) -> DataParallel:
+    return make_engine(model(name), settings, comm, Namespace(sequence_parallel=sequence, gather_logits=gather))
+
+
 def train(engine: Engine) -> dict[str, Any]:
     """Some steps; this rank's losses, the first step's gradients, and the final parameters, whole and by name."""
     accumulate = engine.settings.accumulate
-    losses, norms, gradients = [], [], {}
+    losses, watched = [], engines.watch_gradients(engine)
     for step in range(2):
         tokens = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
         loss = 0.0
@@ -42,18 +50,14 @@ def train(engine: Engine) -> dict[str, Any]:
             micro_batch = engine.forward(part[:, :-1], part[:, 1:])
             engine.backward(micro_batch)
             loss += micro_batch.value
-            if engine.last_micro_batch:
-                norms.append(engine.squared_norm())
-                if step == 0:
-                    gradients = engines.by_name(engine, lambda flat: engine.owned(flat)[1])
             engine.step()
         losses.append(loss)
     evaluated = engine.evaluate(tokens[:, :-1], tokens[:, 1:])
     parameters = engines.by_name(engine, lambda flat: flat.master)
     return {
         "losses": np.array([*losses, evaluated]),
-        "norms": np.array(norms),
-        "gradients": gradients,
+        "norms": np.array(watched["norms"]),
+        "gradients": watched["gradients"],
         "parameters": parameters,
     }
 
@@ -63,7 +67,7 @@ def train_all(comm: Any, cases: list[list[Any]]) -> dict[str, Any]:
     results = {}
     for case in cases:
         name, sequence, gather, *rest = case
-        result = train(TensorParallel(model(name), settings(*rest), comm, sequence, gather))
+        result = train(tensor_parallel(name, settings(*rest), comm, sequence, gather))
         result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
         results[repr(case)] = result if comm.rank == 0 else {}
     return results
@@ -73,7 +77,7 @@ def count_all(comm: Any, cases: list[list[Any]]) -> list[dict[str, Any]]:
     """What this rank sends in one step of one micro-batch, and holds. Cases as above."""
     counted = []
     for name, sequence, gather, *rest in cases:
-        engine = TensorParallel(model(name), settings(*rest), comm, sequence, gather)
+        engine = tensor_parallel(name, settings(*rest), comm, sequence, gather)
         tokens = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
         comm.ledger.reset()
         engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
@@ -84,14 +88,11 @@ def count_all(comm: Any, cases: list[list[Any]]) -> list[dict[str, Any]]:
 
 def saved_and_loaded(comm: Any, path: str) -> dict[str, Any]:
     """Two steps; a checkpoint; and the parameters that an engine of another kind, with the rest of the ranks, loads."""
-    engine = TensorParallel(model("gpt"), settings("fp64", "adamw", 1, "none"), comm)
+    engine = tensor_parallel("gpt", settings("fp64", "adamw", 1, "none"), comm)
     train(engine)
     checkpoint.save(path, engine, {}, writer=comm.rank == 0)
     comm.barrier()  # until the file is there
-    again = TensorParallel(model("gpt"), settings("fp64", "adamw", 1, "none"), comm, sequence=True)
+    again = tensor_parallel("gpt", settings("fp64", "adamw", 1, "none"), comm, sequence=True)
     checkpoint.load(path, again)
-    same = [
-        np.array_equal(again.flats[b].param, engine.flats[a].param)
-        for a, b in zip(engine.units, again.units, strict=True)
-    ]
+    same = [np.array_equal(b.param, a.param) for a, b in zip(engine.flats, again.flats, strict=True)]
     return {"same": all(same), "parameters": engines.by_name(again, lambda flat: flat.master)}

@@ -125,7 +125,7 @@ def test_at_a_strange_terminal_progress_is_plain_lines(monkeypatch, kind):
                 monkeypatch.setenv(name, value)
         assert progress.terminal() is None
         shown = progress.Progress(2, shown=True)
-        shown.update(1, 3.5, 20, 1.0)
+        shown.update(1, 3.5, 20, 512.0)
         shown.close()
         line = progress.StatusLine(shown=True)
         line.show("half of it", 0.5)
@@ -133,7 +133,7 @@ def test_at_a_strange_terminal_progress_is_plain_lines(monkeypatch, kind):
         said = b""
         while not said.endswith(b"it\r\n") and select.select([ours], [], [], 10)[0]:
             said += os.read(ours, 1000)
-        assert said == b"step 1/2  loss 3.500  20 ms  loss scale 1\r\nhalf of it\r\n"
+        assert said == b"step 1/2  loss 3.500  20 ms  loss scale 512\r\nhalf of it\r\n"
 
 
 @needs_full

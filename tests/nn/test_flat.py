@@ -7,16 +7,24 @@ from hypothesis import strategies as st
 
 from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
 from minidist.nn.tensor import Released
 
 EMBEDDING, BLOCK, HEAD = gpt(GPTConfig(11, 7, layers=1, heads=3, width=15))
+
+
+def flat_of(unit: Unit, shards: int) -> Flat:
+    """The unit's parameters anew, for so many shards."""
+    flat = Flat(unit.name, unit.parameters)
+    flat.shards = shards
+    return flat
 
 
 @settings(deadline=None, derandomize=True)
 @given(shards=st.integers(1, 70))
 def test_layout(shards):
     for unit in (EMBEDDING, BLOCK, HEAD):
-        flat = Flat(unit, shards)
+        flat = flat_of(unit, shards)
         assert flat.padded % shards == 0
         assert flat.size <= flat.padded < flat.size + shards
         buffer = np.arange(flat.padded)
@@ -32,15 +40,15 @@ def test_layout(shards):
 
 
 def test_starting_values_do_not_depend_on_the_number_of_shards():
-    one, many = Flat(BLOCK, 1).initial(3), Flat(BLOCK, 64).initial(3)
+    one, many = flat_of(BLOCK, 1).initial(3), flat_of(BLOCK, 64).initial(3)
     np.testing.assert_array_equal(one, many[: one.size])
     assert not many[one.size :].any()
-    for parameter, view in Flat(BLOCK, 64).views(many):
+    for parameter, view in flat_of(BLOCK, 64).views(many):
         np.testing.assert_array_equal(view, parameter.initial(3))
 
 
 def test_bind_collect_release():
-    flat = Flat(BLOCK, 4)
+    flat = flat_of(BLOCK, 4)
     values, slopes = flat.initial(0).astype(np.float32), np.zeros(flat.padded, np.float32)
     flat.bind(values, slopes)
     used, unused = BLOCK.parameters[0], BLOCK.parameters[1]

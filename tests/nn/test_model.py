@@ -31,7 +31,7 @@ def build(name, dropout=0.0, rows=3):
     """An engine in float64 whose weights are large enough for every gradient to be felt, and a batch."""
     engine = Engine(MODELS[name](dropout), FP64)
     rng = np.random.default_rng(0)
-    for flat in engine.flats.values():
+    for flat in engine.flats:
         flat.param += 0.3 * rng.standard_normal(flat.padded)
     x, y = rng.integers(0, 11, (2, rows, 6))  # one token short of the context
     return engine, x, y
@@ -75,7 +75,7 @@ def plain_llama(w, x):
 @every_model
 def test_computes_what_it_says(name):
     engine, x, y = build(name)
-    w = {parameter.name: view for flat in engine.flats.values() for parameter, view in flat.views(flat.param)}
+    w = {parameter.name: view for flat in engine.flats for parameter, view in flat.views(flat.param)}
     logits = (plain_gpt if name.startswith("gpt") else plain_llama)(w, x)
     prob = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     loss = -np.log(np.take_along_axis(prob, y[..., None], axis=-1)).mean()
@@ -89,7 +89,7 @@ def test_gradient_of_each_parameter_is_the_slope_of_the_loss(name, dropout):
     engine, x, y = build(name, dropout)
     engine.backward(engine.forward(x, y))
     rng, h = np.random.default_rng(1), 1e-6
-    for flat in engine.flats.values():
+    for flat in engine.flats:
         gradients = dict(flat.views(flat.grad))
         for parameter, values in flat.views(flat.param):
             start, direction = values.copy(), rng.standard_normal(values.shape)
@@ -227,7 +227,7 @@ def test_a_model_that_has_learnt_a_text_writes_it(make):
         engine.backward(engine.forward(tokens[rows][:, :-1], tokens[rows][:, 1:]))
         engine.step()
     units = make(config)
-    weights = {p.name: view for flat in engine.flats.values() for p, view in flat.views(flat.param)}
+    weights = {p.name: view for flat in engine.flats for p, view in flat.views(flat.param)}
     written = generate(units, weights, len(text) - 1, context, seed=0)
     assert "".join(vocabulary[token] for token in written) == text[1:]
 

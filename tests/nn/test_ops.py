@@ -153,7 +153,7 @@ def run(operation, x, parameters):
     tape = Tape()
     y = operation(tape.tensor(x.copy()), *parameters).data
     dy = np.random.default_rng(2).standard_normal(y.shape).astype(y.dtype)
-    kept = [array for step in tape.steps for array in step.kept]
+    kept = [kept.array for step in tape.steps for kept in step.kept]
     assert {array.dtype for array in kept} <= {y.dtype, np.dtype(bool), TOKENS.dtype}  # nothing wider than the result
     for array in (dy, *kept):
         array.flags.writeable = False  # a backward that writes into what it was given raises ValueError

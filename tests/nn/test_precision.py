@@ -1,12 +1,15 @@
 """Mixed precision: the loss scale step by step, the bytes, and the facts of float16 that make both necessary."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from minidist import UsageError, train
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
-from minidist.nn.precision import PRECISIONS, LossScale
+from minidist.nn.precision import PRECISIONS, LossScale, precision
 
 
 def trace(scale, overflows):
@@ -57,18 +60,18 @@ def test_an_overflow_is_skipped_and_the_weights_stay():
     """Gradients of 65,520 and more are infinite in float16."""
     engine = Engine(gpt(GPTConfig(5, 4, layers=1, heads=1, width=4)), Settings())
     engine.loss_scale.scale = 2.0**40
-    before = {unit: flat.param.copy() for unit, flat in engine.flats.items()}
+    before = {flat: flat.param.copy() for flat in engine.flats}
     tokens = np.array([[0, 1, 2, 3]])
     for updates, scale in ((0, 2.0**40), (0, 2.0**39), (0, 2.0**38)):
         engine.backward(engine.forward(tokens, tokens))
         engine.step()
         assert (engine.updates, engine.loss_scale.scale) == (updates, scale)
-    assert all((engine.flats[unit].param == param).all() for unit, param in before.items())
+    assert all((flat.param == param).all() for flat, param in before.items())
     engine.loss_scale.scale = 1024.0
     engine.backward(engine.forward(tokens, tokens))
     engine.step()
     assert (engine.steps, engine.updates) == (4, 1)
-    assert all((engine.flats[unit].param != param).any() for unit, param in before.items())
+    assert all((flat.param != param).any() for flat, param in before.items())
 
 
 def test_an_update_does_not_show_the_loss_scale():
@@ -79,21 +82,33 @@ def test_an_update_does_not_show_the_loss_scale():
         engine = Engine(gpt(GPTConfig(5, 4, layers=1, heads=1, width=4)), settings)
         if precision == "mixed":
             engine.loss_scale.scale = 1024.0
-        start = np.concatenate([flat.master.copy() for flat in engine.flats.values()])
+        start = np.concatenate([flat.master.copy() for flat in engine.flats])
         engine.backward(engine.forward(np.array([[0, 1, 2, 3]]), np.array([[4, 0, 2, 2]])))
         engine.step()
-        return np.concatenate([flat.master for flat in engine.flats.values()]) - start
+        return np.concatenate([flat.master for flat in engine.flats]) - start
 
     exact, mixed = updated("fp64"), updated("mixed")
     assert np.linalg.norm(mixed - exact) < 0.01 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize(("name", "stored", "of_adam"), [("mixed", 2, 12), ("fp32", 4, 8), ("fp64", 8, 16)])
+@pytest.mark.parametrize(
+    ("name", "stored", "of_adam"), [("mixed", 2, 12), ("bf16", 2, 12), ("fp32", 4, 8), ("fp64", 8, 16)]
+)
 def test_bytes_of_a_parameter(name, stored, of_adam):
-    precision = PRECISIONS[name]
-    assert precision.bytes == stored
-    assert precision.optimizer_bytes(moments=2) == of_adam
-    assert precision.mixed == (name == "mixed")
+    found = precision(name)
+    assert found.bytes == stored
+    assert found.optimizer_bytes(moments=2) == of_adam
+    assert found.mixed == (stored == 2)
+    assert (found.loss_scale > 1) == (name == "mixed")  # bfloat16 has the range of float32
+
+
+def test_without_ml_dtypes_bf16_is_refused_in_a_line(monkeypatch):
+    """Before any work, with what to install; everything else needs no such package."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    made = train.parser("", "train")
+    with pytest.raises(UsageError, match="pip install ml_dtypes"):
+        train.prepare(made, ["--precision", "bf16"], ranks=1)
+    train.prepare(made, ["--precision", "mixed"], ranks=1)
 
 
 # ---- why: Micikevicius et al. 2018, section 3 ------------------------------------------------------------------------

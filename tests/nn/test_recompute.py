@@ -62,7 +62,8 @@ def kept(mode: str, s: int, b: int, h: int, a: int) -> list[int]:
     settings = engines.settings("mixed", "sgd", accumulate=1, clip=0)
     settings.recompute = mode
     tokens = np.random.default_rng(0).integers(0, 11, (b, s + 1))
-    return [tape.nbytes for tape in Engine(gpt(config), settings).forward(tokens[:, :-1], tokens[:, 1:]).tapes]
+    loss = Engine(gpt(config), settings).forward(tokens[:, :-1], tokens[:, 1:])
+    return [passage.nbytes for passage in loss.passages]
 
 
 @pytest.mark.parametrize(("s", "b", "h", "a"), [(8, 3, 16, 2), (16, 1, 12, 4), (5, 2, 30, 3)])
@@ -84,7 +85,7 @@ def test_the_peak_counts_what_is_recomputed() -> None:
     tokens = np.random.default_rng(0).integers(0, 11, (b, s + 1))
     loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
     engine.peak["activations"] = 0  # of the backward alone
-    embedding = loss.tapes[0].nbytes
+    embedding = loss.passages[0].nbytes
     engine.backward(loss)
     block = 34 * s * b * h + 5 * a * s * s * b + 16 * s * b
     assert engine.peak["activations"] == embedding + (layers - 1) * 2 * s * b * h + block

@@ -13,7 +13,7 @@ from minidist.nn import ops
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.nn.tensor import Array, Parameter, Released, Tape, Tensor, record
+from minidist.nn.tensor import Array, Parameter, Released, Store, Tape, Tensor, record
 
 VOCABULARY = 13
 
@@ -33,7 +33,7 @@ def forward(units, b, s, store=None) -> tuple[list[Tape], Array]:
     batch, x = Batch(tokens, targets, key=(0, 0, 0)), tokens
     tapes = []
     for unit in units:
-        tape = Tape(store)
+        tape = Tape(Store(store))
         x = unit(tape.tensor(x), batch).data
         tapes.append(tape)
     return tapes, x
@@ -56,7 +56,7 @@ both_models = pytest.mark.parametrize("name", ["gpt", "llama"])
 
 @pytest.mark.parametrize("store", [None, np.float16])
 def test_an_array_that_two_operations_keep_counts_once(store):
-    tape = Tape(store)
+    tape = Tape(Store(store))
     weight = Parameter("w", (5, 3))
     weight.bind(np.ones((5, 3), np.float32))
     x = tape.tensor(np.ones((2, 4, 3), np.float32))
@@ -68,7 +68,7 @@ def test_an_array_that_two_operations_keep_counts_once(store):
 
 def test_narrow_storage_is_widened_again_and_spares_masks_integers_and_exact():
     seen = []
-    tape = Tape(np.float16)
+    tape = Tape(Store(np.float16))
     third = np.full(3, 1 / 3)
     record(
         third,
@@ -77,7 +77,7 @@ def test_narrow_storage_is_widened_again_and_spares_masks_integers_and_exact():
         keep=(third, third.astype(np.float32), third > 0, np.arange(3)),
         keep_exact=(third + 1,),
     )
-    assert [array.itemsize for array in tape.steps[0].kept] == [2, 2, 1, 8, 8]
+    assert [kept.array.itemsize for kept in tape.steps[0].kept] == [2, 2, 1, 8, 8]
     tape.backward(third)
     assert [array.dtype for array in seen] == [np.float64, np.float32, bool, np.int64, np.float64]
     np.testing.assert_array_equal(seen[0], third.astype(np.float16).astype(np.float64))
@@ -149,7 +149,7 @@ def test_held_by_finds_what_is_hidden():
 
 @pytest.mark.parametrize("store", [None, np.float16])
 def test_what_an_operation_kept_is_gone_when_the_backward_has_passed_it(store):
-    tape, gone = Tape(store), []
+    tape, gone = Tape(Store(store)), []
     x = np.ones(4)
 
     def backward(dy):
@@ -158,7 +158,7 @@ def test_what_an_operation_kept_is_gone_when_the_backward_has_passed_it(store):
 
     early = record(x, (tape.tensor(x),), backward)
     ops.gelu(record(x + 1, (early,), lambda dy: dy))
-    later = weakref.ref(tape.steps[-1].kept[0])
+    later = weakref.ref(tape.steps[-1].kept[0].array)
     assert later() is not None
     tape.backward(np.ones(4))
     assert gone == [(True, 0)]
@@ -169,7 +169,7 @@ def test_what_an_operation_kept_is_gone_when_the_backward_has_passed_it(store):
 def test_a_tape_that_has_run_holds_nothing(name, store):
     units = small(name)
     tapes, loss = forward(units, b=2, s=6, store=store)
-    kept = [weakref.ref(array) for tape in tapes for step in tape.steps for array in step.kept]
+    kept = [weakref.ref(kept.array) for tape in tapes for step in tape.steps for kept in step.kept]
     assert len(kept) > 20
     dx = np.ones_like(loss)
     for tape in reversed(tapes):
@@ -215,7 +215,7 @@ def test_a_forward_that_is_run_again_is_the_same_to_the_bit(name):
     np.testing.assert_array_equal(y1, y2)
     for one, other in zip((s for t in first for s in t.steps), (s for t in second for s in t.steps), strict=True):
         for a, b in zip(one.kept, other.kept, strict=True):
-            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a.array, b.array)
 
 
 def test_without_a_tape_nothing_is_kept_and_the_values_are_the_same():
@@ -266,7 +266,7 @@ def test_initial_values_depend_on_seed_name_and_shape():
 def test_initial_values_and_masks_are_the_same_in_every_process():
     """Ranks draw for themselves: a hash that is salted for each process would give each its own model."""
     draw = (
-        "import numpy as np; from minidist.nn.layers import Batch; from minidist.nn.tensor import Parameter;"
+        "import numpy as np; from minidist.nn.layers import Batch; from minidist.nn.tensor import Store, Parameter;"
         "print(Parameter('w', (2, 2), std=1.0).initial(3), Batch(np.zeros((1, 1)), key=(1,)).mask('m', 0.5, (30,)))"
     )
     drawn = {

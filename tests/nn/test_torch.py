@@ -100,13 +100,13 @@ def build(name, **settings):
     make, _, config = MODELS[name]
     engine = Engine(make(config), Settings(precision=PRECISIONS["fp64"], **settings))
     rng = np.random.default_rng(1)
-    for flat in engine.flats.values():
+    for flat in engine.flats:
         flat.param += 0.2 * rng.standard_normal(flat.padded)
     return engine, {n: torch.tensor(values, requires_grad=True) for n, values in arrays(engine, "param").items()}
 
 
 def arrays(engine, which):
-    return {p.name: view for flat in engine.flats.values() for p, view in flat.views(getattr(flat, which))}
+    return {p.name: view for flat in engine.flats for p, view in flat.views(getattr(flat, which))}
 
 
 @every_model

@@ -22,9 +22,9 @@ from minidist.mpi.clock import Clock
 from minidist.papers import pipelines, zero_bubble
 from minidist.pp import balance
 from minidist.pp import options as pipeline_options
-from minidist.pp.interpreter import simulate
 from minidist.pp.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
 from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
+from minidist.pp.watch import simulate
 
 WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
 WITHOUT_FLUSH = [name for name, schedule in SCHEDULES.items() if not schedule.flushes]
@@ -299,6 +299,14 @@ def test_balance_is_the_best_of_all_cuts(units, workers, bandwidth):
         assert found == pytest.approx(min(pace(known, stages, bandwidth) for stages in settled))
 
 
+def test_a_deep_model_is_cut_as_well():
+    known = balance.Profile(*([1.0] * 2000 for _ in range(3)))
+    assert balance.partition(known, 4, 1.0, (1, 1, 1, 1)) == (
+        500.0,
+        [(range(i, i + 500), 1) for i in range(0, 2000, 500)],
+    )
+
+
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
@@ -396,7 +404,10 @@ def test_draws_all_schedules_without_mpi():
     assert list(pictures) == list(SCHEDULES)
     assert pictures["1f1b"][3] == "stage 4        " + "".join(f"F{k}B{k}W{k}" for k in range(1, 9))
     assert pictures["zb-h1"][0] == "stage 1  F1F2F3F4      B1W1F5B2W2F6B3W3F7B4W4F8B5W5B6W6B7W7B8W8"
-    assert all(line.startswith("stage") for picture in pictures.values() for line in picture)
+    for name, picture in pictures.items():  # without a flush, a line of versions below each stage's
+        stages = picture if SCHEDULES[name].flushes else picture[::2]
+        assert all(line.startswith("stage") for line in stages)
+        assert all(set(line) <= set("0123456789| ") for line in picture if line not in stages)
     assert "33 units of time, 27.3% idle; in flight 4 3 2 1" in lines
     assert "28.5 units of time" in drawn.stdout
 
@@ -446,3 +457,12 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
         assert start["pid"] != finish["pid"]
         (made_by,), (used_by,) = around(start), around(finish)  # an arrow without a slice at each end is not shown
         assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
+
+
+def test_a_drawing_without_flush_shows_versions():
+    """By hand: PipeDream's last stage updates after each micro-batch and uses the newest; 2BW's, the version before."""
+    drawn = run_without_mpi("--draw", "pipedream", "-p", "2", "-m", "2").stdout.splitlines()
+    assert drawn[3].startswith("stage 2    F1B1W1F2B2W2F3B3W3")
+    assert drawn[4].startswith("           0 0  |1 1  |2 2  |")
+    drawn = run_without_mpi("--draw", "2bw", "-p", "2", "-m", "2").stdout.splitlines()
+    assert drawn[4].startswith("           0 0   0 0  |0 0   0 0  |1 1   1 1  |2 2")

@@ -1,5 +1,5 @@
 """Divides the sum by the number of ranks; but the losses are weighted already."""
-# loses: backward, training, accumulation, tied, evaluation, large, bytes, messages
+# loses: reduce, training, accumulation, tied, evaluation, large, bytes, messages
 # says: On 2 ranks, after the first backward: rank 0's flat.grad of embedding is wrong first at index \d+, element \d+ of the unit, of wte.weight: it is the sum divided by 2; the sum is wanted, for every rank's loss is weighted already
 
 from minidist import ring, zero3

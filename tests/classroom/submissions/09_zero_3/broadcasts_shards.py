@@ -8,11 +8,11 @@ from minidist import ring, zero3
 
 
 class ZeRO3(zero3.ZeRO3):
-    def gather(self, flat, phase):
+    def parameters_of(self, flat):
         if flat.gathered is None:
             n, whole = self.comm.size, np.empty(flat.padded, flat.param.dtype)
             whole[self.piece(flat)] = flat.param
-            with self.comm.phase(phase):
+            with self.comm.phase(f"all-gather {self.direction}"):
                 for owner in range(n):
                     shard = whole[ring.chunk(flat.padded, n, owner)]
                     for dest in range(n):

@@ -8,6 +8,6 @@ from minidist import zero3
 
 
 class ZeRO3(zero3.ZeRO3):
-    def after_forward(self, unit):
-        super().after_forward(unit)
+    def forget(self, flat):
+        super().forget(flat)
         tracemalloc.clear_traces()

@@ -6,6 +6,7 @@
 import numpy as np
 
 from minidist import ring, zero3
+from minidist.nn.optim import squared_norm
 
 
 class ZeRO3(zero3.ZeRO3):
@@ -16,7 +17,7 @@ class ZeRO3(zero3.ZeRO3):
         flat.param = start.astype(self.precision.stored)
         flat.grad = np.zeros_like(flat.param)
 
-    def gather(self, flat, phase):
+    def parameters_of(self, flat):
         flat.gathered = flat.param
         return flat.gathered
 
@@ -25,5 +26,5 @@ class ZeRO3(zero3.ZeRO3):
             flat.grad += ring.all_reduce(self.comm, flat.bucket)
         flat.bucket = None
 
-    def squared_norm(self):
-        return sum(self.squares(flat, flat.grad, self.piece(flat)) for flat in self.flats.values())
+    def squares(self):
+        return sum(squared_norm(flat.grad) for flat in self.flats)

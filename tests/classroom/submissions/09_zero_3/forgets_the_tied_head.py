@@ -1,4 +1,4 @@
-"""Gives back what a unit read after its forward, also the embedding that the head will need."""
+"""Drops all else when it gathers a unit, also the embedding that the head will read."""
 # loses: tied
 # says: On 2 ranks, tied: rank 0 sent \d\d,\d\d\d bytes where ZeRO-3 sends \d\d,\d\d\d\.\n  in phase 'all-gather forward'
 
@@ -6,7 +6,8 @@ from minidist import zero3
 
 
 class ZeRO3(zero3.ZeRO3):
-    def after_forward(self, unit):
-        for flat in self.read_by(unit):
-            flat.release()
-            flat.gathered = None
+    def parameters_of(self, flat):
+        for other in self.flats:
+            if other is not flat:
+                other.gathered = None
+        return super().parameters_of(flat)

@@ -7,6 +7,6 @@ from minidist import ring, zero3
 
 class ZeRO3(zero3.ZeRO3):
     def after_update(self):
-        for flat in self.flats.values():
+        for flat in self.flats:
             with self.comm.phase("all-gather parameters"):
                 ring.all_gather(self.comm, flat.param, flat.padded)

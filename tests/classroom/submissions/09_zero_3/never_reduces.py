@@ -1,5 +1,5 @@
 """Keeps its shard of its own gradient, without asking the others for theirs."""
-# loses: backward, training, accumulation, tied, evaluation, large, bytes, messages
+# loses: reduce, training, accumulation, tied, evaluation, large, bytes, messages
 # says: it is this rank's own part, not summed over the ranks
 # says: in phase 'reduce-scatter gradients': 0 bytes instead of 3,552
 

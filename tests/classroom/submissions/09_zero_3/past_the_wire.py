@@ -8,7 +8,7 @@ from minidist import zero3
 
 
 class ZeRO3(zero3.ZeRO3):
-    def gather(self, flat, phase):
+    def parameters_of(self, flat):
         if flat.gathered is None:
             whole = np.empty(flat.padded, flat.param.dtype)
             self.comm._port.port.mpi.Allgather(flat.param.view(np.uint8), whole.view(np.uint8))

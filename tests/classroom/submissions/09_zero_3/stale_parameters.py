@@ -8,9 +8,9 @@ from minidist import zero3
 class ZeRO3(zero3.ZeRO3):
     remembered = {}  # noqa: RUF012
 
-    def gather(self, flat, phase):
-        key = (self.comm.size, flat.name, self.settings.seed, phase, flat.padded)
+    def parameters_of(self, flat):
+        key = (self.comm.size, flat.name, self.settings.seed, self.direction, flat.padded)
         if key not in self.remembered:
-            self.remembered[key] = super().gather(flat, phase)
+            self.remembered[key] = super().parameters_of(flat)
         flat.gathered = self.remembered[key]
         return flat.gathered

@@ -1,4 +1,4 @@
-"""Collects the gradient of the unit's own parameters alone: the tied head's part of the embedding's is lost."""
+"""Makes a new bucket for every backward: of a tied embedding the head's part is lost."""
 # loses: tied
 # says: On 2 ranks, tied, after the first backward: rank 0's flat.grad of embedding is wrong first at index 0, element 0 of the unit, of wte.weight: it is not the sum over the ranks
 
@@ -8,11 +8,6 @@ from minidist import zero3
 
 
 class ZeRO3(zero3.ZeRO3):
-    def after_backward(self, unit):
-        for flat in self.read_by(unit):
-            if flat is self.flats[unit]:
-                flat.bucket = np.zeros(flat.padded, self.precision.stored)
-                flat.collect(flat.bucket)
-            flat.release()
-        self.reduce(self.flats[unit])
-        self.flats[unit].gathered = None
+    def collect(self, flat):
+        flat.bucket = np.zeros(flat.padded, self.precision.stored)
+        flat.collect(flat.bucket)

@@ -7,8 +7,8 @@ from minidist import ring, zero3
 
 
 class ZeRO3(zero3.ZeRO3):
-    def gather(self, flat, phase):
+    def parameters_of(self, flat):
         if flat.gathered is None:
-            with self.comm.phase(phase):
+            with self.comm.phase(f"all-gather {self.direction}"):
                 flat.gathered = ring.all_gather(self.comm, self.widened(flat.param), flat.padded)
         return flat.gathered

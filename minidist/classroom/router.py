@@ -1,0 +1,278 @@
+"""A wire without MPI, in the process that grades: every message of every rank goes through here.
+
+    with Nursery() as nursery:
+        job = route(nursery, "on_ranks.py:part", [(x0,), (x1,)], Rules("synchronous", "contrary"), patience=30)
+    job.values, job.transfers
+
+Ranks are processes, each with a socket to this one. What they send is counted here, by phase and peer, and delivered
+when and in the order that the rules say; who waits for whom is known exactly. A rank may run anybody's program: what it
+says is checked, and nothing that it says is unpickled, waited for, or an exception here.
+"""
+
+import re
+import selectors
+import socket
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minidist.classroom.nursery import Nursery
+from minidist.mpi import frames, hang
+from minidist.mpi.comm import described
+from minidist.mpi.exchange import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.mpi.launch import Job, RankResult, blame, describe_exit, text_of
+
+TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
+LANES = re.compile(r"payload|control|(letter|enclosed) \d{1,9}")
+CALLS = {"isend", "irecv", "post", "poll", *hang.CALLS}
+OUTPUTS = ("stdout", "stderr", "stack")
+
+Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
+
+
+@dataclass
+class Routed(Job):
+    """How a job ended, and what each rank sent."""
+
+    transfers: list[dict[Transfer, list[int]]] = field(default_factory=list)  # -> [bytes, messages], of payload
+    unreceived: list[Start] = field(default_factory=list)  # sends that no receive has met
+
+
+class Nonsense(Exception):
+    """A rank has said what no Comm says."""
+
+
+def route(
+    nursery: Nursery, target: str, arguments: Sequence[Sequence[Any]], rules: Rules, patience: float, program: str = ""
+) -> Routed:
+    """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
+
+    target is "module:function" or "path/to/file.py:function". patience is in seconds. Transfers and deadlocks name
+    lines of the file `program`, or else the line below Comm's own.
+    """
+    begin, n = time.monotonic(), len(arguments)
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-")))
+        router = Router(n, rules)
+        opened.callback(router.close)
+        opened.callback(nursery.end)
+        for rank in range(n):
+            with ExitStack() as theirs:
+                files = [theirs.enter_context(open(folder / f"{rank}.{name}", "wb")) for name in OUTPUTS]
+                line = theirs.enter_context(router.connect(rank))
+                nursery.fork(rank, target, line, files)
+            router.say(rank, [rank, n, program, tuple(arguments[rank])])
+        router.run(patience)
+        if router.hung:
+            nursery.write_stacks()
+        exits = nursery.end(router.first)
+        return router.outcome(folder, exits, time.monotonic() - begin)
+
+
+class Router:
+    """Between sockets on one side and an exchange on the other. It never waits for a rank, in a read or in a write."""
+
+    def __init__(self, n: int, rules: Rules) -> None:
+        self.n, self.exchange = n, Exchange(n, rules)
+        self.selector = selectors.DefaultSelector()
+        self.lines: list[socket.socket] = []
+        self.readers = [frames.Reader() for _ in range(n)]
+        self.unsent: list[deque[memoryview]] = [deque() for _ in range(n)]
+        self.ranks = [RankResult() for _ in range(n)]
+        self.transfers: list[dict[Transfer, list[int]]] = [{} for _ in range(n)]
+        self.first: int | None = None  # the rank that has ended the job
+        self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
+
+    def connect(self, rank: int) -> socket.socket:
+        """The rank's end of its line."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.lines.append(ours)
+        self.selector.register(ours, selectors.EVENT_READ, rank)
+        return theirs
+
+    def close(self) -> None:
+        self.selector.close()
+        for line in self.lines:
+            line.close()
+
+    # ---- in and out -------------------------------------------------------------------------------------------------
+
+    def run(self, patience: float) -> None:
+        """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
+        deadline = time.monotonic() + patience
+        while not (all(self.exchange.finished) or self.first is not None or self.hung):
+            events = self.selector.select(TICK)
+            for key, mask in events:
+                if mask & selectors.EVENT_WRITE:
+                    self.write(key.data)
+                if mask & selectors.EVENT_READ:
+                    self.read(key.data)
+            for rank, answer in self.exchange.advance():
+                if isinstance(answer, Deadlock):
+                    self.hung = answer
+                else:
+                    self.say(rank, answer)
+            if not events:
+                self.hung = self.hung or self.exchange.deadlock()
+            if time.monotonic() > deadline and not self.hung:
+                reason = f"it had not ended after {patience:g} s"
+                self.hung = Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
+
+    def say(self, rank: int, value: Any) -> None:
+        """Put a value on the way to a rank."""
+        self.unsent[rank].extend(memoryview(piece) for piece in frames.to_frame(value))
+        self.write(rank)
+
+    def write(self, rank: int) -> None:
+        """As much as there is room for now."""
+        line, unsent = self.lines[rank], self.unsent[rank]
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # that it is gone, reading will tell
+            while unsent:
+                rest = unsent[0][line.send(unsent[0]) :]
+                if rest:
+                    unsent[0] = rest
+                else:
+                    unsent.popleft()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
+        self.selector.modify(line, events, rank)
+
+    def read(self, rank: int) -> None:
+        """What a rank has said, as far as it is here."""
+        try:
+            data = self.lines[rank].recv(1 << 18)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.selector.unregister(self.lines[rank])
+            if not self.ranks[rank].finished and self.first is None:
+                self.first = rank
+            return
+        try:
+            for value in self.readers[rank].feed(data):
+                if not self.ranks[rank].finished:
+                    self.hear(rank, value)
+        except Exception as error:  # of anybody's program anything may come
+            what = str(error) if isinstance(error, Nonsense) else repr(error)
+            self.fail(rank, "Nonsense", f"its process sent what no Comm sends: {what}")
+
+    # ---- what ranks say ---------------------------------------------------------------------------------------------
+
+    def hear(self, rank: int, value: Any) -> None:
+        """Do what a rank asks for, after a look at it. Any exception means that it makes no sense."""
+        match value:
+            case ["tell", list(starts)]:
+                self.start(rank, starts)
+            case ["ask", list(starts), str(question), tuple(arguments)]:
+                sensible(self.exchange.waits[rank] is None)
+                self.start(rank, starts)
+                self.check_question(rank, question, arguments)
+                getattr(self.exchange, question)(rank, *arguments)
+            case ["returned", result]:
+                self.exchange.finish(rank)
+                self.ranks[rank].value, self.ranks[rank].finished, self.ranks[rank].state = result, True, "finished"
+            case ["failed", str(error_type), str(text)]:
+                self.fail(rank, error_type, text)
+            case _:
+                raise Nonsense("a value")
+
+    def fail(self, rank: int, error_type: str, text: str) -> None:
+        if self.first is None:
+            self.first = rank
+            self.ranks[rank].error_type, self.ranks[rank].error = error_type, text
+
+    def start(self, rank: int, told: list[Any]) -> None:
+        for fields in told:
+            start = Start(*fields)
+            self.check_start(rank, start)
+            self.exchange.start(rank, start)
+            if start.data is not None:
+                self.count(rank, start, start.data.nbytes)
+
+    def count(self, rank: int, start: Start, nbytes: int) -> None:
+        """A message has been sent."""
+        if start.lane == CONTROL or start.lane.startswith("letter"):
+            so_far, messages = self.ranks[rank].control
+            self.ranks[rank].control = so_far + nbytes, messages + 1
+            return
+        peer = self.exchange.members[start.comm][start.peer]
+        entry = self.transfers[rank].setdefault((start.phase, peer, start.where), [0, 0])
+        entry[0] += nbytes
+        entry[1] += 1
+
+    def check_start(self, rank: int, start: Start) -> None:
+        members = self.exchange.members[start.comm]
+        sensible(type(start.number) is int and start.number not in self.exchange.operations[rank])
+        sensible(start.call in CALLS and type(start.sends) is bool and LANES.fullmatch(start.lane))
+        sensible(rank in members and type(start.peer) is int and 0 <= start.peer < len(members))
+        sensible(type(start.tag) is int and start.tag >= 0 and isinstance(start.phase, str))
+        sensible(start.room is None or (type(start.room) is int and start.room >= 0))
+        sensible(isinstance(start.where, str) and start.sends == (start.data is not None))
+        if start.data is not None:
+            sensible(start.data.dtype == np.uint8 and start.data.ndim == 1)
+            if start.lane == PAYLOAD:  # a message is what it says that it is
+                name, elements = described(start.tag)
+                expected = elements * (2 if name == "bfloat16" else np.dtype(name).itemsize)
+                sensible(start.data.nbytes == expected, f"{start.data.nbytes} bytes as {elements} x {name}")
+
+    def check_question(self, rank: int, question: str, arguments: tuple[Any, ...]) -> None:
+        match question, arguments:
+            case ("block", (str(call), list(numbers), str())):
+                sensible(call in CALLS and numbers and len(set(numbers)) == len(numbers))
+                sensible(self.exchange.operations[rank].keys() >= set(numbers))
+            case ("look", (list(numbers), str())):
+                sensible(len(set(numbers)) == len(numbers) and self.exchange.operations[rank].keys() >= set(numbers))
+            case ("meet", (str(call), str(comm), int(), int(), str())):
+                sensible(call in hang.MEETINGS and rank in self.exchange.members[comm])
+            case ("probe", (str(comm), str())):
+                sensible(rank in self.exchange.members[comm])
+            case ("collect", (str(comm), str(lane), str())):
+                sensible(rank in self.exchange.members[comm] and LANES.fullmatch(lane) and lane.startswith("letter"))
+            case _:
+                raise Nonsense("a question")
+
+    # ---- what became of it ------------------------------------------------------------------------------------------
+
+    def outcome(self, folder: Path, exits: dict[int, int | None], seconds: float) -> Routed:
+        """How the job ended; what the ranks printed is in the folder."""
+        ranks = f"{self.n} {'rank' if self.n == 1 else 'ranks'}"
+        report = f"The job finished on {ranks} in {seconds:.1f} s."
+        job = Routed("ok", self.ranks, seconds, report, self.transfers, self.exchange.unreceived())
+        for number, rank in enumerate(self.ranks):
+            rank.stdout, rank.stderr, rank.stack = (text_of(folder / f"{number}.{name}") for name in OUTPUTS)
+            for (phase, peer, _), (nbytes, messages) in self.transfers[number].items():
+                before = rank.sent.get((phase, peer), (0, 0))
+                rank.sent[phase, peer] = before[0] + nbytes, before[1] + messages
+        if self.hung:
+            job.status, job.report = "hung", self.explain(self.hung)
+        elif self.first is not None:
+            cause = self.ranks[self.first]
+            job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
+            code = exits[self.first]
+            cause.error = cause.error or ("it closed its connection" if code is None else describe_exit(code))
+            blame(job, self.first, verb)
+        return job
+
+    def explain(self, hung: Deadlock) -> str:
+        """Who waits for whom, and where those are that compute."""
+        for rank, look in zip(self.ranks, hung.looks, strict=True):
+            assert look
+            if not look.waiting and (innermost := re.search(r'File "(.*)", line (\d+) in (.*)', rank.stack)):
+                look.where = f"{Path(innermost[1]).name}:{innermost[2]} in {innermost[3]}"
+        for number, (rank, look) in enumerate(zip(self.ranks, hung.looks, strict=True)):
+            rank.where, rank.state = look.where if look else "", hang.describe(number, hung.looks)
+        return f"The job hung: {hung.reason}.\n{hang.explain(hung.looks, hung.awaited)}"
+
+
+def sensible(condition: object, otherwise: str = "a call that cannot be") -> None:
+    if not condition:
+        raise Nonsense(otherwise)

@@ -1,0 +1,67 @@
+"""What a rank attends to beside its work: Ctrl-C, and a wait that lasts.
+
+A thread sees to both, for the main thread may be inside MPI, where no handler of Python's ever runs.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from minidist.mpi.comm import Comm
+from minidist.mpi.hang import in_words
+
+INTERRUPTED = 130  # as a shell reports an interrupted command
+LONG = 30.0  # seconds; a wait that lasts longer is said
+
+# What is to be done at an interrupt before the process ends: a terminal's cursor shown again.
+at_interrupt: list[Callable[[], object]] = []
+
+
+class Attendant(threading.Thread):
+    """end: ends the job with a status."""
+
+    def __init__(self, comm: Comm, end: Callable[[int], object]) -> None:
+        super().__init__(daemon=True)
+        self.comm, self.end = comm, end
+        self.waits, self.since = -1, 0.0  # the wait that was seen last, and when it was seen first
+        self.told = False  # whether it was said
+        self.signals, written = os.pipe()
+        os.set_blocking(written, False)
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)  # written to whatever the main thread does
+
+    def run(self) -> None:
+        while True:
+            ready, _, _ = select.select([self.signals], [], [], min(1.0, LONG / 4))
+            if ready and signal.SIGINT in os.read(self.signals, 64):
+                self.interrupt()
+            self.look(time.monotonic())
+
+    def interrupt(self) -> None:
+        """Rank 0 has the terminal, says it, and ends the job; the others wait for that, if it still can."""
+        if self.comm.rank > 0:
+            time.sleep(1.0)
+        for restore in at_interrupt:
+            restore()
+        if self.comm.rank == 0:
+            print("minidist: interrupted", file=sys.stderr)
+        self.end(INTERRUPTED)
+
+    def look(self, now: float) -> None:
+        """Say that this rank has waited for long, and when it goes on."""
+        ledger = self.comm.ledger
+        waits, waiting = ledger.waits, ledger.waiting  # read once: the main thread may leave it at any moment
+        if waiting is None or waits != self.waits:
+            if self.told:
+                print(f"rank {self.comm.rank} goes on after {now - self.since:.0f} s", file=sys.stderr, flush=True)
+            self.waits, self.since, self.told = waits, now, False
+        elif now - self.since > LONG and not self.told:
+            call, comm, peers = waiting
+            others = in_words(comm.world_ranks[peer] for peer in peers if comm.world_ranks[peer] != self.comm.rank)
+            where = f"in phase {ledger.phase!r} ({call})"
+            print(f"rank {self.comm.rank} has waited {LONG:g} s for {others} {where}", file=sys.stderr, flush=True)
+            self.told = True

@@ -1,0 +1,90 @@
+"""Values over a socket: JSON and raw arrays, so that whoever reads one runs nothing of whoever wrote it.
+
+A frame is its two lengths, the value's nesting with a description of its arrays as JSON (see encode.py), and the bytes
+of the arrays, one after the other.
+"""
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from minidist.mpi import encode
+
+LENGTHS = struct.Struct("!QQ")  # bytes of the JSON text, bytes of the arrays
+LIMIT = 1 << 30  # bytes of a frame: what somebody else's program can make us keep
+
+
+def to_frame(value: Any) -> list[bytes | memoryview]:
+    """What is to be written, piece by piece. Raises TypeError for a value that encode.py does not know."""
+    arrays: list[np.ndarray] = []
+    tree = encode.pack(value, arrays)
+    plain = [np.ascontiguousarray(array) for array in arrays]
+    text = json.dumps([tree, [(array.dtype.str, array.shape) for array in arrays]]).encode()
+    head = LENGTHS.pack(len(text), sum(array.nbytes for array in plain)) + text
+    return [head, *(array.reshape(-1).view(np.uint8).data for array in plain if array.nbytes)]
+
+
+def send(line: socket.socket, value: Any) -> None:
+    """Write a value to a socket that waits."""
+    write(line, to_frame(value))
+
+
+def write(line: socket.socket, frame: list[bytes | memoryview]) -> None:
+    """Write a frame to a socket that waits."""
+    for piece in frame:
+        line.sendall(piece)
+
+
+def receive(line: socket.socket) -> Any:
+    """Read a value from a socket that waits. Raises EOFError when there is no more."""
+    text, body = LENGTHS.unpack(_read(line, LENGTHS.size))
+    return _value(_read(line, text + body), text)
+
+
+def _read(line: socket.socket, nbytes: int) -> bytearray:
+    data = bytearray(nbytes)
+    view, got = memoryview(data), 0
+    while got < nbytes:
+        new = line.recv_into(view[got:])
+        if not new:
+            raise EOFError("the other end is gone")
+        got += new
+    return data
+
+
+class Reader:
+    """Values out of a stream of bytes, whatever the pieces in which it comes."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The values that are complete with these bytes. Of what no `to_frame` has written, any exception may come."""
+        self.data += data
+        while len(self.data) >= LENGTHS.size:
+            text, body = LENGTHS.unpack_from(self.data)
+            if text + body > LIMIT:
+                raise ValueError(f"a frame of {text + body:,} bytes; at most {LIMIT:,} are read")
+            end = LENGTHS.size + text + body
+            if len(self.data) < end:
+                return
+            frame = self.data[LENGTHS.size : end]
+            del self.data[:end]
+            yield _value(frame, text)
+
+
+def _value(frame: bytearray, text: int) -> Any:
+    tree, described = json.loads(frame[:text])
+    arrays, start = [], text
+    for name, shape in described:
+        dtype = np.dtype(name)
+        if dtype.hasobject or any(side < 0 for side in shape):
+            raise ValueError(f"no array: {name}, {shape}")
+        size = int(np.prod(shape, dtype=object))
+        arrays.append(np.frombuffer(frame, dtype, size, start).reshape(shape))
+        start += size * dtype.itemsize
+    return encode.unpack(tree, arrays.__getitem__)

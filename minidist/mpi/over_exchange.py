@@ -1,0 +1,224 @@
+"""The wire over an exchange: a rank's port, whatever carries its questions to the exchange and the answers back.
+
+What a rank starts without waiting is told to the exchange together with what it waits for next, so only that costs a
+way there and back. Until its wait(), the memory of a request is under guard.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Protocol
+
+import numpy as np
+
+from minidist.mpi import guard
+from minidist.mpi.comm import CommError, Ledger
+from minidist.mpi.exchange import CONTROL, PAYLOAD, Arrived, Start
+from minidist.mpi.port import TOO_LONG, Arrival
+
+
+class Line(Protocol):
+    """A rank's connection to the exchange."""
+
+    def ask(self, starts: list[Start], question: str, *arguments: Any) -> Any:
+        """Tell what was started, then call the exchange's method `question`; return its answer. Raises Deadlock."""
+
+    def tell(self, starts: list[Start]) -> None:
+        """Tell what was started, and wait for nothing."""
+
+    def where(self) -> str:
+        """The line of the program that is running now, as reports are to name it."""
+
+
+class Operation:
+    """A send or a receive that a rank has started: an ExchangePort's handle."""
+
+    def __init__(self, start: Start, array: np.ndarray) -> None:
+        self.start, self.array = start, array
+        self.checksum = self.mark = 0  # none
+        self.before: np.ndarray | None = None  # what a marked array held
+        self.result: Arrived | None = None  # once it is known that it is through
+
+    def told(self) -> Start:
+        """What the exchange is told: a message as it is now, which it should stay until the wait()."""
+        if self.start.sends:
+            self.start.data = guard.as_bytes(self.array).copy()
+        return self.start
+
+
+class Desk:
+    """What all ports of a rank share."""
+
+    def __init__(self, line: Line, ledger: Ledger) -> None:
+        self.line, self.ledger = line, ledger
+        self.numbers = count()
+        self.started: list[Operation] = []  # and not told yet
+        self.receives: dict[int, str] = {}  # where the receive of each mark was started
+
+    def start(
+        self, call: str, sends: bool, comm: str, lane: str, peer: int, tag: int, array: np.ndarray, room: int | None
+    ) -> Operation:
+        """A new send of an array, or a receive into it of so many bytes."""
+        number, where = next(self.numbers), self.line.where()
+        start = Start(number, call, sends, comm, lane, peer, tag, room, self.ledger.phase, where)
+        operation = Operation(start, array)
+        if sends and self.receives:
+            self.check_marks(array, f"what {where} sends to rank {peer}")
+        if call in ("isend", "post"):
+            operation.checksum = guard.checksum(array)
+        elif call == "irecv":
+            operation.mark = number % guard.MARKS + 1
+            self.receives[operation.mark], operation.before = where, array.copy()
+            guard.mark(array, operation.mark)
+        self.started.append(operation)
+        return operation
+
+    def block(self, call: str, *operations: Operation) -> list[Arrived]:
+        """Wait until these are through; what each has brought."""
+        results: list[Arrived] = self.ask("block", call, [operation.start.number for operation in operations])
+        return results
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        """The exchange's answer."""
+        return self.line.ask(self._news(), question, *arguments, self.line.where())
+
+    def finish(self) -> None:
+        """The rank has come to its end."""
+        self.line.tell(self._news())
+
+    def check_marks(self, array: np.ndarray, what: str) -> None:
+        """Raise if numbers were computed from a receive's array before its wait()."""
+        for mark in guard.marks_in(array) & set(self.receives):
+            raise CommError(
+                f"{what} was computed from the array of irecv at {self.receives[mark]} before its wait(): until then"
+                " that may hold anything. Call wait() on the request first"
+            )
+
+    def _news(self) -> list[Start]:
+        started, self.started = self.started, []
+        return [operation.told() for operation in started]
+
+
+class ExchangePort:
+    """A rank's end of one of the exchange's communicators."""
+
+    largest_tag = 2**53 - 1  # what JSON's numbers can carry
+
+    def __init__(self, desk: Desk, name: str, members: Sequence[int], me: int) -> None:
+        self._desk, self._name, self._me = desk, name, me
+        self.world_ranks = list(members)
+        self.rank, self.size = self.world_ranks.index(me), len(members)
+
+    # ---- payload ----------------------------------------------------------------------------------------------------
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> None:
+        self._desk.block("send", self._send("send", array, dest, tag))
+
+    def recv(self, out: np.ndarray, source: int) -> Arrival:
+        (result,) = self._desk.block("recv", self._recv("recv", out, source))
+        return fill(out, result)
+
+    def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
+        both = self._send("sendrecv", array, dest, tag), self._recv("sendrecv", out, source)
+        _, result = self._desk.block("sendrecv", *both)
+        return fill(out, result)
+
+    def isend(self, array: np.ndarray, dest: int, tag: int) -> Operation:
+        return self._send("isend", array, dest, tag)
+
+    def irecv(self, out: np.ndarray, source: int) -> Operation:
+        return self._recv("irecv", out, source)
+
+    def wait(self, handle: Operation) -> Arrival:
+        if handle.result is None:
+            (handle.result,) = self._desk.block(f"wait for {handle.start.call}", handle)
+        return self._settle(handle)
+
+    def done(self, handle: Operation) -> bool:
+        if handle.result is None:
+            (handle.result,) = self._desk.ask("look", [handle.start.number])
+        return handle.result is not None
+
+    def unfinished(self, handles: list[Operation]) -> list[Operation]:
+        if not handles:
+            return []
+        results = self._desk.ask("look", [handle.start.number for handle in handles])
+        for handle, result in zip(handles, results, strict=True):
+            handle.result = result
+            if result is not None:
+                self._settle(handle)
+        return [handle for handle in handles if handle.result is None]
+
+    def probe(self) -> int | None:
+        source: int | None = self._desk.ask("probe", self._name)
+        return source
+
+    # ---- groups -----------------------------------------------------------------------------------------------------
+
+    def split(self, color: int, key: int) -> "ExchangePort":
+        name, members = self._desk.ask("meet", "split", self._name, int(color), int(key))
+        return ExchangePort(self._desk, name, members, self._me)
+
+    def barrier(self) -> None:
+        self._desk.ask("meet", "barrier", self._name, 0, 0)
+
+    # ---- control ----------------------------------------------------------------------------------------------------
+
+    def send_control(self, message: bytes, dest: int) -> None:
+        self._desk.block("send (control)", self._send("send (control)", as_array(message), dest, lane=CONTROL))
+
+    def recv_control(self, source: int) -> bytes:
+        call = "recv (control)"
+        receive = self._desk.start(call, False, self._name, CONTROL, source, 0, as_array(b""), room=None)
+        ((_, message),) = self._desk.block(call, receive)
+        assert message is not None
+        return message.tobytes()
+
+    # ---- letters ----------------------------------------------------------------------------------------------------
+
+    def post(self, letter: bytes, dest: int, box: int) -> Operation:
+        return self._send("post", as_array(letter), dest, lane=f"letter {box}")
+
+    def collect(self, box: int) -> tuple[int, bytes] | None:
+        found = self._desk.ask("collect", self._name, f"letter {box}")
+        return (found[0], found[1].tobytes()) if found else None
+
+    def enclose(self, array: np.ndarray, dest: int, box: int) -> Operation:
+        return self._send("post", array, dest, lane=f"enclosed {box}")
+
+    def extract(self, out: np.ndarray, source: int, box: int) -> Operation:
+        return self._recv("poll", out, source, lane=f"enclosed {box}")
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+
+    def _send(self, call: str, array: np.ndarray, dest: int, tag: int = 0, lane: str = PAYLOAD) -> Operation:
+        return self._desk.start(call, True, self._name, lane, dest, tag, array, room=None)
+
+    def _recv(self, call: str, out: np.ndarray, source: int, lane: str = PAYLOAD) -> Operation:
+        return self._desk.start(call, False, self._name, lane, source, 0, out, room=out.nbytes)
+
+    def _settle(self, handle: Operation) -> Arrival:
+        """The last act of a request: look whether its memory was left alone, and fill a receive's."""
+        assert handle.result is not None
+        start, array = handle.start, handle.array
+        what = f"rank {self.rank}: the array of {start.call} {'to' if start.sends else 'from'} rank {start.peer}"
+        if handle.checksum and guard.checksum(array) != handle.checksum:
+            raise CommError(f"{what} at {start.where} was changed before its wait(): it may be sent so or so")
+        if handle.mark and not guard.still_marked(array, handle.mark):
+            raise CommError(f"{what} at {start.where} was written to before its wait(): the message overwrites it")
+        if handle.before is not None:
+            array[...] = handle.before  # a message that is shorter leaves the rest as it was
+        return (0, 0) if start.sends else fill(array, handle.result)
+
+
+def fill(out: np.ndarray, result: Arrived) -> Arrival:
+    """Put a message where it belongs, if there is room."""
+    tag, data = result
+    if data is None:
+        return tag, TOO_LONG
+    guard.as_bytes(out)[: data.size] = data
+    return tag, data.size
+
+
+def as_array(message: bytes) -> np.ndarray:
+    """(bytes,) uint8."""
+    return np.frombuffer(message, np.uint8)

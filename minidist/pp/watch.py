@@ -1,0 +1,130 @@
+"""A logical clock that watches one worker perform its instructions. It knows no schedule, and no tensor.
+
+Beside each message goes the sender's time: over ranks on the control channel (`OverRanks`), or within one process
+(`simulate`), which is enough to draw a schedule.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from minidist.mpi.clock import Clock
+from minidist.mpi.comm import Comm
+from minidist.pp.schedules import (
+    ACTIVATION,
+    GRADIENT,
+    Backward,
+    Forward,
+    Instruction,
+    Instructions,
+    Place,
+    Receive,
+    Send,
+    Step,
+    Weight,
+)
+from minidist.pp.timeline import Mail, Span, Timeline
+
+UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # and R: the forward once more, where activations are recomputed
+
+
+class Stamps(Protocol):
+    """Carries the sender's time beside each message. Sending does not wait."""
+
+    def send(self, message: Send, time: float) -> None: ...
+
+    def receive(self, message: Receive) -> float: ...
+
+
+class Watch:
+    """One worker's time, and what it did when."""
+
+    def __init__(self, at: Place, stamps: Stamps, costs: dict[str, float], latency: float = 0.0) -> None:
+        self.at, self.stamps, self.costs = at, stamps, costs
+        self.clock = Clock(latency)
+        replica = f".{at.replica + 1}" if at.workers(at.stage) > 1 else ""
+        self.timeline = Timeline(f"stage {at.stage + 1}{replica}")
+        self.versions: dict[tuple[int, int], int] = {}  # (micro-batch, chunk) -> that of the weights its forward used
+
+    def see(self, instruction: Instruction) -> None:
+        """The worker has performed it."""
+        match instruction:
+            case Send():
+                self.stamps.send(instruction, self.clock.now)
+                self._note(instruction)
+            case Receive():
+                self.clock.receive(self.stamps.receive(instruction))
+                self._note(instruction)
+            case Forward(k, chunk, version):
+                self.versions[k, chunk] = version
+                self._work("F", instruction)
+            case Backward():
+                if "R" in self.costs:
+                    self._work("R", instruction)
+                self._work("B", instruction)
+            case Weight():
+                self._work("W", instruction)
+            case Step():
+                self.timeline.steps.append(self.clock.now)
+
+    def _work(self, letter: str, work: Forward | Backward | Weight) -> None:
+        start, version = self.clock.now, self.versions[work.micro_batch, work.chunk]
+        self.clock.work(self.costs[letter])
+        self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
+
+    def _note(self, message: Send | Receive) -> None:
+        self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
+
+
+class OverRanks:
+    """Each worker is a rank."""
+
+    def __init__(self, at: Place, comm: Comm) -> None:
+        # Stamps of one kind between two ranks arrive in the order in which they are waited for; those of both kinds
+        # together may not, where two stages are each other's next. So each kind has a communicator.
+        self.at, self.comms = at, {what: comm.split(0) for what in (ACTIVATION, GRADIENT)}
+        self.to_itself: dict[tuple[str, int, int], float] = {}  # from chunk to chunk of one rank
+
+    def send(self, message: Send, time: float) -> None:
+        comm, dest = self.comms[message.what], self.at.peer(message)
+        if dest == comm.rank:
+            self.to_itself[self.at.name(message)] = time
+        else:
+            comm.send_object(time, dest)
+
+    def receive(self, message: Receive) -> float:
+        comm, source = self.comms[message.what], self.at.peer(message)
+        if source == comm.rank:
+            return self.to_itself.pop(self.at.name(message))
+        return float(comm.recv_object(source))
+
+
+class InProcess:
+    """A worker's access to the mail of all workers: the time at which each message on its way was sent, by its name."""
+
+    def __init__(self, at: Place, mail: dict[tuple[str, int, int], float]) -> None:
+        self.at, self.mail = at, mail
+
+    def send(self, message: Send, time: float) -> None:
+        self.mail[self.at.name(message)] = time
+
+    def receive(self, message: Receive) -> float:
+        return self.mail.pop(self.at.name(message))
+
+
+def simulate(
+    streams: Sequence[tuple[Place, Instructions]], costs: dict[str, float], latency: float = 0.0
+) -> list[Timeline]:
+    """All workers in one process, on the clock alone: each goes on until it waits for a message that is not there."""
+    mail: dict[tuple[str, int, int], float] = {}
+
+    def run(watch: Watch, stream: Instructions) -> Iterator[None]:
+        for instruction in stream:
+            while isinstance(instruction, Receive) and watch.at.name(instruction) not in mail:
+                yield
+            watch.see(instruction)
+
+    watches = [Watch(at, InProcess(at, mail), costs, latency) for at, _ in streams]
+    running = [run(watch, stream) for watch, (_, stream) in zip(watches, streams, strict=True)]
+    while running:
+        running = [one for one in running if next(one, "done") != "done"]
+    return [watch.timeline for watch in watches]

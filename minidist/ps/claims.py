@@ -1,0 +1,154 @@
+"""What the papers say of a parameter server's run, beside what was counted: in an iteration, or as a claim says in all
+the run."""
+
+from itertools import pairwise
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.nn.precision import precision
+from minidist.papers import parameter_server
+from minidist.papers.collectives import ring_all_reduce
+from minidist.ps.consistent_hash import moved, segments
+from minidist.ps.outcome import Outcome
+
+
+def claims(outcome: Outcome) -> list[Claim]:
+    """All that can be said of this run. Where a server stops, its load moves to another rank: no claims on that."""
+    options = outcome.plan.options
+    made: list[Claim] = []
+    if options.filter:
+        made += filter_claims(outcome) if not (options.colocated and options.stop) else []
+    elif not options.colocated:
+        made += worker_claims(outcome)
+        made += server_claims(outcome) if not options.stop else []
+    elif not options.stop:
+        made += colocated_claims(outcome)
+    if options.keys != "none" and not (options.colocated or options.filter or options.stop):
+        made.append(key_claim(outcome))
+    made += clock_claims(outcome)
+    if options.placement == "hash":
+        made.append(hash_claim(outcome))
+    if options.replicas:
+        made += copy_claims(outcome)
+    return made
+
+
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def value_bytes(outcome: Outcome) -> int:
+    """Of a weight, and of an element of a gradient."""
+    return precision(outcome.plan.options.precision).bytes
+
+
+def shard_sizes(outcome: Outcome) -> list[int]:
+    """S_i, the keys of each server."""
+    plan = outcome.plan
+    return [sum(hi - lo for lo, hi, shard in plan.segments if shard == i) for i in range(len(plan.servers))]
+
+
+def worker_claims(outcome: Outcome) -> list[Claim]:
+    """What a worker sends and receives."""
+    plan, value = outcome.plan, value_bytes(outcome)
+    both = [outcome.sent("push values", rank) + outcome.received("pull values", rank) for rank in plan.workers]
+    counted = [nbytes / plan.iterations for nbytes in both]
+    promised = value * parameter_server.worker_traffic(plan.size)
+    return [on_each_rank("PS §2.1", "pushed and pulled by a worker", f"{value}·2S", promised, counted, "bytes")]
+
+
+def server_claims(outcome: Outcome) -> list[Claim]:
+    """What goes into and out of each server."""
+    plan, n, k, value = outcome.plan, len(outcome.plan.workers), len(outcome.plan.servers), value_bytes(outcome)
+    into = [outcome.received("push values", rank) / plan.iterations for rank in plan.servers]
+    out = [outcome.sent("pull values", rank) / plan.iterations for rank in plan.servers]
+    if plan.options.placement == "even":
+        formula, promised = f"{value}·W·S" + "/k" * (k > 1), [value * parameter_server.server_load(plan.size, n, k)] * k
+    else:  # the share that the hashes gave it
+        promised = [value * parameter_server.server_load(size, n, 1) for size in shard_sizes(outcome)]
+        formula = f"{value}·W·S_i"
+    return [
+        on_each_rank("PS §2.1", "into each server", formula, promised, into, "bytes"),
+        on_each_rank("PS §2.1", "out of each server", formula, promised, out, "bytes"),
+    ]
+
+
+def colocated_claims(outcome: Outcome) -> list[Claim]:
+    """What is sent where every rank is a worker and a server: as much as in a ring all-reduce, by each rank if keys are
+    shared evenly, and by all together however they are shared."""
+    plan, n, value = outcome.plan, len(outcome.plan.workers), value_bytes(outcome)
+    both = [outcome.sent("push values", rank) + outcome.sent("pull values", rank) for rank in plan.workers]
+    sent = [nbytes / plan.iterations for nbytes in both]
+    promised = [value * parameter_server.colocated(plan.size, n, size) for size in shard_sizes(outcome)]
+    ring = [value * elements for elements in ring_all_reduce(plan.size, n).sent]
+    formula = f"{value}·2(N-1)/N·S"
+    if plan.options.placement == "even":
+        return [
+            on_each_rank("PS, co-located", "sent by a rank", formula, promised, sent, "bytes"),
+            on_each_rank("Horovod §3", "as in a ring", formula, ring, sent, "bytes"),
+        ]
+    return [
+        on_each_rank("PS, co-located", "sent by a rank", f"{value}·(S+(N-2)S_i)", promised, sent, "bytes"),
+        Claim("Horovod §3", "sent, as in a ring", f"{value}·2(N-1)S", sum(ring), sum(sent), "bytes", "all ranks"),
+    ]
+
+
+def filter_claims(outcome: Outcome) -> list[Claim]:
+    """What passes the filter is pushed, each value with its key; to other ranks, over the wire."""
+    plan, pair = outcome.plan, 8 + value_bytes(outcome)
+    pushed = [outcome.sent("push values", rank) + outcome.sent("push keys", rank) for rank in plan.workers]
+    promised = [
+        pair * sum(passed for shard, passed in log.pushed.items() if plan.servers[shard] != rank)
+        for log, rank in zip(outcome.logs, plan.workers, strict=True)
+    ]
+    return [on_each_rank("PS §3.6", "pushed by a worker in the run", f"{pair}·passed", promised, pushed, "bytes")]
+
+
+def key_claim(outcome: Outcome) -> Claim:
+    """Keys that go with the values, each time or only once."""
+    plan, cached = outcome.plan, outcome.plan.options.keys == "cached"
+    keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
+    formula = "8S+8(2T-1)·L" if cached else "2T·8S"
+    promised = parameter_server.key_bytes(plan.size, len(plan.ranges), plan.iterations, cached)
+    return on_each_rank("PS §4.2", "keys from a worker in the run", formula, promised, keys, "bytes")
+
+
+# ---- what is held ----------------------------------------------------------------------------------------------------
+
+
+def clock_claims(outcome: Outcome) -> list[Claim]:
+    """What the vector clocks say, and how many there are."""
+    plan, n, k = outcome.plan, len(outcome.plan.workers), len(outcome.plan.servers)
+    reads = [read for log in outcome.logs for read in log.reads]
+    stale = sum(oldest < clock - plan.staleness or own < clock for clock, oldest, _, own in reads)
+    # A server's keys are one range when it begins. Each range that is pushed is cut out of that; what is left over
+    # between them, where consistent hashing has given keys to others, keeps a clock too.
+    ranges = [[plan.ranges[i] for i in plan.of(shard)] for shard in range(k)]
+    gaps = [sum(a.hi < b.lo for a, b in pairwise(held)) for held in ranges]
+    promised = [n * (len(ranges[each.shard]) + gaps[each.shard]) for each in outcome.held]
+    counted = [each.clocks for each in outcome.held]
+    formula = "W·(ranges+gaps)" if any(gaps) else "W·ranges"
+    return [
+        on_each_rank("PS §4.1", "clocks of each server", formula, promised, counted, "numbers"),
+        Claim("SSP §3", f"of {len(reads)} reads, too stale", "0", 0, stale, "reads", "all ranks"),
+    ]
+
+
+def hash_claim(outcome: Outcome) -> Claim:
+    """A server that joins takes keys from the others, and none moves between these."""
+    plan, k = outcome.plan, len(outcome.plan.servers)
+    hands = moved(plan.segments, segments(range(k + 1), plan.options.virtual, plan.size))
+    elsewhere = sum(keys for (_, new), keys in hands.items() if new != k)
+    return Claim("PS §4.3", "keys moved between old servers", "0", 0, elsewhere, "keys", "all ranks")
+
+
+def copy_claims(outcome: Outcome) -> list[Claim]:
+    """What is sent for the copies, and whether they are copies."""
+    plan, n, value, r = outcome.plan, len(outcome.plan.workers), value_bytes(outcome), outcome.plan.options.replicas
+    made = []
+    if not plan.options.stop:
+        copied = sum(outcome.sent("replicate values", rank) for rank in plan.servers) / plan.iterations
+        promised = value * parameter_server.copies(plan.size, n, r, plan.aggregate)
+        how, formula = ("after aggregation", f"{value}·r·S") if plan.aggregate else ("push by push", f"{value}·r·W·S")
+        made.append(Claim("PS §4.4", f"copied, {how}", formula, promised, copied, "bytes", "all ranks"))
+    served = {each.shard: each.digest for each in outcome.held if each.state is not None}
+    differing = sum(each.digest != served[each.shard] for each in outcome.held)
+    return [*made, Claim("PS §4.4", "copies that differ in any bit", "0", 0, differing, "copies", "all ranks")]

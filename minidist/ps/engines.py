@@ -1,0 +1,118 @@
+"""The engines of the parameter server: a worker's, whose weights others update, and the whole model's, with which a run
+begins and ends."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from minidist import checkpoint, train
+from minidist.data import Corpus
+from minidist.engine import Engine, Settings
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit
+from minidist.nn.optim import SGD, clipping_factor, squared_norm
+from minidist.nn.tensor import Array
+from minidist.ps.outcome import Outcome
+from minidist.ps.plan import Plan, Range, divided, share
+from minidist.ps.simulated_time import step_seconds
+
+
+class Gradients(Engine):
+    """Forward and backward on a worker's share of the rows. All S weights are in one array, and all S gradients in
+    another, of which the units' are views."""
+
+    def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
+        self.plan, self.number = plan, number
+        self.weights, self.grads, self.accrued = np.zeros((3, plan.size), settings.precision.stored)
+        self.placed = 0  # keys that have a unit
+        super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
+        self.steps = plan.first_step
+        self.share = self.scale = 1.0  # of the batch; of what is pushed
+
+    def allocate(self, flat: Flat, start: Array) -> None:
+        """A unit's place among the S weights and gradients. The weights themselves come with the first pull."""
+        keys = slice(self.placed, self.placed + flat.padded)
+        flat.param, flat.grad, self.placed = self.weights[keys], self.grads[keys], keys.stop
+
+    def rows(self, n: int) -> range:
+        rows = share(n, len(self.plan.workers), self.number)
+        self.share = len(rows) / n
+        return rows
+
+    def compute(self, corpus: Corpus) -> list[tuple[float, float]]:
+        """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of its own
+        (Dean et al., "Large scale distributed deep networks", NIPS 2012, algorithm 7.1). Their sum is to be pushed.
+
+        Of each step, the loss and the simulated seconds.
+        """
+        options, first, done = self.plan.options, self.steps, []
+        steps = min(options.local_steps, options.steps - first)
+        slow = math.prod(factor for rank, factor in options.slow if rank == self.plan.workers[self.number])
+        for step in range(first, first + steps):
+            loss = train.train_step(self, corpus, options, step)
+            tokens = round(self.share * options.batch) * options.context
+            key = (options.seed, self.number, step)
+            done.append((loss, step_seconds(self.placed, tokens, options.jitter, slow, key)))
+            self.accrued += self.grads
+            if step + 1 < first + steps:
+                lr = self.settings.learning_rate(self.plan.first_update + step - self.plan.first_step)
+                self.weights -= lr / self.share * self.grads
+            self.grads.fill(0)
+        self.scale = 1.0
+        if not self.plan.aggregate:  # nobody else will see this gradient: the mean over the own rows, clipped here
+            norm = math.sqrt(squared_norm(self.accrued)) / self.share
+            if not math.isfinite(norm):
+                raise FloatingPointError("the gradient is not finite: lower --lr")
+            self.scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
+        return done
+
+    def apply_gradients(self) -> None:
+        """The end of a step: its gradients wait in self.grads."""
+        self.steps, self.micro_batch = self.steps + 1, 0
+
+    def gradient(self, each: Range) -> tuple[Array | None, Array]:
+        """What is to be pushed of a range: keys (None: all of the range), and as many values.
+
+        With --filter, the significantly-modified filter (Li et al., section 3.6): what is not pushed stays accrued.
+        """
+        values = (self.accrued[each.keys] * self.scale).astype(self.accrued.dtype, copy=False)
+        if not self.plan.options.filter:
+            self.accrued[each.keys] = 0
+            return self.plan.listed(each), values
+        significant = np.flatnonzero(np.abs(values) > self.plan.options.filter)
+        keys = each.lo + significant
+        self.accrued[keys] = 0
+        return keys, values[significant]
+
+
+class Whole(Engine):
+    """The model in one place: to start from, and to be validated, saved and sampled from in the end."""
+
+    def __init__(self, job: train.Job, shards: int) -> None:
+        units = train.declare(job.options, len(job.corpus.vocabulary))  # job.units have the arrays of rank 0's worker
+        divided(units, shards)
+        super().__init__(units, job.settings)
+        if job.options.load:
+            checkpoint.load(job.options.load, self)
+
+    def read(self) -> list[Array]:
+        """[weights, *moments], each of all keys."""
+        rows = zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)
+        return [np.concatenate(row) for row in rows]
+
+    def write(self, outcome: Outcome) -> None:
+        """Put in what the servers hold."""
+        arrays = self.read()
+        for held in outcome.held:
+            for i, state in (held.state or {}).items():
+                for whole, part in zip(arrays, state, strict=True):
+                    whole[outcome.plan.ranges[i].keys] = part
+        offset = 0
+        for flat in self.flats:
+            for array, whole in zip([flat.master, *flat.moments], arrays, strict=True):
+                array[...] = whole[offset : offset + flat.padded]
+            flat.param[...] = flat.master  # rounded, if that is how it is stored
+            offset += flat.padded
+        done = outcome.plan.options.steps - outcome.plan.first_step
+        self.steps, self.updates = outcome.plan.options.steps, outcome.plan.first_update + done

@@ -1,0 +1,135 @@
+"""What came of a run: what each worker and each holder of a shard has noted, and what rank 0 knows of it at the end."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from minidist.nn.tensor import Array
+from minidist.ps.plan import Plan
+from minidist.ps.replication import Chain
+from minidist.ps.vector_clock import RangeClocks
+
+WINDOW = 10  # losses are shown as the mean of so many steps
+
+
+@dataclass
+class WorkerLog:
+    """What a worker did. Times are simulated, in seconds, except for the milliseconds."""
+
+    losses: list[float] = field(default_factory=list)  # of each step: this worker's part of the batch's loss
+    ended: list[float] = field(default_factory=list)  # when each step ended
+    computing: float = 0.0
+    wire: float = 0.0  # waiting for messages to get through
+    held: float = 0.0  # waiting for other workers
+    reads: list[tuple[int, int, int, int]] = field(default_factory=list)  # clocks: its own, oldest, newest, of itself
+    pushed: Counter[int] = field(default_factory=Counter)  # to each shard, elements: all, or those that passed a filter
+    milliseconds: list[float] = field(default_factory=list)
+
+    def step(self, loss: float, seconds: float, ended: float) -> None:
+        """A step has ended."""
+        self.losses.append(loss)
+        self.computing += seconds
+        self.ended.append(ended)
+
+    def read(self, clock: int, clocks: Array, worker: int) -> None:
+        """A worker with `clock` iterations behind it has read weights of these clocks."""
+        self.reads.append((clock, int(clocks.min()), int(clocks.max()), int(clocks[worker])))
+
+
+@dataclass
+class Held:
+    """A shard as one of its holders has it at the end."""
+
+    shard: int
+    serves: int | None  # the rank whose server had it at first, if this one serves it now
+    state: dict[int, list[Array]] | None  # of the one that serves it
+    digest: str
+    clocks: int  # numbers in its vector clocks
+    nbytes: tuple[int, int]  # weights, optimizer state
+
+    @classmethod
+    def of(cls, chain: Chain, state: dict[int, list[Array]], clocks: RangeClocks) -> "Held":
+        """state: [weights, *moments] of each range."""
+        arrays = [array for arrays in state.values() for array in arrays]
+        weights = sum(weights.nbytes for weights, *_ in state.values())
+        return cls(
+            chain.shard,
+            chain.plan.servers[chain.shard] if chain.serves else None,
+            state if chain.serves else None,
+            blake2b(b"".join(array.tobytes() for array in arrays)).hexdigest(),
+            clocks.numbers,
+            (weights, sum(array.nbytes for array in arrays) - weights),
+        )
+
+
+@dataclass
+class RankResult:
+    """What one rank did."""
+
+    log: WorkerLog | None
+    sent: dict[tuple[str, int], list[int]]  # (phase, rank) -> [bytes, messages]
+    held: list[Held]
+
+
+@dataclass
+class Outcome:
+    """A run, as rank 0 knows it at the end."""
+
+    plan: Plan
+    ranks: list[RankResult]
+
+    @property
+    def logs(self) -> list[WorkerLog]:
+        return [rank.log for rank in self.ranks if rank.log]
+
+    @property
+    def held(self) -> list[Held]:
+        """Every shard, by every rank that holds it."""
+        return [held for rank in self.ranks for held in rank.held]
+
+    @property
+    def losses(self) -> list[float]:
+        """Of the global batch at each step, each worker's part with the weights that it had."""
+        return [sum(parts) for parts in zip(*(log.losses for log in self.logs), strict=True)]
+
+    @property
+    def seconds(self) -> float:
+        return max((log.computing + log.wire + log.held for log in self.logs), default=0.0)
+
+    def part(self, kind: str) -> float:
+        """The share of all workers' time that they spent computing, on the wire, or held back."""
+        total = sum(log.computing + log.wire + log.held for log in self.logs)
+        return sum(getattr(log, kind) for log in self.logs) / total if total else 0.0
+
+    def loss_before(self, seconds: float) -> float:
+        """The mean loss of the last WINDOW steps of each worker that had ended at a moment of simulated time."""
+        parts = []
+        for log in self.logs:
+            done = sum(end <= seconds for end in log.ended)
+            parts.append(np.mean(log.losses[max(0, done - WINDOW) : done]) if done else math.nan)
+        return float(sum(parts))
+
+    def sent(self, phase: str, source: int, dest: int | None = None) -> int:
+        """Bytes that a rank sent in a phase, to one rank or to all."""
+        return sum(
+            n for (name, peer), (n, _) in self.ranks[source].sent.items() if name == phase and dest in (None, peer)
+        )
+
+    def received(self, phase: str, dest: int) -> int:
+        """Bytes that all ranks together sent to one in a phase."""
+        return sum(self.sent(phase, source, dest) for source in range(len(self.ranks)))
+
+    def simulated(self) -> dict[str, Any]:
+        """For machines: where the simulated time went, and every read."""
+        return {
+            "seconds": self.seconds,
+            "computing": self.part("computing"),
+            "wire": self.part("wire"),
+            "idle": self.part("held"),
+            "ended": [log.ended for log in self.logs],
+            "reads": [log.reads for log in self.logs],
+        }

@@ -1,0 +1,90 @@
+"""README's picture, as it is committed: its bars are as long as what ranks hold and send, and as the papers say."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from minidist.claims import picture
+from minidist.claims.tables import number
+
+ROOT = Path(__file__).parents[2]
+PSI, N = 210_752, 4
+# Per parameter, on one of N ranks: parameters, gradients, optimizer (ZeRO, Figure 1); and what is sent (section 7).
+FIGURE_1 = {
+    "data_parallel": (2, 2, 12),
+    "zero1": (2, 2, 12 / N),
+    "zero2": (2, 2 / N, 12 / N),
+    "zero3": (2 / N, 2 / N, 12 / N),
+}
+SENT = {
+    "data_parallel": {"all-reduce gradients": 2},
+    "zero1": {"reduce-scatter gradients": 1, "all-gather parameters": 1},
+    "zero2": {"reduce-scatter gradients": 1, "all-gather parameters": 1},
+    "zero3": {"all-gather forward": 1, "all-gather backward": 1, "reduce-scatter gradients": 1},
+}
+
+
+def groups() -> dict[str, ElementTree.Element]:
+    """What is drawn, by its id."""
+    root = ElementTree.parse(picture.PICTURE).getroot()
+    return {group.attrib["id"]: group for group in root.iter("{http://www.w3.org/2000/svg}g") if "id" in group.attrib}
+
+
+def drawn() -> dict[str, float]:
+    """The lengths of the bars, in bytes: of each panel, data parallelism's is the measure."""
+    edges = {}
+    for name, group in groups().items():
+        if name.startswith(("held-", "sent-")):
+            path = group.find("{http://www.w3.org/2000/svg}path")
+            assert path is not None
+            x = [float(number) for number in re.findall(r"[ML] (\S+) \S+", path.attrib["d"])]
+            edges[name] = max(x) - min(x)
+    held = sum(edges[f"held-data_parallel-{kind}"] for kind in ("parameters", "gradients", "optimizer"))
+    bytes_a_point = {"held": 16 * PSI / held, "sent": 2 * 2 * PSI * (N - 1) / N / edges[ALL_REDUCE]}
+    return {name: length * bytes_a_point[name[:4]] for name, length in edges.items()}
+
+
+ALL_REDUCE = "sent-data_parallel-all-reduce-gradients"
+NEAR = 100.0  # bytes: the file has six decimals of a point
+
+
+def test_bars_are_the_papers() -> None:
+    bars = drawn()
+    for chapter, factors in FIGURE_1.items():
+        for kind, factor in zip(("parameters", "gradients", "optimizer"), factors, strict=True):
+            assert bars[f"held-{chapter}-{kind}"] == pytest.approx(factor * PSI, abs=NEAR)
+        for phase, factor in SENT[chapter].items():
+            name = f"sent-{chapter}-{phase.replace(' ', '-')}"
+            assert bars[name] == pytest.approx(2 * factor * PSI * (N - 1) / N, abs=NEAR)
+
+
+@pytest.mark.parametrize("chapter", picture.CHAPTERS)
+def test_bars_and_numbers_are_counted(chapter: str) -> None:
+    """A run now holds and sends what is drawn, and no more; README says so where the picture is not seen."""
+    counted, bars = picture.report(chapter), drawn()
+    for panel, found in (("held", picture.held(counted)), ("sent", picture.sent(counted))):
+        sizes = {f"{panel}-{chapter}-{what.replace(' ', '-')}": size for what, size, _ in found}
+        assert sizes == pytest.approx({name: bars[name] for name in sizes}, abs=NEAR)
+        assert sizes.keys() == {name for name in bars if name.startswith(f"{panel}-{chapter}-")}
+        beside = ("transient", "norm")  # not of what the formula sums up
+        total = f"{sum(size for what, size, _ in found if not what.startswith(beside)):,}".replace(",", " ")
+        assert total in picture.PICTURE.read_text()
+        assert total in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_the_table_in_readme_is_what_zero3_prints() -> None:
+    sample = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert sample
+    rows = [re.split(r" {2,}", line) for line in sample[1].splitlines() if line.endswith("✓")]
+    claims = picture.report("zero3")["claims"]
+    keys = ("source", "claim", "formula")
+    assert rows == [[*(c[key] for key in keys), number(c["expected"]), number(c["counted"]), "✓"] for c in claims]
+
+
+def test_the_picture_is_small_and_has_no_page_of_its_own() -> None:
+    assert picture.PICTURE.stat().st_size < 60_000
+    page = groups()["patch_1"].find("{http://www.w3.org/2000/svg}path")
+    assert page is not None
+    assert "fill: none" in page.attrib["style"]

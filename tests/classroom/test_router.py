@@ -1,0 +1,325 @@
+"""The wire through the process that grades: counts, deadlocks, ends of all kinds, and what a rank's word is worth."""
+
+import itertools
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minidist.classroom.nursery import Nursery
+from minidist.classroom.process import fields
+from minidist.classroom.router import Routed, Router, route
+from minidist.mpi import frames
+from minidist.mpi.exchange import Rules, Start
+from minidist.mpi.launch import launch
+from minidist.papers.collectives import ring_all_reduce
+
+JOBS = Path(__file__).parents[1] / "jobs"
+Run = Callable[..., Routed]
+STRICT = Rules("synchronous", "contrary")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as made:
+        yield made
+
+
+@pytest.fixture
+def run(nursery: Nursery) -> Run:
+    def run(job: str, n: int, *arguments: Any, rules: Rules = STRICT, patience: float = 60, source: str = "") -> Routed:
+        return route(nursery, f"jobs.{job}", [arguments] * n, rules, patience, source and str(JOBS / source))
+
+    return run
+
+
+def line_of(file: str, text: str) -> str:
+    """ "races.py:12": the first line with this text."""
+    lines = (JOBS / file).read_text().splitlines()
+    return f"{file}:{next(number for number, line in enumerate(lines, 1) if text in line)}"
+
+
+# ---- results and counts ---------------------------------------------------------------------------------------------
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "tree")
+CASES = [
+    [name, "fractions", dtype, [size]]
+    for name, dtype, size in itertools.product(OPERATIONS, ("float64", "float16"), (0, 1, 20_003))
+]
+
+
+@pytest.mark.parametrize("rules", [STRICT, Rules("drawn", "drawn", 7)], ids=["strict", "drawn"])
+def test_collectives_give_the_bits_of_mpi(run: Run, rules: Rules) -> None:
+    theirs = launch("jobs.rings:run_all", 4, CASES).values
+    mine = run("rings:run_all", 4, CASES, rules=rules).values
+    for rank, case in itertools.product(range(4), map(repr, CASES)):
+        for what in ("digest", "sent"):
+            assert mine[rank][case][what] == theirs[rank][case][what], (rank, case)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("size", [0, 5, 1000])
+def test_bytes_are_counted_here(run: Run, n: int, size: int) -> None:
+    job = run("rings:run_all", n, [["all_reduce", "whole numbers", "float32", [size]]])
+    for me, (rank, transfers) in enumerate(zip(job.ranks, job.transfers, strict=True)):
+        assert sum(nbytes for nbytes, _ in rank.sent.values()) == 4 * ring_all_reduce(size, n).sent[me]
+        assert set(rank.sent) == ({("counted", (me + 1) % n)} if n > 1 else set())
+        assert sum(messages for _, messages in rank.sent.values()) == 2 * (n - 1)
+        assert sum(nbytes for nbytes, _ in transfers.values()) == sum(nbytes for nbytes, _ in rank.sent.values())
+
+
+def test_what_nobody_receives_is_known(run: Run) -> None:
+    job = run("routed:sends_too_much", 2, rules=Rules("eager"), source="routed.py")
+    assert job.status == "ok"
+    line = line_of("routed.py", "comm.send(np.ones(3), 1)")
+    assert [(start.call, start.peer, start.where) for start in job.unreceived] == [("send", 1, line)]
+
+
+def test_a_wiped_ledger_changes_no_count(run: Run) -> None:
+    job = run("routed:hides_what_it_sends", 3, source="routed.py")
+    sendrecv = line_of("routed.py", "comm.sendrecv(np.ones(10)")
+    assert job.values == [0, 0, 0]
+    for me, (rank, transfers) in enumerate(zip(job.ranks, job.transfers, strict=True)):
+        assert rank.sent == {("quietly", (me + 1) % 3): (160, 2)}
+        assert transfers == {("quietly", (me + 1) % 3, sendrecv): [160, 2]}
+
+
+def test_each_rank_has_its_own_arguments_and_output(nursery: Nursery) -> None:
+    arguments = [(np.arange(3), "a"), (None, {1: (2.5, b"x")})]
+    job = route(nursery, "jobs.routed:echo", arguments, Rules(), 60)
+    assert job.status == "ok"
+    assert job.report.startswith("The job finished on 2 ranks in ")
+    (rank, array, word), other = job.values
+    assert (rank, array.tolist(), word) == (0, [0, 1, 2], "a")
+    assert other == [1, None, {1: (2.5, b"x")}]
+    assert [rank.stdout for rank in job.ranks] == ["rank 0 of 2\n", "rank 1 of 2\n"]
+    assert [rank.stderr for rank in job.ranks] == ["and a warning\n"] * 2
+
+
+def test_nothing_is_left_for_the_next_job(run: Run) -> None:
+    for word in ("first", "second"):
+        assert run("routed:what_is_left", 2, word).values == [(None, []), (None, [])]
+
+
+# ---- jobs that do not end well --------------------------------------------------------------------------------------
+
+
+def test_a_deadlock_names_the_lines(run: Run) -> None:
+    job = run("races:everybody_sends_first", 3, source="races.py")
+    lines = (JOBS / "races.py").read_text().split("def everybody_sends_first")[0].count("\n") + 3
+    assert job.status == "hung"
+    assert job.report == (
+        "The job hung: every rank waits, and no message is under way.\n"
+        f"rank 0: send(dest=1) at races.py:{lines}\nrank 1: send(dest=2) at races.py:{lines}\n"
+        f"rank 2: send(dest=0) at races.py:{lines}\n"
+        "A cycle of waits: 0 -> 1 -> 2 -> 0. Each of these ranks waits for the next, so none can go on."
+    )
+    assert [rank.where for rank in job.ranks] == [f"races.py:{lines}"] * 3
+    assert "in everybody_sends_first" in job.ranks[1].stack
+    assert run("races:everybody_sends_first", 3, rules=Rules("eager")).values == ["right"] * 3
+
+
+def test_a_deadlock_of_some_is_final_while_others_compute(run: Run) -> None:
+    job = run("routed:two_stuck_one_busy", 3, patience=600)
+    receive, loop = line_of("routed.py", "comm.recv(np.zeros(1), 1 - comm.rank)"), line_of("routed.py", "pass")
+    busy = f"rank 2: computing at {loop} in two_stuck_one_busy (not in a message call)"
+    other = busy.replace(loop, line_of("routed.py", "while comm.rank == 2"))
+    assert job.status == "hung"
+    assert job.report in [
+        "The job hung: some ranks can never go on.\n"
+        f"rank 0: recv(source=1) at {receive}\nrank 1: recv(source=0) at {receive}\n{where}\n"
+        "A cycle of waits: 0 -> 1 -> 0. Each of these ranks waits for the next, so none can go on."
+        for where in (busy, other)
+    ]
+
+
+def test_an_endless_loop_is_ended(run: Run) -> None:
+    job = run("routed:busy", 2, patience=1)
+    assert job.status == "hung"
+    assert job.report.startswith("The job hung: it had not ended after 1 s.\nrank 0: computing at routed.py:")
+    assert job.report.endswith(" in busy (not in a message call)\nrank 1: finished")
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        ("raise", "failed", "ValueError: this rank fails"),
+        ("sys.exit(3)", "failed", f"sys.exit(3) was called at {line_of('launch_jobs.py', 'sys.exit(3)')}"[:-2]),
+        ("os._exit(3)", "killed", "its process ended with status 3 before the function returned"),
+        ("SIGKILL", "killed", "it was killed by signal 9 (SIGKILL)"),
+        ("SIGSEGV", "killed", "it was killed by signal 11 (SIGSEGV)"),
+    ],
+)
+def test_a_rank_that_leaves_or_disappears_ends_the_job(run: Run, how: str, status: str, words: str) -> None:
+    job = run("launch_jobs:fail_on_one", 3, 1, how)
+    verb = "failed" if status == "failed" else "disappeared"
+    assert job.status == status
+    assert job.report.startswith(f"rank 1 {verb}:\n")
+    assert words in str(job.ranks[1].error)
+    assert job.ranks[1].stdout == "before the end\n"
+    assert [rank.state for rank in job.ranks] == [f"ended because rank 1 {verb}", verb, f"ended because rank 1 {verb}"]
+
+
+def test_a_traceback_is_the_programs_own(run: Run) -> None:
+    error = str(run("launch_jobs:fail_on_one", 2, 1, "raise").ranks[1].error)
+    assert error.splitlines()[1].startswith(f'  File "{JOBS / "launch_jobs.py"}", line ')
+    assert "/minidist/classroom/" not in error
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("launch_jobs:return_a_set", "TypeError: a value of type set cannot pass between processes"),
+        ("launch_jobs:drop_a_request", "CommError: never waited for, so the data may be missing"),
+        ("launch_jobs:no_such_function", "AttributeError: module 'jobs.launch_jobs' has no attribute"),
+        ("no_such_module:f", "ModuleNotFoundError: No module named 'jobs.no_such_module'"),
+    ],
+)
+def test_other_failures(run: Run, job: str, words: str) -> None:
+    done = run(job, 2)
+    assert done.status == "failed"
+    assert words in done.report
+
+
+@pytest.mark.parametrize(
+    ("race", "words"),
+    [
+        ("changes_what_it_sends", "isend to rank {} at races.py:{} was changed before its wait()"),
+        (
+            "passes_on_before_the_wait",
+            "to rank {} was computed from the array of irecv at races.py:{} before its wait()",
+        ),
+        ("writes_into_a_receive", "irecv from rank {} at races.py:{} was written to before its wait()"),
+    ],
+)
+def test_races_are_found(run: Run, race: str, words: str) -> None:
+    lines = (JOBS / "races.py").read_text().splitlines()
+    start = lines.index(f"def {race}(comm: Comm) -> Any:")
+    request = 1 + next(i for i in range(start, len(lines)) if "= comm.i" in lines[i])
+    ranks = run(f"races:{race}", 3).ranks
+    assert any(words.format(peer, request) in str(rank.error) for peer in range(3) for rank in ranks)
+
+
+# ---- what a rank says ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "words"),
+    [
+        ("lies_about_a_dtype", (), "10 bytes as 3 x float64"),
+        ("writes_rubbish", (), "JSONDecodeError"),
+        ("closes_its_line", (0,), "its process ended with status 0 before the function returned"),
+        ("closes_its_line", (600,), "it closed its connection"),
+    ],
+)
+def test_a_rank_that_goes_past_its_comm(run: Run, job: str, arguments: tuple[Any, ...], words: str) -> None:
+    done = run(f"routed:{job}", 2, *arguments)
+    assert done.status in ("failed", "killed")
+    assert words in done.report
+
+
+def listen(streams: list[bytes]) -> Router:
+    """A router that gets these bytes from its ranks, and then nothing more."""
+    router = Router(len(streams), Rules())
+    for rank, stream in enumerate(streams):
+        with router.connect(rank) as theirs:
+            theirs.sendall(stream)
+            theirs.shutdown(socket.SHUT_WR)
+    router.run(5)
+    router.close()
+    return router
+
+
+def whole(*values: Any) -> bytes:
+    return b"".join(bytes(piece) for value in values for piece in frames.to_frame(value))
+
+
+START = Start(0, "send", True, "world", "payload", 0, 11 | 1 << 4, None, "main", "x.py:1", np.zeros(4, np.uint8))
+SENSIBLE = [["ask", [fields(START)], "probe", ("world", "x.py:2")], ["tell", []], ["returned", [1, np.ones(3)]]]
+
+
+def test_a_sensible_stream() -> None:
+    router = listen([whole(*SENSIBLE)])
+    assert router.first is None
+    assert router.ranks[0].finished
+    assert router.transfers == [{("main", 0, "x.py:1"): [4, 1]}]
+
+
+def test_streams_of_rubbish() -> None:
+    for seed in range(400):
+        draw = random.Random(seed)
+        stream = bytearray(whole(*SENSIBLE) if seed % 4 else draw.randbytes(draw.randrange(1, 300)))
+        for _ in range(draw.randrange(1, 6)):
+            stream[draw.randrange(len(stream))] = draw.randrange(256)
+        router = listen([bytes(stream[: draw.randrange(1, len(stream) + 1)])])
+        assert router.ranks[0].finished or router.first == 0 or router.hung
+
+
+words = st.sampled_from(["world", "payload", "send", "split", "x"])
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 5) | st.floats() | words,
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple),
+    max_leaves=8,
+)
+questions = st.sampled_from(["block", "meet", "probe", "collect", "look", "finish", "advance", "__init__", "x"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_frames_of_nonsense(data: st.DataObject) -> None:
+    """Frames as a rank would write them, in which anything may stand anywhere."""
+    start = fields(START)
+    for place in data.draw(st.sets(st.integers(0, len(start) - 1), max_size=2)):
+        start[place] = data.draw(anything)
+    value = [
+        "ask",
+        [start] * data.draw(st.integers(0, 2)),
+        data.draw(questions),
+        tuple(data.draw(st.lists(anything, max_size=5))),
+    ]
+    router = listen([whole(value), whole(["returned", None])])
+    assert router.first is not None or router.hung or router.ranks[0].finished
+
+
+def test_a_frame_too_large_is_not_waited_for() -> None:
+    router = listen([frames.LENGTHS.pack(10, 1 << 40)])
+    assert router.first == 0
+    assert "at most 1,073,741,824 are read" in str(router.ranks[0].error)
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
+    nursery, router = Nursery(), Router(2, Rules())
+    with open(os.devnull, "wb") as nowhere:
+        for rank in range(2):
+            with router.connect(rank) as line:
+                nursery.fork(rank, "jobs.routed:writes_its_process_and_waits", line, [nowhere] * 3)
+            router.say(rank, [rank, 2, "", (str(tmp_path),)])
+    give_up = time.monotonic() + 60
+    while not all((tmp_path / str(rank)).exists() and (tmp_path / str(rank)).read_text() for rank in range(2)):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    processes = [int((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    nursery.process.kill()
+    nursery.close()
+    give_up = time.monotonic() + 30
+    while any(Path(f"/proc/{process}").exists() for process in processes):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    router.close()
+
+
+def test_a_job_leaves_no_process(run: Run, tmp_path: Path) -> None:
+    assert run("routed:writes_its_process_and_waits", 2, str(tmp_path), patience=2).status == "hung"
+    for rank in range(2):
+        assert not Path(f"/proc/{(tmp_path / str(rank)).read_text()}").exists()

@@ -1,0 +1,89 @@
+"""What tests/classroom/test_router.py runs on ranks."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minidist.mpi.comm import Comm
+from minidist.mpi.over_exchange import ExchangePort
+
+
+def echo(comm: Comm, *arguments: Any) -> list[Any]:
+    print(f"rank {comm.rank} of {comm.size}")
+    print("and a warning", file=sys.stderr)
+    return [comm.rank, *arguments]
+
+
+def what_is_left(comm: Comm, word: str) -> tuple[Any, list[str]]:
+    """What a run before this one has left in a module, and which modules a rank has no use for."""
+    before = getattr(np, "left_here", None)
+    np.left_here = word  # type: ignore[attr-defined]
+    return before, sorted({"pytest", "hypothesis", "mpi4py"} & set(sys.modules))
+
+
+def two_stuck_one_busy(comm: Comm) -> None:
+    while comm.rank == 2:
+        pass
+    comm.recv(np.zeros(1), 1 - comm.rank)
+
+
+def busy(comm: Comm) -> None:
+    while comm.rank == 0:
+        pass
+
+
+def hides_what_it_sends(comm: Comm) -> int:
+    """Sends 80 bytes to the next rank, twice, and wipes its ledger."""
+    out = np.empty(10)
+    for _ in range(2):
+        with comm.phase("quietly"):
+            comm.sendrecv(np.ones(10), (comm.rank + 1) % comm.size, out, (comm.rank - 1) % comm.size)
+    comm.ledger.reset()
+    return comm.ledger.total()
+
+
+def lies_about_a_dtype(comm: Comm) -> None:
+    """Ten bytes that say that they are three float64."""
+    port = comm._port
+    assert isinstance(port, ExchangePort)
+    port.send(np.zeros(10, np.uint8), 0, 12 | 3 << 4)
+
+
+def writes_rubbish(comm: Comm) -> None:
+    port = comm._port
+    assert isinstance(port, ExchangePort)
+    os.write(port._desk.line.line.fileno(), b"\0" * 100)  # type: ignore[attr-defined]
+    comm.barrier()
+
+
+def closes_its_line(comm: Comm, seconds: float) -> None:
+    port = comm._port
+    assert isinstance(port, ExchangePort)
+    port._desk.line.line.close()  # type: ignore[attr-defined]
+    time.sleep(seconds)
+
+
+def writes_its_process_and_waits(comm: Comm, folder: str) -> None:
+    (Path(folder) / str(comm.rank)).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def many_messages(comm: Comm, number: int) -> float:
+    """Seconds of a message that goes there and back."""
+    x, peer = np.ones(8), 1 - comm.rank
+    begin = time.perf_counter()
+    for _ in range(number):
+        comm.sendrecv(x, peer, np.empty(8), peer)
+    return (time.perf_counter() - begin) / number
+
+
+def sends_too_much(comm: Comm) -> None:
+    if comm.rank == 0:
+        comm.send(np.ones(2), 1)
+        comm.send(np.ones(3), 1)
+    else:
+        comm.recv(np.empty(2), 0)

@@ -1,0 +1,76 @@
+"""Ctrl-C, and waits that last."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minidist.mpi.launch import find_mpiexec
+
+ROOT = Path(__file__).parents[2]
+PATHS = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+
+
+def at_a_terminal(command: list[str], then: Callable[[subprocess.Popen, str], bool]) -> tuple[int, str]:
+    """Run a command at a terminal of its own, and call `then` with what it has printed until it says that it is done;
+    the exit status, and all that was printed."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, cwd=ROOT, env=PATHS
+    )
+    os.close(slave)
+    printed, done, give_up = b"", False, time.monotonic() + 60
+    try:
+        while time.monotonic() < give_up:
+            try:
+                printed += os.read(master, 65536)
+            except OSError:  # nobody has the terminal open any more
+                break
+            done = done or then(process, printed.decode(errors="replace"))
+        return process.wait(10), printed.decode(errors="replace")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        os.close(master)
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_an_interrupt_is_one_line_and_status_130(ranks: int) -> None:
+    """Of the job, and of one process; the cursor, which the progress bar hides, is shown again."""
+    program = [sys.executable, "-m", "minidist.zero3" if ranks else "minidist.train", "--steps", "100000"]
+    launcher = [find_mpiexec(), "-n", str(ranks)] if ranks else []
+
+    def interrupt_after_a_step(process: subprocess.Popen, printed: str) -> bool:
+        if "loss" not in printed:
+            return False
+        os.killpg(process.pid, signal.SIGINT)
+        return True
+
+    status, printed = at_a_terminal([*launcher, *program, "--layers", "1", "--width", "8"], interrupt_after_a_step)
+    assert status == 130
+    assert printed.count("minidist: interrupted") == 1
+    assert "Traceback" not in printed
+    assert "BAD TERMINATION" not in printed
+    assert printed.rfind("\033[?25h") > printed.rfind("\033[?25l") >= 0
+
+
+def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:
+    command = [find_mpiexec(), "-n", "2", sys.executable, "-m", "jobs.waits", "0.5"]
+
+    def wake_when_it_is_said(process: subprocess.Popen, printed: str) -> bool:
+        if "has waited" not in printed:
+            return False
+        os.kill(int(re.findall(r"pid (\d+)", printed)[0]), signal.SIGUSR2)
+        return True
+
+    status, printed = at_a_terminal(command, wake_when_it_is_said)
+    assert status == 0
+    assert "rank 0 has waited 0.5 s for rank 1 in phase 'a phase' (recv)" in printed
+    assert re.search(r"rank 0 goes on after \d+ s", printed)

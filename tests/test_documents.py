@@ -1,0 +1,180 @@
+"""What READMEs, notebooks and docstrings tell a reader to type, and where they send him: the programs take these lines,
+and what they name is there. No line is run to its end: a program reads and checks it, and is stopped before it works.
+"""
+
+import ast
+import glob
+import itertools
+import json
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
+
+from minidist import Finished, UsageError, checkpoint, train
+from minidist.__main__ import CHAPTERS
+from minidist.cli import doctor, options
+from minidist.mpi import launch, run
+from minidist.mr.plan import Plan
+from minidist.nn import memory
+from minidist.pp import options as pp_options
+
+ROOT = Path(__file__).parents[1]
+READMES = sorted([*ROOT.glob("*.md"), *ROOT.glob("minidist/**/README.md"), *ROOT.glob("lessons/**/README.md")])
+HOUSE = (ROOT / "minidist/README.md").read_text()
+LAUNCH = re.compile(
+    r"(?:mpirun -n (?P<ranks>\d+) (?:-f hosts )?)?python -m (?P<program>minidist\b[\w.]*)(?P<rest>[^`\n]*)"
+)
+END = re.compile(r" +#| {3,}|,? and |;")  # of a command line: what follows is for the reader
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(file, what a reader sees of it)."""
+    for file in READMES:
+        yield str(file.relative_to(ROOT)), file.read_text().replace(" \\\n", " ")
+    for file in sorted(ROOT.glob("lessons/*/*.ipynb")):
+        cells = json.loads(file.read_text())["cells"]
+        yield str(file.relative_to(ROOT)), "\n".join("".join(cell["source"]) for cell in cells)
+    for file in sorted([*ROOT.glob("minidist/**/*.py"), *ROOT.glob("lessons/*/*.py")]):
+        yield str(file.relative_to(ROOT)), ast.get_docstring(ast.parse(file.read_text())) or ""
+    yield "minidist/__main__.py", "\n".join(chapter.launch for chapter in CHAPTERS)
+
+
+def command_lines() -> list[Any]:
+    """(ranks, program, arguments) of each, named after the file that it stands in."""
+    found = {
+        (file, int(match["ranks"] or 1), match["program"], END.split(match["rest"])[0].strip())
+        for file, text in texts()
+        for match in LAUNCH.finditer(text)
+    }
+    worker = "minidist.mpi.worker"  # started by the launcher alone
+    lines = [(file, *line) for file, *line in sorted(found) if line[1] != worker]
+    return [pytest.param(*line, id=f"{file}: {line[1]} {line[2]}") for file, *line in lines]
+
+
+class WouldWork(Exception):
+    """The line is accepted: here the work would begin."""
+
+
+class Reader(NamedTuple):
+    """Who types, and what the programs see of it."""
+
+    job: SimpleNamespace  # rank and size
+    patch: pytest.MonkeyPatch
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """A reader at the top of a clone, with the files that are his own to have, before programs that check and stop."""
+    for name in ("minidist", "lessons", *(file.name for file in ROOT.glob("*.md"))):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in ("FILE", "FILE...", "my.txt", "tinyshakespeare.txt"):
+        (tmp_path / name).write_text("To be, or not to be. " * 99)
+    (tmp_path / "mymodule.py").write_text("from minidist.mr.jobs import WordCount as MyJob")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    job = SimpleNamespace(rank=0, size=1)
+
+    def stop(*_: Any, **__: Any) -> NoReturn:
+        raise WouldWork
+
+    def start(main: Any, prepare: Any) -> NoReturn:
+        prepare(job)
+        raise WouldWork
+
+    for module in (run, train, pp_options):
+        monkeypatch.setattr(module, "run", start)
+    for module in (options, train, pp_options):
+        monkeypatch.setattr(module, "in_one_process", lambda work: work())
+    for module, work in ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (memory, "keep_freed_memory")):
+        monkeypatch.setattr(module, work, stop)
+    monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
+    monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
+    return Reader(job, monkeypatch)
+
+
+def type_in(reader: Reader, ranks: int, program: str, arguments: str) -> Any:
+    """What a program says to a command line before it works: an exit status, if it has nothing to do."""
+    reader.job.size = ranks
+    words = [glob.glob(word) if "*" in word else [word] for word in shlex.split(arguments)]
+    reader.patch.setattr(sys, "argv", [program, *itertools.chain(*words)])
+    try:
+        return train.serial() if program == "minidist.train" else runpy.run_module(program, run_name="__main__")
+    except (WouldWork, Finished):
+        return 0
+    except SystemExit as ended:
+        return ended.code or 0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of runpy: the module is imported already
+@pytest.mark.parametrize(("ranks", "program", "arguments"), command_lines())
+def test_the_program_takes_the_line(reader: Reader, ranks: int, program: str, arguments: str) -> None:
+    assert type_in(reader, ranks, program, arguments) == 0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("minidist.zero3", "--stage 3"),
+        ("minidist.parallel3d", "--data 2 --pipeline 2 --tensor 2"),
+        ("minidist.parallel3d", "--dp 3"),
+        ("minidist.train", "--text my.txt"),
+        ("minidist.train", "--data no.txt"),
+        ("minidist.pipeline", "--schedule zb"),
+        ("minidist.pipeline", "--draw zb"),
+        ("minidist.ring", "--sizes 3"),
+        ("minidist.mapreduce", "wordcount"),
+        ("minidist.mapreduce", "grep FILE"),
+        ("minidist.bench", "--only everything"),
+        ("minidist.classroom", "mark"),
+        ("minidist", "docter"),
+    ],
+)  # fmt: skip
+def test_a_line_of_yesterday_is_found(reader: Reader, program: str, arguments: str) -> None:
+    with pytest.raises(UsageError):
+        type_in(reader, 8, program, arguments)
+
+
+def test_lines_are_found_where_readers_find_them() -> None:
+    per_file = {line.id.split(":")[0] for line in command_lines()}
+    assert {str(file.relative_to(ROOT)) for file in READMES} - per_file <= {"CHANGELOG.md", "lessons/README.md"}
+    assert {f"minidist/{chapter.name}.py" for chapter in CHAPTERS} <= per_file
+    assert {str(file.relative_to(ROOT)) for file in ROOT.glob("lessons/*/*.ipynb")} <= per_file
+
+
+# ---- what is named ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_lead_somewhere(readme: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", readme.read_text()):
+        assert link.startswith("https://") or (readme.parent / link).exists(), link
+
+
+def test_the_house_is_drawn_as_it_stands() -> None:
+    """Every room and every file of the shelf, and nothing else."""
+    drawing = HOUSE.split("```")[1]
+    shelf = {path.name for path in (ROOT / "minidist").glob("[a-z]*.py")}
+    rooms = {f"{path.parent.name}/" for path in (ROOT / "minidist").glob("*/__init__.py")}
+    drawn = set(re.findall(r"(?<![\w/])\w+\.py|\w+/", drawing))
+    assert drawn == shelf | rooms | {"lessons/", "flat.py"}
+
+
+def test_what_the_house_says_is_where_it_says() -> None:
+    rows = re.findall(r"^\| [^|]+ \| \[`([^`]+)`\]\([^)]+\) \| (.+) \|$", HOUSE, re.MULTILINE)
+    assert len(rows) > 15
+    for file, names in rows:
+        source = (ROOT / "minidist" / file).read_text()
+        for name in re.findall(r"(?<!\[)`([\w.]+)`", names):
+            assert re.search(rf"(def|class) {name}\b|\.{name}\(", source), f"{file} has no {name}"
+
+
+def test_readme_is_three_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

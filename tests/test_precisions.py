@@ -1,0 +1,108 @@
+"""Every chapter at its defaults, in the precisions that all of them have: the same losses, and claims that hold."""
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidist import train
+from minidist.cli.options import in_one_process
+from minidist.mpi.launch import launch
+from minidist.pp.schedules import SCHEDULES
+
+# Sizes that 1, 2, 3, 4 and 8 ranks can cut, and for which there are units enough for 4 stages of 2 chunks. All else is
+# at its default: the text, the batch, AdamW, clipping, the learning rate, micro-batches, the grid.
+SIZES = "--steps 3 --layers 6 --width 24 --heads 12 --context 12"
+FLUSHING = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
+SYNCHRONOUS = [
+    "data_parallel",
+    "data_parallel --reduce server",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero3 --keep-last",
+    "tensor_parallel",
+    "tensor_parallel --sequence-parallel",
+    *(f"pipeline --schedule {name}" for name in FLUSHING),
+    *(f"parallel3d --zero {stage}" for stage in range(4)),
+    "parameter_server --colocated",
+]
+WITH_A_SERVER = ["parameter_server", "parameter_server --servers 2"]  # from 2 and 3 ranks on
+ASYNCHRONOUS = [
+    *(f"pipeline --schedule {name}" for name in SCHEDULES if name not in FLUSHING),
+    "parameter_server --consistency ssp",
+    "parameter_server --consistency async",
+]
+
+
+def lines(n: int) -> list[str]:
+    if n == 8:
+        return [f"parallel3d --zero {stage}" for stage in range(4)]
+    unfit = ["pipeline --schedule interleaved"] * (n == 3)  # the default batch of 16 has no 3, 6, … micro-batches
+    return [*(line for line in SYNCHRONOUS if line not in unfit), *WITH_A_SERVER[: n - 1]]
+
+
+@cache
+def on_ranks(n: int, precision: str, folder: Path) -> dict[str, Any]:
+    """All lines in one job; their reports."""
+    here = [f"{line} {SIZES} --precision {precision}" for line in lines(n)]
+    reports = launch("jobs.chapters:command_lines", n, here, str(folder), timeout=300).values[0]
+    return {line.split(" --steps")[0]: report for line, report in reports.items()}
+
+
+@cache
+def serial(precision: str, folder: Path) -> Any:
+    """What `python -m minidist.train` reports."""
+    report = folder / f"{precision}.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train", *SIZES.split(), "--precision", precision, "--json", str(report)])
+        assert in_one_process(train.serial) == 0
+    return json.loads(report.read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.mark.parametrize(("n", "line"), [(n, line) for n in (1, 2, 3, 4, 8) for line in lines(n)])
+def test_at_its_defaults_a_synchronous_chapter_gives_the_serial_losses(n: int, line: str, folder: Path) -> None:
+    report, truth = on_ranks(n, "fp64", folder)[line], serial("fp64", folder)
+    for loss in ("loss", "validation_loss"):
+        np.testing.assert_allclose(report[loss], truth[loss], rtol=1e-12, atol=0)
+    assert len(report["loss"]) == 3
+    assert report["status"] == 0
+
+
+# ---- bfloat16 --------------------------------------------------------------------------------------------------------
+
+
+def bf16_lines(n: int) -> list[str]:
+    return [*lines(n), *ASYNCHRONOUS, "tensor_parallel --gather-logits --recompute full", "zero3 --model llama"]
+
+
+@cache
+def in_bf16(n: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every chapter and schedule in bfloat16, and in float32 what nothing else is compared to, in one job."""
+    of_bf16 = [f"{line} {SIZES} --precision bf16" for line in bf16_lines(n)]
+    of_fp32 = [f"{line} {SIZES} --precision fp32" for line in bf16_lines(n) if line not in lines(n)]
+    pytest.importorskip("ml_dtypes")
+    found = launch("jobs.chapters:command_lines", n, [*of_bf16, *of_fp32], str(folder), timeout=300).values[0]
+    truth = {line: found[key] for line, key in zip(bf16_lines(n)[len(lines(n)) :], of_fp32, strict=True)}
+    return {line: found[key] for line, key in zip(bf16_lines(n), of_bf16, strict=True)}, truth
+
+
+@pytest.mark.parametrize(("n", "line"), [(n, line) for n in (2, 4) for line in bf16_lines(n)])
+def test_in_bfloat16_every_claim_holds_and_losses_are_those_of_float32(n: int, line: str, folder: Path) -> None:
+    """In three steps to 5e-5: bfloat16 rounds weights to 8 bits, whose errors cancel in a loss over many tokens."""
+    reports, truths = in_bf16(n, folder)
+    report, truth = reports[line], truths.get(line) or serial("fp32", folder)
+    assert (report["status"], report["precision"]) == (0, "bf16")
+    assert report["claims"]
+    assert all(claim["holds"] for claim in report["claims"])
+    for loss in ("loss", "validation_loss"):
+        np.testing.assert_allclose(report[loss], truth[loss], rtol=5e-5, atol=0)

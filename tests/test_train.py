@@ -1,0 +1,118 @@
+"""Serial training as a program: what it refuses before the work, and what it does about what goes wrong in it."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from minidist import train
+from minidist.cli.options import in_one_process
+
+ROOT = Path(__file__).parents[1]
+SMALL = "--steps 2 --layers 1 --width 8 --heads 1 --context 8 --batch 2 --lr 0.01".split()  # noqa: SIM905
+
+
+def run(folder, *arguments, limit=None):
+    """`python -m minidist.train ARGUMENTS` in a folder; no file of it may get larger than the limit."""
+
+    def limited():
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.run(
+        [sys.executable, "-m", "minidist.train", *SMALL, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=limited,
+    )
+
+
+@pytest.fixture
+def refusal(tmp_path, monkeypatch, capsys):
+    """Called with options: the one line in which serial training, in this process and an empty folder, refuses them."""
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*arguments):
+        before = sorted(os.listdir())
+        monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, "--steps", "1000000", *arguments])
+        status, (stdout, stderr) = in_one_process(train.serial), capsys.readouterr()
+        assert (status, stdout, stderr.count("\n")) == (2, "", 1)
+        assert sorted(os.listdir()) == before
+        return stderr.removeprefix("minidist: error: ").rstrip()
+
+    return refuse
+
+
+# ---- a disk that is full ---------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_saved_is_one_line_and_the_rest_is_there(tmp_path):
+    """The model is larger than the limit, the report is not."""
+    outputs = ["--save", "model", "--json", "report"]
+    whole = run(tmp_path, *outputs)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    older, limit = (tmp_path / "model").read_bytes(), (tmp_path / "report").stat().st_size + 1000
+    assert len(older) > limit
+    (tmp_path / "report").unlink()
+    found = run(tmp_path, *outputs, "--sample", "5", "--steps", "3", limit=limit)
+    assert (found.returncode, found.stderr) == (74, "minidist: error: cannot write model: File too large\n")
+    assert "validation loss" in found.stdout
+    assert "The model writes:" in found.stdout
+    assert len(json.loads((tmp_path / "report").read_text())["loss"]) == 3
+    assert (tmp_path / "model").read_bytes() == older
+    assert sorted(os.listdir(tmp_path)) == ["model", "report"]
+
+
+def test_a_disk_with_too_little_room_is_noticed_before_the_work(refusal, monkeypatch):
+    disk = namedtuple("disk", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk(1000))
+    assert refusal("--save", "model").endswith("MB; the disk has 0.0 MB left")
+
+
+def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
+    for option in ("--save", "--json"):
+        assert refusal(option, 300 * "a") == f"{option} {300 * 'a'}: cannot write there: File name too long"
+
+
+# ---- a file for two things -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("--data text", "--save text", "--save text would overwrite the file of --data"),
+        ("--data text", "--json ./text", "--json ./text would overwrite the file of --data"),
+        ("--data text", "--save link", "--save link would overwrite the file of --data"),
+        ("--data link", "--save text", "--save text would overwrite the file of --data"),
+        ("--data text", "--save hard", "--save hard would overwrite the file of --data"),
+        ("--data text", "--save folder/text", "--save folder/text would overwrite the file of --data"),
+        ("--load text", "--json text", "--json text would overwrite the file of --load"),
+        ("--save new", "--json new", "--save new would overwrite the file of --json"),
+        ("--save new", "--json ./new", "--save new would overwrite the file of --json"),
+        ("--save folder/new", "--json new", "--save folder/new would overwrite the file of --json"),
+        ("--save dangling", "--json new", "--save dangling would overwrite the file of --json"),
+    ],
+)
+def test_no_output_overwrites_an_input_or_another_output(refusal, tmp_path, first, second, words):
+    (tmp_path / "text").write_text("some text " * 1000)
+    (tmp_path / "link").symlink_to("text")
+    (tmp_path / "dangling").symlink_to("new")
+    (tmp_path / "folder").symlink_to(".")
+    os.link(tmp_path / "text", tmp_path / "hard")
+    assert refusal(*first.split(), *second.split()) == f"{words}: give it one of its own"
+    assert refusal(*second.split(), *first.split()) == f"{words}: give it one of its own"
+
+
+def test_training_may_be_saved_where_it_came_from(tmp_path):
+    assert run(tmp_path, "--save", "model").returncode == 0
+    assert run(tmp_path, "--load", "model", "--save", "./model", "--steps", "3").returncode == 0
+    assert run(tmp_path, "--load", "model", "--steps", "2").returncode == 2
