@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.claims.files import check_writable
+from minidist.claims.files import check_apart, check_writable
 from minidist.cli.options import Parser, at_least, within
 from minidist.mr.faults import Faults, parse
 from minidist.mr.load import JOBS, load, make
@@ -54,14 +54,8 @@ def parser(doc: str) -> Parser:
 def check_report(path: str, plan: Plan) -> None:
     """Raise UsageError unless the report for machines can be written, and over no input and into no output, whatever
     they are called."""
-    try:
-        check_writable("--json", path)
-    except OSError as error:
-        raise UsageError(f"--json {path}: {error.strerror}") from None
-    for file, _ in plan.files:
-        for written in (path, f"{path}.tmp"):  # see write_whole
-            if os.path.exists(written) and os.path.samefile(written, file):
-                raise UsageError(f"--json {path}: {written} is an input")
+    check_writable("--json", path)
+    check_apart({"--json": path}, {f"the input {file}": file for file, _ in plan.files})
     place = Path(os.path.realpath(path))
     output = Path(os.path.realpath(plan.output))
     if output in (place, *place.parents) or any(

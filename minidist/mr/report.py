@@ -147,7 +147,7 @@ def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
     made: list[Claim] = []
 
     def claim(section: str, text: str, formula: str, expected: float, counted: float, unit: str) -> None:
-        made.append(Claim(f"MR {section}", text, formula, expected, counted, unit))
+        made.append(Claim(f"MR {section}", text, formula, expected, counted, unit, "all ranks"))
 
     claim("§3.1", "input mapped", "Σ files", plan.size, stats["input bytes"], "bytes")
     text = "fetched, combined" if plan.combine else "fetched"

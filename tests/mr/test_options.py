@@ -32,7 +32,10 @@ WRONG = {
     ),
     "json nowhere": (["wordcount", __file__, "--json", "/nowhere/at.all"], "there is no folder /nowhere"),
     "json with a long name": (["wordcount", __file__, "--json", "x" * 300], "File name too long"),
-    "json is the input": (["wordcount", __file__, "--json", os.path.relpath(__file__)], "is an input"),
+    "json is the input": (
+        ["wordcount", __file__, "--json", os.path.relpath(__file__)],
+        "would overwrite the file of the input",
+    ),
     "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
     "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
     "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81 000 000 region files"),
@@ -93,7 +96,7 @@ def test_the_report_is_written_over_no_input_and_into_no_output(tmp_path: Path) 
     output.mkdir()
     line = ["wordcount", str(text), "--output", str(output), "--json"]
     for path in (text, link, hard):
-        with pytest.raises(UsageError, match="is an input"):
+        with pytest.raises(UsageError, match="would overwrite the file of the input"):
             prepare("", [*line, str(path)], 0, 4)
     for folder in (output, tmp_path / "door", tmp_path / "output" / ".." / "output"):
         with pytest.raises(UsageError, match="is in the output"):
