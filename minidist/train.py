@@ -24,7 +24,7 @@ from minidist.claims.files import check_apart, check_room, check_writable, write
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import print_report
-from minidist.cli.options import Parser, at_least, in_one_process, within
+from minidist.cli.options import Parser, at_least, in_one_process, ranks_here, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
 from minidist.mpi.run import run
@@ -57,7 +57,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--context", type=at_least(1), default=64, help="characters in a sequence")
     add("--untied", action="store_true", help="gpt: a head of its own instead of the embedding's matrix")
     add("--dropout", type=within(0, 0.99), default=0.0, help="probability of zeroing an activation")
-    add("--batch", type=at_least(1), default=16, help="sequences in a step, over all ranks")
+    add("--batch", type=at_least(1, at_most=10**9), default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), default=1, help="micro-batches in a step")
     add("--recompute", choices=("none", "selective", "full"), default="none", help="activations: attention, or all")
     add("--precision", choices=NAMES, default="mixed", help="fp16 storage with fp32 master copy, or all one")
@@ -164,13 +164,21 @@ def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
 
 
 def check_memory(options: Options, units: list[Unit], ranks: int) -> None:
-    """Raise UsageError for a model or a batch that this machine cannot hold, were it all for this one rank."""
-    states = 16 * count_parameters(units) / ranks  # bytes; the same in each precision, about
-    activations = 4 * options.batch / ranks / options.accumulate * options.context * options.width * options.layers
+    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held."""
+    b, s, h, a = options.batch / ranks, options.context, options.width, options.heads
+    stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
+    kept = options.layers if options.recompute == "none" else 0
+    states = 16 * count_parameters(units) / ranks  # the same in each precision, about
+    activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
+    scores = computed * b * a * s * s  # of one layer, in validation, which takes a batch at once
+    tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # their numbers, on every rank: int32, found by int64
+    needed = (states + max(activations, scores) + tokens) * min(ranks, ranks_here())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if states + activations > present:
-        needed = f"at least {(states + activations) / 1e9:,.0f} GB on each of {ranks} ranks"
-        raise UsageError(f"this model and --batch need {needed}; this machine has {present / 1e9:,.0f} GB in all")
+    if needed > present:
+        raise UsageError(
+            f"this model, --context and --batch need at least {needed / 1e9:,.0f} GB on this machine,"
+            f" which has {present / 1e9:,.0f} GB"
+        )
 
 
 # ---- the work -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The command line of parallel3d: which axes there are to choose, which grids cannot work, and one that would."""
 
-import itertools
 import math
 from argparse import Namespace
 from collections.abc import Sequence
@@ -9,9 +8,11 @@ from typing import Any, NamedTuple
 from minidist import UsageError, train
 from minidist.cli.options import Parser, at_least
 from minidist.pp import options as pipeline_options
+from minidist.pp.options import divisors
 from minidist.pp.schedules import SCHEDULES
 from minidist.tp.claims import check_tensor
 
+MOST_RANKS = 10_000  # beyond, nobody is advised to start so many
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
 
 
@@ -69,8 +70,7 @@ def choose(options: Namespace, ranks: int) -> dict[str, Any]:
         """Tensor parallelism by 2, then data parallelism at all, then two stages, as far as there are ranks."""
         return abs(grid.tp - 2), grid.dp == 1, abs(grid.pp - 2), -grid.dp
 
-    sizes = [n for n in range(1, ranks + 1) if ranks % n == 0]
-    every = [Grid(*grid) for grid in itertools.product(sizes, sizes, sizes) if math.prod(grid) == ranks]
+    every = [Grid(ranks // tp // pp, pp, tp) for tp in divisors(ranks) for pp in divisors(ranks // tp)]
     every.sort(key=lambda grid: (changed(grid), unusual(grid)))
     refusal = "" if changed(every[0]) == 0 else _no_grid(options, given, ranks)
     for grid in every:
@@ -91,6 +91,8 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
     product = math.prod(filter(None, given.values()))
     needed = product if None not in given.values() else product * -(-ranks // product)
     reason = f"{axes} does not make {ranks} ranks"
+    if needed > MOST_RANKS:
+        return reason
     try:
         choose(options, needed)
     except UsageError:
