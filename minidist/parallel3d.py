@@ -85,8 +85,9 @@ def main(comm: Comm, job: train.Job) -> int:
     engine, pipeline = grid(job.units, job.settings, comm, job.options)
     status = train.run_job(job, engine, comm, claims, print_closing, driver=pipeline)
     if pipeline:
-        stages = slice(0, job.options.pp * job.options.tp, job.options.tp)
-        show_clocks(comm, pipeline.watch.timeline, job.options, of_stages=stages)
+        dp, pp, tp = job.options.dp, job.options.pp, job.options.tp
+        pipelines = [range(i * pp * tp + k, (i + 1) * pp * tp, tp) for i in range(dp) for k in range(tp)]
+        show_clocks(comm, pipeline.watch.timeline, job.options, pipelines)
     return status
 
 

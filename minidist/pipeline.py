@@ -284,7 +284,7 @@ def main(comm: Comm, job: train.Job) -> int:
     parts = pipeline_options.cut(options, job.units, settings.precision.bytes)
     pipeline = pipeline_of(job.units, settings, comm, parts, options.schedule, options.steps, options.replicas)
     status = train.run_job(job, pipeline.engine, comm, claims, print_letters, driver=pipeline)
-    show_clocks(comm, pipeline.watch.timeline, options)
+    show_clocks(comm, pipeline.watch.timeline, options, [range(comm.size)])
     return status
 
 

@@ -40,6 +40,7 @@ class Watch:
     def __init__(self, at: Place, stamps: Stamps, costs: dict[str, float], latency: float = 0.0) -> None:
         self.at, self.stamps, self.costs = at, stamps, costs
         self.clock = Clock(latency)
+        self.versions: dict[tuple[int, int], int] = {}  # of the weights, by the micro-batches and chunks under way
         replica = f".{at.replica + 1}" if at.workers(at.stage) > 1 else ""
         self.timeline = Timeline(f"stage {at.stage + 1}{replica}")
 
@@ -53,6 +54,7 @@ class Watch:
                 self.clock.receive(self.stamps.receive(instruction))
                 self._note(instruction)
             case Forward():
+                self.versions[instruction.micro_batch, instruction.chunk] = instruction.version
                 self._work("F", instruction)
             case Backward():
                 if "R" in self.costs:
@@ -60,11 +62,13 @@ class Watch:
                 self._work("B", instruction)
             case Weight():
                 self._work("W", instruction)
+                del self.versions[instruction.micro_batch, instruction.chunk]
 
     def _work(self, letter: str, work: Forward | Backward | Weight) -> None:
         start = self.clock.now
         self.clock.work(self.costs[letter])
-        self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk))
+        version = self.versions[work.micro_batch, work.chunk]
+        self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
         self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
