@@ -25,12 +25,8 @@ from minidist.nn.tensor import Array
 Shape = tuple[int, ...]
 # Names of the optimizer's arrays in the file; the parameters themselves go by their own name.
 MOMENTS = ("moment1", "moment2")
-STATE = {
-    "steps": 0,
-    "updates": 0,
-    "mixed": True,
-    "loss_scale": vars(LossScale()),
-}  # what there is besides, such as these
+# And what else there is, such as:
+STATE = {"steps": 0, "updates": 0, "mixed": True, "loss_scale": vars(LossScale())}
 
 
 def weights(engine: Engine, writer: bool) -> dict[str, Array]:
