@@ -128,25 +128,30 @@ def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
 
 
 def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Sequence[int]]) -> None:
-    """Write the trace of all ranks. timelines: in order of rank. pipelines: the ranks of each."""
+    """Write the trace of all ranks. timelines: in order of rank. pipelines: the ranks of each.
+
+    A slice F3 c2 v1 is micro-batch 3's forward through chunk 2 of the stage, with the weights after 1 update; chunks
+    and versions are named where there are several.
+    """
     pipeline_of = {rank: i for i, ranks in enumerate(pipelines) for rank in ranks}
     spans = [span for timeline in timelines for span in timeline.spans]
     with_chunks, with_versions = any(span.chunk for span in spans), any(span.version for span in spans)
     arrows: dict[
         tuple[int, str, int, int], int
     ] = {}  # by pipeline and name: whole numbers, for Perfetto draws no others
+    pid = len(timelines) + 1  # Perfetto calls the row of the same number the main thread, and a row 0 as well
     process = {"name": "ranks, in simulated time"}
-    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "args": process}]
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": pid, "args": process}]
     for rank, timeline in enumerate(timelines):
         pipeline = pipeline_of[rank]
-        here = {"pid": 1, "tid": rank + 1}  # 0 is the idle thread's
+        here = {"pid": pid, "tid": rank + 1}
         where = f"pipeline {pipeline + 1}, " if len(pipelines) > 1 else ""
-        title = {"name": f"rank {rank}: {where}{timeline.title}"}
+        title = {"name": f"rank {rank} ({where}{timeline.title})"}
         events.append({"ph": "M", "name": "thread_name", **here, "args": title})
         events.append({"ph": "M", "name": "thread_sort_index", **here, "args": {"sort_index": rank}})
         for span in timeline.spans:
             name = f"{span.letter}{span.micro_batch + 1}"
-            name += f" chunk {span.chunk + 1}" * with_chunks + f" version {span.version}" * with_versions
+            name += f" c{span.chunk + 1}" * with_chunks + f" v{span.version}" * with_versions
             what = {"micro-batch": span.micro_batch + 1, "chunk": span.chunk + 1, "version": span.version}
             times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
             events.append({"ph": "X", "name": name, "cat": NAMES[span.letter], **here, **times, "args": what})

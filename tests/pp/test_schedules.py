@@ -441,15 +441,16 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     timelines = [timeline for both in zip(one, other, strict=True) for timeline in both]
     write_trace(str(tmp_path / "trace.json"), timelines, [range(0, 2 * p, 2), range(1, 2 * p, 2)])
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert len({event["pid"] for event in events}) == 1
+    (process,) = {event["pid"] for event in events}
     rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert process not in rows
     stages = [f"pipeline {i}, stage {stage}" for stage in range(1, p + 1) for i in (1, 2)]
-    assert list(rows.values()) == [f"rank {rank}: {stage}" for rank, stage in enumerate(stages)]
+    assert list(rows.values()) == [f"rank {rank} ({stage})" for rank, stage in enumerate(stages)]
 
     slices = [event for event in events if event["ph"] == "X"]
     assert len(slices) == 2 * 3 * p * m * v
     assert len({(event["tid"], event["name"]) for event in slices}) == len(slices)
-    expected = {"1f1b": "F8", "interleaved": "F8 chunk 2", "zb-h2": "F8", "pipedream": "F8 version 7"}[name]
+    expected = {"1f1b": "F8", "interleaved": "F8 c2", "zb-h2": "F8", "pipedream": "F8 v7"}[name]
     assert expected in {event["name"] for event in slices if event["tid"] == max(rows)}
 
     arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
