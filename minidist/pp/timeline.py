@@ -136,9 +136,7 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
     pipeline_of = {rank: i for i, ranks in enumerate(pipelines) for rank in ranks}
     spans = [span for timeline in timelines for span in timeline.spans]
     with_chunks, with_versions = any(span.chunk for span in spans), any(span.version for span in spans)
-    arrows: dict[
-        tuple[int, str, int, int], int
-    ] = {}  # by pipeline and name: whole numbers, for Perfetto draws no others
+    arrows: dict[tuple[int, str, int, int], int] = {}  # (pipeline, name) -> a whole number: Perfetto draws no others
     pid = len(timelines) + 1  # Perfetto calls the row of the same number the main thread, and a row 0 as well
     process = {"name": "ranks, in simulated time"}
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": pid, "args": process}]
