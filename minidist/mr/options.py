@@ -47,6 +47,7 @@ def parser(doc: str) -> Parser:
     add("--resume", action="store_true", help="finish a job that was killed")
     add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
     add("--inject", action="append", default=[], metavar="FAULT", help="cause a fault, see minidist/mr/faults.py")
+    add("--cluster", action="store_true", help="simulate the paper's sort on a tenth of its cluster, no more")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
     return made
 
