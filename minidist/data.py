@@ -1,14 +1,17 @@
 """Text to train on: a character vocabulary, a train and a validation part, batches drawn by seed."""
 
 import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from minidist import UsageError
+from minidist.claims.files import check_readable
 
 Array = np.ndarray
+LONGEST = 2 * 10**8  # bytes of a text: every rank has all of it
 
 
 @dataclass
@@ -55,7 +58,11 @@ def load(path: str | None, context: int) -> Corpus:
     text = _read(path) if path else _python_topics()
     name = Path(path).name if path else "pydoc_data.topics"
     characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    codes, tokens = np.unique(characters, return_inverse=True)
+    numbers = np.zeros(sys.maxunicode + 1, np.int32)  # of each character there is
+    numbers[characters] = 1
+    codes = np.flatnonzero(numbers)
+    numbers[codes] = np.arange(len(codes))
+    tokens = numbers[characters]
     cut = len(tokens) * 9 // 10
     shortest = 10 * (context + 1)  # then a tenth of it holds one sequence and its last target
     if len(tokens) < shortest:
@@ -64,15 +71,15 @@ def load(path: str | None, context: int) -> Corpus:
             " use a longer text or a shorter context"
         )
     vocabulary = "".join(map(chr, codes))
-    tokens = tokens.astype(np.int32)
     return Corpus(name, vocabulary, tokens[:cut], tokens[cut:])
 
 
 def _read(path: str) -> str:
+    size = check_readable("--data", path)
+    if size > LONGEST:
+        raise UsageError(f"--data {path} has {size / 1e6:,.0f} MB, and {LONGEST / 1e6:g} may be read: use a part of it")
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read --data {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"--data {path} is not UTF-8 text (byte {error.start}): convert it first") from None
     if not text:

@@ -82,13 +82,13 @@ def grid(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report; of a pipeline also show what the clocks say."""
     engine, pipeline = grid(job.units, job.settings, comm, job.options)
-    look = (
-        dict if pipeline else partial(tensor_claims.count_with_dropout, job, engine)
-    )  # a stage is alone only in a schedule
+    # What layers keep with dropout; of a pipeline nothing, for a stage runs only in a schedule.
+    look = dict if pipeline else partial(tensor_claims.count_with_dropout, job, engine)
     status = train.run_job(job, engine, comm, claims, print_closing, pipeline, look)
     if pipeline:
-        stages = slice(0, job.options.pp * job.options.tp, job.options.tp)
-        pipeline_claims.show_clocks(comm, pipeline.watch.timeline, job.options, of_stages=stages)
+        dp, pp, tp = job.options.dp, job.options.pp, job.options.tp
+        pipelines = [range(i * pp * tp + k, (i + 1) * pp * tp, tp) for i in range(dp) for k in range(tp)]
+        pipeline_claims.show_clocks(comm, pipeline.watch.timeline, job.options, pipelines)
     return status
 
 

@@ -281,10 +281,9 @@ def main(comm: Comm, job: train.Job) -> int:
     options, settings = job.options, job.settings
     parts = pipeline_options.cut(options, job.units, settings.precision.bytes)
     pipeline = pipeline_of(job.units, settings, comm, parts, options.schedule, options.steps, options.replicas)
-    status = train.run_job(
-        job, pipeline.engine, comm, pipeline_claims.claims, pipeline_claims.print_letters, driver=pipeline
-    )
-    pipeline_claims.show_clocks(comm, pipeline.watch.timeline, options)
+    claims, closing = pipeline_claims.claims, pipeline_claims.print_letters
+    status = train.run_job(job, pipeline.engine, comm, claims, closing, driver=pipeline)
+    pipeline_claims.show_clocks(comm, pipeline.watch.timeline, options, [range(comm.size)])
     return status
 
 

@@ -24,7 +24,7 @@ from minidist.claims.files import check_apart, check_room, check_writable, write
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import print_report
-from minidist.cli.options import Parser, at_least, in_one_process, within
+from minidist.cli.options import Parser, at_least, in_one_process, ranks_here, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
 from minidist.mpi.run import run
@@ -65,7 +65,7 @@ def parser(doc: str, chapter: str) -> Parser:
     )
     add = made.add_argument_group("training").add_argument
     add("--steps", type=at_least(0), metavar="N", default=200, help="updates")
-    add("--batch", type=at_least(1), metavar="N", default=16, help="sequences in a step, over all ranks")
+    add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
     add("--recompute", choices=RECOMPUTE, metavar="WHAT", default="none", help="none, selective (attention) or full")
     add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")
@@ -174,13 +174,21 @@ def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
 
 
 def check_memory(options: Options, units: list[Unit], ranks: int) -> None:
-    """Raise UsageError for a model or a batch that this machine cannot hold, were it all for this one rank."""
-    states = 16 * count_parameters(units) / ranks  # bytes; the same in each precision, about
-    activations = 4 * options.batch / ranks / options.accumulate * options.context * options.width * options.layers
+    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held."""
+    b, s, h, a = options.batch / ranks, options.context, options.width, options.heads
+    stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
+    kept = options.layers if options.recompute == "none" else 0
+    states = 16 * count_parameters(units) / ranks  # the same in each precision, about
+    activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
+    scores = computed * b * a * s * s  # of one layer, in validation, which takes a batch at once
+    tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # their numbers, on every rank: int32, found by int64
+    needed = (states + max(activations, scores) + tokens) * min(ranks, ranks_here())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if states + activations > present:
-        needed = f"at least {(states + activations) / 1e9:,.0f} GB on each of {ranks} ranks"
-        raise UsageError(f"this model and --batch need {needed}; this machine has {present / 1e9:,.0f} GB in all")
+    if needed > present:
+        raise UsageError(
+            f"this model, --context and --batch need at least {needed / 1e9:,.0f} GB on this machine,"
+            f" which has {present / 1e9:,.0f} GB"
+        )
 
 
 # ---- the work -------------------------------------------------------------------------------------------------------

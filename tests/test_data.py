@@ -1,6 +1,7 @@
 """Text in, batches out."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -98,3 +99,15 @@ def test_without_a_file_there_is_text_that_comes_with_python():
     assert "lambda" in corpus.decode(corpus.train)
     with pytest.raises(UsageError, match=r"pydoc_data\.topics has .* use a longer text or a shorter context"):
         data.load(None, 10**6)
+
+
+def test_what_has_no_end_is_refused(tmp_path):
+    """A pipe would wait for a writer, and be read by one rank alone; /dev/zero never ends."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(UsageError, match=r"cannot read --data .*: it is not a file"):
+            data.load(str(path), 8)
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(10**12)
+    with pytest.raises(UsageError, match="has 1,000,000 MB, and 200 may be read: use a part of it"):
+        data.load(str(tmp_path / "huge"), 8)

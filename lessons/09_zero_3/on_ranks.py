@@ -23,6 +23,8 @@ Array = np.ndarray
 METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
 PLACES = ("parameters_of", "forget", "collect", "reduce")  # on the way through the units
 Place = tuple[str, str, str]  # ("forward" or "backward", one of these methods, the Flat's name)
+# After which a rank holds the most and the least of a unit: to look at what it holds takes long.
+LOOKED_AT = {("forward", "parameters_of"), ("forward", "forget"), ("backward", "collect"), ("backward", "reduce")}
 
 
 def make(
@@ -161,18 +163,21 @@ def train(comm: Comm, exercise: ModuleType, batches: Array, asked: list[str], ev
 
 
 def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[str, Any]:
-    """Bytes of arrays that are held: for good, and beyond that after an evaluation and after every place of a step.
+    """Bytes of arrays that are held: for good, after an evaluation, and in a step after the places that are looked at.
 
     There are two steps, and the smaller number counts: the launcher may look at this rank at any moment, which takes
     memory too.
     """
     moments: list[list[tuple[Place, int]]] = [[]]
+
+    def look(place: Place) -> None:
+        if place[:2] in LOOKED_AT:
+            moments[-1].append((place, arrays_held(witness)))
+
     tracemalloc.start()
     witness = np.empty(12_347, np.uint8)
     try:
-        engine: Any = make(
-            comm, exercise, METHODS, then=lambda place: moments[-1].append((place, arrays_held(witness))), **made
-        )
+        engine: Any = make(comm, exercise, METHODS, then=look, **made)
         for_good = arrays_held(witness)
         engine.evaluate(*x_and_y(batches[0, 0]))
         evaluated = arrays_held(witness)

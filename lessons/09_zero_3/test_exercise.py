@@ -240,9 +240,7 @@ def needed(direction: str, method: str, precision: Precision) -> int:
     return {
         ("forward", "parameters_of"): parameters,
         ("forward", "forget"): 0,
-        ("backward", "parameters_of"): parameters,
         ("backward", "collect"): parameters + slopes + bucket,
-        ("backward", "forget"): bucket,
         ("backward", "reduce"): 0,
     }[direction, method]
 

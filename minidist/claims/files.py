@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,19 @@ from typing import Any, BinaryIO
 
 from minidist import UsageError
 from minidist.mpi import output
+
+
+def check_readable(option: str, path: str) -> int:
+    """How many bytes a file has. Raises UsageError for what cannot be read from beginning to end by every rank: a
+    folder, a pipe, a device, or nothing."""
+    try:
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise UsageError(f"cannot read {option} {path}: it is not a file")
+        with open(path, "rb"):  # which says better what is wrong with a folder
+            return os.path.getsize(path)
+    except OSError as error:
+        raise UsageError(f"cannot read {option} {path}: {error.strerror}") from None
 
 
 def check_writable(option: str, path: str | None) -> None:

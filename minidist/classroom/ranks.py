@@ -139,8 +139,8 @@ def arrays_held(witness: np.ndarray) -> int:
 
     witness, one of them, has a size that no other has. It must be found, or the account was cleared; it does not count.
     """
-    numpys = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-    sizes = [trace.size for trace in tracemalloc.take_snapshot().filter_traces([numpys]).traces]
+    traces = tracemalloc.take_snapshot().traces
+    sizes = [trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain]
     if sizes.count(witness.nbytes) != 1:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
     return sum(sizes) - witness.nbytes

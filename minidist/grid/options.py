@@ -1,6 +1,5 @@
 """The command line of parallel3d: which axes there are to choose, which grids cannot work, and one that would."""
 
-import itertools
 import math
 from argparse import Namespace
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from minidist.cli.options import Parser, at_least
 from minidist.pipeline import SCHEDULES, pipeline_options
 from minidist.tensor_parallel import tensor_claims
 
+MOST_RANKS = 10_000  # beyond, nobody is advised to start so many
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
 
 
@@ -67,8 +67,11 @@ def choose(options: Namespace, ranks: int) -> dict[str, Any]:
         """Tensor parallelism by 2, then data parallelism at all, then two stages, as far as there are ranks."""
         return abs(grid.tp - 2), grid.dp == 1, abs(grid.pp - 2), -grid.dp
 
-    sizes = [n for n in range(1, ranks + 1) if ranks % n == 0]
-    every = [Grid(*grid) for grid in itertools.product(sizes, sizes, sizes) if math.prod(grid) == ranks]
+    every = [
+        Grid(ranks // tp // pp, pp, tp)
+        for tp in pipeline_options.divisors(ranks)
+        for pp in pipeline_options.divisors(ranks // tp)
+    ]
     every.sort(key=lambda grid: (changed(grid), unusual(grid)))
     refusal = "" if changed(every[0]) == 0 else _no_grid(options, given, ranks)
     for grid in every:
@@ -89,6 +92,8 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
     product = math.prod(filter(None, given.values()))
     needed = product if None not in given.values() else product * -(-ranks // product)
     reason = f"{axes} does not make {ranks} ranks"
+    if needed > MOST_RANKS:
+        return reason
     try:
         choose(options, needed)
     except UsageError:

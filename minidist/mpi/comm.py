@@ -231,6 +231,8 @@ class Comm:
 
     def send_object(self, value: Any, dest: int) -> None:
         """Control: any value, to one rank."""
+        if not 0 <= dest < self.size:
+            raise self._no_such_rank("send to", dest)
         message = pickle.dumps(value)
         self.ledger.control[0] += len(message)
         self.ledger.control[1] += 1
@@ -238,6 +240,8 @@ class Comm:
 
     def recv_object(self, source: int) -> Any:
         """Control: the next value that one rank has sent here."""
+        if not 0 <= source < self.size:
+            raise self._no_such_rank("receive from", source)
         return pickle.loads(self._wait("recv (control)", (source,), self._port.recv_control, source))
 
     # ---- what every message goes through ----------------------------------------------------------------------------

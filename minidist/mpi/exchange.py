@@ -87,7 +87,6 @@ class Path:
 class Operation:
     """A send or a receive under way."""
 
-    rank: int  # of the world
     path: Path
     start: Start
     through: bool = False
@@ -106,7 +105,6 @@ class Wait:
 
     call: str  # "recv", as reports name it
     where: str
-    number: int  # how many this rank had before
     peers: list[int] = field(default_factory=list)  # ranks of the world
     operations: list[Operation] = field(default_factory=list)  # which must all get through
     left: int = 0  # how many of them have not
@@ -143,7 +141,7 @@ class Exchange:
         source, dest = (rank, peer) if start.sends else (peer, rank)
         key = source, dest, start.comm, start.lane
         path = self.paths.get(key) or self.paths.setdefault(key, Path(start.comm, start.lane, source, dest))
-        operation = self.operations[rank][start.number] = Operation(rank, path, start)
+        operation = self.operations[rank][start.number] = Operation(path, start)
         if start.sends:
             path.flying.append(operation)
             self.under_way.append((path, path.sent))
@@ -269,7 +267,7 @@ class Exchange:
         )
 
     def _wait(self, rank: int, call: str, where: str) -> Wait:
-        wait = self.waits[rank] = Wait(call, where, self.waited[rank])
+        wait = self.waits[rank] = Wait(call, where)
         self.waited[rank] += 1
         self.computing -= 1
         if self.verdict:

@@ -29,8 +29,8 @@ class Line(Protocol):
         """The line of the program that is running now, as reports are to name it."""
 
 
-class Operation:
-    """A send or a receive that a rank has started: an ExchangePort's handle."""
+class Pending:
+    """A send or a receive that a rank has started: what an ExchangePort has for a handle."""
 
     def __init__(self, start: Start, array: np.ndarray) -> None:
         self.start, self.array = start, array
@@ -51,16 +51,16 @@ class Desk:
     def __init__(self, line: Line, ledger: Ledger) -> None:
         self.line, self.ledger = line, ledger
         self.numbers = count()
-        self.started: list[Operation] = []  # and not told yet
+        self.started: list[Pending] = []  # and not told yet
         self.receives: dict[int, str] = {}  # where the receive of each mark was started
 
     def start(
         self, call: str, sends: bool, comm: str, lane: str, peer: int, tag: int, array: np.ndarray, room: int | None
-    ) -> Operation:
+    ) -> Pending:
         """A new send of an array, or a receive into it of so many bytes."""
         number, where = next(self.numbers), self.line.where()
         start = Start(number, call, sends, comm, lane, peer, tag, room, self.ledger.phase, where)
-        operation = Operation(start, array)
+        operation = Pending(start, array)
         if sends and self.receives:
             self.check_marks(array, f"what {where} sends to rank {peer}")
         if call in ("isend", "post"):
@@ -72,7 +72,7 @@ class Desk:
         self.started.append(operation)
         return operation
 
-    def block(self, call: str, *operations: Operation) -> list[Arrived]:
+    def block(self, call: str, *operations: Pending) -> list[Arrived]:
         """Wait until these are through; what each has brought."""
         results: list[Arrived] = self.ask("block", call, [operation.start.number for operation in operations])
         return results
@@ -122,23 +122,23 @@ class ExchangePort:
         _, result = self._desk.block("sendrecv", *both)
         return fill(out, result)
 
-    def isend(self, array: np.ndarray, dest: int, tag: int) -> Operation:
+    def isend(self, array: np.ndarray, dest: int, tag: int) -> Pending:
         return self._send("isend", array, dest, tag)
 
-    def irecv(self, out: np.ndarray, source: int) -> Operation:
+    def irecv(self, out: np.ndarray, source: int) -> Pending:
         return self._recv("irecv", out, source)
 
-    def wait(self, handle: Operation) -> Arrival:
+    def wait(self, handle: Pending) -> Arrival:
         if handle.result is None:
             (handle.result,) = self._desk.block(f"wait for {handle.start.call}", handle)
         return self._settle(handle)
 
-    def done(self, handle: Operation) -> bool:
+    def done(self, handle: Pending) -> bool:
         if handle.result is None:
             (handle.result,) = self._desk.ask("look", [handle.start.number])
         return handle.result is not None
 
-    def unfinished(self, handles: list[Operation]) -> list[Operation]:
+    def unfinished(self, handles: list[Pending]) -> list[Pending]:
         if not handles:
             return []
         results = self._desk.ask("look", [handle.start.number for handle in handles])
@@ -175,28 +175,28 @@ class ExchangePort:
 
     # ---- letters ----------------------------------------------------------------------------------------------------
 
-    def post(self, letter: bytes, dest: int, box: int) -> Operation:
+    def post(self, letter: bytes, dest: int, box: int) -> Pending:
         return self._send("post", as_array(letter), dest, lane=f"letter {box}")
 
     def collect(self, box: int) -> tuple[int, bytes] | None:
         found = self._desk.ask("collect", self._name, f"letter {box}")
         return (found[0], found[1].tobytes()) if found else None
 
-    def enclose(self, array: np.ndarray, dest: int, box: int) -> Operation:
+    def enclose(self, array: np.ndarray, dest: int, box: int) -> Pending:
         return self._send("post", array, dest, lane=f"enclosed {box}")
 
-    def extract(self, out: np.ndarray, source: int, box: int) -> Operation:
+    def extract(self, out: np.ndarray, source: int, box: int) -> Pending:
         return self._recv("poll", out, source, lane=f"enclosed {box}")
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 
-    def _send(self, call: str, array: np.ndarray, dest: int, tag: int = 0, lane: str = PAYLOAD) -> Operation:
+    def _send(self, call: str, array: np.ndarray, dest: int, tag: int = 0, lane: str = PAYLOAD) -> Pending:
         return self._desk.start(call, True, self._name, lane, dest, tag, array, room=None)
 
-    def _recv(self, call: str, out: np.ndarray, source: int, lane: str = PAYLOAD) -> Operation:
+    def _recv(self, call: str, out: np.ndarray, source: int, lane: str = PAYLOAD) -> Pending:
         return self._desk.start(call, False, self._name, lane, source, 0, out, room=out.nbytes)
 
-    def _settle(self, handle: Operation) -> Arrival:
+    def _settle(self, handle: Pending) -> Arrival:
         """The last act of a request: look whether its memory was left alone, and fill a receive's."""
         assert handle.result is not None
         start, array = handle.start, handle.array

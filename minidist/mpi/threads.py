@@ -60,7 +60,7 @@ class Threads:
             except BaseException as error:
                 if not isinstance(error, Deadlock):  # which is nobody's in particular
                     error.add_note(f"on rank {rank} of {self.n}")
-                self.error = error
+                self.error = self.error or error
                 for turn in self.turns:
                     if turn.locked():
                         turn.release()

@@ -141,9 +141,9 @@ def print_letters(run: Run) -> None:
     print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width.\n")
 
 
-def show_clocks(comm: Comm, timeline: Timeline, options: Options, of_stages: slice = slice(None)) -> None:
-    """Draw what the clocks of the ranks say, or of one rank of each stage, and write the trace if there is to be one.
-    All ranks must call."""
+def show_clocks(comm: Comm, timeline: Timeline, options: Options, pipelines: Sequence[Sequence[int]]) -> None:
+    """Draw what the clocks of the first pipeline's ranks say, and write the trace of all if there is to be one. All
+    ranks must call. pipelines: the ranks of each."""
     timelines = comm.gather_object(timeline)
     if not timelines or not timelines[0].spans:
         return
@@ -151,6 +151,6 @@ def show_clocks(comm: Comm, timeline: Timeline, options: Options, of_stages: sli
         flushes = SCHEDULES[options.schedule].flushes
         what = "Last step" if flushes else "Beginning"
         print(f"{what}, simulated time: F forward, B input and W weight gradient")
-        print_timelines("", timelines[of_stages], goes_on=not flushes)
+        print_timelines("", [timelines[rank] for rank in pipelines[0]], goes_on=not flushes)
     if options.trace:
-        write_trace(options.trace, timelines)
+        write_trace(options.trace, timelines, pipelines)

@@ -4,6 +4,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 from minidist import UsageError, train
@@ -17,6 +18,7 @@ from minidist.pp.schedules import SCHEDULES, places
 from minidist.pp.timeline import print_timelines, summary
 from minidist.pp.watch import UNIT_COSTS, simulate
 
+MOST_DRAWN = 1000  # forwards of a schedule, of which a terminal shows some 30 in a line
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
 
 
@@ -123,7 +125,7 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> dict[str, 
     multiple = stages if name == "interleaved" else math.lcm(*replicas) if replicas else 1
     least = stages if name == "2bw" else 1
     batch, usual = options.batch, multiple if in_turns else 8
-    fitting = [m for m in range(least, batch // sharing + 1) if m % multiple == 0 and batch % m == 0]
+    fitting = [m for m in divisors(batch) if m % multiple == 0 and least <= m <= batch // sharing]
     default = next((m for m in fitting if m >= usual), fitting[-1] if fitting else max(usual, least))
     m = options.micro_batches or default
     if m not in fitting:
@@ -142,6 +144,13 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> dict[str, 
     return {"stages": stages, "chunks": chunks, "micro_batches": m, "replicas": replicas}
 
 
+@cache
+def divisors(n: int) -> list[int]:
+    """In ascending order."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
 def cut(options: argparse.Namespace, units: list[Unit], itemsize: int) -> list[range]:
     """Which units each chunk has, so that chunks are balanced."""
     known = balance.profile(units, options.batch // options.micro_batches, options.context, itemsize)
@@ -156,6 +165,8 @@ def draw(made: Parser, arguments: list[str]) -> None:
     if rank_of_launch() > 0:
         return  # under mpirun one drawing is enough
     p, m = options.pp or 4, options.micro_batches or 8
+    if p > 100 or p * m * (options.chunks or 1) > MOST_DRAWN:
+        raise UsageError(f"{p} stages and {m} micro-batches are more than can be drawn: use fewer")
     for name in SCHEDULES if options.draw == "all" else (options.draw,):
         schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
         if name == "interleaved" and m % p:

@@ -1,6 +1,6 @@
 """Timelines of a pipeline: drawn in the terminal, or written for a trace viewer. The times are those of logical clocks.
 
-`write_trace` writes the Trace Event Format, which https://ui.perfetto.dev and chrome://tracing open: a process for each
+`write_trace` writes the Trace Event Format, which https://ui.perfetto.dev and chrome://tracing open: a row for each
 rank, a slice for each piece of work, an arrow for each message.
 """
 
@@ -127,26 +127,40 @@ def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
     return f"{step / chunks:g} units of time, {idle}; in flight {flying}"
 
 
-def write_trace(path: str, timelines: Sequence[Timeline]) -> None:
-    """Write the trace of all ranks, in order of rank."""
-    events: list[dict[str, Any]] = []
+def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Sequence[int]]) -> None:
+    """Write the trace of all ranks. timelines: in order of rank. pipelines: the ranks of each.
+
+    A slice F3 c2 v1 is micro-batch 3's forward through chunk 2 of the stage, with the weights after 1 update; chunks
+    and versions are named where there are several.
+    """
+    pipeline_of = {rank: i for i, ranks in enumerate(pipelines) for rank in ranks}
+    spans = [span for timeline in timelines for span in timeline.spans]
+    with_chunks, with_versions = any(span.chunk for span in spans), any(span.version for span in spans)
+    arrows: dict[
+        tuple[int, str, int, int], int
+    ] = {}  # by pipeline and name: whole numbers, for Perfetto draws no others
+    pid = len(timelines) + 1  # Perfetto calls the row of the same number the main thread, and a row 0 as well
+    process = {"name": "ranks, in simulated time"}
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": pid, "args": process}]
     for rank, timeline in enumerate(timelines):
-        here = {"pid": rank, "tid": 0}
-        title = {"name": f"rank {rank}: {timeline.title}"}
-        events.append({"ph": "M", "name": "process_name", **here, "args": title})
-        events.append({"ph": "M", "name": "process_sort_index", **here, "args": {"sort_index": rank}})
+        pipeline = pipeline_of[rank]
+        here = {"pid": pid, "tid": rank + 1}
+        where = f"pipeline {pipeline + 1}, " if len(pipelines) > 1 else ""
+        title = {"name": f"rank {rank} ({where}{timeline.title})"}
+        events.append({"ph": "M", "name": "thread_name", **here, "args": title})
+        events.append({"ph": "M", "name": "thread_sort_index", **here, "args": {"sort_index": rank}})
         for span in timeline.spans:
-            what = {"micro-batch": span.micro_batch + 1, "chunk": span.chunk + 1}
-            slice_ = {"name": f"{span.letter}{span.micro_batch + 1}", "cat": NAMES[span.letter]}
+            name = f"{span.letter}{span.micro_batch + 1}"
+            name += f" c{span.chunk + 1}" * with_chunks + f" v{span.version}" * with_versions
+            what = {"micro-batch": span.micro_batch + 1, "chunk": span.chunk + 1, "version": span.version}
             times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
-            events.append({"ph": "X", **slice_, **here, **times, "args": what})
+            events.append({"ph": "X", "name": name, "cat": NAMES[span.letter], **here, **times, "args": what})
         for mail in timeline.mail:
             # An arrow starts inside the slice that made the message, so a little before its end, and is bound to the
             # slice that begins where it arrives.
             time = mail.time * MICROSECONDS
             end = {"ph": "s", "ts": time - 1} if mail.sent else {"ph": "f", "bp": "e", "ts": time}
-            carried, micro_batch, boundary = mail.name
-            label = {"name": carried, "cat": "message", "id": f"{carried} {micro_batch + 1} {boundary + 1}"}
-            events.append({**end, **label, **here})
+            number = arrows.setdefault((pipeline, *mail.name), len(arrows) + 1)
+            events.append({**end, "name": mail.name[0], "cat": "message", "id": number, **here})
     document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"time": "simulated: a logical clock's"}}
     write_output(path, json.dumps(document).encode())

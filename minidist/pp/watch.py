@@ -61,8 +61,9 @@ class Watch:
                 if "R" in self.costs:
                     self._work("R", instruction)
                 self._work("B", instruction)
-            case Weight():
+            case Weight(k, chunk):
                 self._work("W", instruction)
+                del self.versions[k, chunk]
             case Step():
                 self.timeline.steps.append(self.clock.now)
 

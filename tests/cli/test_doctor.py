@@ -145,11 +145,17 @@ def test_mpirun_of_another_mpi_is_found_before_a_job_is_tried(script):
 # ---- one check at a time --------------------------------------------------------------------------------------------
 
 
+NEEDED_BY_DOCTOR = (
+    *("__init__.py", "__main__.py", "cli/__init__.py", "cli/doctor.py", "cli/options.py"),
+    *("mpi/__init__.py", "mpi/output.py", "mpi/shm.py"),
+)
+
+
 def test_old_python_is_told_so():
     assert doctor.check_python((3, 9, 18)).verdict == "wrong"
     assert doctor.check_python((3, 11, 0)).verdict == "ok"
     assert doctor.check_python((4, 0, 0)).verdict == "ok"
-    for name in ("__init__.py", "__main__.py", "options.py", "output.py", "doctor.py", "mpi/__init__.py", "mpi/shm.py"):
+    for name in NEEDED_BY_DOCTOR:
         ast.parse((ROOT / "minidist" / name).read_text(), feature_version=(3, 8))  # it must get as far as saying so
 
 

@@ -83,6 +83,8 @@ def bad_calls(comm: Comm) -> dict[str, str]:
         "send to rank -1": attempt(lambda: comm.send(matrix, -1)),
         "receive from rank 2 of 2": attempt(lambda: comm.recv(matrix, 2)),
         "receive from rank -1": attempt(lambda: comm.irecv(matrix, -1)),
+        "send an object to rank -1": attempt(lambda: comm.send_object("text", -1)),
+        "receive an object from rank 2 of 2": attempt(lambda: comm.recv_object(2)),
         "send objects": attempt(lambda: comm.send(np.array([None]), peer)),
         "send swapped bytes": attempt(lambda: comm.send(np.zeros(4, np.dtype(np.float32).newbyteorder()), peer)),
         "send dates": attempt(lambda: comm.send(np.zeros(2, "datetime64[s]"), peer)),

@@ -57,6 +57,8 @@ def test_a_message_with_more_elements_than_a_tag_can_count(run):
         ("send to rank -1", ["cannot send to rank -1; ranks are 0 to 1"]),
         ("receive from rank 2 of 2", ["cannot receive from rank 2; ranks are 0 to 1"]),
         ("receive from rank -1", ["cannot receive from rank -1; ranks are 0 to 1"]),
+        ("send an object to rank -1", ["cannot send to rank -1; ranks are 0 to 1"]),
+        ("receive an object from rank 2 of 2", ["cannot receive from rank 2; ranks are 0 to 1"]),
         ("send objects", ["cannot send dtype object", "float16, bfloat16, float32"]),
         ("send swapped bytes", ["cannot send dtype >f4" if sys.byteorder == "little" else "cannot send dtype <f4"]),
         ("send dates", ["cannot send dtype datetime64[s]"]),

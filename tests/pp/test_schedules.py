@@ -432,29 +432,43 @@ def test_drawing_says_what_it_cannot_draw():
     assert "use -m 8" in drawn.stderr
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2"])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2", "pipedream"])
 def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
+    """Of two pipelines whose ranks alternate, as in a grid with tensor parallelism."""
     p, m, v = 4, 8, 2 if name == "interleaved" else 1
-    timelines = on_the_clock(name, p, m, v)
-    write_trace(str(tmp_path / "trace.json"), timelines)
+    at = places(p, 1, 1, updates=m) if name == "pipedream" else places(p, m, v)
+    one, other = (simulate([(a, SCHEDULES[name].instructions(a)) for a in at], COSTS) for _ in range(2))
+    timelines = [timeline for both in zip(one, other, strict=True) for timeline in both]
+    write_trace(str(tmp_path / "trace.json"), timelines, [range(0, 2 * p, 2), range(1, 2 * p, 2)])
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (process,) = {event["pid"] for event in events}
+    rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert process not in rows
+    stages = [f"pipeline {i}, stage {stage}" for stage in range(1, p + 1) for i in (1, 2)]
+    assert list(rows.values()) == [f"rank {rank} ({stage})" for rank, stage in enumerate(stages)]
+
     slices = [event for event in events if event["ph"] == "X"]
-    assert len(slices) == 3 * p * m * v
-    assert {event["pid"] for event in events} == set(range(p))
-    arrows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    assert len(slices) == 2 * 3 * p * m * v
+    assert len({(event["tid"], event["name"]) for event in slices}) == len(slices)
+    expected = {"1f1b": "F8", "interleaved": "F8 c2", "zb-h2": "F8", "pipedream": "F8 v7"}[name]
+    assert expected in {event["name"] for event in slices if event["tid"] == max(rows)}
+
+    arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["ph"] in "sf":
+            assert type(event["id"]) is int  # Perfetto drops others
             arrows[event["id"]].append(event)
-    assert len(arrows) == 2 * m * (p * v - 1)
+    assert len(arrows) == 2 * 2 * m * (p * v - 1)
 
     def around(event: dict[str, Any]) -> list[dict[str, Any]]:
-        return [s for s in slices if s["pid"] == event["pid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]]
+        return [s for s in slices if s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]]
 
     for ends in arrows.values():
         (start,) = [event for event in ends if event["ph"] == "s"]
         (finish,) = [event for event in ends if event["ph"] == "f"]
         assert start["ts"] < finish["ts"]
-        assert start["pid"] != finish["pid"]
+        assert start["tid"] != finish["tid"]
+        assert rows[start["tid"]].split(",")[0][-1] == rows[finish["tid"]].split(",")[0][-1]  # of the same pipeline
         (made_by,), (used_by,) = around(start), around(finish)  # an arrow without a slice at each end is not shown
         assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
 

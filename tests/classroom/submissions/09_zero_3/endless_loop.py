@@ -1,8 +1,8 @@
 """Waits for the last micro-batch before it reduces; but that one comes after this one's backward."""
 # loses: accumulation
-# says: On 2 ranks, 3 micro-batches a step: hung: it had not ended after 5 s
+# says: On 2 ranks, 3 micro-batches a step: hung: it had not ended after 10 s
 # says: rank 1: computing at endless_loop.py:1[23] in reduce \(not in a message call\) at head in the backward
-# patience: 5
+# patience: 10
 
 from minidist import zero3
 
