@@ -4,6 +4,7 @@
     mpirun -n 4 python -m minidist.mapreduce wordcount FILE... --output DIR --inject stop:2:map:2
     mpirun -n 4 python -m minidist.mapreduce grep FILE... --pattern 'def \\w+' --output DIR
     mpirun -n 4 python -m minidist.mapreduce --job mymodule:MyJob FILE... --output DIR
+    python -m minidist.mapreduce --cluster
 
 Dean & Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters", OSDI 2004, section 3.
 
@@ -26,11 +27,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
+from minidist.cli.options import in_one_process
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.run import abort
 from minidist.mpi.run import run as run_chapter
 from minidist.mr import files, messages
+from minidist.mr.cluster import print_cluster
 from minidist.mr.disk import Disk
 from minidist.mr.faults import Faults
 from minidist.mr.messages import IDLE, Place
@@ -288,17 +291,20 @@ class FaultTolerantMaster(Master):
 
     # -- when a worker is slow: backup tasks (section 3.6) --
 
+    def hand_out(self) -> None:
+        """If nothing is idle, tasks that one worker has been at for twice the usual time deserve another execution."""
+        self.late: list[Task] = []
+        usual, now = self.tasks.usual_time(), self.clock()
+        if self.plan.backup and usual is not None and not self.tasks.idle[self.tasks.kind]:
+            too_long = max(BACKUP_AFTER, 2 * usual)
+            self.late = [task for task in self.tasks.in_progress() if now - min(task.running.values()) > too_long]
+        super().hand_out()
+
     def pick(self, worker: int) -> Task | None:
-        """If nothing is idle, a task that one other worker has been at for twice the usual time."""
-        idle, usual = super().pick(worker), self.tasks.usual_time()
-        if idle or not self.plan.backup or usual is None or self.tasks.doing[worker]:
-            return idle
-        too_long = max(BACKUP_AFTER, 2 * usual)
-        for task in self.tasks.in_progress():
-            since, *backups = task.running.values()
-            if self.clock() - since > too_long and not backups and worker not in task.refused:
-                return task
-        return None
+        task = super().pick(worker)
+        if task or self.tasks.doing[worker]:  # it waits in the middle of a reduce
+            return task
+        return next((task for task in self.late if len(task.running) == 1 and worker not in task.refused), None)
 
 
 # ---- step 7: the user's program goes on ------------------------------------------------------------------------------
@@ -314,4 +320,6 @@ def main(comm: Comm, prepared: tuple[Plan, Faults, str | None]) -> int:
 
 
 if __name__ == "__main__":
+    if "--cluster" in sys.argv[1:]:
+        sys.exit(in_one_process(lambda: print_cluster(FaultTolerantMaster)))
     run_chapter(prepare=lambda comm: prepare(__doc__ or "", sys.argv[1:], comm.rank, comm.size), main=main)

@@ -721,12 +721,21 @@ class Talk:
 
     def __init__(self, folder: Path, maps: int, reducers: int) -> None:
         (folder / "text").write_text("a\n" * 100)
-        self.plan = Plan(
-            WordCount(), [str(folder / "text")], folder / "output", maps=maps, reducers=reducers, timeout=50.0
-        )
-        self.inbox, self.outbox, workers = Box(), Box(), range(1, 3)
+        files, output = [str(folder / "text")], folder / "output"
+        self.plan = Plan(WordCount(), files, output, maps=maps, reducers=reducers, timeout=50.0, backup=False)
+        self.inbox, self.outbox, workers, self.now = Box(), Box(), range(1, 3), 0.0
         tasks = Tasks(self.plan, split(self.plan.files, maps), workers)
-        self.master = FaultTolerantMaster(self.plan, workers, tasks, self.inbox, self.outbox)  # type: ignore[arg-type]
+        inbox: Any = self.inbox
+        outbox: Any = self.outbox
+        self.master = FaultTolerantMaster(self.plan, workers, tasks, inbox, outbox, lambda: self.now)
+
+    def wait(self, seconds: float, *answering: int) -> None:
+        """Time goes by, in which these workers alone answer pings."""
+        for _ in range(10):
+            self.now += seconds / 10
+            for worker in answering:
+                self.hear(worker, messages.Pong(0))
+            self.master.step()
 
     def hear(self, worker: int, message: Any) -> list[tuple[int, Any]]:
         """What the master says to a worker's message, pings left out."""
@@ -752,7 +761,8 @@ def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
     assert hear(1, messages.Hello({})) == []  # not before all are there
     assert orders(hear(2, messages.Hello({}))) == [(1, map_0), (2, map_1)]
     assert hear(2, done(map_1, [7], 10)) == []  # map 0 is under way, and not late
-    talk.master.heard[1] -= 60
+    talk.wait(50, 2)
+    talk.now += 1
     assert orders(hear(2, messages.Pong(0))) == [(2, map_0)]  # what worker 1 had begun
     assert orders(hear(2, done(map_0, [7], 1))) == [(2, reduce_0)]
     assert hear(1, done(map_0, [7], 1000)) == []  # too late: worker 2's result and its place stay
@@ -767,13 +777,33 @@ def test_of_a_task_done_twice_one_result_counts(tmp_path: Path) -> None:
     assert claims(talk.plan, outcome)[-4].counted == 1  # maps done again
 
 
+def test_a_worker_that_hangs_when_all_is_done_is_left_behind(tmp_path: Path) -> None:
+    """It is at a reduce that another has done. What it has done before is not done again: nobody needs it."""
+    talk = Talk(tmp_path, maps=2, reducers=1)
+    nothing = Result([7], Counter(), Counter(), [])
+    talk.hear(1, messages.Hello({1: nothing}))
+    talk.hear(2, messages.Hello({0: nothing}))
+    assert talk.master.tasks["reduce", 0].running.keys() == {1}
+    talk.hear(2, messages.Done(("reduce", 0), nothing))  # a backup, say
+    assert talk.master.ended is not None
+    talk.hear(2, messages.Drained(7))
+    talk.wait(49)
+    assert talk.master.outcome is None  # it may still answer
+    talk.wait(10)
+    outcome = talk.master.outcome
+    assert outcome is not None
+    assert (outcome.left_behind, outcome.sent) == ({1}, [0, 0, 7])
+    assert [event.what for event in outcome.events][-1] == "left"
+    assert not [claim.claim for claim in claims(talk.plan, outcome) if claim.source == "MR §3.3"]
+
+
 def test_a_map_that_is_not_the_same_when_it_is_done_again_ends_the_job(tmp_path: Path) -> None:
     """Reduces may have read some of its first output: nothing that they give could be relied on (section 3.3)."""
     talk = Talk(tmp_path, maps=1, reducers=1)
     talk.hear(2, messages.Hello({}))
     talk.hear(1, messages.Hello({}))
     talk.hear(1, messages.Done(("map", 0), Result([7], Counter(), Counter(), [])))
-    talk.master.heard[1] -= 60
+    talk.wait(60, 2)
     talk.hear(2, messages.Stalled())
     assert talk.hear(2, messages.Done(("map", 0), Result([8], Counter(), Counter(), [])))[-1] == (2, messages.End({1}))
     assert talk.master.failure is not None
@@ -788,9 +818,9 @@ def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None
     talk.hear(1, messages.Hello({}))
     talk.hear(1, messages.Done(("map", 0), nothing))
     talk.hear(1, messages.Done(("reduce", 0), nothing))
-    talk.master.heard[1] -= 60
-    talk.outbox.posted.clear()
-    talk.master.step()
-    assert (2, messages.Lost([0])) in talk.outbox.posted  # worker 2 is at reduce 1, and must not wait for worker 1
+    talk.wait(50, 2)
+    talk.now += 1
+    told = talk.hear(2, messages.Pong(0))
+    assert (2, messages.Lost([0])) in told  # worker 2 is at reduce 1, and must not wait for worker 1
     assert orders(talk.hear(2, messages.Stalled())) == [(2, ("map", 0))]
     assert talk.master.tasks.left == {"map": 1, "reduce": 1}

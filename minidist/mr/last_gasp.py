@@ -26,6 +26,7 @@ class LastGasp:
         os.close(descriptor)
         self.numbers = memoryview(self.memory)[:HEAD].cast("q")  # kind, number, offset, bytes of the text
         self.text: str | None = None
+        self.leave()  # where a worker was that has been killed
 
     def enter(self, task: TaskName, record: Record) -> None:
         """The user's function is about to see a record."""

@@ -88,6 +88,7 @@ class WorkerPeer:
         else:
             self.tell_master(messages.Pong(self.sent))
             self.tell_master(messages.Done(attempt.name, result))
+        self.gasp.leave()
         self.job.counters = outer  # of the reduce that waits for this map, if it is so
         self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
 

@@ -44,6 +44,10 @@ class Result(NamedTuple):
     counters: Counter[str]  # what the user's function counted
     left_out: list[tuple[Record, str]]  # bad records, and why (section 4.6)
 
+    @classmethod
+    def nothing(cls) -> "Result":
+        return cls([], Counter(), Counter(), [])
+
 
 @dataclass
 class Plan:

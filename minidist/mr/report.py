@@ -41,8 +41,8 @@ class Event:
                 return f"{task} is done, by {worker}" + (", which was first" if backup else "")
             case "found", _:
                 return f"{task} is there already" + (f", on {worker}" if self.kind == "map" else "")
-            case ("lost" | "awaited") as what, (seconds, record):
-                then = "given up" if what == "lost" else "the last"
+            case ("lost" | "left" | "awaited") as what, (seconds, record):
+                then = {"lost": "given up", "left": "left behind", "awaited": "the last"}[what]
                 place = f", at {task}" * bool(self.kind) + ("" if record is None else f", {describe(record)}")
                 return f"{worker} has not answered for {seconds:g} s: it is {then}{place}"
             case "failed", None:
@@ -91,7 +91,7 @@ class Events:
         self.list.append(event)
         if self.log:
             print(f"{event.seconds:7.2f} s  {event}", flush=True)
-        elif self.shown and what in ("lost", "awaited"):
+        elif self.shown and what in ("lost", "left", "awaited"):
             self.status.clear()
             print(event, flush=True)
 
@@ -126,7 +126,7 @@ class Outcome:
     counters: Counter[str]  # the user's
     left_out: list[tuple[str, Record, str]]  # map or reduce, record, why
     sent: list[int]  # bytes by each rank to reducers
-    left_behind: set[int]  # workers that did not answer at the end either
+    left_behind: set[int]  # workers that did not answer at the end either: with them MPI can only be aborted
     failure: Failure | None
     seconds: float = 0.0
 
@@ -251,7 +251,7 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
             "lost": [
                 {"worker": event.worker, "task": [event.kind, event.number], "record": event.detail[1]}
                 for event in outcome.events
-                if event.what == "lost"
+                if event.what in ("lost", "left")
             ],
             "backups": {"tasks": outcome.count("assigned", "backup"), "seconds_saved": outcome.saved},
             "sent": outcome.sent,

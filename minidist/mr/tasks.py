@@ -36,7 +36,7 @@ class Task:
     running: dict[int, float] = field(default_factory=dict)  # worker: since when
     done: bool = False
     worker: int = NOWHERE  # that has done it, and holds the output of a map
-    result: Result = field(default_factory=lambda: Result([], Counter(), Counter(), []))
+    result: Result = field(default_factory=Result.nothing)
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
     refused: dict[int, Failure] = field(default_factory=dict)  # workers whose machines could not do it, and why
     skip: dict[Record, str] = field(default_factory=dict)  # records that are to be left out, and why (section 4.6)

@@ -155,8 +155,9 @@ class MasterPeer:
         doing = [task.name for task in self.tasks.doing[worker]]
         name, record = self.place(worker) or (doing[-1] if doing else ("", -1), None)
         last = len(self.alive) == 1 and self.ended is None
-        self.events.note("awaited" if last else "lost", name, worker, (self.plan.timeout, record))
-        if record is not None and self.ended is None:
+        what = "awaited" if last else "lost" if self.ended is None else "left"
+        self.events.note(what, name, worker, (self.plan.timeout, record))
+        if record is not None and self.ended is None and not self.tasks[name].done:
             why = f"no answer for {self.plan.timeout:g} s; if the function may take so long, give a longer --timeout"
             self.blame(self.tasks[name], Failure(name, worker, record, why), times=2)
             if last and record in self.tasks[name].skip:

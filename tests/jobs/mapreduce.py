@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,9 @@ class Needs(Vowels):
 class BrokenDisk(Disk):
     """It is full, or what has been written to it cannot be read any more."""
 
-    def __init__(self, plan: Plan, rank: int, fault: str) -> None:
+    def __init__(self, plan: Plan, rank: int, faults: dict[int, str]) -> None:
         super().__init__(plan, rank)
-        self.fault = fault
+        self.fault = faults.get(rank)
 
     def append(self, path: Path, lines: Iterable[str]) -> None:
         if self.fault == "full":
@@ -164,7 +165,7 @@ def run_broken(comm: Comm, file: str, output: str) -> dict[str, Any]:
         job = Needs(needed)
         job.pause = 0.05  # a task takes a while, so that every worker gets some
         plan = Plan(job, [file], Path(output) / name, maps=6, reducers=4, backup=False)
-        outcome = run(comm, plan, lambda plan, rank, disks=disks: BrokenDisk(plan, rank, disks.get(rank, "")))  # type: ignore[misc]
+        outcome = run(comm, plan, partial(BrokenDisk, faults=disks))
         found[name] = {
             "failure": outcome.failure and failure_text(outcome.failure),
             "events": [(e.what, e.kind, e.number, e.worker, str(e.detail)) for e in outcome.events],
