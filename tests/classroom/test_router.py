@@ -253,6 +253,13 @@ def test_a_sensible_stream() -> None:
     assert router.transfers == [{("main", 0, "x.py:1"): [4, 1]}]
 
 
+def test_a_rank_that_asks_before_it_has_its_answer() -> None:
+    barrier = whole(["ask", [], "meet", ("barrier", "world", 0, 0, "x.py:1")])
+    router = listen([barrier * 2, b""])
+    assert router.first == 0
+    assert "a call that cannot be" in str(router.ranks[0].error)
+
+
 def test_streams_of_rubbish() -> None:
     for seed in range(400):
         draw = random.Random(seed)
