@@ -14,9 +14,9 @@ one region of every map from the workers that hold them, by messages, sorts the 
 renames its output file into place. The master hands a task to whichever worker is free: M + R decisions make a job.
 
 A worker that does not answer is given up, and its map tasks, finished ones too, are done again elsewhere: their output
-was on its disk. (Here it only stops answering, see --inject. When a process dies, MPICH ends the whole job; --resume
-then goes on from what was committed.) Output depends on nothing but the input: however often a task is done, and by
-whom, the result is the same, and the first one counts.
+was on its disk. (It hangs, or is stopped by a signal, or see --inject. When a process dies, MPICH ends the whole job;
+--resume then goes on from what was committed.) Output depends on nothing but the input: however often a task is done,
+and by whom, the result is the same, and the first one counts.
 """
 
 import itertools
@@ -54,7 +54,10 @@ def run(
     disk: Callable[[Plan, int], Disk] = Disk,
     mailbox: Callable[[Comm, int], Mailbox] = Mailbox,
 ) -> Outcome:
-    """Do the job. All ranks must call, with the same plan; what the master saw is returned on every rank."""
+    """Do the job. All ranks must call, with the same plan; what the master saw is returned on every rank.
+
+    disk, mailbox: what makes a worker's disk and everyone's mailboxes; `minidist.mr.faults` has some that fail.
+    """
     begun, quiet = time.monotonic(), 0
     plan.begin(comm)
     to_master, to_workers = mailbox(comm, messages.MASTER), mailbox(comm, messages.WORKERS)
@@ -116,6 +119,7 @@ class Master(MasterPeer):
     """
 
     def hand_out(self) -> None:
+        """Give a task to every worker that is free."""
         for worker in sorted(self.alive):
             if self.tasks.free(worker) and (task := self.pick(worker)):
                 self.assign(task, worker)
@@ -232,7 +236,7 @@ class Worker(WorkerPeer):
         unfinished = self.plan.folder / f"reduce-{r:05}.worker-{self.rank}"
         try:
             for piece in self.shuffle(attempt):
-                sorter.add(piece)
+                sorter.add(piece)  # by key: in memory, or in sorted runs on disk, which `merged` merges
             self.disk.write(unfinished, self.lines(attempt, sorter.merged()))
             self.look_up(attempt)
         finally:
@@ -245,6 +249,7 @@ class Worker(WorkerPeer):
         return result
 
     def lines(self, attempt: Attempt, pairs: Iterator[files.Pair]) -> Iterator[str]:
+        """The output: the user's reduce for one key after another, in increasing order (section 4.2)."""
         for key, of_key in itertools.groupby(pairs, files.KEY):
             self.breathe(attempt)
             if not attempt.leaves_out(key):

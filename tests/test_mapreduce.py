@@ -519,14 +519,11 @@ def test_workers_that_hang_are_left_behind_and_the_job_ends(prose: str, tmp_path
     run, truth = hang(5, prose, tmp_path, "loop stop", "--no-backup")
     assert (run.returncode, run.stderr) == (0, ""), run.stdout
     assert read_parts(tmp_path / "output", 4) == truth
+    lost = json.loads((tmp_path / "report.json").read_text())["lost"]  # and perhaps others, on a busy machine
     for words in ("The 700 quick", "The 100 quick"):
-        (line,) = (line for line in run.stdout.splitlines() if described(prose, words) in line)
-        assert re.search(r"worker [1-4] has not answered for 1 s: it is given up, at map [0-8], ", line)
-    lost = json.loads((tmp_path / "report.json").read_text())["lost"]
-    assert sorted(who["record"] for who in lost) == [
-        [prose, record_at("The 100 quick")],
-        [prose, record_at("The 700 quick")],
-    ]
+        assert [prose, record_at(words)] in [who["record"] for who in lost]
+        place = re.escape(described(prose, words))
+        assert re.search(rf"worker [1-4] has not answered for 1 s: it is given up, at map [0-8], {place}", run.stdout)
 
 
 def test_the_last_worker_is_not_given_up(prose: str, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from jobs import engines, races, rings
 from jobs.races import RIGHT
 from minidist import ring
+from minidist.mpi import guard
 from minidist.mpi.comm import Comm, CommError
-from minidist.mpi.exchange import Deadlock, Rules
+from minidist.mpi.exchange import PAYLOAD, Deadlock, Exchange, Rules, Start
 from minidist.mpi.launch import launch
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.threads import run_threads
@@ -275,6 +276,19 @@ def test_an_exception_ends_all_ranks() -> None:
     assert caught.value.__notes__ == ["on rank 1 of 3"]
 
 
+def test_the_first_exception_is_the_one_that_is_raised() -> None:
+    def be_rank(comm: Comm) -> None:
+        if comm.rank == 1:
+            raise ValueError("the cause")
+        try:
+            comm.recv(np.zeros(1), 1)
+        finally:
+            raise RuntimeError("while it was ended")
+
+    with pytest.raises(ValueError, match="the cause"):
+        run_threads(be_rank, 3, Rules(order="contrary"))
+
+
 def test_a_message_that_nobody_receives() -> None:
     with pytest.raises(CommError, match=rf"1 messages were not received; one is that of send at {HERE}\d+"):
         run_threads(lambda comm: comm.send(np.zeros(1), 0), 1, Rules("eager"))
@@ -333,6 +347,26 @@ def test_right_programs_are_right_under_all_rules(name: str, n: int, rules: Rule
     assert outcome(name, n, rules) == RIGHT
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_a_mark_goes_with_what_is_computed_from_it(dtype: str) -> None:
+    """Through sums, products and narrower numbers; and it tells requests apart."""
+
+    def be_rank(comm: Comm) -> Any:
+        outs = [np.zeros(3, dtype) for _ in range(5)]
+        requests = [comm.irecv(out, comm.rank) for out in outs]
+        marks = [guard.marks_in(numbers) for numbers in (outs[0], outs[1] + 1, 2 * outs[2], np.sum(outs[3]))]
+        marks.append(guard.marks_in(outs[4].real.astype(np.float16)))
+        for _ in outs:
+            comm.isend(np.ones(3, dtype), comm.rank).wait()
+        for request in requests:
+            request.wait()
+        return marks, [guard.marks_in(out) for out in outs]
+
+    ((marks, afterwards),) = run_threads(be_rank, 1, Rules())
+    assert marks == [{number} for number in range(1, 6)]
+    assert afterwards == [set()] * 5
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "int8", "int64", "bool"])
 def test_a_shorter_message_leaves_the_rest_as_it_was(dtype: str) -> None:
     def be_rank(comm: Comm) -> Any:
@@ -344,6 +378,15 @@ def test_a_shorter_message_leaves_the_rest_as_it_was(dtype: str) -> None:
         return out.tolist()
 
     assert run_threads(be_rank, 2, Rules())[1] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("rules", RULES, ids=name_of)
+def test_control_messages_never_wait(rules: Rules) -> None:
+    def be_rank(comm: Comm) -> Any:
+        comm.send_object(comm.rank, 1 - comm.rank)
+        return comm.recv_object(1 - comm.rank)
+
+    assert run_threads(be_rank, 2, rules) == [1, 0]
 
 
 # ---- order ----------------------------------------------------------------------------------------------------------
@@ -375,30 +418,37 @@ def test_messages_arrive_in_the_order_of_the_rules() -> None:
     assert len({tuple(sources) for sources in drawn}) > 4
 
 
-def test_nobody_is_overtaken_for_ever() -> None:
-    """Ranks 2 and 3 do not stop sending before rank 0 has heard rank 1, whose turn is last."""
+def test_each_send_is_drawn_for_itself() -> None:
+    exchange = Exchange(2, Rules("drawn"))
+    for number in range(20):
+        exchange.start(0, Start(number, "isend", True, "world", PAYLOAD, 1, 0, None, "main", "", np.zeros(1, np.uint8)))
+    eager = sum(operation.through for operation in exchange.operations[0].values())
+    assert 3 < eager < 17
+
+
+@pytest.mark.parametrize(("listener", "patient"), [(3, 0), (0, 3)])
+@pytest.mark.parametrize("rules", RULES, ids=name_of)
+def test_nobody_is_overtaken_for_ever(rules: Rules, listener: int, patient: int) -> None:
+    """Ranks 1 and 2 send message after message, until the listener has heard the patient one, who sends just one."""
 
     def be_rank(comm: Comm) -> int:
-        if comm.rank == 1:
-            comm.post(np.zeros(1), 0)
-        others, heard_first = comm.rank > 1, 0
-        while others:
-            comm.send(np.zeros(1), 0)
-            answer = np.zeros(1)
-            comm.recv(answer, 0)
-            others = bool(answer[0])
-        asking = {2, 3} if comm.rank == 0 else set()
-        first = False
-        while asking:
+        overtaken, heard, asking = 0, False, {1, 2}
+        if comm.rank == patient:
+            comm.post(np.zeros(1), listener)
+        elif comm.rank in asking:
+            more = np.ones(1)
+            while more[0]:
+                comm.send(np.zeros(1), listener)
+                comm.recv(more, listener)
+        while comm.rank == listener and (asking or not heard) and overtaken < 1000:
             if (source := comm.probe()) is not None:
                 comm.recv(np.zeros(1), source)
-                first |= source == 1
-                if source > 1:
-                    heard_first += not first
-                    comm.send(np.array([float(not first)]), source)
-                    asking -= {source} if first else set()
+                heard |= source == patient
+                overtaken += not heard
+                if source != patient:
+                    comm.post(np.array([float(not heard)]), source)
+                    asking -= {source} if heard else set()
         comm.flush()
-        return heard_first
+        return overtaken
 
-    for rules in RULES:
-        assert run_threads(be_rank, 4, rules)[0] < 10
+    assert run_threads(be_rank, 4, rules)[listener] < 10
