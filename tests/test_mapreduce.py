@@ -31,6 +31,7 @@ from minidist.mr.plan import Plan, Result
 from minidist.mr.report import claims
 from minidist.mr.tasks import Tasks
 
+TESTS = Path(__file__).parent
 RANKS = (1, 2, 3, 4, 5)
 
 NASTY = {
@@ -365,7 +366,7 @@ def mpirun(n: int, *arguments: str, wait: bool = True, environment: dict[str, st
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}", **(environment or {})},
     )
     if not wait:
         return process
