@@ -4,7 +4,6 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 """
 
 import os
-import re
 import signal
 import sys
 from typing import Any
@@ -22,7 +21,7 @@ def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
     if isinstance(error, ModuleNotFoundError) and error.name in ("numpy", "rich", "safetensors", "mpi4py"):
         what = f"{error.name} is not installed for {sys.executable}"
         mend = "run make setup, then source .venv/bin/activate; or see what python -m minidist doctor says"
-    elif issubclass(kind, (ImportError, RuntimeError)) and re.search("cannot load MPI library|libmpi", str(error)):
+    elif issubclass(kind, (ImportError, RuntimeError)) and ("load MPI library" in str(error) or "libmpi" in str(error)):
         what, mend = "mpi4py finds no MPI library", "python -m minidist doctor says how to mend it"
     else:
         sys.__excepthook__(kind, error, trace)

@@ -13,6 +13,7 @@ and to a fifth, which no program can see to by itself: one that is killed, for w
 says by what signal, but not which rank it was. So every rank is forked from a process that waits for it and says so.
 """
 
+import ctypes
 import fcntl
 import importlib
 import os
@@ -37,13 +38,16 @@ from minidist.mpi.worker import RANK_VARIABLES
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
 MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for whenever the parent ends
+
 
 def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> NoReturn:
     """Call `main(comm, prepare(comm))` on every rank, and end the process with the status that main returns.
 
     `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
     """
-    if rank := next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), ""):
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    if rank is not None and sys.platform == "linux":
         stay_behind(rank)
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
@@ -117,10 +121,15 @@ def stay_behind(rank: str) -> None:
     """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed.
 
     mpirun ends the other ranks when this process ends, and not before: the first to say so is the cause. Signals that
-    it sends to a rank go to both, as one group; whatever reaches this process alone is handed on.
+    it sends to a rank go to both, as one group; whatever reaches this process alone is handed on. The rank does not
+    outlive this process either, or mpirun would wait for it.
     """
+    parent = os.getpid()
     child = os.fork()
     if not child:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before that
+            os._exit(1)
         return
 
     def hand_on(number: int, _: object) -> None:
@@ -137,7 +146,8 @@ def stay_behind(rank: str) -> None:
             os.write(2, f"{line}\n".encode())
         _wait_until_read(2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core is enough
-        signal.signal(-status, signal.SIG_DFL)
+        with suppress(OSError):  # SIGKILL has nothing else
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
 
