@@ -65,8 +65,8 @@ def check_report(path: str, plan: Plan) -> None:
         raise UsageError(f"--json {path} is in the output")
 
 
-def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults, str | None]:
-    """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for whatever cannot work."""
+def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults | None, str | None]:
+    """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for what cannot work."""
     if "--cluster" in arguments and not {"-h", "--help"} & set(arguments):
         raise UsageError("--cluster is a line of its own: python -m minidist.mapreduce --cluster")
     options = parser(doc).parse_args(arguments)
@@ -103,4 +103,4 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
     plan.check_output()
     plan.check_local()
     faults.poison(job)
-    return plan, faults, options.json
+    return plan, faults if options.inject else None, options.json
