@@ -527,6 +527,18 @@ def test_serial_training_needs_no_mpi(text: str) -> None:
     assert "training loss" in done.stdout
 
 
+@pytest.mark.parametrize("consistency", ["bsp", "async"])
+def test_a_parameter_server_that_diverges_says_so_in_a_line(consistency: str, text: str) -> None:
+    """Its servers notice it, which know the whole gradient's norm, or its workers, which know their own."""
+    diverging = ["--lr", "900", "--optimizer", "sgd", "--steps", "30", "--consistency", consistency]
+    done = chapter(3, "parameter_server", *COMMON, *GPT.split(), "--data", text, *diverging)
+    assert (done.returncode, done.stderr.splitlines()[:1]) == (
+        1,
+        ["minidist: error: the gradient is not finite: lower --lr"],
+    )
+    assert "Traceback" not in done.stderr
+
+
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
