@@ -91,13 +91,14 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
             mock.patch("minidist.mpi.run.run", run),
             mock.patch("minidist.train.run", run),
             mock.patch("minidist.pp.options.run", run),
-            redirect_stdout(io.StringIO()) as printed,
+            redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as printed,
         ):
             runpy.run_path(str(HOUSE / f"{name}.py"), run_name="__main__")
+        printed.seek(0)
         comm.barrier()  # until the report is there
         found[line] = {
             "status": status[0],
-            "printed": printed.getvalue(),
+            "printed": printed.read(),
             **json.loads(report.read_text(encoding="utf-8")),
         }
     return found
