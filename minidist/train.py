@@ -27,11 +27,11 @@ from minidist.claims.tables import print_report
 from minidist.cli.options import Parser, at_least, in_one_process, ranks_here, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
+from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.run import run
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
-from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import NAMES, precision
 from minidist.nn.sample import generate

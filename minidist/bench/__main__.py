@@ -29,9 +29,9 @@ from minidist.claims.tables import mark, show, table_of
 from minidist.cli.options import Parser, in_one_process
 from minidist.data import Corpus, load
 from minidist.engine import Engine, Settings
+from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.memory import keep_freed_memory
 from minidist.nn.ops import blocks
 from minidist.nn.optim import AdamW, CosineSchedule
 from minidist.nn.precision import PRECISIONS
