@@ -132,7 +132,9 @@ class Pipeline:
                 break
             self.perform(instruction)
             self.watch.see(instruction)
-            self.engine.device.mark("instruction", name_of(instruction))
+            self.engine.device.mark(
+                "message" if isinstance(instruction, Send | Receive) else "instruction", name_of(instruction)
+            )
         else:
             self.links.wait()
         return self.engine.loss_share(self.loss)

@@ -28,11 +28,11 @@ KINDS = (  # in the order in which they are drawn and listed
     "gradients",  # likewise
     "optimizer",  # its state: the master copy where there is one, and moments
     "stash",  # older versions of the parameters
-    "activations",  # that layers keep for their backward
-    "ends",  # what else is kept for a backward, before the layers and after them: the batch, embedding, head and loss
     "gathered",  # parameters of whole units, from shards
     "bucket",  # gradients of whole units, to become shards
     "messages",  # to be sent, or received
+    "activations",  # that layers keep for their backward
+    "ends",  # what else is kept for a backward, before the layers and after them: the batch, embedding, head and loss
     "workspace",  # what arithmetic makes on its way, in float32: a real device computes in what it stores
 )
 NEEDED = "all but workspace"
@@ -144,7 +144,7 @@ class Pool:
         return {name: total.peak for name, total in self._sums.items()}
 
     def mark(self, what: str, name: str) -> None:
-        """A boundary: a "unit", an "instruction" or a "step" of this name has come to its end."""
+        """A boundary: a "unit", an "instruction", a "message" or a "step" of this name has come to its end."""
         for watcher in self.watchers:
             watcher.passed(self, what, name)
 
