@@ -14,9 +14,8 @@ from pathlib import Path
 from minidist import UsageError
 from minidist.memory.pool import KINDS, Pool
 
-BLUE, ORANGE, GREEN, RED, PURPLE, BROWN = "#4c8ed9", "#e8893a", "#58a55c", "#d65f5f", "#8d73b8", "#957a68"
-GREY = "#808080"
-COLOURS = {  # the model states' are those of ZeRO's Figure 1; what comes and goes is paler than what it comes from
+BLUE, ORANGE, GREEN, RED, PURPLE = "#4c8ed9", "#e8893a", "#58a55c", "#d65f5f", "#8d73b8"
+COLOURS = {  # those of ZeRO's Figure 1 for model states; what comes and goes is paler than what it is made of
     **{"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "stash": "#2b5c94"},
     **{"activations": PURPLE, "ends": "#c9bddd", "gathered": "#a9cbf2", "bucket": "#f6cfae"},
     **{"messages": RED, "workspace": "#dddddd"},
