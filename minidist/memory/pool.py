@@ -1,7 +1,7 @@
 """A pool: the arrays that a rank holds in one memory, by kind, each from when it is named until it is really gone.
 
-    flat.param = device.hold("parameters", start.astype(np.float16))
-    room = device.empty("gathered", flat.padded, np.float16)     # out of memory now, not after the message
+    flat.param = device.hold("parameters", start.astype(stored))
+    room = device.empty("gathered", flat.padded, stored)           # out of memory now, not after the message
 
 Every array that outlives an operation is named. It counts with the whole of the memory that it shows: a view as its
 base, once however many views there are. It stops to count when nobody has it or a view of it any more: a weak reference
