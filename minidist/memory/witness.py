@@ -58,8 +58,9 @@ class Witness:
 
 
 def begin() -> None:
-    """From here on NumPy's arrays are traced."""
+    """From here on NumPy's arrays are traced; those that there are already do not count."""
     tracemalloc.start()
+    tracemalloc.clear_traces()
 
 
 def arrays_held() -> int:
