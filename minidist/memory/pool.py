@@ -101,19 +101,18 @@ class Pool:
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
+        key = id(owner)
         with self._lock:
-            self._bury()
-            known = self._known.get(id(owner))
+            if self._dead:
+                self._bury()
+            known = self._known.get(key)
             if known is None:
-                self._check(kind, owner.nbytes)
-                known = self._known[id(owner)] = Known(owner, self._dead.append)
-                known.key, known.kind, known.nbytes = id(owner), kind, owner.nbytes
-                self._add(kind, owner.nbytes)
+                nbytes = owner.nbytes
+                self._add(kind, nbytes)
+                self._known[key] = known = Known(owner, self._dead.append)
+                known.key, known.kind, known.nbytes = key, kind, nbytes
             elif rename and known.kind != kind:
-                if known.kind == "workspace":
-                    self._check(kind, known.nbytes)
-                self._add(known.kind, -known.nbytes)
-                self._add(kind, known.nbytes)
+                self._add(kind, known.nbytes, instead_of=known.kind)
                 known.kind = kind
         for watcher in self.watchers:
             watcher.changed(self)
@@ -155,9 +154,15 @@ class Pool:
         while self._dead:
             known = self._dead.popleft()
             del self._known[known.key]
-            self._add(known.kind, -known.nbytes)
+            for total in self._sums_of[known.kind]:
+                total.now -= known.nbytes
 
-    def _add(self, kind: str, nbytes: int) -> None:
+    def _add(self, kind: str, nbytes: int, instead_of: str | None = None) -> None:
+        """Raises OutOfMemory, and adds nothing, if they do not fit. What counts already, under another kind, does."""
+        if self.capacity is not None and instead_of in (None, "workspace"):
+            self._check(kind, nbytes)
+        for total in self._sums_of[instead_of] if instead_of else ():
+            total.now -= nbytes
         for total in self._sums_of[kind]:
             total.now += nbytes
             if total.now > total.peak:
