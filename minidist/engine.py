@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.memory.pool import NEEDED, Pool
+from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Block, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
@@ -86,7 +86,8 @@ class Engine:
         self.direction = "forward"  # "backward", or, forward once more for a backward, "again"
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
-        self.device = Pool("device", settings.capacity, joint=[("gathered", "bucket"), ("activations", "ends")])
+        joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
+        self.device = Pool("device", settings.capacity, joint)  # what this rank holds
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
@@ -395,15 +396,9 @@ class Engine:
         return {"layer_activations": self.layer_activations}
 
     def memory(self) -> dict[str, int]:
-        """The most bytes that this rank has ever held of each kind (`minidist/memory/pool.py`).
-
-        transient: parameters gathered for one unit, gradients not yet reduced. needed: all but workspace.
-        """
-        most = self.device.peak
-        for_good = {kind: most[kind] for kind in ("parameters", "gradients", "optimizer")}
-        peaks = {"activations": "activations + ends", "transient": "gathered + bucket", "needed": NEEDED}
-        peaks |= {kind: kind for kind in ("workspace", "messages", "stash")}
-        return for_good | {f"{name}_peak": most[kinds] for name, kinds in peaks.items()}
+        """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of what
+        is here in passing, gathered or in a bucket ("transient"), and of all that waits for a backward ("kept")."""
+        return self.device.peak
 
 
 def reads(units: Iterable[Unit]) -> Counter[Flat]:

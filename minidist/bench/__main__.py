@@ -177,7 +177,7 @@ def memory() -> Iterator[Row]:
     for name in ("zero3", "data_parallel"):
         ranks = launch("minidist.bench.ranks:resident", n, name, config, 8, timeout=300).values
         grown = max(rank["after"] - rank["before"] for rank in ranks) / mib
-        states = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient_peak")) / mib
+        states = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient")) / mib
         found[name] = {"peak memory": grown, "model states": states, "the rest": grown - states}
     for what, ours in found["zero3"].items():
         theirs = found["data_parallel"][what]

@@ -14,7 +14,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -75,13 +75,16 @@ class Pool:
     """One memory of a rank.
 
     capacity: bytes that fit, workspace apart; None: any number.
-    joint: kinds whose peak together is wanted. Peaks of kinds do not add up, for they come at different moments.
+    joint: kinds whose peak together is wanted, by a name for it. Peaks of kinds do not add up: they come at different
+    moments.
     """
 
-    def __init__(self, name: str, capacity: int | None = None, joint: Sequence[Sequence[str]] = ()) -> None:
+    def __init__(
+        self, name: str, capacity: int | None = None, joint: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self.name, self.capacity = name, capacity
         self.watchers: list[Watcher] = []
-        of = {kind: [kind] for kind in KINDS} | {" + ".join(kinds): list(kinds) for kinds in joint}
+        of = {kind: [kind] for kind in KINDS} | {name: list(kinds) for name, kinds in (joint or {}).items()}
         of |= {NEEDED: [kind for kind in KINDS if kind != "workspace"], ALL: list(KINDS)}
         self._sums = {name: Sum() for name in of}
         self._sums_of = {kind: [self._sums[name] for name in of if kind in of[name]] for kind in KINDS}
@@ -132,7 +135,7 @@ class Pool:
 
     @property
     def held(self) -> dict[str, int]:
-        """Bytes now: of each kind, of the joint ones ("gathered + bucket"), of all but workspace, and of all."""
+        """Bytes now: of each kind, of the joint ones, of all but workspace, and of all."""
         with self._lock:
             self._bury()
             return {name: total.now for name, total in self._sums.items()}

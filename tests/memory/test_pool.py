@@ -31,9 +31,9 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         gc.disable()
-        self.pool = Pool("device", joint=[JOINT])
+        self.pool = Pool("device", joint={"transient": JOINT})
         self.alive: list[tuple[Array, Owner]] = []
-        self.peak: dict[str, int] = dict.fromkeys([*KINDS, "gathered + bucket", NEEDED, ALL], 0)
+        self.peak: dict[str, int] = dict.fromkeys([*KINDS, "transient", NEEDED, ALL], 0)
 
     def teardown(self) -> None:
         gc.enable()
@@ -42,7 +42,7 @@ class AnyOrder(RuleBasedStateMachine):
         owners = {id(owner): owner for _, owner in self.alive}.values()
         now = {kind: sum(owner.nbytes for owner in owners if owner.kind == kind) for kind in KINDS}
         needed = sum(nbytes for kind, nbytes in now.items() if kind != "workspace")
-        return now | {"gathered + bucket": sum(now[kind] for kind in JOINT), NEEDED: needed, ALL: sum(now.values())}
+        return now | {"transient": sum(now[kind] for kind in JOINT), NEEDED: needed, ALL: sum(now.values())}
 
     def named(self) -> None:
         self.peak = {name: max(self.peak[name], nbytes) for name, nbytes in self.expected().items()}

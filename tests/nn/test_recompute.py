@@ -66,9 +66,9 @@ def kept(mode: str, s: int, b: int, h: int, a: int) -> list[int]:
     loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
     kept = []
     while loss.passages:  # the last one's first
-        before = engine.device.held["activations + ends"]
+        before = engine.device.held["kept"]
         loss.passages.pop()
-        kept.append(before - engine.device.held["activations + ends"])
+        kept.append(before - engine.device.held["kept"])
     return kept[::-1]
 
 
