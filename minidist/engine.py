@@ -246,7 +246,7 @@ class Engine:
             self.direction = "backward"
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
                 for flat in unit.reads:
-                    flat.bind(self.widened(self.parameters_of(flat)), slopes=self.zeros(flat))
+                    flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
                 if x is not None:  # the last unit that is to run again: its backward follows at once
                     unit(tape.tensor(x), passage.batch)
                     x = None
@@ -276,7 +276,7 @@ class Engine:
         for passage in reversed(passages):
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
                 for flat in unit.reads:
-                    flat.bind(None, slopes=self.zeros(flat))
+                    flat.bind(None, slopes=self.slopes_of(flat))
                 tape.weight_backward()
                 self.collect_all(unit)
                 for flat in unit.reads:
@@ -366,8 +366,8 @@ class Engine:
         """Stored values as arithmetic wants them: a float32 copy in mixed precision, otherwise they themselves."""
         return self.passing(stored.astype(self.precision.computed, copy=False))
 
-    def zeros(self, flat: Flat) -> Array:
-        """For a gradient as arithmetic makes it (padded,)."""
+    def slopes_of(self, flat: Flat) -> Array:
+        """Zeros for a gradient as arithmetic makes it (padded,)."""
         return self.device.zeros("workspace", flat.padded, self.precision.computed)
 
     def passing(self, array: Array) -> Array:
@@ -396,8 +396,8 @@ class Engine:
         return {"layer_activations": self.layer_activations}
 
     def memory(self) -> dict[str, int]:
-        """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of what
-        is here in passing, gathered or in a bucket ("transient"), and of all that waits for a backward ("kept")."""
+        """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of
+        what is here in passing, gathered or in a bucket ("transient"), and of all that waits for a backward ("kept")."""
         return self.device.peak
 
 
