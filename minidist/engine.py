@@ -397,7 +397,7 @@ class Engine:
 
     def memory(self) -> dict[str, int]:
         """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of
-        what is here in passing, gathered or in a bucket ("transient"), and of all that waits for a backward ("kept")."""
+        what is here in passing, gathered or in a bucket ("transient"), and of what waits for a backward ("kept")."""
         return self.device.peak
 
 
