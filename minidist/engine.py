@@ -177,7 +177,7 @@ class Engine:
         """Bytes that the layers would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
-        _passages = self.run(self.segments, batch.tokens, batch)
+        _kept = self.run(self.segments, batch.tokens, batch)
         return self.device.held["activations"]
 
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
