@@ -92,12 +92,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         monkeypatch.setattr(module, "run", start)
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
-    for module, work in (
-        (train, "run_job"),
-        (doctor, "main"),
-        (launch, "find_mpiexec"),
-        (allocator, "keep_freed_memory"),
-    ):
+    work = {train: "run_job", doctor: "main", launch: "find_mpiexec", allocator: "keep_freed_memory"}
+    for module, name in work.items():
         monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
