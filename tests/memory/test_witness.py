@@ -63,7 +63,7 @@ def lines(n: int) -> list[str]:
 def reports(n: int) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         watched = [f"{line} --witness" for line in lines(n)]
-        found = launch("jobs.chapters:command_lines", n, watched, folder, timeout=280).values[0]
+        found = launch("jobs.chapters:command_lines", n, watched, folder, timeout=400).values[0]
     return {line: found[f"{line} --witness"] for line in lines(n)}
 
 
