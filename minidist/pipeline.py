@@ -30,7 +30,7 @@ import numpy as np
 
 from minidist import Stopped, train
 from minidist.data_parallel import Axes, DataParallel
-from minidist.engine import Passage, Segment, Settings, held
+from minidist.engine import Passage, Segment, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Head, Unit, flats_of
 from minidist.nn.tensor import Array
@@ -50,6 +50,7 @@ from minidist.pp.schedules import (
     Send,
     Step,
     Weight,
+    name_of,
     places,
 )
 from minidist.pp.versions import Versions
@@ -100,7 +101,7 @@ class Pipeline:
         # With full recomputation a chunk keeps its input, and all else is made again (GPipe, section 2.3).
         self.rematerialise = engine.settings.recompute == "full"
         self.segments = [Segment(chunk, again=self.rematerialise) for chunk in stage.chunks]
-        self.versions = None if self.schedule.flushes else Versions(engine.flats)
+        self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.device)
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
@@ -108,10 +109,8 @@ class Pipeline:
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
         self.passages: dict[tuple[int, int], tuple[int, Passage]] = {}  # (k, chunk) -> version of the weights, passage
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
-        self.most = {"in_flight": 0, "with_activations": 0, "versions": 1, "stash_bytes": 0, "delay": 0}
-        self.layer_activations = 0  # the most bytes that blocks keep, of all micro-batches together
+        self.most = {"in_flight": 0, "with_activations": 0, "delay": 0}
         self.versions_used: dict[int, int] = {}  # by micro-batch
-        engine.observed = self.note_passages
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
@@ -122,10 +121,10 @@ class Pipeline:
             self.begin()
         assert self.stream is not None
         step = self.first_step + self.admitted // m
-        for i, rows in enumerate(np.split(np.arange(len(x)), m)):
-            batch = self.engine.share_of(x[rows], y[rows], key=(seed, step, i))  # dropout as in a serial run
+        for i, part in enumerate(zip(np.split(x, m), np.split(y, m), strict=True)):
+            batch = self.engine.share_of(*part, key=(seed, step, i))  # dropout as in a serial run
             self.batches[self.admitted + i] = batch
-            self.share = len(batch.tokens) / len(rows) / m
+            self.share = len(batch.tokens) / len(part[0]) / m
         self.admitted += m
         self.loss = 0.0
         waiting, self.next = [self.next] if self.next else [], None
@@ -135,6 +134,9 @@ class Pipeline:
                 break
             self.perform(instruction)
             self.watch.see(instruction)
+            self.engine.device.mark(
+                "message" if isinstance(instruction, Send | Receive) else "instruction", name_of(instruction)
+            )
         else:
             self.links.wait()
         return self.engine.loss_share(self.loss)
@@ -164,6 +166,7 @@ class Pipeline:
                 with self.weights(version):
                     y, [passage] = engine.run([self.segments[chunk]], x, batch)
                 self.passages[k, chunk] = version, passage
+                self.note(in_flight=len(self.passages))
                 if self.at.is_last(chunk):
                     self.loss += float(y) * self.share
                 else:
@@ -172,6 +175,7 @@ class Pipeline:
             case Backward(k, chunk):  # the gradient of the input, and unless the schedule splits it off, W's
                 version, passage = self.passages[k, chunk]
                 self.versions_used[k] = version
+                self.note(with_activations=1 + sum(other is not passage for other in self.with_activations()))
                 if self.at.is_last(chunk):
                     dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
                 else:
@@ -193,8 +197,6 @@ class Pipeline:
             case Step(oldest):
                 if self.versions:
                     self.versions.keep(oldest)
-                    stash = self.versions.stash.values()
-                    self.note(versions=1 + len(stash), stash_bytes=held(param for params in stash for param in params))
                 try:
                     engine.apply_gradients()
                 except OverflowError as error:
@@ -211,12 +213,13 @@ class Pipeline:
 
     def stored(self, h: Array) -> Array:
         """A result as it is sent: in mixed precision two bytes an element, like everything that is stored."""
-        return np.ascontiguousarray(h, self.engine.precision.stored)
+        return self.engine.device.hold("messages", np.ascontiguousarray(h, self.engine.precision.stored))
 
     def room_for(self, batch: Batch) -> Array:
         """A buffer for what crosses from stage to stage, there or back, for this message alone."""
         b, t = batch.tokens.shape
-        return np.empty((b, t // self.stage.pieces, self.stage.width), self.engine.precision.stored)
+        shape = b, t // self.stage.pieces, self.stage.width
+        return self.engine.device.empty("messages", shape, self.engine.precision.stored)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """This rank's part of the mean loss over sequences x and their targets y: 0 without the head."""
@@ -235,12 +238,9 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def note_passages(self) -> None:
-        """How many micro-batches are under way at this moment, and what they keep."""
-        passages = self.engine.passages
-        self.layer_activations = max(self.layer_activations, sum(passage.of_layers for passage in passages))
-        with_activations = sum(any(tape.nbytes for tape in passage.tapes) for passage in passages)
-        self.note(in_flight=len(passages), with_activations=with_activations)
+    def with_activations(self) -> list[Passage]:
+        """Those under way that keep more than their input."""
+        return [passage for _, passage in self.passages.values() if any(tape.nbytes for tape in passage.tapes)]
 
     def note(self, **values: int) -> None:
         for name, value in values.items():
@@ -249,8 +249,13 @@ class Pipeline:
     def counted(self) -> dict[str, Any]:
         """Of the last stream of instructions, and since the beginning the most of what comes and goes."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
-        used = {"versions_used": sorted(self.versions_used.items()), "layer_activations": self.layer_activations}
-        return {**times, **self.most, **used}
+        most = self.engine.device.peak
+        held = {
+            "layer_activations": most["activations"],
+            "versions": (most["parameters"] + most["stash"]) / most["parameters"],
+            "stash_bytes": most["stash"],
+        }
+        return {**times, **self.most, **held, "versions_used": sorted(self.versions_used.items())}
 
 
 def pipeline_of(

@@ -8,6 +8,7 @@ flush there is one version, and nothing to keep.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array
 
@@ -15,8 +16,8 @@ from minidist.nn.tensor import Array
 class Versions:
     """A version is named by the number of updates that have made it, since the stream began."""
 
-    def __init__(self, flats: Sequence[Flat]) -> None:
-        self.flats, self.made = flats, 0
+    def __init__(self, flats: Sequence[Flat], pool: Pool) -> None:
+        self.flats, self.pool, self.made = flats, pool, 0
         self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
 
     @contextmanager
@@ -32,8 +33,8 @@ class Versions:
                 flat.param = param
 
     def keep(self, oldest: int) -> None:
-        """Before an update: keep this version if a micro-batch may still ask for it, and none before `oldest`."""
-        if self.made >= oldest:
-            self.stash[self.made] = [flat.param.copy() for flat in self.flats]
+        """Before an update: keep none before `oldest`, and this one if a micro-batch may still ask for it."""
         self.stash = {version: params for version, params in self.stash.items() if version >= oldest}
+        if self.made >= oldest:  # now that what nobody asks for is gone: there is no time with one version more
+            self.stash[self.made] = [self.pool.hold("stash", flat.param.copy()) for flat in self.flats]
         self.made += 1
