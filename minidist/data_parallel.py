@@ -117,7 +117,7 @@ def claims(run: Run) -> list[Claim]:
     """What the papers say of this run, beside what it held and sent."""
     if run.options.reduce == "ring":
         return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
-    all_gradients, n = run.padded * run.precision.bytes, run.ranks
+    all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
     hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
     if workers:

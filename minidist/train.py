@@ -246,7 +246,7 @@ def run_job(
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
     if comm.rank > 0:
         return comm.broadcast_object(None)  # what rank 0 returns
-    run = summarise(job, engine, history, everyone)
+    run = summarise(job, history, everyone)
     complete = history.sent is not None  # a step that overflows sends less than the papers say
     checked = claims(run) if complete else []
     if options.json != "-":
@@ -286,19 +286,14 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     return history
 
 
-def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
+def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
     """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
     validation, sent, sent_to, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
         ranks=len(everyone),
-        precision=job.settings.precision,
-        moments=job.settings.optimizer.moments,
-        parameters=count_parameters(job.units),
         vocabulary=len(job.corpus.vocabulary),
-        unit_sizes=[sum(flat.padded for flat in unit.flats) for unit in engine.units],
-        tied=job.units[-1].reads != job.units[-1].flats,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),

@@ -30,6 +30,15 @@ def boundary_elements(b: int, s: int, h: int) -> int:
     return b * s * h
 
 
+def crossings(p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
+    """Messages that stage i sends for m micro-batches: activations, one for each boundary behind its v chunks, and
+    gradients, one for each before them (section 2.2). The model has none behind its last chunk and before its first;
+    and a single stage sends itself none."""
+    if p == 1:
+        return 0, 0
+    return m * (v - (stage == p)), m * (v - (stage == 1))
+
+
 def parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> int:
     """Equation 2: P = 12lh²(1 + 13/(12h) + (v+s)/(12lh)). It leaves out the last norm."""
     return 12 * layers * h**2 + 13 * layers * h + (v + s) * h

@@ -5,19 +5,22 @@ stashing (Narayanan et al., SOSP 2019, section 3.3); 2BW keeps two versions (arX
 flush there is one version, and nothing to keep.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from minidist.nn.flat import Flat
+from minidist.nn.flat import Flat, fingerprint
+from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 
 
 class Versions:
     """A version is named by the number of updates that have made it, since the stream began."""
 
-    def __init__(self, flats: Sequence[Flat]) -> None:
-        self.flats, self.made = flats, 0
+    def __init__(self, flats: Sequence[Flat], widened: Callable[[Array], Array]) -> None:
+        """widened: what is stored, as parameters are bound to it."""
+        self.flats, self.widened, self.made = flats, widened, 0
         self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
+        self.marks: list[int] = []  # a fingerprint of each version, when it was new
 
     @contextmanager
     def use(self, version: int) -> Iterator[None]:
@@ -36,4 +39,34 @@ class Versions:
         if self.made >= oldest:
             self.stash[self.made] = [flat.param.copy() for flat in self.flats]
         self.stash = {version: params for version, params in self.stash.items() if version >= oldest}
+
+    def updated(self) -> None:
+        """After an update."""
         self.made += 1
+        self.mark()
+
+    def mark(self) -> None:
+        """Take the newest version's fingerprint."""
+        self.marks.append(sum(fingerprint(self.widened(flat.param)) for flat in self.flats))
+
+    def distinct(self) -> int:
+        """How many versions there are, told by what is in the arrays."""
+        every = [[flat.param for flat in self.flats], *self.stash.values()]
+        return len({tuple(map(fingerprint, params)) for params in every})
+
+
+class Used:
+    """Which weights were really used, told by fingerprints of what parameters were bound to: a claim is counted from
+    these, and not from what a schedule says."""
+
+    def __init__(self) -> None:
+        self.by: dict[tuple[int, int], list[int]] = {}  # (k, chunk) -> of its forward, of its backward
+
+    @contextmanager
+    def note(self, k: int, chunk: int, units: Sequence[Unit]) -> Iterator[None]:
+        """A micro-batch's forward, or its backward, goes through these units inside."""
+        flats = flats_of(units)
+        for flat in flats:
+            flat.seen = set()
+        yield
+        self.by.setdefault((k, chunk), []).append(sum(sum(flat.seen or ()) for flat in flats))

@@ -87,7 +87,7 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
     validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
     history = train.History(outcome.losses, outcome.logs[0].milliseconds)
     counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
-    return train.summarise(job, whole, history, list(zip(validations, sent, sent_to, memory, counted, strict=True)))
+    return train.summarise(job, history, list(zip(validations, sent, sent_to, memory, counted, strict=True)))
 
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
