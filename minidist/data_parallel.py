@@ -125,6 +125,7 @@ def claims(run: Run) -> list[Claim]:
     everything = [run.sent_by(rank) for rank in range(n)]
     promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
     hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
+    hot_spot.append(on_each_rank("arithmetic", "all that arrives", "", promised, run.received, "bytes"))
     return [*memory_claims(run, stage=0), *hot_spot]
 
 

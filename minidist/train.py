@@ -202,6 +202,7 @@ class History:
     milliseconds: list[float]  # of each step
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
+    received: int = 0  # bytes that arrived in that step
 
 
 class Driver(Protocol):
@@ -240,7 +241,7 @@ def run_job(
         return 1
     validation, memory = validate(driver, corpus, options), engine.memory()
     counted = {**driver.counted(), **look()}
-    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, memory, counted))
+    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, history.received, memory, counted))
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
@@ -276,7 +277,7 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
-                history.sent_to = comm.ledger.by_peer()
+                history.sent_to, history.received = comm.ledger.by_peer(), comm.ledger.received
             parts = comm.gather_object(loss)
             if comm.rank == 0:
                 history.losses.append(sum(parts))
@@ -287,8 +288,11 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
 
 
 def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
-    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
-    validation, sent, sent_to, memory, counted = zip(*everyone, strict=True)
+    """The run, for the report.
+
+    everyone: of each rank, its part of the validation loss, what it sent, received and held, and what else it counted.
+    """
+    validation, sent, sent_to, received, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
@@ -303,6 +307,7 @@ def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
         },
         sent=list(sent),
         sent_to=list(sent_to),
+        received=list(received),
         memory=list(memory),
         counted=list(counted),
     )
@@ -341,6 +346,8 @@ def main(
 
 class NoLedger:
     """Nothing is sent, nothing to count."""
+
+    received = 0
 
     def reset(self) -> None: ...
 

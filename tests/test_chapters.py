@@ -187,7 +187,7 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     """Exactly these fields, of these types: other programs read this."""
     assert list(report) == [
         *("chapter", "ranks", "parameters", "precision", "steps", "loss", "validation_loss", "unigram_entropy"),
-        *("step_ms", "claims", "sent", "sent_to", "memory", "counted"),
+        *("step_ms", "claims", "sent", "sent_to", "received", "memory", "counted"),
     ]
     assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
     assert type(report["parameters"]) is int

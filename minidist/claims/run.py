@@ -26,6 +26,7 @@ class Run:
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
     sent_to: list[dict[int, int]]  # per rank: bytes by the receiver, in the same step
+    received: list[int]  # per rank: bytes that arrived in the same step, from whomever and for whatever
     memory: list[dict[str, int]]  # per rank: bytes
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
 
@@ -75,6 +76,7 @@ class Run:
             "claims": claims_as_rows(claims),
             "sent": self.sent,
             "sent_to": self.sent_to,
+            "received": self.received,
             "memory": self.memory,
             **({"counted": self.counted} if any(self.counted) else {}),
         }

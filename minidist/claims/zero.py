@@ -51,10 +51,13 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
         for phase, elements in sent.items()
     ]
     norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
+    norm = 8 * (run.ranks - 1) if stage > 0 else 0
     rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # whatever else was sent, in any phase
+    arrived = [nbytes - norm for nbytes in run.received]  # whatever the senders have counted
     psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
     formula = f"{wire}·({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{wire}·{psis}Ψ(N-1)/N"
-    claims.append(on_each_rank("ZeRO §7", "all that is sent", formula, sum(sent.values()) * wire, rest, "bytes"))
+    for name, counted in (("all that is sent", rest), ("all that arrives", arrived)):
+        claims.append(on_each_rank("ZeRO §7", name, formula, sum(sent.values()) * wire, counted, "bytes"))
     if stage > 0:
-        claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", 8 * (run.ranks - 1), norms, "bytes"))
+        claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", norm, norms, "bytes"))
     return claims

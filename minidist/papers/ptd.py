@@ -13,6 +13,11 @@ def bubble(p: int, m: int, v: int = 1) -> float:
     return (p - 1) / (v * m)
 
 
+def ideal_time(m: int, t_f: float, t_b: float) -> float:
+    """What a stage works in a step: m(t_f + t_b) (section 2.2.1). Backwards include the weights' gradients."""
+    return m * (t_f + t_b)
+
+
 def in_flight(p: int, m: int, stage: int, v: int = 1) -> int:
     """The most (chunks of) micro-batches whose forward has run on a stage (1 to p), and whose backward has not ended.
 

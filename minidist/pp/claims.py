@@ -38,7 +38,7 @@ def bubble_claims(run: Run) -> list[Claim]:
     schedule, p, m, v = run.options.schedule, run.options.stages, run.options.micro_batches, run.options.chunks
     starts, ends, work = of_each(run, "start"), of_each(run, "end"), of_each(run, "busy")[0]
     step = max(ends) - min(starts)
-    made = []
+    made = [work_claim(run)]
     if schedule == "naive":
         formula, expected = "(K-1)/K", gpipe.bubble(p, 1)
         made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
@@ -58,6 +58,15 @@ def bubble_claims(run: Run) -> list[Claim]:
     return made
 
 
+def work_claim(run: Run) -> Claim:
+    """How long each rank works: PTD's ideal time, with W apart."""
+    o, again = run.options, run.options.recompute == "full"
+    steps = 1 if SCHEDULES[o.schedule].flushes else len(run.loss)
+    expected = ptd.ideal_time(steps * o.micro_batches * o.chunks, 1.0, 3.0 if again else 2.0)
+    formula = f"{'v' * (o.chunks > 1)}m(F+B+W{'+F' * again})"
+    return on_each_rank("PTD §2.2", "work, in T_F", formula, expected, of_each(run, "busy"), "T_F")
+
+
 def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """Without a flush: which weights a gradient was taken of, and to which it was applied. at: each rank's stage.
 
@@ -65,7 +74,7 @@ def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     same fingerprint, after so many updates; none is -1."""
     schedule, n, m, updates = run.options.schedule, run.options.stages, run.options.micro_batches, len(run.loss)
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
-    made = []
+    made = [work_claim(run)]
     if (m == 1 or schedule == "2bw") and not run.options.replicas:  # of PipeDream's minibatches, an update for each
         formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
         delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in at]
@@ -184,7 +193,14 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
         n * micro_batch + of_shared + norm for n, of_shared, norm in zip(messages, shared, norms, strict=True)
     ]
     sent = [run.sent_by(rank) - control for rank, control in enumerate(run.sent_in("control"))]
-    return [*made, on_each_rank("together", "all that is sent", "nothing else", everything, sent, "bytes")]
+    made.append(on_each_rank("together", "all that is sent", "nothing else", everything, sent, "bytes"))
+    arrives = sum(everything)
+    if not flushes:  # in the last step more backwards are left to the stage before than there were to the one after
+        left = [pipedream.backwards_left(o.replicas or (1,) * o.stages, i, o.micro_batches, len(run.loss)) for i in at]
+        differing = [number * ((i < o.stages) - (i > 1)) for number, i in zip(left, at, strict=True)]
+        arrives += sum(differing) * micro_batch
+    total = sum(run.received)
+    return [*made, Claim("together", "all that arrives", "nothing else", arrives, total, "bytes", "all ranks")]
 
 
 def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[int], shape: str = "bsh") -> list[Claim]:

@@ -86,8 +86,9 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
     validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
     history = train.History(outcome.losses, outcome.logs[0].milliseconds)
+    received = [rank.received for rank in outcome.ranks]
     counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
-    return train.summarise(job, history, list(zip(validations, sent, sent_to, memory, counted, strict=True)))
+    return train.summarise(job, history, list(zip(validations, sent, sent_to, received, memory, counted, strict=True)))
 
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:

@@ -265,4 +265,6 @@ def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, tuple[str, int
     expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes)
     expected += sum(promised for _, promised in beside.values())
     payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - (sum(run.sent_in("control")) if stamps else 0)
-    return [*claims, Claim("together", "sent in all", "nothing else", expected, payload, "bytes", "all ranks")]
+    for name, counted in (("sent in all", payload), ("arrived in all", sum(run.received))):
+        claims.append(Claim("together", name, "nothing else", expected, counted, "bytes", "all ranks"))
+    return claims
