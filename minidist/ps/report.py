@@ -14,6 +14,7 @@ from minidist.claims.run import Run
 from minidist.claims.tables import print_claims, print_summary, print_table
 from minidist.nn.precision import precision
 from minidist.nn.sample import generate
+from minidist.papers.parameter_server import FIGURE_13
 from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import moved, segments
 from minidist.ps.engines import Whole
@@ -153,7 +154,8 @@ def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
         losses = [f"{float(np.mean(run.loss[-WINDOW:])):.3f}", f"{run.validation_loss:.3f}"]
         rows.append([outcome.plan.name, *shares, f"{outcome.seconds:.2f}", *losses])
     headings = ("computing", "wire", "idle", "seconds", "loss", "validation")
-    print_table("Simulated time of the workers (Li et al., figure 13: idle 50% at 0, 1.7% at 16)", "", headings, rows)
+    idle = ", ".join(f"{figure.printed}% at {lag}" for lag, figure in FIGURE_13.items())
+    print_table(f"Simulated time of the workers (Li et al., figure 13: idle {idle})", "", headings, rows)
     options, workers = outcomes[0].plan.options, len(outcomes[0].plan.workers)
     if options.batch % workers:
         print(f"--batch {options.batch} gives {workers} workers unequal shares: those with more rows are always")
