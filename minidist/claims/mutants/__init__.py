@@ -1,6 +1,6 @@
 """Broken programs, under which claims must fall.
 
-    python -m minidist mutants            all of them: a minute or two
+    python -m minidist mutants            all of them: two or three minutes
     python -m minidist mutants zero3      those of one chapter
 
 A claim that cannot fail proves nothing. Each mutant is the whole program with one mistake, a few lines of one file; it
@@ -109,7 +109,7 @@ def run(table: dict[str, list[Mutant]]) -> int:
     outcomes: list[Outcome] = []
     for chapter, mutants in table.items():
         for mutant in mutants:
-            status.show(f"mutant {len(outcomes) + 1} of {everything}: {mutant.mistake}", len(outcomes) / everything)
+            status.show(f"mutant {len(outcomes) + 1} of {everything}, of {chapter}", len(outcomes) / everything)
             outcomes.append(perform(mutant))
         status.clear()
         print_outcomes(chapter, outcomes[-len(mutants) :])
