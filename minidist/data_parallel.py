@@ -32,7 +32,7 @@ from minidist.nn.tensor import Array
 
 @dataclass(frozen=True)
 class Axes:
-    """Where an engine stands on axes other than the data axis, if there are any (`minidist/parallel3d.py`)."""
+    """Where an engine stands on axes other than the data axis, if there are any: tensor, pipeline, or both."""
 
     norm_over: dict[str, Comm] = field(default_factory=dict)  # phase -> ranks that have other parts of the model
     stages: Comm | None = None  # ranks that have other units
@@ -69,7 +69,7 @@ class DataParallel(Engine):
 
     @np.errstate(over="ignore", invalid="ignore")
     def sum_over_axes(self) -> None:
-        """Each rank the piece that it owns. Only a grid of ranks has other axes (`minidist/parallel3d.py`)."""
+        """Each rank the piece that it owns. With the data axis alone there is nothing to sum."""
         for flat in self.flats:
             _, grad = self.owned(flat)
             for phase, ranks in flat.sum_over.items():

@@ -92,7 +92,7 @@ class Engine:
         self.segments = segments(units, settings.recompute)
         self.loss_scale = LossScale(self.precision.loss_scale)
         self.training = True  # between a forward and its backward, not in evaluate: whether a backward will come
-        self.direction = "forward"  # or "backward": which way the units are gone through
+        self.direction = "forward"  # "backward", or, forward once more for a backward, "again"
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.passages: weakref.WeakSet[Passage] = weakref.WeakSet()  # of which a backward is still to come

@@ -315,9 +315,9 @@ class FaultTolerantMaster(Master):
 # ---- step 7: the user's program goes on ------------------------------------------------------------------------------
 
 
-def main(comm: Comm, prepared: tuple[Plan, Faults, str | None]) -> int:
+def main(comm: Comm, prepared: tuple[Plan, Faults | None, str | None]) -> int:
     plan, faults, json = prepared
-    outcome = run(comm, plan, faults.disk, faults.mailbox)
+    outcome = run(comm, plan, faults.disk, faults.mailbox) if faults else run(comm, plan)
     status = report(comm.rank, plan, outcome, json)
     if outcome.left_behind and comm.rank == 0:
         abort(status)  # the others wait in vain for these to leave with them

@@ -104,6 +104,7 @@ class Pipeline:
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
+        self.next: Instruction | None = None  # of the stream, where a step has ended before it
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
         self.passages: dict[tuple[int, int], tuple[int, Passage]] = {}  # (k, chunk) -> version of the weights, passage
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
@@ -128,9 +129,10 @@ class Pipeline:
             self.share = len(batch.tokens) / len(rows) / m
         self.admitted += m
         self.loss = 0.0
-        for instruction in self.stream:
+        waiting, self.next = [self.next] if self.next else [], None
+        for instruction in chain(waiting, self.stream):
             if not isinstance(instruction, Step) and instruction.micro_batch >= self.admitted:
-                self.stream = chain([instruction], self.stream)  # of a step that has yet to begin
+                self.next = instruction  # of a step that has yet to begin
                 break
             self.perform(instruction)
             self.watch.see(instruction)
@@ -278,9 +280,7 @@ def pipeline_of(
         raise ValueError(f"{schedule} updates each stage on its own: it cannot tie the head to the embedding")
     at = places(stages, settings.accumulate, len(parts) // stages, steps, replicas)[pipe.rank]
     stage = stage_of(units, pipe, parts, at)
-    axes = Axes(
-        norm_over={"pipeline norm": pipe} if flushes else {}, stages=pipe
-    )  # without a flush each has its own norm
+    axes = Axes(norm_over={"pipeline norm": pipe} if flushes else {}, stages=pipe)  # without a flush each has its own
     share = replace(settings, accumulate=settings.accumulate // at.workers(at.stage))  # replicas take turns
     return Pipeline(DataParallel(stage.units, share, pipe.split(pipe.rank), axes), stage, schedule, steps)
 

@@ -20,6 +20,7 @@ reduce-scatter, the halves of an all-reduce: the same bytes, and no activation i
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -162,10 +163,8 @@ def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
     assert isinstance(embedding, GPTEmbedding | LlamaEmbedding)
     assert isinstance(head, Head)
     ends = replace(group, where="ends")
-    padded = (
-        -(-head.weight.shape[0] // group.comm.size) * group.comm.size
-    )  # the vocabulary, with entries that never occur
-
+    # The vocabulary, with entries that never occur, so that all ranks have equally many.
+    padded = -(-head.weight.shape[0] // group.comm.size) * group.comm.size
     entries = VocabularyParallelEmbedding(ends.slice(embedding.token.weight, 0, padded), ends)
     first = split_embedding(embedding, entries, group)
     if head.weight is embedding.token.weight:
@@ -173,7 +172,7 @@ def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
     else:
         rows = ColumnParallelLinear(ends.slice(head.weight, 0, padded), None, ends)
         last = ParallelHead(head, rows, gather=gather)
-    cut = [first, *(split_block(block, group) for block in blocks if isinstance(block, Block)), last]
+    cut = [first, *(split_block(block, group) for block in blocks), last]
 
     for flat in flats_of(cut):
         if not isinstance(flat.parameters[0], Sliced):  # the same on every rank, for the same gradient:
@@ -195,8 +194,9 @@ def split_embedding(
     )
 
 
-def split_block(block: Block, group: Group) -> Block:
+def split_block(block: Unit, group: Group) -> Block:
     """Attention is cut by heads, and so each of Q, K and V; the MLP by its hidden width, SwiGLU's gate and up alike."""
+    assert isinstance(block, Block)
     attention, t = block.attention, group.comm.size
     width, hidden = block.projection.weight.shape[1], block.down.weight.shape[1]
     kv = width // attention.heads * attention.kv_heads
@@ -239,6 +239,12 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
     return DataParallel(split(units, group, options.gather_logits), settings, comm.split(comm.rank), axes)
 
 
+def prepare(made: train.Parser, arguments: Sequence[str], ranks: int) -> train.Job:
+    """Parse and check. Ranks do not share out the batch: all work on all of it."""
+    tensor_claims.check_tensor(made.parse_args(arguments), ranks)
+    return train.prepare(made, arguments, ranks, sharing=1)
+
+
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report."""
     engine = make_engine(job.units, job.settings, comm, job.options)
@@ -249,4 +255,4 @@ def main(comm: Comm, job: train.Job) -> int:
 if __name__ == "__main__":
     made = train.parser(__doc__ or "", "tensor_parallel")  # python -OO drops docstrings
     add_options(made)
-    run(prepare=lambda comm: train.prepare(made, sys.argv[1:], comm.size, tensor_claims.one_replica), main=main)
+    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)

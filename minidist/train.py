@@ -39,7 +39,6 @@ from minidist.nn.tensor import Array
 
 Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
-Shares = Callable[[Options, int], int]
 Closing = Callable[[Run], None]
 VALIDATION_BATCHES = 8
 RECOMPUTE = ("none", "selective", "full")
@@ -100,15 +99,13 @@ class Job:
     settings: Settings
 
 
-def every_rank(options: Options, ranks: int) -> int:
-    """Among how many a batch is shared out. Here: among all."""
-    return ranks
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | None = None) -> Job:
+    """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated.
 
-
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, shares: Shares = every_rank) -> Job:
-    """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated."""
+    sharing: how many ranks share out a batch, where they are not all of them.
+    """
     options = made.parse_args(arguments)
-    sharing = shares(options, ranks)
+    sharing = sharing or ranks
     if options.batch % options.accumulate:
         raise UsageError(f"--batch {options.batch} is not divisible by --accumulate {options.accumulate}")
     if options.batch // options.accumulate < sharing:

@@ -6,7 +6,8 @@ Rajbhandari et al., "ZeRO", SC 2020, section 5.2.
 
 Rank r updates shard r alone, so the summed gradient of shard r is all that it needs to keep: 2Ψ/N bytes instead of 2Ψ.
 The backward still makes whole gradients, one unit after the other. Each goes into a bucket as large as its unit, is
-reduce-scattered at once, and the bucket is given back before the next unit's backward starts.
+reduce-scattered at once, and the bucket is given back before the next unit's backward starts. (A tied head writes into
+the embedding's gradient: that bucket is there from the head's backward, the first, to the embedding's, the last.)
 
 What one pays is the freedom to accumulate: with several micro-batches to a step, stage 1 adds up locally and reduces
 once at the end, but here there is no place in which a whole gradient could wait, so every micro-batch reduces. For a of

@@ -7,11 +7,12 @@ Rajbhandari et al., "ZeRO", SC 2020, section 5.3.
 
 A step is the engine's loop over the model's units (`minidist/engine.py`), which calls the functions below:
 
-    before a unit's forward      parameters_of   gather them                      all-gather       (N-1)/N·Ψ sent in all
-    after it                     forget          drop them
-    before its backward          parameters_of   gather them again                all-gather       (N-1)/N·Ψ
-    after it                     forget, reduce  drop them, and sum gradients     reduce-scatter   (N-1)/N·Ψ
-    at the end of the step       update          Adam on this rank's shard        nothing: the next forward gathers
+    before a unit's forward   parameters_of    gather them                    all-gather      (N-1)/N·Ψ sent in all
+    after it                  forget           drop them
+    before its backward       parameters_of    gather them again              all-gather      (N-1)/N·Ψ
+    after it                  collect, forget  into the bucket, drop them
+                              reduce           sum the bucket over the ranks  reduce-scatter  (N-1)/N·Ψ
+    at the end of the step    update           Adam on this rank's shard      nothing: the next forward gathers
 
 Rank r holds shard r of every unit's parameters, gradients and optimizer state: 2Ψ/N + 2Ψ/N + 12Ψ/N = 16Ψ/N bytes. Any
 model fits if there are enough ranks. To compute with a unit, all of it must be here, but only for that moment.
@@ -71,7 +72,7 @@ class ZeRO3(ZeRO2):
         return flat.gathered
 
     def forget(self, flat: Flat) -> None:
-        """Nobody reads them any more in this pass. A parameter that is used now raises Released."""
+        """Drop what was gathered: no later unit of this pass reads it."""
         if not (flat in self.kept and self.training and self.direction == "forward"):
             flat.gathered = None
 

@@ -8,7 +8,7 @@ Every import counts, wherever it stands: at the top of a module, inside a functi
 - A workshop serves one chapter. It never imports its chapter, which is above it, nor another chapter's workshop.
 - `grid/` is the workshop of `parallel3d.py`, which stands above all other chapters, so it has a floor between them: it
   may import those chapters, and takes what it needs of their workshops from the chapters that export it (`from
-  minidist.pipeline import in_flight_claims`), never from the workshops.
+  minidist.pipeline import pipeline_claims`), never from the workshops.
 - Only `mpi/` imports mpi4py.
 - np.float16 and bfloat16 are named in `nn/precision.py`.
 - matplotlib and rich are imported where something is drawn, not with a module: whatever ranks import may be imported by

@@ -50,7 +50,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
         raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
     layout = choose(options, ranks)
     arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]
-    job = train.prepare(made, arguments, ranks, shares=lambda options, ranks: layout["dp"])
+    job = train.prepare(made, arguments, ranks, sharing=layout["dp"])
     vars(job.options).update(layout)
     job.options.parts = pipeline_options.cut(job.options, job.units, job.settings.precision.bytes)
     return job

@@ -2,7 +2,6 @@
 
 import faulthandler
 import os
-import sys
 import threading
 import time
 import traceback
@@ -13,6 +12,7 @@ from minidist.mpi import encode
 from minidist.mpi.comm import Ledger
 from minidist.mpi.over_mpi import MPI, world
 from minidist.mpi.run import MACHINERY, abort, explain
+from minidist.mpi.stack import main_stack
 from minidist.mpi.target import find
 
 
@@ -60,10 +60,7 @@ def answer_looks(folder: Path, mine: Path, ledger: Ledger) -> None:
 
 def look(ledger: Ledger) -> dict[str, Any]:
     """What the main thread is doing: the fields of `minidist.mpi.hang.Look`."""
-    main_thread = threading.main_thread().ident
-    assert main_thread is not None
-    stack = traceback.extract_stack(sys._current_frames()[main_thread])
-    frames = [frame for frame in stack if not frame.filename.startswith((*MACHINERY, "<frozen runpy"))]
+    frames = [frame for frame in main_stack() if not frame.filename.startswith((*MACHINERY, "<frozen runpy"))]
     where = "the start of the job"
     if frames:
         here = frames[-1]

@@ -1,4 +1,4 @@
-"""What the master and the workers of `minidist.mapreduce` say to each other. Who listens, and how: see peers.py."""
+"""What the master and the workers of `minidist.mapreduce` say to each other. Who listens: watch.py and peers.py."""
 
 from typing import Any, NamedTuple
 

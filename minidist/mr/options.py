@@ -65,8 +65,8 @@ def check_report(path: str, plan: Plan) -> None:
         raise UsageError(f"--json {path} is in the output")
 
 
-def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults, str | None]:
-    """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for whatever cannot work."""
+def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults | None, str | None]:
+    """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for what cannot work."""
     options = parser(doc).parse_args(arguments)
     name, *files = options.job_and_files
     if options.job:
@@ -101,4 +101,4 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
     plan.check_output()
     plan.check_local()
     faults.poison(job)
-    return plan, faults, options.json
+    return plan, faults if options.inject else None, options.json

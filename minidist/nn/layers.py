@@ -196,7 +196,8 @@ class Unit:
 class Block(Unit):
     """One of the transformer's L layers: attention and MLP, each behind a norm and added to the residual stream.
 
-    It is what full recomputation recomputes; the embedding keeps little, and the head's backward follows at once.
+    It is what full recomputation recomputes; the embedding keeps little, and the head's backward follows at once. (A
+    pipeline recomputes a whole chunk, with the ends that it has.)
     """
 
     name: str

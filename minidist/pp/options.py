@@ -85,7 +85,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
     if options.accumulate > 1:
         raise UsageError(f"a pipeline accumulates over its micro-batches: use --micro-batches {options.accumulate}")
     if options.replicas == "auto":
-        units = train.prepare(made, arguments, ranks=1).units
+        units = train.prepare(made, arguments, ranks, sharing=1).units
         known = balance.profile(units, options.batch, options.context, itemsize=4)
         options.replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
     layout = fit(options, ranks)
@@ -93,7 +93,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
         raise UsageError(
             f"--pp {options.pp} is not {layout['stages']} stages: use mpirun -n {options.pp}, or leave --pp away"
         )
-    job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks=1)
+    job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks, sharing=1)
     vars(job.options).update(layout)
     job.options.parts = cut(job.options, job.units, job.settings.precision.bytes)
     return job

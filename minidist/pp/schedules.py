@@ -33,7 +33,8 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """W: add the gradient of the chunk's weights to that of the step. It ends what is kept of the micro-batch."""
+    """W: add the gradient of the chunk's weights to that of the step, unless the schedule has left that to B. It ends
+    what is kept of the micro-batch."""
 
     micro_batch: int
     chunk: int = 0

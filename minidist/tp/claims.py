@@ -25,12 +25,6 @@ def check_tensor(options: Options, t: int) -> None:
             raise UsageError(f"{option} {size} cannot be cut for {t} ranks: cut for {works}, or use a multiple of {t}")
 
 
-def one_replica(options: Options, ranks: int) -> int:
-    """Ranks do not share out the batch: all work on all of it."""
-    check_tensor(options, ranks)
-    return 1
-
-
 class Share(NamedTuple):
     """What of the work on a micro-batch is a rank's."""
 

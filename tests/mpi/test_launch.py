@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import hypothesis.extra.numpy
@@ -21,6 +22,7 @@ from minidist import UsageError
 from minidist.mpi import encode, hang
 from minidist.mpi.hang import Look
 from minidist.mpi.launch import JobFailed, find_mpiexec, launch, started
+from minidist.mpi.stack import main_stack
 
 JOBS = Path(__file__).parents[1] / "jobs"
 ROOT = Path(__file__).parents[2]
@@ -334,6 +336,33 @@ def test_a_rank_that_moved_or_never_ran_in_between_is_no_deadlock():
     assert not hang.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8, waits=6)], now)
     assert not hang.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8.99)], now)
     assert not hang.deadlocked([waiting("recv", 1, cpu=8), None], now)
+
+
+def test_a_look_keeps_nothing_alive():
+    """What a function had is gone when it returns, also while another thread looks at the stack again and again."""
+    looks, done = [], threading.Event()
+
+    def hold() -> weakref.ref:
+        array = np.zeros(1)
+        for _ in range(100):
+            pass
+        return weakref.ref(array)
+
+    def look_again() -> None:
+        while not done.is_set():
+            looks.append(main_stack())
+
+    interval, looker = sys.getswitchinterval(), threading.Thread(target=look_again)
+    sys.setswitchinterval(1e-5)  # seconds: so that threads change places in the midst of a look
+    try:
+        looker.start()
+        kept = sum(hold()() is not None for _ in range(20_000))
+    finally:
+        done.set()
+        looker.join()
+        sys.setswitchinterval(interval)
+    assert kept == 0
+    assert any(frame.name == "hold" for look in looks for frame in look)
 
 
 # ---- nothing is left over -------------------------------------------------------------------------------------------

@@ -49,10 +49,24 @@ def test_a_context_whose_scores_are_beyond_memory(recompute, gigabytes, monkeypa
     """a·s²·b elements: in 4 layers 2 bytes of each of 4 heads' are kept, or one layer's are there in float32."""
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 10**9 // 4096}
     monkeypatch.setattr(train.os, "sysconf", pages.get)
-    monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
+    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
     line = f"--context 20000 --batch 2 --micro-batches 1 --recompute {recompute}"
     said = f"this model, --context and --batch need at least {gigabytes} GB on this machine, which has 5 GB"
     assert refusal("pipeline", line) == said
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_model_that_fits_because_stages_are_on_other_hosts(chapter, monkeypatch):
+    """Of 16Ψ = 9.3 GB each of four hosts needs a quarter."""
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 10**9 // 4096}
+    monkeypatch.setattr(train.os, "sysconf", pages.get)
+    line = ["--layers", "46", "--width", "1024", "--pp", "4"]
+    made = train.parser("", chapter)
+    CHAPTERS[chapter].add_options(made)
+    monkeypatch.setenv("MPI_LOCALNRANKS", "1")
+    assert CHAPTERS[chapter].prepare(made, line, 4).options.layers == 46
+    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
+    assert refusal(chapter, " ".join(line)).startswith("this model, --context and --batch need at least 9 GB")
 
 
 def test_a_grid_of_more_ranks_than_anybody_has():
