@@ -34,9 +34,9 @@ from minidist import train
 from minidist.cli.progress import Progress
 from minidist.data import Corpus
 from minidist.engine import Settings
+from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
-from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.ps import report

@@ -30,7 +30,7 @@ import numpy as np
 
 from minidist import Stopped, train
 from minidist.data_parallel import Axes, DataParallel
-from minidist.engine import Passage, Segment, Settings, held
+from minidist.engine import Passage, Segment, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Head, Unit, flats_of
 from minidist.nn.tensor import Array
@@ -50,6 +50,7 @@ from minidist.pp.schedules import (
     Send,
     Step,
     Weight,
+    name_of,
     places,
 )
 from minidist.pp.versions import Used, Versions
@@ -100,7 +101,7 @@ class Pipeline:
         # With full recomputation a chunk keeps its input, and all else is made again (GPipe, section 2.3).
         self.rematerialise = engine.settings.recompute == "full"
         self.segments = [Segment(chunk, again=self.rematerialise) for chunk in stage.chunks]
-        self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.widened)
+        self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.widened, engine.device)
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
@@ -108,11 +109,9 @@ class Pipeline:
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
         self.passages: dict[tuple[int, int], tuple[int, Passage]] = {}  # (k, chunk) -> version of the weights, passage
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
-        self.most = {"in_flight": 0, "with_activations": 0, "versions": 1, "stash_bytes": 0}
-        self.layer_activations = 0  # the most bytes that blocks keep, of all micro-batches together
+        self.most = {"in_flight": 0, "with_activations": 0}
         self.used = Used()  # which weights
         self.behind: dict[int, int] = {}  # by micro-batch: updates made when its gradient was complete
-        engine.observed = self.note_passages
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
@@ -123,10 +122,10 @@ class Pipeline:
             self.begin()
         assert self.stream is not None
         step = self.first_step + self.admitted // m
-        for i, rows in enumerate(np.split(np.arange(len(x)), m)):
-            batch = self.engine.share_of(x[rows], y[rows], key=(seed, step, i))  # dropout as in a serial run
+        for i, part in enumerate(zip(np.split(x, m), np.split(y, m), strict=True)):
+            batch = self.engine.share_of(*part, key=(seed, step, i))  # dropout as in a serial run
             self.batches[self.admitted + i] = batch
-            self.share = len(batch.tokens) / len(rows) / m
+            self.share = len(batch.tokens) / len(part[0]) / m
         self.admitted += m
         self.loss = 0.0
         waiting, self.next = [self.next] if self.next else [], None
@@ -136,6 +135,9 @@ class Pipeline:
                 break
             self.perform(instruction)
             self.watch.see(instruction)
+            self.engine.device.mark(
+                "message" if isinstance(instruction, Send | Receive) else "instruction", name_of(instruction)
+            )
         else:
             self.links.wait()
         return self.engine.loss_share(self.loss)
@@ -168,6 +170,7 @@ class Pipeline:
                 with self.weights(version, k, chunk):
                     y, [passage] = engine.run([self.segments[chunk]], x, batch)
                 self.passages[k, chunk] = version, passage
+                self.note(in_flight=len(self.passages))
                 if self.at.is_last(chunk):
                     self.loss += float(y) * self.share
                 else:
@@ -175,6 +178,7 @@ class Pipeline:
 
             case Backward(k, chunk):  # the gradient of the input, and unless the schedule splits it off, W's
                 version, passage = self.passages[k, chunk]
+                self.note(with_activations=1 + sum(other is not passage for other in self.with_activations()))
                 if self.at.is_last(chunk):
                     dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
                 else:
@@ -204,9 +208,6 @@ class Pipeline:
                     raise
                 if self.versions:
                     self.versions.updated()
-                    stash = [param for params in self.versions.stash.values() for param in params]
-                    newest = [flat.param for flat in engine.flats]
-                    self.note(versions=self.versions.distinct(), stash_bytes=held(stash, besides=newest))
 
     # ---- tensors ----------------------------------------------------------------------------------------------------
 
@@ -219,12 +220,13 @@ class Pipeline:
 
     def stored(self, h: Array) -> Array:
         """A result as it is sent: in mixed precision two bytes an element, like everything that is stored."""
-        return np.ascontiguousarray(h, self.engine.precision.stored)
+        return self.engine.device.hold("messages", np.ascontiguousarray(h, self.engine.precision.stored))
 
     def room_for(self, batch: Batch) -> Array:
         """A buffer for what crosses from stage to stage, there or back, for this message alone."""
         b, t = batch.tokens.shape
-        return np.empty((b, t // self.stage.pieces, self.stage.width), self.engine.precision.stored)
+        shape = b, t // self.stage.pieces, self.stage.width
+        return self.engine.device.empty("messages", shape, self.engine.precision.stored)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """This rank's part of the mean loss over sequences x and their targets y: 0 without the head."""
@@ -243,12 +245,9 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def note_passages(self) -> None:
-        """How many micro-batches are under way at this moment, and what they keep."""
-        passages = self.engine.passages
-        self.layer_activations = max(self.layer_activations, sum(passage.of_layers for passage in passages))
-        with_activations = sum(any(tape.nbytes for tape in passage.tapes) for passage in passages)
-        self.note(in_flight=len(passages), with_activations=with_activations)
+    def with_activations(self) -> list[Passage]:
+        """Those under way that keep more than their input."""
+        return [passage for _, passage in self.passages.values() if any(tape.nbytes for tape in passage.tapes)]
 
     def note(self, **values: int) -> None:
         for name, value in values.items():
@@ -257,12 +256,18 @@ class Pipeline:
     def counted(self) -> dict[str, Any]:
         """Of the last stream of instructions, and since the beginning the most of what comes and goes."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
+        most = self.engine.device.peak
+        held = {
+            "layer_activations": most["activations"],
+            "versions": (most["parameters"] + most["stash"]) / most["parameters"],
+            "stash_bytes": most["stash"],
+        }
         weights = {
             "used": [[*key, *prints] for key, prints in sorted(self.used.by.items())],
             "behind": sorted(self.behind.items()),
             "marks": self.versions.marks if self.versions else [],
         }
-        return {**times, **self.most, **weights, "layer_activations": self.layer_activations}
+        return {**times, **self.most, **held, **weights}
 
 
 def pipeline_of(

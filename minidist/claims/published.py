@@ -27,7 +27,7 @@ def print_zero_closing(run: Run) -> None:
     if states[0] < undivided:
         times = f"{undivided / states[0]:.2f} times as much"
         print(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
-    activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
+    activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
     print(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.\n")
     table = table_of(left=(), right=("N",))
     for model, stage in itertools.product(zero.TABLE_1, zero.STAGES[1:]):

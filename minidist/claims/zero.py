@@ -30,7 +30,7 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
     formula = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ"
-    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient_peak"), "bytes")
+    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient"), "bytes")
 
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:

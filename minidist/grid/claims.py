@@ -117,21 +117,27 @@ def memory(run: Run) -> list[Claim]:
 
 
 def layers_keep(run: Run, at: Sequence[int], shares: Sequence[tensor.Share]) -> list[Claim]:
-    """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight."""
+    """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight. With full
+    recomputation a stage keeps the input of each of these, but of the one that runs again all that its layers keep
+    (GPipe, section 2.3)."""
     options, t = run.options, run.options.tp
     if options.pp == 1:
         return tensor.activations(run, t, shares)
-    full = options.recompute == "full"  # the stage's whole chunk runs again: for one micro-batch at a time
     if options.chunks > 1 or options.schedule.startswith("zb"):
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
+    full = options.recompute == "full"
     each = tensor.layer_keeps(run, t, shares, "none" if full else options.recompute, options.dropout > 0)
-    m = options.micro_batches
-    expected = [
-        kept * share.layers * (1 if full else pipelines.in_flight(options.schedule, options.stages, m, stage))
-        for kept, share, stage in zip(each, shares, at, strict=True)
-    ]
+    inputs = tensor.layer_keeps(run, t, shares, "full", options.dropout > 0)
+    expected = []
+    for kept, given, share, stage, own in zip(each, inputs, shares, at, own_units(run), strict=True):
+        flying = pipelines.in_flight(options.schedule, options.stages, options.micro_batches, stage)
+        if not full:
+            expected.append(flying * share.layers * kept)
+        else:  # a stage that begins with the embedding, or has the head alone, keeps no layer's input
+            expected.append(share.layers * kept + (flying - 1) * given * (1 <= own[0] <= options.layers))
     counted = [counts["layer_activations"] for counts in run.counted]
-    formula = "l·layer" if full else "in flight·l·layer"
+    h = "h/t" if options.sequence_parallel else "h"
+    formula = f"l·layer+(f-1){run.bytes.stored}bs{h}" if full else "f·l·layer"
     return [on_each_rank("Korthikanti §4", "layers keep", formula, expected, counted, "bytes")]
 
 
@@ -230,7 +236,7 @@ def print_closing(run: Run) -> None:
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
-    print("of time.")
+    print("of time; f: micro-batches in flight.")
     if w > g:
         printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
         print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")

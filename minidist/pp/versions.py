@@ -8,6 +8,7 @@ flush there is one version, and nothing to keep.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat, fingerprint
 from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
@@ -16,9 +17,9 @@ from minidist.nn.tensor import Array
 class Versions:
     """A version is named by the number of updates that have made it, since the stream began."""
 
-    def __init__(self, flats: Sequence[Flat], widened: Callable[[Array], Array]) -> None:
+    def __init__(self, flats: Sequence[Flat], widened: Callable[[Array], Array], pool: Pool) -> None:
         """widened: what is stored, as parameters are bound to it."""
-        self.flats, self.widened, self.made = flats, widened, 0
+        self.flats, self.widened, self.pool, self.made = flats, widened, pool, 0
         self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
         self.marks: list[int] = []  # a fingerprint of each version, when it was new
 
@@ -35,10 +36,10 @@ class Versions:
                 flat.param = param
 
     def keep(self, oldest: int) -> None:
-        """Before an update: keep this version if a micro-batch may still ask for it, and none before `oldest`."""
-        if self.made >= oldest:
-            self.stash[self.made] = [flat.param.copy() for flat in self.flats]
+        """Before an update: keep none before `oldest`, and this one if a micro-batch may still ask for it."""
         self.stash = {version: params for version, params in self.stash.items() if version >= oldest}
+        if self.made >= oldest:  # now that what nobody asks for is gone: there is no time with one version more
+            self.stash[self.made] = [self.pool.hold("stash", flat.param.copy()) for flat in self.flats]
 
     def updated(self) -> None:
         """After an update."""
@@ -48,11 +49,6 @@ class Versions:
     def mark(self) -> None:
         """Take the newest version's fingerprint."""
         self.marks.append(sum(fingerprint(self.widened(flat.param)) for flat in self.flats))
-
-    def distinct(self) -> int:
-        """How many versions there are, told by what is in the arrays."""
-        every = [[flat.param for flat in self.flats], *self.stash.values()]
-        return len({tuple(map(fingerprint, params)) for params in every})
 
 
 class Used:

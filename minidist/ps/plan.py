@@ -154,6 +154,8 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
         workers, servers = list(range(ranks - options.servers)), list(range(ranks - options.servers, ranks))
     if options.precision == "mixed":
         raise UsageError("--precision mixed: a loss scale is not among what workers push: take bf16, fp32 or fp64")
+    if options.witness or options.memory_plot:
+        raise UsageError("--witness and --memory-plot: what servers hold is counted in another way")
     if options.replicas >= len(servers):
         raise UsageError(f"--replicas {options.replicas} needs at least {options.replicas + 1} servers: use --servers")
     for rank, _ in options.slow:
