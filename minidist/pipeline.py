@@ -111,7 +111,6 @@ class Pipeline:
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
         self.most = {"in_flight": 0, "with_activations": 0}
         self.used = Used()  # which weights
-        self.behind: dict[int, int] = {}  # by micro-batch: updates made when its gradient was complete
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +146,7 @@ class Pipeline:
         self.first_step, self.admitted = self.engine.steps, 0
         at = self.at if self.schedule.flushes else replace(self.at, updates=self.steps - self.engine.steps)
         self.stream = self.schedule.instructions(at)
-        self.used, self.behind = Used(), {}
+        self.used = Used()
         if self.versions:
             self.versions.mark()
         costs = UNIT_COSTS | ({"R": 1.0} if self.rematerialise else {})
@@ -192,7 +191,7 @@ class Pipeline:
                 _, passage = self.passages.pop((k, chunk))
                 if splits:
                     engine.run_weights([passage])
-                self.behind[k] = self.versions.made if self.versions else 0
+                self.used.behind[k] = self.versions.made if self.versions else 0
                 if chunk == 0:
                     del self.batches[k]
 
@@ -262,12 +261,8 @@ class Pipeline:
             "versions": (most["parameters"] + most["stash"]) / most["parameters"],
             "stash_bytes": most["stash"],
         }
-        weights = {
-            "used": [[*key, *prints] for key, prints in sorted(self.used.by.items())],
-            "behind": sorted(self.behind.items()),
-            "marks": self.versions.marks if self.versions else [],
-        }
-        return {**times, **self.most, **held, **weights}
+        marks = self.versions.marks if self.versions else []
+        return {**times, **self.most, **held, **self.used.counted(), "marks": marks}
 
 
 def pipeline_of(

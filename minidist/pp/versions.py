@@ -7,6 +7,7 @@ flush there is one version, and nothing to keep.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat, fingerprint
@@ -57,6 +58,7 @@ class Used:
 
     def __init__(self) -> None:
         self.by: dict[tuple[int, int], list[int]] = {}  # (k, chunk) -> of its forward, of its backward
+        self.behind: dict[int, int] = {}  # by micro-batch: updates made when its gradient was complete
 
     @contextmanager
     def note(self, k: int, chunk: int, units: Sequence[Unit]) -> Iterator[None]:
@@ -66,3 +68,10 @@ class Used:
             flat.seen = set()
         yield
         self.by.setdefault((k, chunk), []).append(sum(sum(flat.seen or ()) for flat in flats))
+
+    def counted(self) -> dict[str, Any]:
+        """For the claims, and as JSON can write it."""
+        return {
+            "used": [[*key, *prints] for key, prints in sorted(self.by.items())],
+            "behind": sorted(self.behind.items()),
+        }
