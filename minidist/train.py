@@ -127,6 +127,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
     outputs["--memory-plot"] = options.memory_plot
     if options.memory_plot:
         plot.check("--memory-plot", options.memory_plot)
+        if options.steps == 0:
+            raise UsageError("--memory-plot has no step to draw: ask for --steps 1 or more")
     check_apart(outputs, {"--data": options.data})
     check_apart({**outputs, "--save": None}, {"--load": options.load})  # to save where training came from is usual
     for option, path in outputs.items():
@@ -267,7 +269,8 @@ def run_job(
     if options.json:
         write_json(options.json, run.as_json(checked))
     if held and history.losses:
-        title = f"{job.chapter}: what a rank holds in the course of a step"
+        schedule = vars(options).get("schedule")  # of pipelines
+        title = f"{job.chapter}{f', {schedule}' * bool(schedule)}: what a rank holds in the course of a step"
         write_output(options.memory_plot, plot.draw(held, title, plot.format_of(options.memory_plot)))
     if options.sample:
         units = declare(options, len(corpus.vocabulary))

@@ -72,7 +72,7 @@ def check(option: str, path: str) -> None:
     if find_spec("matplotlib") is None:
         raise UsageError(f"{option} needs matplotlib: pip install '.[lessons]'")
     if format_of(path) not in FORMATS:
-        raise UsageError(f"{option} {path}: give it a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        raise UsageError(f"{option} {path}: give it a name that ends in .pdf, .png or .svg")
 
 
 def format_of(path: str) -> str:
@@ -129,7 +129,7 @@ def draw(histories: Sequence[History], title: str, format: str) -> bytes:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False, fontsize=8)
     picture = BytesIO()
-    figure.savefig(picture, format=format, dpi=130)
+    figure.savefig(picture, format=format, dpi=110)
     plt.close(figure)
     return picture.getvalue()
 

@@ -47,7 +47,7 @@ def lines(n: int) -> list[str]:
     made += [f"pipeline --schedule {name} {deep} --precision mixed" for name in WITH_FLUSH]
     again = ["--recompute full", "--recompute selective"][n % 2]
     made += [f"pipeline --schedule {name} {deep} {again} --precision fp32" for name in ("zb-h1", "1f1b", "gpipe")]
-    made += [f"pipeline --schedule interleaved {deep} --precision {'mixed' if n % 2 else 'fp64'}"]
+    made += [f"pipeline --schedule interleaved {deep} --micro-batches 12 --precision {'mixed' if n % 2 else 'fp64'}"]
     made += [f"pipeline --schedule {name} {deep} --micro-batches 1" for name in ("pipedream", "vertical-sync")]
     made += [f"pipeline --schedule 2bw {deep} {again} --precision bf16"]
     if n == 3:
