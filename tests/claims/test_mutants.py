@@ -76,10 +76,9 @@ def test_what_fells_nothing_survives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in said.splitlines()]
-    assert "nothing it stands: all-reduce ring, sent ✗" in lines
-    (crash,) = [line for line in lines if line.startswith("a crash")]
-    assert "it ended without a report" in crash
-    assert any(line.startswith("other sums and") for line in lines)
+    assert any(line.startswith("nothing it stands: all-reduce ring") and line.endswith("✗") for line in lines)
+    assert any(line.startswith("a crash it ended without a report") and line.endswith("✗") for line in lines)
+    assert any(line.startswith("other sums and 2 more") and line.endswith("✗") for line in lines)
     assert "one byte more all-reduce ring, sent by each rank ✓" in lines
     assert "1 of 4 mutants felled the claims that they must fell." in lines
     assert "ring: all-reduce ring, calls of the busiest rank" in lines  # no mutant fells it
