@@ -84,7 +84,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--load", metavar="FILE", help="go on from a file of --save, from any chapter")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
     add("--memory-plot", metavar="FILE", help="draw what ranks hold in the course of a step")
-    add("--witness", action="store_true", help="compare what is counted as held with NumPy's own account; slow")
+    add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")
     made.renamed("--text", "--data")
     return made
 

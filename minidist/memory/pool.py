@@ -161,7 +161,7 @@ class Pool:
                 total.now -= known.nbytes
 
     def _add(self, kind: str, nbytes: int, instead_of: str | None = None) -> None:
-        """Raises OutOfMemory, and adds nothing, if they do not fit. What counts already, under another kind, does."""
+        """Raises OutOfMemory, and adds nothing, if they do not fit. What was no workspace under its old name does."""
         if self.capacity is not None and instead_of in (None, "workspace"):
             self._check(kind, nbytes)
         for total in self._sums_of[instead_of] if instead_of else ():
