@@ -95,6 +95,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
         )
     job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks, sharing=1)
     vars(job.options).update(layout)
+    job.options.parts = cut(job.options, job.units, job.settings.precision.bytes)
     return job
 
 

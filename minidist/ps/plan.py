@@ -46,6 +46,7 @@ class Plan:
     first_step: int  # with --load: training steps and updates that the weights have behind them
     first_update: int
     options: argparse.Namespace
+    vocabulary: int  # of the text
 
     @property
     def name(self) -> str:
@@ -181,5 +182,5 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
         held = [(keys.start, keys.stop, i) for i, keys in enumerate(share(size, k, i) for i in range(k))]
     if len({shard for _, _, shard in held}) < k:
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
-    plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options)
+    plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options, len(job.corpus.vocabulary))
     return job, plan
