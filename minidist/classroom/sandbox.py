@@ -1,0 +1,3 @@
+"""stub"""
+def enter(hidden): return "not written"
+def enter_alone(rank): pass
