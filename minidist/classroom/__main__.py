@@ -68,9 +68,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
         options.gradescope.mkdir(parents=True, exist_ok=True)
     grades: list[Grade] = []
     for lesson in lessons:
-        graded = grade(
-            lesson, options.submission, options.hidden, options.patience, options.wire, options.seed
-        )
+        graded = grade(lesson, options.submission, options.hidden, options.patience, options.wire, options.seed)
         print(("\n" if grades else "") + reports.table(graded), flush=True)
         grades.append(graded)
     if options.gradescope and not grades[0].machine:  # without a file, Gradescope says that the autograder failed

@@ -1,3 +1,9 @@
 """stub"""
-def enter(hidden): return "not written"
-def enter_alone(rank): pass
+
+
+def enter(hidden):
+    return "not written"
+
+
+def enter_alone(rank):
+    pass

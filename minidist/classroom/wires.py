@@ -65,7 +65,7 @@ class RouterWire:
         rules: Rules,
         spoiled: Collection[Message] = (),
     ) -> Ran:
-        """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time of each."""
+        """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time a rank."""
         arguments = [(job, mine) for mine in inputs]
         routed = self.route("minidist.classroom.ranks:run_cases", arguments, patience, rules, job, spoiled)
         ran = Ran(routed.status, routed.report, routed.ranks, routed.splits - 1, routed.places)
@@ -74,7 +74,7 @@ class RouterWire:
             ran.values = routed.values
         for groups in routed.groups:
             of_cases = [groups.get(f"world/{number}.0", {}) for number in range(len(job["cases"]))]
-            ran.sent.append([{transfer: (b, m) for transfer, (b, m) in of.items()} for of in of_cases])
+            ran.sent.append([by_line(sent, Path(job["program"]).name) for sent in of_cases])
         return ran
 
     def route(
@@ -101,6 +101,16 @@ class RouterWire:
         """What `source.examine` says; None if that has ended its process."""
         routed = self.route("minidist.classroom.source:examine", [arguments], 20)
         return routed.values[0] if routed.status == "ok" else None
+
+
+def by_line(sent: dict[Transfer, list[int]], program: str) -> Sent:
+    """What was sent, without the names of lines that are not the program's."""
+    found: Sent = {}
+    for (phase, peer, line), (nbytes, messages) in sent.items():
+        transfer = phase, peer, line if line.startswith(f"{program}:") else ""
+        before = found.get(transfer, (0, 0))
+        found[transfer] = before[0] + nbytes, before[1] + messages
+    return found
 
 
 class MPIWire:

@@ -46,8 +46,11 @@ class Pending:
 
 
 class Desk:
-    """What all ports of a rank share. Without `guarded` nobody looks after the memory of requests: a message is what was
-    in its array when the send was started, and an array that is received into stays as it was until the wait()."""
+    """What all ports of a rank share.
+
+    Without `guarded` nobody looks after the memory of requests: a message is what was in its array when the send was
+    started, and an array that is received into stays as it was until the wait().
+    """
 
     def __init__(self, line: Line, ledger: Ledger, guarded: bool = True) -> None:
         self.line, self.ledger, self.guarded = line, ledger, guarded

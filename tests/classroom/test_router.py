@@ -310,7 +310,9 @@ def test_ranks_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
     with open(os.devnull, "wb") as nowhere:
         for rank in range(2):
             with router.connect(rank) as line:
-                nursery.fork(rank, "jobs.routed:writes_its_process_and_waits", [line.fileno(), *[nowhere.fileno()] * 3], 600, "")
+                nursery.fork(
+                    rank, "jobs.routed:writes_its_process_and_waits", [line.fileno(), *[nowhere.fileno()] * 3], 600, ""
+                )
             router.say(rank, [rank, 2, "", True, (str(tmp_path),)])
     give_up = time.monotonic() + 60
     while not all((tmp_path / str(rank)).exists() and (tmp_path / str(rank)).read_text() for rank in range(2)):
