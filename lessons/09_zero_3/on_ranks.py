@@ -184,10 +184,11 @@ def reduce_one(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) ->
 
 
 def either(comm: Comm, exercise: ModuleType, buckets: Array, function: str, **made: Any) -> Any:
-    """One of the two that send."""
+    """One of the two that send: reduce of one Flat, or parameters_of for all of them."""
     if function == "reduce":
         return reduce_one(comm, exercise, buckets, **made)
-    return gather_one(comm, exercise, None, 0, "forward", **made)
+    engine = make(comm, exercise, **made)
+    return [returned(engine.parameters_of(flat)) for flat in engine.flats]
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
 def factor_of(found: Array, expected: Array) -> float | None:
     """The number by which all that is expected is multiplied in what was found; None if there is none."""
     factor = float(found[0]) / float(expected[0])
-    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=1e-12, atol=0)
+    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=4 * np.finfo(expected.dtype).eps, atol=0)
     return factor if alike else None
 
 
@@ -426,4 +426,4 @@ def test_messages(submission: Submission) -> None:
         return {f"ZeRO3.{name}": whole_numbers(submission, n, f", {name}", function=name) for name in names}
 
     check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
-    check_meaning(submission, "either", dict(cases(4)), check_worked)
+    check_meaning(submission, "either", dict(cases(2)), check_worked)

@@ -13,36 +13,34 @@ from minidist.mpi.guard import arrays_in
 Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a function has not even tried
 
 
-def working(
-    submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough
-) -> dict[str, list[list[Outcome]]]:
-    """What comes of each function's cases when all is done to help. A function that fails even so is asked for
-    elsewhere, and left out here; the part is lost if it is not written, or if none is left."""
-    found, why = {}, ""
+def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> list[str]:
+    """The functions whose cases come to an end when all is done to help. One that fails even so is asked for elsewhere,
+    and left out here; the part is lost if it is not written, or if none is left."""
+    names, why = [], ""
     for function, theirs in cases.items():
         try:
             runs = submission.attempt(target, theirs, [function])
             for case, outcomes in zip(theirs, runs, strict=True):
                 enough(case, outcomes)
-            found[function] = runs
+            names.append(function)
         except (Lost, pytest.fail.Exception) as lost:
             why = str(lost)
             if "is not written yet" in why or submission.in_every_part:
                 lose(why)
-    if not found:
+    if not names:
         lose(why)
-    return found
+    return names
 
 
 def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> None:
     """Sends that wait for their receiver, memory of requests that is watched, messages in another order, and as the
     seed has it: the results are those of a run without all that."""
-    plain = working(submission, target, cases, enough)
-    together = [case for function in plain for case in cases[function]]
-    results = [outcomes for function in plain for outcomes in plain[function]]
+    names = working(submission, target, cases, enough)
+    together = [case for name in names for case in cases[name]]
+    plain = submission.run(target, together, names)
     for rules in (STRICT, Rules("drawn", "drawn", submission.seed)):
-        again = submission.run(target, together, list(plain), rules=rules, guarded=True)
-        for case, before, now in zip(together, results, again, strict=True):
+        again = submission.run(target, together, names, rules=rules, guarded=True)
+        for case, before, now in zip(together, plain, again, strict=True):
             for rank, (one, other) in enumerate(zip(before, now, strict=True)):
                 if not same(one, other):
                     lose(

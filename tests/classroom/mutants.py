@@ -136,7 +136,7 @@ RING = [
             (
                 STEP,
                 "        for part in (slice(None, own.size // 2), slice(own.size // 2, None)):\n"
-                "            comm.sendrecv(np.array_split(total, [own.size // 2])[part.start is not None],"
+                "            comm.sendrecv(np.array_split(total, [total.size // 2])[part.start is not None],"
                 " right, incoming[part], left)\n",
             ),
             ("own = x[chunk(x.size, n, (rank - step) % n)]", "own = x[chunk(x.size, n, (rank - step) % n)] + 0"),
@@ -271,11 +271,24 @@ RING = [
         r"all_reduce of 12 float64: rank 0's x was changed",
     ),
     Mutant(
-        "everything_twice",
-        "all_reduce: 2(N-1)/N·S from each rank",
+        "takes_turns_in_the_end",
+        "all_reduce: around the ring",
         (f"{AR}_steps",),
-        [(REDUCED, "    all_gather(comm, reduce_scatter(comm, x), x.size)\n" + REDUCED)],
-        r"sent 14,400 bytes where the ring sends 7,200",
+        [
+            (
+                REDUCED,
+                "    n, rank, mine = comm.size, comm.rank, reduce_scatter(comm, x)\n"
+                "    out = np.empty_like(x) if out is None else out\n"
+                "    out[chunk(x.size, n, rank)] = mine\n"
+                "    for owner in range(n):\n        for dest in range(n):\n"
+                "            if rank == owner != dest:\n"
+                "                comm.send(out[chunk(x.size, n, owner)], dest)\n"
+                "            elif rank == dest != owner:\n"
+                "                comm.recv(out[chunk(x.size, n, owner)], owner)\n"
+                "    return out\n",
+            )
+        ],
+        r"all_reduce of 1,200 float32: rank 0 sends to rank 2 at \w+.py:\d+; around the ring",
     ),
     Mutant(
         "holds_a_copy",
@@ -320,7 +333,7 @@ ENGINE = [
         "allocate: padded/N elements",
         ("allocate",),
         [("start[self.piece(flat)].astype", "start[ring.chunk(flat.size, self.comm.size, self.comm.rank)].astype")],
-        r"is float64 \(\d+,\) where float64 \(\d+,\) is wanted: the unit has 125 elements, \d+ with padding",
+        r"is float\d+ \(\d+,\) where float\d+ \(\d+,\) is wanted: the unit has 125 elements, \d+ with padding",
     ),
     Mutant(
         "keeps_a_view",
@@ -339,7 +352,7 @@ ENGINE = [
     Mutant(
         "gathers_the_start",
         "parameters_of: from everyone's shard",
-        ("parameters_of", "parameters_of_again"),
+        ("parameters_of", "parameters_of_again", "messages"),
         [
             (
                 "flat.gathered = ring.all_gather(self.comm, flat.param, flat.padded)",
@@ -470,7 +483,7 @@ ENGINE = [
     Mutant(
         "never_reduces",
         "reduce: over the ranks",
-        ("reduce",),
+        ("reduce", "messages"),
         [
             (
                 "            mine = ring.reduce_scatter(self.comm, flat.bucket)\n",
@@ -496,7 +509,7 @@ ENGINE = [
     Mutant(
         "all_reduces",
         "reduce: each rank its shard, N-1 messages",
-        ("reduce_wire",),
+        ("reduce_wire", "messages"),
         [("ring.reduce_scatter(self.comm, flat.bucket)", "ring.all_reduce(self.comm, flat.bucket)[self.piece(flat)]")],
         r"rank 0 sends 6 messages, [\d,]+ bytes; 3 of a shard",
     ),
