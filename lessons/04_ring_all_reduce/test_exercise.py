@@ -64,8 +64,8 @@ def factor_of(found: Array, expected: Array) -> float | None:
     """The number by which all that is expected is multiplied in what was found; None if there is none."""
     if not expected.size or np.array_equal(found, expected):
         return 1.0
-    factor = float(found[0]) / float(expected[0])
-    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=4 * np.finfo(expected.dtype).eps, atol=0)
+    factor, rounding = float(found[0]) / float(expected[0]), 4 * np.finfo(expected.dtype).eps
+    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=rounding, atol=0)
     return factor if alike else None
 
 
@@ -90,8 +90,8 @@ def check_shapes(case: Case, outcomes: Sequence[Outcome], least: float = 0.5) ->
     total = sum(outcome.nbytes for outcome in outcomes)
     if total < least * needed and (least == 1 or case.n > 2):
         lose(
-            f"On {case.label}: {total:,} bytes were sent in all, and no {function} can do with less than {needed:,}. Has"
-            " something been sent in another way than over comm?"
+            f"On {case.label}: {total:,} bytes were sent in all, and no {function} can do with less than {needed:,}."
+            " Has something been sent in another way than over comm?"
         )
 
 

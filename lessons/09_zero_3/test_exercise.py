@@ -127,8 +127,8 @@ def test_parameters_of_again(submission: Submission) -> None:
     for rank, (a, b) in enumerate(zip(first, again, strict=True)):
         if b.messages > a.messages:
             lose(
-                f"On {twice.label}: rank {rank} sent {b.messages} messages, where {a.messages} are sent when it is asked"
-                " for once. What is here already needs none: look at flat.gathered first."
+                f"On {twice.label}: rank {rank} sent {b.messages} messages, where {a.messages} are sent when it is"
+                " asked for once. What is here already needs none: look at flat.gathered first."
             )
         for direction in ("forward", "backward"):
             for unit, flat in enumerate(once.truth.flats):
@@ -223,8 +223,8 @@ def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
 
 def factor_of(found: Array, expected: Array) -> float | None:
     """The number by which all that is expected is multiplied in what was found; None if there is none."""
-    factor = float(found[0]) / float(expected[0])
-    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=4 * np.finfo(expected.dtype).eps, atol=0)
+    factor, rounding = float(found[0]) / float(expected[0]), 4 * np.finfo(expected.dtype).eps
+    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=rounding, atol=0)
     return factor if alike else None
 
 
@@ -370,8 +370,8 @@ def test_memory_forward(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             if (more := outcome.value["evaluated"] - outcome.value["for good"]) > activations(run):
                 lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after an evaluation than before. What was not"
-                    " released?"
+                    f"On {run.label}: rank {rank} holds {more:,} bytes more after an evaluation than before. What was"
+                    " not released?"
                 )
 
 
@@ -383,8 +383,8 @@ def test_memory_backward(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             if (more := outcome.value["backward"] - outcome.value["forward"]) > activations(run):
                 lose(
-                    f"On {run.label}: rank {rank} holds {more:,} bytes more after the backward than before. What was not"
-                    " released?"
+                    f"On {run.label}: rank {rank} holds {more:,} bytes more after the backward than before. What was"
+                    " not released?"
                 )
 
 
@@ -406,8 +406,8 @@ def test_memory_afterwards(submission: Submission) -> None:
             for (phase, _, line), (nbytes, _) in outcome.sent.items():
                 if phase not in known or line or outcome.messages != 2 * (3 * units + 1) * (run.n - 1):
                     lose(
-                        f"On {run.label}: rank {rank} sends {nbytes:,} bytes in phase {phase!r} {line or 'in all'}. After"
-                        " the update nothing needs to be sent: the next forward gathers."
+                        f"On {run.label}: rank {rank} sends {nbytes:,} bytes in phase {phase!r} {line or 'in all'}."
+                        " After the update nothing needs to be sent: the next forward gathers."
                     )
         values = [outcome.value for outcome in outcomes]
         check_losses(run, [value["losses"] for value in values], run.truth.losses, "the loss of batch")

@@ -35,8 +35,8 @@ def run_cases(
           guarded            whether requests that nobody waits for are a mistake
           memory             bytes that the rank may take from now on; 0: no matter how many
 
-    inputs are this rank's, one for each case. The answer: what each case brought, and the names that stand for something
-    else than before, because the program has changed them.
+    inputs are this rank's, one for each case. The answer: what each case brought, and the names that stand for
+    something else than before, because the program has changed them.
     """
     run, compare = find(job["target"]), changed  # a program may put others in their place
     ledger, release, check = comm.ledger, comm.ledger.open_requests.clear, comm.ledger.check_requests

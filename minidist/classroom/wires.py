@@ -65,7 +65,7 @@ class RouterWire:
         rules: Rules,
         spoiled: Collection[Message] = (),
     ) -> Ran:
-        """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time a rank."""
+        """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time."""
         arguments = [(job, mine) for mine in inputs]
         routed = self.route("minidist.classroom.ranks:run_cases", arguments, patience, rules, job, spoiled)
         ran = Ran(routed.status, routed.report, routed.ranks, routed.splits - 1, routed.places)

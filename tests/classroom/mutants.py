@@ -237,7 +237,8 @@ RING = [
                 + PASSED,
                 "    for owner in range(n):\n        for dest in range(n):\n"
                 "            if rank == owner != dest:\n                comm.send(out[chunk(size, n, owner)], dest)\n"
-                "            elif rank == dest != owner:\n                comm.recv(out[chunk(size, n, owner)], owner)\n",
+                "            elif rank == dest != owner:\n"
+                "                comm.recv(out[chunk(size, n, owner)], owner)\n",
             )
         ],
         r"rank 0 sends to rank 2 at \w+.py:\d+; around the ring",
@@ -487,7 +488,8 @@ ENGINE = [
         [
             (
                 "            mine = ring.reduce_scatter(self.comm, flat.bucket)\n",
-                "            ring.reduce_scatter(self.comm, flat.bucket)\n            mine = flat.bucket[self.piece(flat)]\n",
+                "            ring.reduce_scatter(self.comm, flat.bucket)\n"
+                "            mine = flat.bucket[self.piece(flat)]\n",
             )
         ],
         r"it is this rank's own part, not summed over the ranks",
@@ -554,7 +556,8 @@ ENGINE = [
         [
             (
                 "                flat.gathered = ring.all_gather(self.comm, flat.param, flat.padded)\n",
-                "                n, rank, whole = self.comm.size, self.comm.rank, np.empty(flat.padded, flat.param.dtype)\n"
+                "                n, rank = self.comm.size, self.comm.rank\n"
+                "                whole = np.empty(flat.padded, flat.param.dtype)\n"
                 "                whole[self.piece(flat)] = flat.param\n"
                 "                for step in range(n - 1):\n"
                 "                    here, there = ((rank - step - k) % n for k in (0, 1))\n"
