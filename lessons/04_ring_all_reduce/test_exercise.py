@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
-from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.meaning import check_meaning, check_timing, working
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.papers import collectives
 
@@ -301,9 +301,9 @@ def check_confined(submission: Submission) -> None:
 
 @pytest.mark.points(1, "sums, not means")
 def test_factor(submission: Submission) -> None:
-    for function in ("reduce_scatter", "all_reduce"):
-        cases = [case(submission, function, n, 12) for n in (4, 2)]
-        for each, outcomes in zip(cases, submission.run("call", cases, [function]), strict=True):
+    cases_of = {f: [case(submission, f, n, 12) for n in (4, 2)] for f in ("reduce_scatter", "all_reduce")}
+    for function, runs in working(submission, "call", cases_of, check_shapes):
+        for each, outcomes in zip(cases_of[function], runs, strict=True):
             check_shapes(each, outcomes)
             for rank, outcome in enumerate(outcomes):
                 found, expected = outcome.value["returned"], wanted(each, rank)

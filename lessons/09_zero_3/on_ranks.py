@@ -24,7 +24,7 @@ METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", 
 given = functions("minidist.zero3", METHODS, of="ZeRO3")
 PLACES = ("parameters_of", "forget", "collect", "reduce")  # on the way through the units
 Place = tuple[str, str, str]  # ("forward" or "backward", one of these methods, the Flat's name)
-# After which a rank holds the most and the least of a unit: to look at what it holds takes long.
+# After which a rank holds the most and the least of a unit.
 LOOKED_AT = {("forward", "parameters_of"), ("forward", "forget"), ("backward", "collect"), ("backward", "reduce")}
 
 
@@ -208,7 +208,7 @@ def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> Any:
 
 
 def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[str, Any]:
-    """Bytes of arrays that are held: for good, after an evaluation, at the end of a forward, after a step, and in
+    """Bytes that are held: for good, after an evaluation, at the end of a forward, after a step, and in
     between after the places that are looked at. There are two steps, and the smaller number counts."""
     moments: list[list[tuple[Place, int]]] = [[]]
     ends: list[list[int]] = []
@@ -243,7 +243,7 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[
 
 
 def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
-    """Bytes of arrays that are held before the first step."""
+    """Bytes that are held before the first step."""
     tracemalloc.start()
     witness = np.empty(12_347, np.uint8)
     try:

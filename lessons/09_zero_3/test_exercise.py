@@ -2,7 +2,7 @@
 
 Each part asks for one thing of one method, or of two that belong together, and loads exercise.py anew; the chapter's
 code stands in for the other methods. Inputs are drawn afresh, and only their own rank knows them; what was sent is
-counted here, for every message passes through here; what is held, on the rank, by NumPy's own account. A part earns its
+counted here, for every message passes through here; what is held, on the rank, by Python's own account. A part earns its
 points or not; none needs a later one, and one mistake costs one part:
 
 - A sum counts as right up to a factor, but for the part on the factor.
@@ -33,8 +33,8 @@ RANKS = (4, 3, 2, 1)
 # No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
 SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
 # Parameters are most of what is held: activations of one token a rank are nothing beside them.
-HEAVY = {"vocabulary": 500, "context": 1, "layers": 1, "heads": 4, "width": 64, "tied": False}
-SLACK = 4096  # bytes of arrays that are no parameters
+HEAVY = {"vocabulary": 1200, "context": 1, "layers": 1, "heads": 4, "width": 96, "tied": False}
+SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
 
 
 def of(*methods: str) -> list[str]:

@@ -1,7 +1,7 @@
 """What only somebody can see who stands between the ranks: whether a program depends on luck, and whether its messages
 mean anything. Used by lessons' tests; over MPI as much is asked as MPI shows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -10,32 +10,35 @@ from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submissio
 from minidist.mpi.exchange import Rules
 from minidist.mpi.guard import arrays_in
 
+Working = Iterator[tuple[str, list[list[Outcome]]]]
 Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a function has not even tried
 
 
-def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> list[str]:
-    """The functions whose cases come to an end when all is done to help. One that fails even so is asked for elsewhere,
-    and left out here; the part is lost if it is not written, or if none is left."""
-    names, why = [], ""
+def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> Working:
+    """The functions whose cases come to an end when all is done to help; what each has sent is known until the next. One
+    that fails even so is asked for elsewhere, and left out here; the part is lost if it is not written, or none is left.
+    """
+    why, found = "", False
     for function, theirs in cases.items():
         try:
             runs = submission.attempt(target, theirs, [function])
             for case, outcomes in zip(theirs, runs, strict=True):
                 enough(case, outcomes)
-            names.append(function)
         except (Lost, pytest.fail.Exception) as lost:
             why = str(lost)
             if "is not written yet" in why or submission.in_every_part:
                 lose(why)
-    if not names:
+            continue
+        found = True
+        yield function, runs
+    if not found:
         lose(why)
-    return names
 
 
 def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> None:
     """Sends that wait for their receiver, memory of requests that is watched, messages in another order, and as the
     seed has it: the results are those of a run without all that."""
-    names = working(submission, target, cases, enough)
+    names = [name for name, _ in working(submission, target, cases, enough)]
     together = [case for name in names for case in cases[name]]
     plain = submission.run(target, together, names)
     for rules in (STRICT, Rules("drawn", "drawn", submission.seed)):
@@ -51,9 +54,8 @@ def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequen
 
 def check_meaning(submission: Submission, target: str, cases: Mapping[str, Case], enough: Enough) -> None:
     """One message after the other is changed on its way, and each time something must come out differently."""
-    for function in working(submission, target, {name: [case] for name, case in cases.items()}, enough):
+    for function, [before] in working(submission, target, {name: [case] for name, case in cases.items()}, enough):
         case = cases[function]
-        [before] = submission.run(target, [case], [function])
         messages = list(submission.messages.items())
         if not messages and submission.wire.spoils:
             lose(f"On {case.label}: no message is sent.")

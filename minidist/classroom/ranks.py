@@ -125,15 +125,13 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes of the data of all NumPy arrays made since tracemalloc was started, by NumPy's own account.
+    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started.
 
-    witness, one of them, has a size that no other has. It must be found, or the account was cleared; it does not count.
+    witness, made since then, must still be in its account, or that was cleared; it does not count.
     """
-    traces = tracemalloc.take_snapshot().traces
-    sizes = [trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain]
-    if sizes.count(witness.nbytes) != 1:
+    if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
-    return sum(sizes) - witness.nbytes
+    return tracemalloc.get_traced_memory()[0] - witness.nbytes
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------

@@ -250,7 +250,8 @@ class Submission:
             if not ours:
                 bare = line == "AssertionError" and last.startswith("assert ")
                 kept.append(f"{line}: `{last}` does not hold" if bare else line)
-        return "\n".join(kept).replace(f'"{self.program}"', self.program.name)
+        text = "\n".join(kept).replace(f'"{self.program}"', self.program.name)
+        return text.replace("minidist.mpi.comm.CommError: ", "CommError: ")
 
 
 def at(place: str) -> str:

@@ -291,10 +291,10 @@ class Comm:
                 )
 
     def _no_array(self, verb: str, value: Any) -> CommError:
-        written = repr(value)
-        simple = isinstance(value, int | float | list | tuple | np.generic) and len(written) < 60
-        instead = f"np.array({written})" if simple and verb == "send" else "an array of numbers"
-        instead = "np.empty(how many, dtype)" if verb != "send" else instead
+        instead = "np.empty(how many, dtype)"
+        if verb == "send":
+            simple = isinstance(value, int | float | list | tuple | np.generic) and len(repr(value)) < 80
+            instead = f"np.array({np.asarray(value).tolist()})" if simple else "an array of numbers"
         return CommError(
             f"rank {self.rank}: cannot {verb} a value of type {type(value).__name__}: messages are NumPy arrays."
             f" {verb.capitalize()} {instead}"

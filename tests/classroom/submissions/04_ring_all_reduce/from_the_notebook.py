@@ -1,5 +1,5 @@
 """The notebook's steps, in which a chunk is one number."""
-# keeps: all_gather, all_gather_any, all_gather_out, all_gather_steps, all_reduce, all_reduce_out, all_reduce_steps, memory, timing, meaning
+# keeps: all_gather, all_gather_any, all_gather_out, all_gather_steps, all_reduce, all_reduce_out, all_reduce_steps, memory, factor, timing, meaning
 # says: returned float64 \(1,\) where float64 \(3,\) is wanted
 
 import numpy as np

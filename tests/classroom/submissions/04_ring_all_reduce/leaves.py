@@ -1,5 +1,5 @@
 """One rank leaves when it has what it wants."""
-# keeps: reduce_scatter, reduce_scatter_any, reduce_scatter_out, reduce_scatter_steps, all_gather, all_gather_any, all_gather_out, all_gather_steps, timing, meaning
+# keeps: reduce_scatter, reduce_scatter_any, reduce_scatter_out, reduce_scatter_steps, all_gather, all_gather_any, all_gather_out, all_gather_steps, factor, timing, meaning
 # says: On 4 ranks, all_reduce of 12 float32, rank 1 failed
 # says: sys.exit\(0\) was called at leaves.py:\d+. A rank that leaves on its own would leave the others waiting
 

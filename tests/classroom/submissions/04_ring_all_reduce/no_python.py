@@ -1,5 +1,5 @@
 """Was saved in the middle of a line."""
 # keeps: nothing
-# says: no_python.py is no Python: line 6: '\(' was never closed
+# says: no_python.py is no Python: line 5: '\(' was never closed
 
 def reduce_scatter(comm, x, out=

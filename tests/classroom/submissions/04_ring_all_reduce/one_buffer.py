@@ -1,5 +1,5 @@
 """One buffer to send from and to receive into."""
-# keeps: all_gather, all_gather_any, all_gather_out, all_gather_steps, all_reduce, all_reduce_out, all_reduce_steps, memory, timing, meaning
+# keeps: all_gather, all_gather_any, all_gather_out, all_gather_steps, all_reduce, all_reduce_out, all_reduce_steps, memory, factor, timing, meaning
 # says: cannot receive from rank \d into memory that is being sent to rank \d
 # says: one_buffer.py, line \d+, in reduce_scatter
 

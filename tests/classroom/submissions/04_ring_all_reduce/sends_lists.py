@@ -1,5 +1,5 @@
 """Sends Python lists, as other libraries let one do."""
-# keeps: all_gather, all_gather_any, all_gather_out, all_gather_steps, all_reduce, all_reduce_out, all_reduce_steps, memory, timing, meaning
+# keeps: all_gather, all_gather_any, all_gather_out, all_gather_steps, all_reduce, all_reduce_out, all_reduce_steps, memory, factor, timing, meaning
 # says: cannot send a value of type list: messages are NumPy arrays. Send (np.array\(\[|an array of numbers)
 # says: File sends_lists.py, line \d+, in reduce_scatter
 
