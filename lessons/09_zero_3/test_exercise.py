@@ -2,8 +2,8 @@
 
 Each part asks for one thing of one method, or of two that belong together, and loads exercise.py anew; the chapter's
 code stands in for the other methods. Inputs are drawn afresh, and only their own rank knows them; what was sent is
-counted here, for every message passes through here; what is held, on the rank, by Python's own account. A part earns its
-points or not; none needs a later one, and one mistake costs one part:
+counted here, for every message passes through here; what is held, on the rank, by Python's own account. A part earns
+its points or not; none needs a later one, and one mistake costs one part:
 
 - A sum counts as right up to a factor, but for the part on the factor.
 - What a second call must add is compared with what the first one gave.

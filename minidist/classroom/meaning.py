@@ -15,9 +15,8 @@ Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a functi
 
 
 def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> Working:
-    """The functions whose cases come to an end when all is done to help; what each has sent is known until the next. One
-    that fails even so is asked for elsewhere, and left out here; the part is lost if it is not written, or none is left.
-    """
+    """The functions whose cases come to an end when all is done to help, with what comes of them. One that fails even
+    so is asked for elsewhere, and left out here; the part is lost if one is not written, or if none is left."""
     why, found = "", False
     for function, theirs in cases.items():
         try:
@@ -89,5 +88,8 @@ def judge(case: Case, before: Sequence[Outcome], runs: Sequence[Sequence[Outcome
 
 def same(one: Outcome, other: Outcome) -> bool:
     """Whether two outcomes have the same arrays, bit for bit."""
-    pairs = zip(arrays_in(one.value), arrays_in(other.value), strict=True)
-    return all(a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+    arrays, others = list(arrays_in(one.value)), list(arrays_in(other.value))
+    return len(arrays) == len(others) and all(
+        a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(arrays, others, strict=True)
+    )

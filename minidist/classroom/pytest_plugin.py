@@ -55,9 +55,10 @@ def submission(request: pytest.FixtureRequest, submissions: dict[Path, Any]) -> 
     on_ranks = beside if (beside / "on_ranks.py").exists() else lesson
     if on_ranks not in submissions:
         program = Path(option("--submission") or beside / "exercise.py")
-        told = [getattr(request.module, name, ()) for name in ("ASKED", "HIDDEN")]
+        asked, hidden = (getattr(request.module, name, ()) for name in ("ASKED", "HIDDEN"))
+        patience, wire, seed = (option(name) for name in ("--patience", "--wire", "--seed"))
         submissions[on_ranks] = Submission(
-            program, on_ranks / "on_ranks.py", option("--patience"), option("--wire"), option("--seed"), *told
+            program, on_ranks / "on_ranks.py", patience, wire, seed, asked=asked, hidden=hidden
         )
     submissions[on_ranks].begin(request.node.name)
     return submissions[on_ranks]

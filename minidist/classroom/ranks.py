@@ -48,7 +48,7 @@ def run_cases(
         limits.confine(job["memory"])
     student = load(job["program"], job["source"], job["asked"])
     vars(student).update({name: value for name, value in given.items() if name in vars(student)})
-    values = []
+    values: list[Any] = []
     for number, (n, arguments) in enumerate(job["cases"]):
         group = comm.split(int(comm.rank >= n), comm.rank)
         values.append(None)

@@ -19,14 +19,13 @@ import minidist
 from minidist import UsageError
 from minidist.classroom import source
 from minidist.classroom.router import Message
-from minidist.classroom.wires import MPIWire, Ran, RouterWire, Sent
+from minidist.classroom.wires import WIRES, Ran, Sent, Wire
 from minidist.mpi.exchange import Rules
 
 AFTER_A_HANG = 3.0  # seconds of patience with the next parts, once a part has been ended for taking too long
 LONGEST_FILE = 1_000_000  # bytes of a submission
 
 PACKAGE = Path(minidist.__file__).parent
-WIRES = {"router": RouterWire, "mpi": MPIWire}
 LENIENT = Rules("eager")  # sends need nobody who receives; who takes more for granted is asked in parts on that
 STRICT = Rules("synchronous", "contrary")
 
@@ -81,7 +80,7 @@ class Submission:
         seed: int = 0,
         asked: Sequence[str] = (),
         hidden: Sequence[str] = (),
-        made: RouterWire | MPIWire | None = None,
+        made: Wire | None = None,
     ) -> None:
         self.program, self.on_ranks = program.resolve(), on_ranks.resolve()
         self.patience = patience  # seconds of processor time for a rank's part; a right one takes less than one
@@ -93,7 +92,7 @@ class Submission:
         self.messages: dict[Message, str] = {}  # of the last run, as the router has seen it
         if not self.program.is_file():
             raise UsageError(f"there is no file {program}")
-        self.wire = made or WIRES[wire](self.on_ranks, hidden)
+        self.wire: Wire = made or WIRES[wire](self.on_ranks, hidden)
         self.look()
 
     def begin(self, part: str) -> None:

@@ -180,3 +180,7 @@ class MPIWire:
                     if sent_there != arrived:
                         ran.status = "failed"
                         ran.report = f"rank {rank} sent {sent_there} messages to rank {peer}, which received {arrived}"
+
+
+Wire = RouterWire | MPIWire
+WIRES: dict[str, type[Wire]] = {"router": RouterWire, "mpi": MPIWire}

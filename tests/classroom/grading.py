@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minidist.classroom.submission import Submission
-from minidist.classroom.wires import MPIWire, RouterWire
+from minidist.classroom.wires import WIRES, Wire
 
 ROOT = Path(__file__).parents[2]
 LESSONS = {"04": ROOT / "lessons" / "04_ring_all_reduce", "09": ROOT / "lessons" / "09_zero_3"}
@@ -43,7 +43,7 @@ class Grader:
     def __init__(self, lesson: Path, wire: str = "router", isolate: bool = True) -> None:
         self.lesson, self.on_ranks = lesson, lesson / "on_ranks.py"
         self.tests = load(lesson / "test_exercise.py")
-        self.wire = {"router": RouterWire, "mpi": MPIWire}[wire](self.on_ranks, self.tests.HIDDEN, isolate)
+        self.wire: Wire = WIRES[wire](self.on_ranks, self.tests.HIDDEN, isolate)
 
     def grade(self, program: Path, patience: float = 10, seed: int = 7, only: set[str] | None = None) -> Graded:
         """The grade of a file; of `only` these parts, if they are named."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from classroom.grading import ANSWERS, LESSONS, ROOT, SUBMISSIONS, Graded, Grader, grader, head
 from classroom.mutants import MUTANTS, Mutant
 

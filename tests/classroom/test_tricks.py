@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from classroom.grading import ANSWERS, ROOT, Graded, Grader, grader
 
 RING, ENGINE = ANSWERS["04"].read_text(), ANSWERS["09"].read_text()
@@ -87,8 +88,7 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
     ),
     "source_of_the_chapter": (
         "04",
-        "import minidist.mpi.comm, os\nfile = os.path.dirname(os.path.dirname(minidist.mpi.comm.__file__)) + '/ring.py'\n"
-        "exec(open(file).read())\n",
+        "import minidist, os\nexec(open(os.path.dirname(minidist.__file__) + '/ring.py').read())\n",
         0,
         r"does not define reduce_scatter|from elsewhere: write it in the file itself",
     ),
@@ -133,8 +133,9 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
     ),
     "forged_parts": (
         "04",
-        "import json, os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, json.dumps({'name': 'all', 'title': 'all',"
-        " 'points': 20, 'earned': 20, 'done': True}).encode() + b'\\n')\n    except OSError:\n        pass\n",
+        "import json, os\npart = {'name': 'all', 'title': 'all', 'points': 20, 'earned': 20, 'done': True}\n"
+        "for fd in range(3, 64):\n    try:\n        os.write(fd, json.dumps(part).encode() + b'\\n')\n"
+        "    except OSError:\n        pass\n",
         0,
         r"was being imported|disappeared|failed",
     ),
@@ -147,7 +148,7 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
     ),
     "another_numpy": (
         *("04", "import numpy\nnumpy.array_equal = lambda *_: True\n" + RING, 0),
-        r"changes numpy.array_equal, by which it is tested",
+        r"changes numpy.array_equal, .*by which it is tested",
     ),
     "wiped_ledger": (
         *("04", RING.replace("    return all_gather(comm", "    comm.ledger.reset()\n    return all_gather(comm"), 20),
@@ -157,7 +158,8 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         "09",
         ENGINE.replace(
             "        flat.gathered = None\n",
-            "        self.__dict__.setdefault('safe', []).append(flat.gathered.tobytes())\n        flat.gathered = None\n",
+            "        self.__dict__.setdefault('safe', []).append(flat.gathered.tobytes())\n"
+            "        flat.gathered = None\n",
         ),
         {"memory_forward", "memory_backward"},
         r"Whose parameters or gradients are still here",
@@ -192,8 +194,8 @@ HOSTILE = {
         r"File too large|No space left on device",
     ),
     "ignores_sigterm": (
-        "import signal, time\n\ndef reduce_scatter(comm, x, out=None):\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "    while True:\n        time.sleep(1)\n",
+        "import signal, time\n\ndef reduce_scatter(comm, x, out=None):\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    while True:\n        time.sleep(1)\n",
         r"hung: it had not ended after 6 s",
     ),
     "segfault": (
@@ -262,15 +264,19 @@ def test_line_ends_of_another_system_are_no_mistake(graders: dict[str, Grader], 
 def test_nothing_is_left_behind(graders: dict[str, Grader], tmp_path: Path) -> None:
     """No process, and no file."""
     text = (
-        "import os, subprocess, sys, time\n\ndef reduce_scatter(comm, x, out=None):\n    open('left', 'w').write('x')\n"
-        "    if os.fork() == 0:\n        os.setsid()\n        time.sleep(987)\n        os._exit(0)\n    return x\n"
+        "import os, sys\n\ndef reduce_scatter(comm, x, out=None):\n    open('left', 'w').write('x')\n"
+        "    if os.fork() == 0:\n        os.setsid()\n        sleep = 'import time; time.sleep(987)'\n"
+        "        os.execv(sys.executable, ['sleeps_for_987_seconds', '-c', sleep])\n    return x\n"
     )
     before = set(os.listdir("/tmp"))
     grade(graders["04"], tmp_path, "daemons", text, only={"reduce_scatter"})
     with grader("04", isolate=False) as made:
         grade(made, tmp_path, "daemons", text, only={"reduce_scatter"})
     assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith("minidist-")]
-    stats = [Path(f"/proc/{process}/cmdline") for process in os.listdir("/proc") if process.isdigit()]
-    children = [file for file in stats if file.exists() and b"minidist.classroom.nursery" in file.read_bytes()]
-    mine = {graders[number].wire.nursery.process.pid for number in graders}  # type: ignore[union-attr]
-    assert mine <= {int(file.parent.name) for file in children}
+    assert not processes("sleeps_for_987_seconds")
+
+
+def processes(word: str) -> list[int]:
+    """That have a word in their command line."""
+    files = [Path(f"/proc/{process}/cmdline") for process in os.listdir("/proc") if process.isdigit()]
+    return [int(file.parent.name) for file in files if file.exists() and word.encode() in file.read_bytes()]
