@@ -207,9 +207,10 @@ def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> Any:
     return {"losses": losses, "parameters": parameters}
 
 
-def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[str, Any]:
+def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **made: Any) -> dict[str, Any]:
     """Bytes that are held: for good, after an evaluation, at the end of a forward, after a step, and in
-    between after the places that are looked at. There are two steps, and the smaller number counts."""
+    between after the places that are looked at. There are two steps, and the smaller number counts. Without `back`
+    there are forwards alone."""
     moments: list[list[tuple[Place, int]]] = [[]]
     ends: list[list[int]] = []
 
@@ -228,10 +229,12 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[
             moments.append([])
             loss = engine.forward(*x_and_y(tokens))
             forward = arrays_held(witness)
-            engine.backward(loss)
+            if back:
+                engine.backward(loss)
             del loss
             backward = arrays_held(witness)
-            engine.step()
+            if back:
+                engine.step()
             ends.append([forward, backward, arrays_held(witness)])
         first, second = moments[1:]
         fewest = [(place, min(a, b)) for (place, a), (_, b) in zip(first, second, strict=True)]

@@ -49,22 +49,11 @@ def confine(nbytes: int) -> bool:
 
 def address_space() -> int:
     """Bytes that this process has mapped; 0 where nobody tells."""
-    return _statm(os.getpid())[0]
-
-
-def resident(process: int) -> int:
-    """Bytes that a process has in memory and shares with no file and no other program; 0 where nobody tells."""
-    _, resident, shared = _statm(process)
-    return resident - shared
-
-
-def _statm(process: int) -> tuple[int, int, int]:
     try:
-        size, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
+        pages = Path("/proc/self/statm").read_text().split()[0]
     except OSError:
-        return 0, 0, 0
-    page = os.sysconf("SC_PAGE_SIZE")
-    return int(size) * page, int(resident) * page, int(shared) * page
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def state(process: int) -> str:

@@ -78,10 +78,6 @@ class Nursery:
         """Let each rank that lives write down its stack; what the kernel says of each: R if it runs or could, ..."""
         return {int(rank): state for rank, state in self._ask({"do": "write stacks"}).items()}
 
-    def resident(self) -> dict[int, int]:
-        """Bytes that each rank has in memory, and shares with no other process, as the kernel counts them."""
-        return {int(rank): nbytes for rank, nbytes in self._ask({"do": "resident"}).items()}
-
     def end(self, leaving: int | None = None) -> dict[int, Exit]:
         """Kill the ranks that live, and all that they have started. One that seems to be leaving has a second."""
         answer = self._ask({"do": "end", "leaving": leaving})
@@ -141,8 +137,6 @@ def main() -> None:
                 for process in ranks.values():
                     os.kill(process, STACK)  # of one that has ended, nobody else has the number yet
                 time.sleep(0.1)
-            case "resident":
-                answer = {rank: limits.resident(process) for rank, process in ranks.items()}
             case "end":
                 answer = {rank: end(process, rank == question["leaving"]) for rank, process in ranks.items()}
                 ranks = {}

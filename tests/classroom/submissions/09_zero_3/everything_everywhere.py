@@ -1,5 +1,5 @@
 """Holds and updates the whole model on every rank: data parallelism by another name."""
-# keeps: owned, collect, memory_forward, memory_backward, memory_afterwards
+# keeps: owned, collect, memory_afterwards
 # says: rank 0's flat.param of embedding is float\d+ \(\d+,\) where float\d+ \(\d+,\) is wanted: the unit has 125 elements
 
 import numpy as np
