@@ -152,7 +152,7 @@ def gather_one(comm: Comm, exercise: ModuleType, _: Any, unit: int, direction: s
 def collect(comm: Comm, exercise: ModuleType, slopes: Array, **made: Any) -> list[Any]:
     """The first Flat's bucket after a unit's backward has written slopes[0], and then another's slopes[1]."""
     engine, found = make(comm, exercise, **made), []
-    flat = engine.flats[0]
+    flat, engine.direction = engine.flats[0], "backward"
     for written in slopes:
         flat.bind(None, slopes=written.astype(engine.precision.computed))
         engine.collect(flat)
@@ -164,7 +164,7 @@ def reduce(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> dic
     """flat.grad of the first Flat after its bucket was reduced: the first one, the second one, and one after the other;
     and what was left of the bucket."""
     engine, found = make(comm, exercise, **made), {}
-    flat = engine.flats[0]
+    flat, engine.direction = engine.flats[0], "backward"
     for name, which in (("first", [0]), ("second", [1]), ("both", [0, 1])):
         flat.grad.fill(0)
         for number in which:
@@ -177,7 +177,7 @@ def reduce(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> dic
 def reduce_one(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> Any:
     """flat.grad of the first Flat after its bucket was reduced."""
     engine = make(comm, exercise, **made)
-    flat = engine.flats[0]
+    flat, engine.direction = engine.flats[0], "backward"
     flat.bucket = buckets[0].astype(engine.precision.stored)
     engine.reduce(flat)
     return returned(flat.grad)

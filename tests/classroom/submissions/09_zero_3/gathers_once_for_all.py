@@ -1,6 +1,6 @@
 """Puts the whole model together at the first unit, and keeps it until the update, as ZeRO-2 does."""
-# loses: parameters_of_wire, memory_forward, memory_backward
-# says: bytes more after an evaluation than before. What was not released
+# loses: parameters_of_wire, memory_forward
+# says: Whose parameters or gradients are still here, or already
 
 import numpy as np
 
