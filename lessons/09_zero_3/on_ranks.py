@@ -247,6 +247,7 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **
 
 def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
     """Bytes that are held before the first step."""
+    make(comm, exercise, **made)  # what is imported upon its first use is imported now
     tracemalloc.start()
     witness = np.empty(12_347, np.uint8)
     try:
