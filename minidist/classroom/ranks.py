@@ -31,6 +31,7 @@ def run_cases(
     job:  program, source    the student's file: its path, and the bytes in it
           target             "path/to/on_ranks.py:function"
           asked              what must come from the student's file: "reduce_scatter", "ZeRO3.reduce"
+          hidden             modules that it cannot import: where ranks are forked, they cannot anyway
           cases              (number of ranks, arguments) of each
           guarded            whether requests that nobody waits for are a mistake
           memory             bytes that the rank may take from now on; 0: no matter how many

@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from minidist.classroom import ranks
+from minidist.classroom import chapter, ranks
 from minidist.mpi import encode
 from minidist.mpi.comm import Comm
+from minidist.mpi.target import find
 from minidist.mpi.witness import Witness, witnessed
 
 
@@ -29,6 +30,8 @@ def run_cases(comm: Comm, job: dict[str, Any], folder: str) -> dict[str, Any]:
         return wired
 
     ranks.note[0] = lambda where: print(where, file=progress, flush=True)
+    find(job["target"])  # with what it needs of the chapter
+    chapter.hide(job["hidden"])
     comm.barrier()
     answer = ranks.run_cases(comm, job, inputs, watch)
     of_cases = [(dict(witness.sent), dict(witness.received)) for witness in seen if witness]

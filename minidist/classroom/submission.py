@@ -159,6 +159,7 @@ class Submission:
             "source": self.source,
             "target": f"{self.on_ranks}:{function}",
             "asked": list(asked),
+            "hidden": self.hidden,
             "cases": [(case.n, case.arguments) for case in cases],
             "guarded": guarded,
             "memory": memory,
