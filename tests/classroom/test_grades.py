@@ -49,6 +49,7 @@ def test_the_skeleton_earns_nothing_and_a_right_answer_everything(graders: dict[
     right = graders[number].grade(ANSWERS[number])
     assert (skeleton.earned, sum(skeleton.points.values())) == (0, 20)
     assert all("is not written yet" in message for message in skeleton.messages.values())
+    assert not any("During handling" in message for message in skeleton.messages.values())
     assert (right.messages, right.earned) == ({}, 20)
     assert not [note for note in right.notes if "syntax tree" in note]
 
