@@ -83,6 +83,7 @@ CHAPTERS = (
 USAGE = """\
 python -m minidist             the list of chapters
 python -m minidist doctor      what is wrong with the MPI set-up, and what mends it
+python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 
 
@@ -103,6 +104,10 @@ def main(arguments: list[str]) -> int:
     """Do what the command line asks; the exit status."""
     if arguments == ["doctor"]:
         return doctor.main()
+    if arguments[:1] == ["mutants"]:
+        from minidist.claims import mutants  # the rest of the package, which only this needs
+
+        return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):

@@ -291,7 +291,8 @@ def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> Ou
     progress.close()
     comm.flush()
     shards = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks) for each in servers.values()]
-    everyone = comm.gather_object(RankResult(worker.log if worker else None, comm.ledger.sent, shards))
+    log, ledger = worker.log if worker else None, comm.ledger
+    everyone = comm.gather_object(RankResult(log, ledger.sent, ledger.received, shards))
     return Outcome(plan, everyone) if everyone else None
 
 

@@ -20,8 +20,8 @@ The clock gives F, B and W of a stage one unit of time each and messages none, a
 what ranks exchange for them, take no time either.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -53,7 +53,7 @@ from minidist.pp.schedules import (
     name_of,
     places,
 )
-from minidist.pp.versions import Versions
+from minidist.pp.versions import Used, Versions
 from minidist.pp.watch import UNIT_COSTS, OverRanks, Watch
 
 
@@ -101,7 +101,7 @@ class Pipeline:
         # With full recomputation a chunk keeps its input, and all else is made again (GPipe, section 2.3).
         self.rematerialise = engine.settings.recompute == "full"
         self.segments = [Segment(chunk, again=self.rematerialise) for chunk in stage.chunks]
-        self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.device)
+        self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.widened, engine.device)
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
@@ -109,8 +109,8 @@ class Pipeline:
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
         self.passages: dict[tuple[int, int], tuple[int, Passage]] = {}  # (k, chunk) -> version of the weights, passage
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
-        self.most = {"in_flight": 0, "with_activations": 0, "delay": 0}
-        self.versions_used: dict[int, int] = {}  # by micro-batch
+        self.most = {"in_flight": 0, "with_activations": 0}
+        self.used = Used()  # which weights
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
@@ -146,6 +146,9 @@ class Pipeline:
         self.first_step, self.admitted = self.engine.steps, 0
         at = self.at if self.schedule.flushes else replace(self.at, updates=self.steps - self.engine.steps)
         self.stream = self.schedule.instructions(at)
+        self.used = Used()
+        if self.versions:
+            self.versions.mark()
         costs = UNIT_COSTS | ({"R": 1.0} if self.rematerialise else {})
         workers = at.workers(at.stage)  # a stage gets replicas because it takes so many times as long
         self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in costs.items()})
@@ -163,7 +166,7 @@ class Pipeline:
             case Forward(k, chunk, version):
                 batch = self.batches[k]
                 x = batch.tokens if self.at.is_first(chunk) else engine.widened(self.mail.pop((ACTIVATION, k, chunk)))
-                with self.weights(version):
+                with self.weights(version, k, chunk):
                     y, [passage] = engine.run([self.segments[chunk]], x, batch)
                 self.passages[k, chunk] = version, passage
                 self.note(in_flight=len(self.passages))
@@ -174,23 +177,21 @@ class Pipeline:
 
             case Backward(k, chunk):  # the gradient of the input, and unless the schedule splits it off, W's
                 version, passage = self.passages[k, chunk]
-                self.versions_used[k] = version
                 self.note(with_activations=1 + sum(other is not passage for other in self.with_activations()))
                 if self.at.is_last(chunk):
                     dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
                 else:
                     dy = engine.widened(self.mail.pop((GRADIENT, k, chunk)))
-                with self.weights(version):
+                with self.weights(version, k, chunk):
                     dx = engine.run_back([passage], dy, weights=not splits)
                 if dx is not None and not self.at.is_first(chunk):
                     self.mail[GRADIENT, k, chunk] = self.stored(dx)
 
             case Weight(k, chunk):  # the gradients of matrices, from the inputs that the micro-batch's tapes have kept
-                version, passage = self.passages.pop((k, chunk))
+                _, passage = self.passages.pop((k, chunk))
                 if splits:
                     engine.run_weights([passage])
-                if self.versions:
-                    self.note(delay=self.versions.made - version)
+                self.used.behind[k] = self.versions.made if self.versions else 0
                 if chunk == 0:
                     del self.batches[k]
 
@@ -204,12 +205,17 @@ class Pipeline:
                         raise Stopped(error) from None
                     self.links.wait()  # all have the same norm and stop here
                     raise
+                if self.versions:
+                    self.versions.updated()
 
     # ---- tensors ----------------------------------------------------------------------------------------------------
 
-    def weights(self, version: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def weights(self, version: int, k: int, chunk: int) -> Iterator[None]:
         """Inside, the engine's Flats have this version of the weights. With a flush there is one."""
-        return self.versions.use(version) if self.versions else nullcontext()
+        stashed = self.versions.use(version) if self.versions else nullcontext()
+        with stashed, self.used.note(k, chunk, self.stage.chunks[chunk]):
+            yield
 
     def stored(self, h: Array) -> Array:
         """A result as it is sent: in mixed precision two bytes an element, like everything that is stored."""
@@ -255,7 +261,8 @@ class Pipeline:
             "versions": (most["parameters"] + most["stash"]) / most["parameters"],
             "stash_bytes": most["stash"],
         }
-        return {**times, **self.most, **held, "versions_used": sorted(self.versions_used.items())}
+        marks = self.versions.marks if self.versions else []
+        return {**times, **self.most, **held, **self.used.counted(), "marks": marks}
 
 
 def pipeline_of(
@@ -284,8 +291,7 @@ def pipeline_of(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report, and show what the clocks say."""
     options, settings = job.options, job.settings
-    parts = pipeline_options.cut(options, job.units, settings.precision.bytes)
-    pipeline = pipeline_of(job.units, settings, comm, parts, options.schedule, options.steps, options.replicas)
+    pipeline = pipeline_of(job.units, settings, comm, options.parts, options.schedule, options.steps, options.replicas)
     claims, closing = pipeline_claims.claims, pipeline_claims.print_letters
     status = train.run_job(job, pipeline.engine, comm, claims, closing, driver=pipeline)
     pipeline_claims.show_clocks(comm, pipeline.watch.timeline, options, [range(comm.size)])

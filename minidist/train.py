@@ -78,7 +78,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     add = made.add_argument_group("text and files").add_argument
-    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages of Python")
+    add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
     add("--save", metavar="FILE", help="write model and optimizer state (safetensors)")
     add("--load", metavar="FILE", help="go on from a file of --save, from any chapter")
@@ -210,6 +210,7 @@ class History:
     milliseconds: list[float]  # of each step
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
+    received: int = 0  # bytes that arrived in that step
     held: plot.History = field(default_factory=plot.History)  # in the course of one step, to be drawn
 
 
@@ -251,14 +252,14 @@ def run_job(
     seen = {"witness": watching.close()} if watching else {}
     validation, memory = validate(driver, corpus, options), engine.memory()
     counted = {**driver.counted(), **look(), **seen}
-    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, memory, counted))
+    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, history.received, memory, counted))
     held = comm.gather_object(history.held) if options.memory_plot else None
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
     if comm.rank > 0:
         return comm.broadcast_object(None)  # what rank 0 returns
-    run = summarise(job, engine, history, everyone)
+    run = summarise(job, history, everyone)
     complete = history.sent is not None  # a step that overflows sends less than the papers say
     checked = [*claims(run), *witness_claims(run)] if complete else []
     if options.json != "-":
@@ -295,7 +296,7 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
-                history.sent_to = comm.ledger.by_peer()
+                history.sent_to, history.received = comm.ledger.by_peer(), comm.ledger.received
             parts = comm.gather_object(loss)
             if comm.rank == 0:
                 history.losses.append(sum(parts))
@@ -305,19 +306,17 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     return history
 
 
-def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
-    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
-    validation, sent, sent_to, memory, counted = zip(*everyone, strict=True)
+def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
+    """The run, for the report.
+
+    everyone: of each rank, its part of the validation loss, what it sent, received and held, and what else it counted.
+    """
+    validation, sent, sent_to, received, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
         ranks=len(everyone),
-        precision=job.settings.precision,
-        moments=job.settings.optimizer.moments,
-        parameters=count_parameters(job.units),
         vocabulary=len(job.corpus.vocabulary),
-        unit_sizes=[sum(flat.padded for flat in unit.flats) for unit in engine.units],
-        tied=job.units[-1].reads != job.units[-1].flats,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),
@@ -327,6 +326,7 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         },
         sent=list(sent),
         sent_to=list(sent_to),
+        received=list(received),
         memory=list(memory),
         counted=list(counted),
     )
@@ -365,6 +365,8 @@ def main(
 
 class NoLedger:
     """Nothing is sent, nothing to count."""
+
+    received = 0
 
     def reset(self) -> None: ...
 

@@ -90,7 +90,7 @@ def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:
 
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run, beside what it held and sent."""
-    kept = run.read_by_head if run.options.keep_last else 0
+    kept = run.model.read_by_head(run.ranks) if run.options.keep_last else 0
     return [
         *memory_claims(run, stage=3),
         peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients

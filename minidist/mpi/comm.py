@@ -44,6 +44,7 @@ class Ledger:
         self.phase = "main"
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.control = [0, 0]  # [bytes, messages]
+        self.received = 0  # payload bytes, as they arrived: whatever the sender has counted
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
@@ -79,7 +80,7 @@ class Ledger:
     def reset(self) -> None:
         """Count from nothing again."""
         self.sent.clear()
-        self.control = [0, 0]
+        self.control, self.received = [0, 0], 0
 
     def check_requests(self, besides: Sequence["Request"] = ()) -> None:
         """Raise if there is an open request other than `besides`: nobody has waited for it."""
@@ -248,6 +249,8 @@ class Comm:
 
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[np.ndarray, int]:
         """The array that the port is to send, and its tag; counts it."""
+        if not isinstance(array, np.ndarray):
+            raise self._no_array("send", array)
         if not 0 <= dest < self.size:
             raise self._no_such_rank("send to", dest)
         tag = message_tag(array.dtype, array.size, self._largest_tag)
@@ -261,6 +264,8 @@ class Comm:
         return buffer, tag
 
     def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
+        if not isinstance(out, np.ndarray):
+            raise self._no_array("receive into", out)
         if not 0 <= source < self.size:
             raise self._no_such_rank("receive from", source)
         if not out.flags.writeable:
@@ -286,12 +291,23 @@ class Comm:
                     f"rank {self.rank}: cannot {verb} memory of an open request: {request}. Wait for it first"
                 )
 
+    def _no_array(self, verb: str, value: Any) -> CommError:
+        instead = "np.empty(how many, dtype)"
+        if verb == "send":
+            simple = isinstance(value, int | float | list | tuple | np.generic) and len(repr(value)) < 80
+            instead = f"np.array({np.asarray(value).tolist()})" if simple else "an array of numbers"
+        return CommError(
+            f"rank {self.rank}: cannot {verb} a value of type {type(value).__name__}: messages are NumPy arrays."
+            f" {verb.capitalize()} {instead}"
+        )
+
     def _no_such_rank(self, verb: str, peer: int) -> CommError:
         return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
 
     def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""
         tag, nbytes = arrival
+        self.ledger.received += nbytes
         if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
         name, size = described(tag)

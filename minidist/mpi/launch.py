@@ -32,6 +32,7 @@ from minidist.mpi.hang import Look, Looks
 from minidist.mpi.worker import locked
 
 OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
+PRINTED = 64 << 20  # bytes that a rank may print before it is ended
 
 
 class JobFailed(RuntimeError):
@@ -133,7 +134,7 @@ def started(
 
     with _job_folder(n) as folder:
         encode.save(folder / "job", (target, args, kwargs))
-        running = Running(folder, n, _start(folder, n, mpiexec or find_mpiexec(), env or {}, cwd))
+        running = Running(folder, n, _start(folder, n, mpiexec, env or {}, cwd))
         try:
             yield running
         finally:
@@ -157,15 +158,16 @@ def _job_folder(n: int) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, n: int, mpiexec: str, env: dict[str, str], cwd: str | Path | None) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, n: int, mpiexec: str | None, env: dict[str, str], cwd: str | Path | None
+) -> subprocess.Popen[bytes]:
     # The ranks import what this process can import, from the same places.
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    options = ["--oversubscribe"] if _is_open_mpi(mpiexec) else []
     # -u: what a rank has printed is in its file even if it is killed; -P: the folder it runs in is not on sys.path.
     worker = [sys.executable, "-u", "-P", "-m", "minidist.mpi.worker", str(folder)]
     with open(folder / "mpiexec", "wb") as output:
         return subprocess.Popen(
-            [mpiexec, *options, "-n", str(n), *worker],
+            [*mpiexec_for(n, mpiexec), *worker],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -176,6 +178,13 @@ def _start(folder: Path, n: int, mpiexec: str, env: dict[str, str], cwd: str | P
 
 
 OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container one is root
+
+
+def mpiexec_for(n: int, mpiexec: str | None = None) -> list[str]:
+    """The beginning of a command line that starts n ranks on this machine, however many cores it has. Raises UsageError
+    if there is no mpiexec."""
+    mpiexec = mpiexec or find_mpiexec()
+    return [mpiexec, *(["--oversubscribe"] if _is_open_mpi(mpiexec) else []), "-n", str(n)]
 
 
 def find_mpiexec() -> str:
@@ -235,6 +244,8 @@ class Running:
                 return None
             if hung or done():
                 return hung
+            if (talker := self._talker()) is not None:
+                return self._look(), f"rank {talker} had printed more than {PRINTED >> 20} MB"
             if time.monotonic() > min(deadline, next_look):
                 looks = self._look()
                 if hang.deadlocked(before, looks):
@@ -245,6 +256,15 @@ class Running:
                 before, next_look = looks, time.monotonic() + min(time.monotonic() - begin, hang.LOOK_INTERVAL)
             else:
                 time.sleep(0.01)
+        return None
+
+    def _talker(self) -> int | None:
+        """A rank that has printed more than a disk is for."""
+        for rank in range(self.n):
+            for name in ("stdout", "stderr"):
+                with suppress(OSError):
+                    if (self.folder / str(rank) / name).stat().st_size > PRINTED:
+                        return rank
         return None
 
     def _look(self) -> Looks:
