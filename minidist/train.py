@@ -78,7 +78,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     add = made.add_argument_group("text and files").add_argument
-    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages of Python")
+    add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
     add("--save", metavar="FILE", help="write model and optimizer state (safetensors)")
     add("--load", metavar="FILE", help="go on from a file of --save, from any chapter")

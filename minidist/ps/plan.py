@@ -132,7 +132,7 @@ def add_options(parser: Parser) -> None:
     add("--keys", choices=lists, metavar="NAME", default="none", help="that go with values: none, list or cached")
     add("--filter", type=within(0, 1e9), metavar="X", default=0.0, help="push what exceeds this, keep the rest; 0: all")
     add("--jitter", type=within(0, 1), metavar="X", default=1.0, help="simulated time: how much of it is luck")
-    slow, stop = "simulated time: of this worker; may be repeated", "the server on RANK stops at its so manieth event"
+    slow, stop = "simulated time: of this worker; may be repeated", "the server on RANK stops at its EVENT-th event"
     add("--slow", type=pair(within(1e-3, 1e3)), metavar="RANK:FACTOR", action="append", default=[], help=slow)
     add("--stop", type=pair(at_least(1)), metavar="RANK:EVENT", help=stop)
     add("--staleness-sweep", action="store_true", help="compare bsp, ssp 1, 2, 4, 8, 16 and async")
