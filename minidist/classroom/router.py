@@ -99,7 +99,7 @@ def route(
             router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
         router.run(patience)
         states = nursery.write_stacks() if router.hung else {}
-        exits = nursery.end(router.first)
+        exits = nursery.end(router.first if router.gone else None)
         return router.outcome(exits, states, time.monotonic() - begin)
 
 
@@ -122,6 +122,7 @@ class Router:
         self.sent: dict[tuple[str, int], int] = defaultdict(int)  # messages of payload on a communicator
         self.places = [""] * n
         self.first: int | None = None  # the rank that has ended the job
+        self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
         self.late = False  # it takes too long
 
@@ -217,7 +218,7 @@ class Router:
         if not data:
             self.selector.unregister(self.lines[rank])
             if not self.ranks[rank].finished and self.first is None:
-                self.first = rank
+                self.first, self.gone = rank, True
             return
         try:
             for value in self.readers[rank].feed(data):

@@ -5,6 +5,7 @@ some of it the chapter's? The look is taken on a rank of its own, for even to pa
 import ast
 import hashlib
 from collections.abc import Iterator, Sequence
+from importlib.util import decode_source
 from typing import Any
 
 from minidist.mpi.comm import Comm, Ledger, Request
@@ -23,19 +24,21 @@ def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str], known: d
     """For the submission `name`: why it cannot be read, or ""; what it must not name, {asked function, or "" if it
     stands elsewhere: message}; and which of the asked functions have a digest in `known`, {name: digest}."""
     try:
+        decode_source(source)  # the parser does not look into comments
         tree = ast.parse(source, name)
         compile(tree, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         line = f"\n    {error.text.strip()}" if error.text and error.text.strip() else ""
         return {"unreadable": f"{name} is no Python: line {error.lineno}: {error.msg}{line}"}
-    except (ValueError, RecursionError, MemoryError) as error:  # a NUL; nesting without end
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL; no UTF-8; nesting without end
         return {"unreadable": f"{name} is no Python: {error or type(error).__name__}"}
     refused: dict[str, str] = {}
     for scope, node in scoped(tree):
         if message := objection(node):
             refused.setdefault(scope if scope in asked else "", f"{name}:{node.lineno} {message}")
-    mine = digests([tree, *texts_in(tree)], asked)
-    return {"unreadable": "", "refused": refused, "copied": [of for of in mine if mine[of] == known.get(of)]}
+    found = [digests([text], asked) for text in (tree, *texts_in(tree))]
+    copied = [name for name in known if any(of.get(name) == known[name] for of in found)]
+    return {"unreadable": "", "refused": refused, "copied": copied}
 
 
 def scoped(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, Any]]:

@@ -173,8 +173,8 @@ class Submission:
 
     def outcomes(self, ran: Ran, cases: Sequence[Case]) -> list[list[Outcome]]:
         try:
-            if changed := [name for value in ran.values for name in value["changed"]]:
-                names = ", ".join(map(str, changed[:3]))
+            if changed := [str(name).removesuffix(".__code__") for value in ran.values for name in value["changed"]]:
+                names = ", ".join(list(dict.fromkeys(changed))[:3])
                 raise Lost(f"{self.program.name} changes {names}, by which it is tested. Leave that as it is.")
             return [
                 [Outcome(ran.values[rank]["values"][k], ran.sent[rank][k]) for rank in range(case.n)]

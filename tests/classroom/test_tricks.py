@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,7 +149,7 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
     ),
     "another_numpy": (
         *("04", "import numpy\nnumpy.array_equal = lambda *_: True\n" + RING, 0),
-        r"changes numpy.array_equal, .*by which it is tested",
+        r"changes numpy.array_equal, by which it is tested",
     ),
     "wiped_ledger": (
         *("04", RING.replace("    return all_gather(comm", "    comm.ledger.reset()\n    return all_gather(comm"), 20),
@@ -245,7 +246,7 @@ def test_right_sums_whose_messages_mean_nothing_lose_the_part_on_that(tmp_path: 
     with grader("04", isolate=False) as made:
         graded = grade(made, tmp_path, "trick", RING + text, only={"reduce_scatter", "reduce_scatter_steps", "meaning"})
     assert graded.lost == {"meaning"}, graded.messages
-    assert "whatever is in a message that rank 0 sends at trick.py:" in graded.messages["meaning"]
+    assert re.search(r"whatever is in a message that rank \d sends at trick.py:\d+,", graded.messages["meaning"])
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
@@ -261,18 +262,24 @@ def test_line_ends_of_another_system_are_no_mistake(graders: dict[str, Grader], 
     assert graded.messages == {}
 
 
-def test_nothing_is_left_behind(graders: dict[str, Grader], tmp_path: Path) -> None:
+def test_nothing_is_left_behind(
+    graders: dict[str, Grader],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No process, and no file."""
     text = (
         "import os, sys\n\ndef reduce_scatter(comm, x, out=None):\n    open('left', 'w').write('x')\n"
         "    if os.fork() == 0:\n        os.setsid()\n        sleep = 'import time; time.sleep(987)'\n"
         "        os.execv(sys.executable, ['sleeps_for_987_seconds', '-c', sleep])\n    return x\n"
     )
-    before = set(os.listdir("/tmp"))
+    here = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
     grade(graders["04"], tmp_path, "daemons", text, only={"reduce_scatter"})
     with grader("04", isolate=False) as made:
         grade(made, tmp_path, "daemons", text, only={"reduce_scatter"})
-    assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith("minidist-")]
+    assert not list(here.iterdir())
     assert not processes("sleeps_for_987_seconds")
 
 
