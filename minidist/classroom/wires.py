@@ -16,7 +16,7 @@ from minidist.mpi.launch import Job, RankResult, launch
 
 Transfer = tuple[str, int, str]  # (phase, peer, line of the student's file: "exercise.py:31"; "" if none)
 Sent = dict[Transfer, tuple[int, int]]  # -> (bytes, messages)
-WALL = 6  # seconds of patience for each second of processor time: ranks share the machine
+WALL = 12  # seconds of patience for each second of processor time: ranks share the machine
 
 
 class MachineFault(Exception):

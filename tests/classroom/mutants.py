@@ -396,7 +396,7 @@ ENGINE = [
     Mutant(
         "remembers",
         "parameters_of: what was forgotten is gathered anew",
-        ("parameters_of_again", "memory_forward"),
+        ("parameters_of_again", "memory_forward", "memory_backward"),
         [
             ("    accumulated = 1\n", "    accumulated = 1\n    seen = {}\n"),
             (
