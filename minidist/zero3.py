@@ -56,7 +56,8 @@ class ZeRO3(ZeRO2):
         super().__init__(units, settings, comm, axes)
 
     def allocate(self, flat: Flat, start: Array) -> None:
-        super().allocate(flat, start[self.piece(flat)])  # both (padded/N,)
+        flat.param = self.device.hold("parameters", start[self.piece(flat)].astype(self.precision.stored))
+        flat.grad = self.device.zeros("gradients", flat.param.size, self.precision.stored)  # both (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param, flat.grad
