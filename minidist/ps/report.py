@@ -37,7 +37,7 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         whole.write(outcome)
         runs.append(as_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
         checked.append(claims(outcome) if outcome.losses else [])
-    options = job.options
+    options, ranks = job.options, len(outcomes[0].ranks)
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
             if options.staleness_sweep and outcomes[0].losses:
@@ -55,7 +55,9 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
             options.json, {"chapter": job.chapter, "runs": documents} if options.staleness_sweep else documents[0]
         )
     if options.save:
-        checkpoint.save(options.save, whole, train.identity(options, job.corpus), writer=True)
+        checkpoint.save(options.save, whole, train.Alone(), train.about(job, ranks), options.keep)
+    if options.export:
+        checkpoint.export(options.export, whole, train.Alone(), train.about(job, ranks), options.names)
     if options.sample:
         units = train.declare(options, len(job.corpus.vocabulary))
         weights = checkpoint.weights(whole, writer=True)
