@@ -16,7 +16,7 @@ DeepSpeed (engine.py, save_checkpoint) does the same with other files, and here 
       mp_rank_00_model_states.pt             manifest.json                    counters, loss scale, where things are
       zero_pp_rank_1_mp_rank_00_             rank1-of-4.safetensors           rank 1's master copy and moments
           optim_states.pt
-    DIR/zero_to_fp32.py                      python -m minidist to-fp32       a single file of weights
+    DIR/zero_to_fp32.py                      python -m minidist to-fp32 DIR FILE     a single file of weights
 
 Its shards fit the number of ranks that wrote them: another number is refused (ZeRORuntimeException), until they have
 been converted into a "universal checkpoint", a folder for each parameter. Ours are read by elements from the start, as
@@ -218,7 +218,7 @@ def export(path: str, engine: Engine, comm: Any, about: dict[str, Any], names: s
 
 def weights(engine: Engine, writer: bool) -> dict[str, Array]:
     """On rank 0, the writer, every parameter by name, in its shape and in the optimizer's precision: for a sample,
-    which needs the model in one place. All ranks must call. A unit is put together by all that share it, and kept by one."""
+    which needs the model in one place. All ranks must call. All that share a unit put it together, and one keeps it."""
     found = {}
     for flat in engine.flats:
         whole = engine.whole_parameters(flat, flat.master)

@@ -19,6 +19,7 @@ import pytest
 
 from minidist import Finished, UsageError, checkpoint, train
 from minidist.__main__ import CHAPTERS
+from minidist.checkpoints import convert, inspect
 from minidist.cli import doctor, options
 from minidist.mpi import launch, run
 from minidist.mr.plan import Plan
@@ -92,7 +93,14 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         monkeypatch.setattr(module, "run", start)
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
-    for module, work in ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (memory, "keep_freed_memory")):
+    for module, work in (
+        (inspect, "main"),
+        (convert, "to_fp32"),
+        (train, "run_job"),
+        (doctor, "main"),
+        (launch, "find_mpiexec"),
+        (memory, "keep_freed_memory"),
+    ):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun

@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from minidist.nn.tensor import Array
 
-DTYPES = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}  # safetensors' names
+DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}  # safetensors' names
 BLOCK = 1 << 20  # bytes that are read at once to add up a checksum
 
 
@@ -59,8 +59,8 @@ def write_tensors(path: str, tensors: Iterable[Tensor], dtype: str, metadata: di
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors:
             data = np.ascontiguousarray(tensor.make(), DTYPES[dtype])
-            file.write(data)
-            checksum.update(data)
+            file.write(data.data)
+            checksum.update(data.data)
             del data  # before the next one is made
     return Written(8 + len(text) + offset, checksum.hexdigest())
 

@@ -67,8 +67,7 @@ class Manifest:
         for array in out.values():
             array.fill(0)
         for shard in self.shards:
-            found = overlaps(mine, shard.holds[name].runs()) if name in shard.holds else ()
-            if not len(found):
+            if name not in shard.holds or not len(found := overlaps(mine, shard.holds[name].runs())):
                 continue
             start, stop = found[:, 1].min(), (found[:, 1] + found[:, 2]).max()
             file = self.opened.get(shard.file)
@@ -126,6 +125,8 @@ def newest(path: str) -> str:
     """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError."""
     if os.path.isfile(os.path.join(path, NAME)):
         return path
+    if not os.path.isdir(path):
+        raise UsageError(f"{path} is not a folder of checkpoints")
     latest = os.path.join(path, LATEST)
     try:
         with open(latest, encoding="utf-8") as file:

@@ -64,7 +64,8 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
         parts = {"q": heads * depth, "k": kv * depth, "v": kv * depth}
     elif layer == "up":
         parts = {"gate": shape[0] // 2, "up": shape[0] // 2}
-    found, first = {}, 0
+    found: dict[str, Callable[[Array], Array]] = {}
+    first = 0
     for part, rows in parts.items():
         found[f"{LLAMA[part].format(number)}.{kind}"] = partial(_rows, first, first + rows)
         first += rows

@@ -19,6 +19,10 @@ class Versions:
         self.flats, self.made = flats, 0
         self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
 
+    def restart(self) -> None:
+        """A new stream begins, with the newest weights as its first version."""
+        self.made, self.stash = 0, {}
+
     @contextmanager
     def use(self, version: int) -> Iterator[None]:
         """Inside, the Flats have the weights of this version."""

@@ -1,5 +1,6 @@
 """How a parameter server's run, or a sweep of them, is reported: on the screen, for machines, in a checkpoint."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import moved, segments
 from minidist.ps.engines import Whole
 from minidist.ps.outcome import WINDOW, Outcome
+from minidist.ps.plan import Plan
 
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
 
@@ -25,6 +27,18 @@ SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16)
 def trainings(options: train.Options) -> list[tuple[str, float]]:
     """Which trainings are asked for: consistency and staleness of each."""
     return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
+
+
+def say_what_differs(job: train.Job, plan: Plan) -> None:
+    """In a line each, in what a run that goes on is not the run that was saved."""
+    train.say_differences(job, train.Alone())
+    asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
+    if asynchronous:
+        print(
+            f"minidist: {asynchronous[0]} goes on with every worker at step {plan.first_step} and no push under way: how"
+            " far ahead each was, and what it had not seen, is not saved, so losses are not those of one long run",
+            file=sys.stderr,
+        )
 
 
 # ---- on the screen ---------------------------------------------------------------------------------------------------
