@@ -35,8 +35,8 @@ def say_what_differs(job: train.Job, plan: Plan) -> None:
     asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
     if asynchronous:
         print(
-            f"minidist: {asynchronous[0]} goes on with every worker at step {plan.first_step} and no push under way: how"
-            " far ahead each was, and what it had not seen, is not saved, so losses are not those of one long run",
+            f"minidist: {asynchronous[0]} goes on with every worker at step {plan.first_step} and no push under way:"
+            " how far ahead each was, and what it had not seen, is not saved, so losses are not those of one long run",
             file=sys.stderr,
         )
 
