@@ -11,19 +11,19 @@ reads just these from however many shards: he never holds more than his shard an
 
 DeepSpeed (engine.py, save_checkpoint) does the same with other files, and here is what stands for each:
 
-    DIR/latest                               DIR/latest                       which is the newest
-    DIR/global_step40/                       DIR/step000040/                  one checkpoint
-      mp_rank_00_model_states.pt             manifest.json                    counters, loss scale, where things are
-      zero_pp_rank_1_mp_rank_00_             rank1-of-4.safetensors           rank 1's master copy and moments
-          optim_states.pt
-    DIR/zero_to_fp32.py                      python -m minidist to-fp32 DIR FILE     a single file of weights
+    DIR/latest                      DIR/latest                 which is the newest
+    DIR/global_step40/              DIR/step000040/            one checkpoint:
+      mp_rank_00_model_states.pt      manifest.json            counters, loss scale, where things are
+      zero_pp_rank_1_mp_rank_00_      rank1-of-4.safetensors   rank 1's piece of the master copy and its moments
+        optim_states.pt
+    DIR/zero_to_fp32.py             python -m minidist to-fp32 DIR FILE   the weights alone, in one file
 
 Its shards fit the number of ranks that wrote them: another number is refused (ZeRORuntimeException), until they have
 been converted into a "universal checkpoint", a folder for each parameter. Ours are read by elements from the start, as
 PyTorch's Distributed Checkpoint does. Parameters as the model computes with them, two bytes each, are not written at
 all: they are the master copy, rounded.
 
-A job may be killed at any moment, and what it saved last must still load. Hence the order in `save`.
+A job may be killed at any moment, and what it saved last must still load. Hence the order of things in `publish`.
 """
 
 import itertools
@@ -31,6 +31,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     file, dtype = f"rank{comm.rank}-of-{comm.size}.safetensors", np.dtype(engine.precision.updated)
     name_of = {size: name for name, size in files.DTYPES.items()}
     tensors = [
-        Tensor(prefix + name, array.shape, lambda array=array: array)  # type: ignore[misc]
+        Tensor(prefix + name, array.shape, partial(np.asarray, array))
         for name in kept
         for prefix, array in zip(manifest.PREFIXES, mine[name][1], strict=False)
     ]

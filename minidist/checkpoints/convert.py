@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -11,12 +13,13 @@ from minidist.checkpoints.manifest import Manifest
 from minidist.checkpoints.names import huggingface
 from minidist.claims.files import check_apart, check_room, check_writable
 from minidist.mpi import output
+from minidist.nn.tensor import Array
 
 
 def as_file(found: Manifest, path: str) -> None:
     """All that training needs to go on: parameters, moments, state. Raises OSError."""
     tensors = [
-        Tensor(prefix + name, shape, lambda prefix=prefix, name=name: found.whole(prefix, name))  # type: ignore[misc]
+        Tensor(prefix + name, shape, partial(found.whole, prefix, name))
         for prefix in found.prefixes
         for name, shape in found.parameters.items()
     ]
@@ -31,11 +34,13 @@ def as_huggingface(found: Manifest, path: str) -> None:
     for ours, shape in found.parameters.items():
         nothing = np.broadcast_to(np.float32(0), shape)  # of this shape, in four bytes
         for theirs, turned in huggingface(ours, shape, found.identity).items():
-            tensors.append(
-                Tensor(theirs, turned(nothing).shape, lambda ours=ours, turned=turned: turned(found.whole("", ours)))  # type: ignore[misc]
-            )
+            tensors.append(Tensor(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
     with files.replacing(path) as draft:
         files.write_tensors(draft, tensors, "F32", {"format": "pt"})  # which transformers asks for
+
+
+def _turned(found: Manifest, name: str, turn: Callable[[Array], Array]) -> Array:
+    return turn(found.whole("", name))
 
 
 FORMS = {"minidist": as_file, "huggingface": as_huggingface}  # by --names
@@ -51,10 +56,7 @@ def to_fp32(folder: str, path: str) -> int:
     check_apart({"to-fp32": path}, {**shards, manifest.NAME: f"{found.folder}/{manifest.NAME}"})
     check_writable("to-fp32", path)
     check_room("to-fp32", path, 4 * sum(map(math.prod, found.parameters.values())))
-    tensors = [
-        Tensor(name, shape, lambda name=name: found.whole("", name))  # type: ignore[misc]
-        for name, shape in found.parameters.items()
-    ]
+    tensors = [Tensor(name, shape, partial(found.whole, "", name)) for name, shape in found.parameters.items()]
     try:
         with files.replacing(path) as draft:
             files.write_tensors(draft, tensors, "F32", {"identity": json.dumps(found.identity)})
