@@ -73,7 +73,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
     if options.zero_bubble_table:
         check_writable("--json", options.json if options.json != "-" else None)
         if ranks not in zero_bubble.RANKS:
-            raise UsageError(f"the paper has no pipeline of {ranks} stages: use mpirun -n 8, -n 16 or -n 32")
+            raise UsageError(f"the paper's table has no pipeline of {ranks}: use mpirun -n 8, -n 16 or -n 32")
         return options
     if not SCHEDULES[options.schedule].flushes:
         arguments = [*ON_ITS_OWN, *arguments]
@@ -95,6 +95,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
         )
     job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks, sharing=1)
     vars(job.options).update(layout)
+    job.options.parts = cut(job.options, job.units, job.settings.precision.bytes)
     return job
 
 
@@ -169,10 +170,16 @@ def draw(made: Parser, arguments: list[str]) -> None:
         raise UsageError(f"{p} stages and {m} micro-batches are more than can be drawn: use fewer")
     for name in SCHEDULES if options.draw == "all" else (options.draw,):
         schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
+        needs = ""
         if name == "interleaved" and m % p:
-            raise UsageError(f"interleaved needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}")
-        if name == "2bw" and m < p:
-            raise UsageError(f"2bw needs at least as many micro-batches as stages, not {m}: use -m {p}")
+            needs = f"needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}"
+        elif name == "2bw" and m < p:
+            needs = f"needs at least as many micro-batches as stages, not {m}: use -m {p}"
+        if needs and options.draw != "all":
+            raise UsageError(f"{name} {needs}")
+        if needs:  # the others can be compared nevertheless
+            print(f"{name} is left out, it {needs}", end="\n\n")
+            continue
         # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
         to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
         streams = [(at, schedule.instructions(at)) for at in places(p, to_update, v, updates)]

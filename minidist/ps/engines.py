@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import checkpoint, train
+from minidist import Stopped, checkpoint, train
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
@@ -24,9 +24,11 @@ class Gradients(Engine):
 
     def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
         self.plan, self.number = plan, number
-        self.weights, self.grads, self.accrued = np.zeros((3, plan.size), settings.precision.stored)
+        self.weights, self.grads, self.accrued = (np.zeros(plan.size, settings.precision.stored) for _ in range(3))
         self.placed = 0  # keys that have a unit
         super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
+        for kind, array in (("parameters", self.weights), ("gradients", self.grads), ("gradients", self.accrued)):
+            self.device.hold(kind, array)
         self.steps = plan.first_step
         self.share = self.scale = 1.0  # of the batch; of what is pushed
 
@@ -63,7 +65,7 @@ class Gradients(Engine):
         if not self.plan.aggregate:  # nobody else will see this gradient: the mean over the own rows, clipped here
             norm = math.sqrt(squared_norm(self.accrued)) / self.share
             if not math.isfinite(norm):
-                raise FloatingPointError("the gradient is not finite: lower --lr")
+                raise Stopped("the gradient is not finite: lower --lr")
             self.scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
         return done
 
