@@ -31,7 +31,8 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], list[list[Piece]]]:
         for rank in range(ranks):
             if not len(places[rank]):
                 continue
-            part = Sliced(Parameter("w", shape), axis, places, SimpleNamespace(rank=rank))  # type: ignore[arg-type]
+            comm: Any = SimpleNamespace(rank=rank, size=ranks)
+            part = Sliced(Parameter("w", shape), axis, sections, comm)
             borders = np.linspace(0, part.size, shards + 1).astype(int)
             held += [Piece(*part.spans(), int(a), int(b)) for a, b in itertools.pairwise(borders)]
         found.append(held)
