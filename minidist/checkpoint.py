@@ -26,6 +26,7 @@ all: they are the master copy, rounded.
 A job may be killed at any moment, and what it saved last must still load. Hence the order of things in `publish`.
 """
 
+import errno
 import itertools
 import os
 import secrets
@@ -98,6 +99,8 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     for shard in shards:
         if isinstance(shard, OSError):
             raise shard
+        if not os.path.exists(f"{draft}/{shard.file}"):  # it is on the disk of another host
+            raise FileNotFoundError(errno.ENOENT, "all ranks must see the same folder", f"{draft}/{shard.file}")
     scale = dict(vars(engine.loss_scale))
     return Manifest(
         folder=draft,

@@ -1,6 +1,7 @@
 """What tests/test_checkpoint.py runs on ranks beside command lines."""
 
 import errno
+import os
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +50,8 @@ def held(comm: Comm, folder: str) -> dict[str, int]:
 
 
 def one_cannot_write(comm: Comm, folder: str) -> int:
-    """A checkpoint; another, and a file, for which the disk of the last rank is full; the step of what loads then."""
+    """A checkpoint; another, and a file, for which the disk of the last rank is full, and one on several disks; the step
+    of what loads then."""
     engine = ZeRO3(model(1, 8), Settings(), comm)
     checkpoint.save(folder, engine, comm, ABOUT)
     engine.steps = 1
@@ -63,5 +65,15 @@ def one_cannot_write(comm: Comm, folder: str) -> int:
     with mock.patch.object(files, "write_tensors", full):
         checkpoint.save(folder, engine, comm, ABOUT, keep=1)
         checkpoint.export(f"{folder}.safetensors", engine, comm, ABOUT)
+
+    def elsewhere(path: str, *arguments: Any) -> Any:
+        """As on a host with a disk of its own."""
+        path = path if comm.rank == 0 else path.replace(folder, f"{folder}-elsewhere", 1)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return write(path, *arguments)
+
+    engine.steps = 2
+    with mock.patch.object(files, "write_tensors", elsewhere):
+        checkpoint.save(folder, engine, comm, ABOUT, keep=1)
     checkpoint.load(folder, engine)
     return engine.steps
