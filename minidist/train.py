@@ -84,7 +84,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--save", metavar="DIR", help="make a checkpoint in this folder at the end")
     add("--save-every", type=at_least(1), metavar="K", help="and one after every K steps")
     add("--keep", type=at_least(1), metavar="K", help="the newest K in the folder; default: all")
-    add("--load", metavar="DIR", help="go on from a checkpoint of any chapter, or a file of --export")
+    add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
     add("--export", metavar="FILE", help="write a single file (safetensors)")
     add("--names", choices=tuple(FORMS), metavar="NAME", help="in it: minidist, or huggingface (weights alone)")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")

@@ -50,8 +50,8 @@ def held(comm: Comm, folder: str) -> dict[str, int]:
 
 
 def one_cannot_write(comm: Comm, folder: str) -> int:
-    """A checkpoint; another, and a file, for which the disk of the last rank is full, and one on several disks; the step
-    of what loads then."""
+    """A checkpoint; another, and a file, when the disk of the last rank is full; one on several disks; the step of what
+    loads then."""
     engine = ZeRO3(model(1, 8), Settings(), comm)
     checkpoint.save(folder, engine, comm, ABOUT)
     engine.steps = 1
