@@ -1,4 +1,4 @@
-"""The parameter server: servers hold the weights, workers push gradients and pull weights, each at its own pace.
+"""Parameter server: servers hold weights, workers push and pull at their own pace.
 
     mpirun -n 4 python -m minidist.parameter_server --consistency bsp
     mpirun -n 4 python -m minidist.parameter_server --consistency ssp --staleness 4

@@ -81,12 +81,13 @@ def parser(doc: str, chapter: str) -> Parser:
     add = made.add_argument_group("text and files").add_argument
     add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
-    add("--save", metavar="DIR", help="make a checkpoint in this folder at the end")
-    add("--save-every", type=at_least(1), metavar="K", help="and one after every K steps")
-    add("--keep", type=at_least(1), metavar="K", help="the newest K in the folder; default: all")
+    unlisted = argparse.SUPPRESS  # named beside the option that they are of
+    add("--save", metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
+    add("--save-every", type=at_least(1), metavar="K", help=unlisted)
+    add("--keep", type=at_least(1), metavar="K", help=unlisted)
     add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
-    add("--export", metavar="FILE", help="write a single file (safetensors)")
-    add("--names", choices=tuple(FORMS), metavar="NAME", help="in it: minidist, or huggingface (weights alone)")
+    add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
+    add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
     add("--memory-plot", metavar="FILE", help="draw what ranks hold in the course of a step")
     add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")

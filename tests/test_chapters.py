@@ -476,7 +476,7 @@ def test_help_is_two_screens(name: str) -> None:
         shared = [line.split() for line in lines[lines.index("model:") :] if line.startswith("  --")]
         usual = refused("train", "--help").split("model:\n")[1]
         assert [line[0] for line in shared] == re.findall(r"^  (--\S+)", usual, re.MULTILINE)
-        assert len(shared) == 25
+        assert len(shared) == 28
         # The same defaults, but for what the chapter's text names.
         others = [line for line in shared if " ".join(line) not in re.sub(" +", " ", usual)]
         assert others == ([["--precision", *others[0][1:-1], "fp32)"]] if name == "parameter_server" else [])
