@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidist.checkpoints.pieces import Piece, everything, overlaps, pieces
@@ -48,6 +48,7 @@ def filled(piece: Piece) -> np.ndarray:
     return np.pad(whole, padding).take(places, piece.axis).ravel()[piece.start : piece.stop]
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_each_element_is_found_in_the_other_layout(case: tuple[tuple[int, ...], list[list[Piece]]]) -> None:
     _, (mine, theirs) = case
@@ -62,11 +63,13 @@ def test_each_element_is_found_in_the_other_layout(case: tuple[tuple[int, ...], 
         np.testing.assert_array_equal(found, expected)
 
 
+@settings(deadline=None)
 @given(SHAPES)
 def test_everything_is_one_run(shape: tuple[int, ...]) -> None:
     assert everything(shape).runs().tolist() == [[0, 0, math.prod(shape)]]
 
 
+@settings(deadline=None)
 @given(st.lists(SHAPES, min_size=1, max_size=4), st.integers(1, 5))
 def test_the_shards_of_a_flat_are_its_parameters(shapes: list[Any], ranks: int) -> None:
     flat = Flat("unit", [Parameter(f"p{i}", shape) for i, shape in enumerate(shapes)])
