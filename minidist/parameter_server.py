@@ -1,4 +1,4 @@
-"""Parameter server: servers hold weights, workers push and pull at their own pace.
+"""The parameter server: workers push gradients and pull weights, each at its pace.
 
     mpirun -n 4 python -m minidist.parameter_server --consistency bsp
     mpirun -n 4 python -m minidist.parameter_server --consistency ssp --staleness 4

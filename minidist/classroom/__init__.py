@@ -13,6 +13,7 @@ In the process that grades:
     submission.py     run a program on ranks, say in words what went wrong
     wires.py          what it runs on: the router, or MPI
     router.py         the wire without MPI: every message goes through here, is counted, ordered and perhaps spoiled
+    sense.py          does what a rank says make sense?
     meaning.py        does a program depend on luck, do its messages mean anything?
     diagnose.py       from a wrong array, which rank's part is missing or was added twice
     training.py       from a wrong shard or loss, what it holds instead; serial training is the truth

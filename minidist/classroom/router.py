@@ -26,15 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from minidist.classroom import sense
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.mpi import frames, hang
-from minidist.mpi.comm import described
 from minidist.mpi.exchange import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
 from minidist.mpi.launch import Job, RankResult, blame, describe_exit
 
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
-LANES = re.compile(r"payload|control|(letter|enclosed) \d{1,9}")
-CALLS = {"isend", "irecv", "post", "poll", *hang.CALLS}
 OUTPUTS = ("stdout", "stderr", "stack")
 OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
 
@@ -55,10 +53,6 @@ class Routed(Job):
     places: list[str] = field(default_factory=list)  # where each rank said last that it is
     splits: int = 0  # how often the world was split
     starved: bool = False  # it took too long, but had hardly been given a processor: a fault of the machine
-
-
-class Nonsense(Exception):
-    """A rank has said what no Comm says."""
 
 
 def route(
@@ -225,7 +219,7 @@ class Router:
                 if not self.ranks[rank].finished:
                     self.hear(rank, value)
         except Exception as error:  # of anybody's program anything may come
-            what = str(error) if isinstance(error, Nonsense) else repr(error)
+            what = str(error) if isinstance(error, sense.Nonsense) else repr(error)
             self.fail(rank, "Nonsense", f"its process sent what no Comm sends: {what}")
 
     # ---- what ranks say ---------------------------------------------------------------------------------------------
@@ -236,9 +230,9 @@ class Router:
             case ["tell", list(starts)]:
                 self.start(rank, starts)
             case ["ask", list(starts), str(question), tuple(arguments)]:
-                sensible(self.exchange.waits[rank] is None)
+                sense.sensible(self.exchange.waits[rank] is None)
                 self.start(rank, starts)
-                self.check_question(rank, question, arguments)
+                sense.check_question(self.exchange, rank, question, arguments)
                 getattr(self.exchange, question)(rank, *arguments)
             case ["at", str(place)]:
                 self.places[rank] = place[:200]
@@ -248,7 +242,7 @@ class Router:
             case ["failed", str(error_type), str(text)]:
                 self.fail(rank, error_type, text)
             case _:
-                raise Nonsense("a value")
+                raise sense.Nonsense("a value")
 
     def fail(self, rank: int, error_type: str, text: str) -> None:
         if self.first is None:
@@ -258,7 +252,7 @@ class Router:
     def start(self, rank: int, told: list[Any]) -> None:
         for fields in told:
             start = Start(*fields)
-            self.check_start(rank, start)
+            sense.check_start(self.exchange, rank, start, self.objects)
             if start.lane == PAYLOAD and start.data is not None:
                 message = start.comm, rank, self.sent[start.comm, rank]
                 self.sent[start.comm, rank] += 1
@@ -281,38 +275,6 @@ class Router:
             entry = counted.setdefault(transfer, [0, 0])
             entry[0] += nbytes
             entry[1] += 1
-
-    def check_start(self, rank: int, start: Start) -> None:
-        members = self.exchange.members[start.comm]
-        sensible(type(start.number) is int and start.number not in self.exchange.operations[rank])
-        sensible(self.objects or start.lane == PAYLOAD, "objects, which are not for exercises: send arrays")
-        sensible(start.call in CALLS and type(start.sends) is bool and LANES.fullmatch(start.lane))
-        sensible(rank in members and type(start.peer) is int and 0 <= start.peer < len(members))
-        sensible(type(start.tag) is int and start.tag >= 0 and isinstance(start.phase, str))
-        sensible(start.room is None or (type(start.room) is int and start.room >= 0))
-        sensible(isinstance(start.where, str) and start.sends == (start.data is not None))
-        if start.data is not None:
-            sensible(start.data.dtype == np.uint8 and start.data.ndim == 1)
-            if start.lane == PAYLOAD:  # a message is what it says that it is
-                name, elements = described(start.tag)
-                expected = elements * (2 if name == "bfloat16" else np.dtype(name).itemsize)
-                sensible(start.data.nbytes == expected, f"{start.data.nbytes} bytes as {elements} x {name}")
-
-    def check_question(self, rank: int, question: str, arguments: tuple[Any, ...]) -> None:
-        match question, arguments:
-            case ("block", (str(call), list(numbers), str())):
-                sensible(call in CALLS and numbers and len(set(numbers)) == len(numbers))
-                sensible(self.exchange.operations[rank].keys() >= set(numbers))
-            case ("look", (list(numbers), str())):
-                sensible(len(set(numbers)) == len(numbers) and self.exchange.operations[rank].keys() >= set(numbers))
-            case ("meet", (str(call), str(comm), int(), int(), str())):
-                sensible(call in hang.MEETINGS and rank in self.exchange.members[comm])
-            case ("probe", (str(comm), str())):
-                sensible(rank in self.exchange.members[comm])
-            case ("collect", (str(comm), str(lane), str())):
-                sensible(rank in self.exchange.members[comm] and LANES.fullmatch(lane) and lane.startswith("letter"))
-            case _:
-                raise Nonsense("a question")
 
     # ---- what became of it ------------------------------------------------------------------------------------------
 
@@ -362,8 +324,3 @@ class Router:
         for number, (rank, look) in enumerate(zip(self.ranks, hung.looks, strict=True)):
             rank.where, rank.state = look.where if look else "", hang.describe(number, hung.looks)
         return f"The job hung: {hung.reason}.\n{hang.explain(hung.looks, hung.awaited)}"
-
-
-def sensible(condition: object, otherwise: str = "a call that cannot be") -> None:
-    if not condition:
-        raise Nonsense(otherwise)

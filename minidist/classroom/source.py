@@ -29,7 +29,8 @@ def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str], known: d
         compile(tree, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         line = f"\n    {error.text.strip()}" if error.text and error.text.strip() else ""
-        return {"unreadable": f"{name} is no Python: line {error.lineno}: {error.msg}{line}"}
+        what = f"line {error.lineno}: {error.msg}{line}" if error.lineno else f"save it as UTF-8 ({error.msg})"
+        return {"unreadable": f"{name} is no Python: {what}"}
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL; no UTF-8; nesting without end
         return {"unreadable": f"{name} is no Python: {error or type(error).__name__}"}
     refused: dict[str, str] = {}

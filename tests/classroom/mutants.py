@@ -195,6 +195,13 @@ RING = [
         r"never waited for, so the data may be missing: isend to rank \d at \w+.py:\d+",
     ),
     Mutant(
+        "turns_its_chunk_round",
+        "all_gather: each chunk as it is",
+        (AG,),
+        [("    out[chunk(size, n, rank)] = x\n", "    out[chunk(size, n, rank)] = x[::-1].copy()\n")],
+        r"all_gather of 12 float64: rank 0 is wrong first at index 0, .*: it holds element 2, of rank 0's chunk",
+    ),
+    Mutant(
         "one_step_short",
         "all_gather: all chunks",
         (AG, f"{AG}_steps"),
@@ -480,6 +487,13 @@ ENGINE = [
         ("collect", "memory_backward"),
         [("np.zeros(flat.padded, self.precision.stored)", "np.zeros(flat.padded)")],
         r"flat.bucket is float64 \(126,\) after a unit's backward, where float16 \(126,\) is wanted",
+    ),
+    Mutant(
+        "shifts_its_shard",
+        "reduce: element by element",
+        ("reduce",),
+        [("        flat.grad += mine\n", "        flat.grad += np.roll(mine, 1)\n")],
+        r"rank 0's flat.grad is wrong first at index 0: it holds element 31 of the sum",
     ),
     Mutant(
         "never_reduces",

@@ -106,7 +106,7 @@ def test_every_demand_has_a_mutant_and_every_part_a_demand(number: str) -> None:
     named = {part for mutant in MUTANTS[number] for part in mutant.loses}
     assert len(set(demands)) >= len(parts)
     assert named | {"meaning"} >= parts >= named  # of messages that mean nothing see test_tricks.py
-    assert parts - alone <= {"meaning", "all_gather", "collect", "parameters_of_again"}
+    assert parts - alone <= {"meaning"}
 
 
 def test_names_of_every_run_exist() -> None:
