@@ -83,6 +83,9 @@ CHAPTERS = (
 USAGE = """\
 python -m minidist             the list of chapters
 python -m minidist doctor      what is wrong with the MPI set-up, and what mends it
+python -m minidist inspect DIR what is in a checkpoint (--save), and whether it is whole
+python -m minidist to-fp32 DIR FILE
+                               its parameters alone, in float32, as one safetensors file
 python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 
@@ -114,6 +117,14 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
     elif arguments == ["--version"]:
         print(f"minidist {__version__}")
+    elif arguments[0] == "inspect" and len(arguments) == 2:
+        from minidist.checkpoints import inspect
+
+        return inspect.main(arguments[1])
+    elif arguments[0] == "to-fp32" and len(arguments) == 3:
+        from minidist.checkpoints import convert
+
+        return convert.to_fp32(*arguments[1:])
     elif arguments[0] in (launches := {chapter.name: chapter.launch for chapter in CHAPTERS}):
         raise UsageError(f"a chapter is started by a line of its own: {launches[arguments[0]]}")
     else:

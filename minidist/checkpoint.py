@@ -1,194 +1,236 @@
-"""Checkpoints that know nothing of ranks: whole parameters and optimizer state by name, in a safetensors file.
+"""Checkpoints: every rank writes what it holds, and any number of ranks, laid out in any way, goes on from it.
 
-Every rank holds a piece of every unit. To save, the pieces of one unit after another are put together and cut at the
-parameters' borders; to load, each rank takes its own piece. So a file written by zero3 on 4 ranks goes on in serial
-training, or in data parallel on 3. (DeepSpeed's own files, one for each rank, cannot: they must first be converted.)
+    mpirun -n 4 python -m minidist.zero3 --save run --save-every 50 --keep 2
+    mpirun -n 8 python -m minidist.parallel3d --dp 2 --pp 2 --tp 2 --load run
+
+A rank holds a piece of every unit: ZeRO's shard of it, tensor parallelism's part, or none because the pipeline gave the
+unit to others. To put the model together before it is written would need a rank that holds all of it, and that is what
+the other chapters have done away with. So each rank writes its own shard, and a manifest says which elements of which
+parameter are where (`minidist/checkpoints/pieces.py`). Whoever loads asks the manifest where his own elements are, and
+reads just these from however many shards: he never holds more than his shard and some of one unit.
+
+DeepSpeed (engine.py, save_checkpoint) does the same with other files, and here is what stands for each:
+
+    DIR/latest                      DIR/latest                 which is the newest
+    DIR/global_step40/              DIR/step000040/            one checkpoint:
+      mp_rank_00_model_states.pt      manifest.json            counters, loss scale, where things are
+      zero_pp_rank_1_mp_rank_00_      rank1-of-4.safetensors   rank 1's piece of the master copy and its moments
+        optim_states.pt
+    DIR/zero_to_fp32.py             python -m minidist to-fp32 DIR FILE   the weights alone, in one file
+
+Its shards fit the number of ranks that wrote them: another number is refused (ZeRORuntimeException), until they have
+been converted into a "universal checkpoint", a folder for each parameter. Ours are read by elements from the start, as
+PyTorch's Distributed Checkpoint does. Parameters as the model computes with them, two bytes each, are not written at
+all: they are the master copy, rounded.
+
+A job may be killed at any moment, and what it saved last must still load. Hence the order of things in `publish`.
 """
 
-import json
-import math
-from collections.abc import Callable, Sequence
+import errno
+import itertools
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as serialize
 
-from minidist import UsageError
-from minidist.claims.files import check_readable, write_output
+from minidist import ring
+from minidist.checkpoints import convert, files, manifest
+from minidist.checkpoints.checks import check, check_folder, differences
+from minidist.checkpoints.files import Tensor
+from minidist.checkpoints.manifest import Manifest, Shard
+from minidist.checkpoints.pieces import Piece, pieces
 from minidist.engine import Engine
+from minidist.mpi import output
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, count_parameters
-from minidist.nn.precision import LossScale, Precision
+from minidist.nn.precision import Precision
 from minidist.nn.tensor import Array
 
-Shape = tuple[int, ...]
-# Names of the optimizer's arrays in the file; the parameters themselves go by their own name.
-MOMENTS = ("moment1", "moment2")
-# And what else there is, such as:
-STATE = {"steps": 0, "updates": 0, "mixed": True, "loss_scale": vars(LossScale())}
+__all__ = ["check", "check_folder", "differences", "export", "load", "opened", "save", "size", "weights"]
+
+# ---- save ------------------------------------------------------------------------------------------------------------
 
 
-def weights(engine: Engine, writer: bool) -> dict[str, Array]:
-    """On rank 0, every parameter by name, in its shape and in the optimizer's precision. All ranks must call.
+def save(folder: str, engine: Engine, comm: Any, about: dict[str, Any], keep: int | None = None) -> None:
+    """Write a checkpoint into `folder`; all ranks of `comm` must call. If that cannot be, a line says so, the work goes
+    on, and what was in the folder is as it was.
 
-    A unit is put together on all ranks that share it, but kept only where it is wanted: by the writer, rank 0.
+    about: what training says of itself beside its engine: `layout`, `identity`, `text` (see `Manifest`).
+    keep: how many checkpoints may be in the folder afterwards: the oldest go. None: any number.
     """
-    return _collect(engine, writer, lambda flat: {"": flat.master})
+    step = os.path.join(folder, f"step{engine.steps:06d}")
+    with draft_beside(step, comm) as draft:
+        try:
+            found = write_shards(draft, engine, comm, about)  # under a name that nobody loads
+            if found:
+                publish(folder, found, os.path.basename(step), keep)
+        except OSError as error:
+            output.lost((error.filename or step).replace(draft, step), error)
 
 
-def size(units: list[Unit], precision: Precision, moments: int) -> int:
-    """About how many bytes a file has: without the names."""
-    return (1 + moments) * count_parameters(units) * np.dtype(precision.updated).itemsize
+def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -> Manifest | None:
+    """Every rank's shard, synced, in a new folder: on rank 0, the manifest to be. Raises OSError, on rank 0 alone, if
+    some rank could not write its shard."""
+    mine = {name: held for flat in engine.flats for name, held in held_of(engine, flat).items()}
+    everyone = comm.all_gather_object({name: piece for name, (piece, _) in mine.items()})
+    kept = share_out(everyone)[comm.rank]
+
+    save = comm.broadcast_object(secrets.token_hex(8))
+    file, dtype = f"rank{comm.rank}-of-{comm.size}.safetensors", np.dtype(engine.precision.updated)
+    name_of = {size: name for name, size in files.DTYPES.items()}
+    tensors = [
+        Tensor(prefix + name, array.shape, partial(np.asarray, array))
+        for name in kept
+        for prefix, array in zip(manifest.PREFIXES, mine[name][1], strict=False)
+    ]
+    written: Shard | OSError
+    try:
+        os.makedirs(draft, exist_ok=True)
+        written = Shard(file, *files.write_tensors(f"{draft}/{file}", tensors, name_of[dtype], {"save": save}), kept)
+    except OSError as error:
+        written = error
+    shards = comm.gather_object(written)
+    if comm.rank > 0:
+        return None
+    for shard in shards:
+        if isinstance(shard, OSError):
+            raise shard
+        if not os.path.exists(f"{draft}/{shard.file}"):  # it is on the disk of another host
+            raise FileNotFoundError(errno.ENOENT, "all ranks must see the same folder", f"{draft}/{shard.file}")
+    scale = dict(vars(engine.loss_scale))
+    return Manifest(
+        folder=draft,
+        save=save,
+        state={"steps": engine.steps, "updates": engine.updates, "mixed": engine.scaled, "loss_scale": scale},
+        random={"seed": engine.settings.seed, "step": engine.steps},
+        dtype=name_of[dtype],
+        moments=engine.settings.optimizer.moments,
+        parameters={name: piece.shape for held in everyone for name, piece in held.items()},
+        shards=shards,
+        layout=about["layout"],
+        identity=about["identity"],
+        text={**about["text"], "position": engine.steps},  # batches are drawn one a step
+    )
 
 
-def save(path: str, engine: Engine, identity: dict[str, Any], writer: bool) -> None:
-    """Write everything that training needs to go on; all ranks must call, and rank 0, the writer, writes.
+def held_of(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Array]]]:
+    """What this rank could write of a Flat: of every parameter a piece, and what is there of it and of its moments.
 
-    identity: what makes the model what it is, beside the shapes of its parameters.
+    That is what its optimizer updates. In data parallelism, where this is everything on every rank, a chunk of it.
     """
-    prefixes = [f"{name}/" for name in MOMENTS]
-    arrays = weights(engine, writer)
-    arrays |= _collect(engine, writer, lambda flat: dict(zip(prefixes, flat.moments, strict=False)))
-    if not writer:
-        return
-    scale = vars(engine.loss_scale)
-    state = {"steps": engine.steps, "updates": engine.updates, "mixed": engine.scaled, "loss_scale": scale}
-    metadata = {"identity": json.dumps(identity), "state": json.dumps(state)}
-    write_output(path, serialize({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata))
+    here = engine.piece(flat)
+    mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.comm else here
+    chunk = slice(mine.start - here.start, mine.stop - here.start)
+    return {
+        name: (piece, [array[chunk][at] for array in (flat.master, *flat.moments)])
+        for name, piece, at in pieces(flat, mine)
+    }
 
 
-def _collect(engine: Engine, writer: bool, pieces: Callable[[Flat], dict[str, Array]]) -> dict[str, Array]:
-    """Some pieces of every unit, {prefix: piece}, put together and by the parameters' names, on rank 0."""
-    found = {}
-    for flat in engine.flats:
-        for prefix, piece in pieces(flat).items():
-            whole = engine.whole_parameters(flat, piece)
-            if writer or engine.holds_a_stage:
-                found.update({prefix + name: array for name, array in whole.items()})
-    return engine.gathered(found)
+def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
+    """What each rank is to write of what it offers. Of ranks that have the same piece (hosts with a copy each, two
+    stages with a tied embedding, tensor-parallel ranks with the same norms) the first does."""
+    taken: set[tuple[str, Piece]] = set()
+    shares = []
+    for pieces_of in offered:
+        shares.append({name: piece for name, piece in pieces_of.items() if (name, piece) not in taken})
+        taken |= pieces_of.items()
+    return shares
+
+
+def publish(folder: str, found: Manifest, name: str, keep: int | None) -> None:
+    """Make a checkpoint of a folder of shards. Killed before any of these lines, or in it, the job leaves a folder of
+    which `latest` names a checkpoint that is whole: this one, or the one before. Raises OSError."""
+    files.write_text(os.path.join(found.folder, manifest.NAME), found.as_json())
+    files.sync_folder(found.folder)  # all of it is on the disk,
+    name = free_name(folder, name)
+    os.rename(found.folder, os.path.join(folder, name))  # so that whoever sees the name sees all of it,
+    files.sync_folder(folder)
+    with files.replacing(os.path.join(folder, manifest.LATEST)) as draft:
+        files.write_text(draft, f"{name}\n")  # and only now it is the newest,
+    others = [other for other in manifest.names_in(folder) if other != name]
+    too_many = len(others) + 1 - keep if keep else 0
+    for old in others[: max(too_many, 0)]:  # and the oldest may go: their names first, so that none is seen half there
+        os.rename(os.path.join(folder, old), files.draft_of(os.path.join(folder, old)))
+    for left in manifest.drafts_in(folder):  # and with them what a job that was killed has left
+        files.remove(os.path.join(folder, left))
+
+
+def free_name(folder: str, name: str) -> str:
+    """The name, or, where a run came this way before, the first of NAME-2, NAME-3, … that is not taken."""
+    names = (name if i == 1 else f"{name}-{i}" for i in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(os.path.join(folder, name)))
+
+
+@contextmanager
+def draft_beside(path: str, comm: Any) -> Iterator[str]:
+    """A name for a folder, the same on all ranks, which nobody has or can foresee. Afterwards no such folder is there,
+    unless it was renamed."""
+    draft = comm.broadcast_object(files.draft_of(path))
+    try:
+        yield draft
+    finally:
+        if comm.rank == 0:
+            files.remove(draft)
+    comm.broadcast_object(None)  # nobody goes on before it is done
+
+
+# ---- load ------------------------------------------------------------------------------------------------------------
 
 
 def load(path: str, engine: Engine) -> None:
-    """Put this rank's piece of everything in the file into the engine."""
-    with safe_open(path, framework="numpy") as file:
-        names = set(file.keys())
-        state: dict[str, Any] = json.loads(file.metadata()["state"])
-        for flat in engine.flats:
-            whole = np.zeros(flat.padded, flat.master.dtype)
-            for prefix, piece in [("", flat.master), *zip((f"{m}/" for m in MOMENTS), flat.moments, strict=False)]:
-                for parameter, view in flat.views(whole):
-                    if prefix + parameter.name in names:
-                        view[...] = parameter.part(file.get_tensor(prefix + parameter.name))
-                piece[...] = whole[engine.piece(flat)]
-                if prefix == "":
-                    flat.param[...] = whole if flat.param.size == flat.padded else whole[engine.piece(flat)]
+    """Put this rank's piece of everything into the engine, from a checkpoint of any layout, or a file of `export`. All
+    ranks must call. What `check` has found sound is taken as it is."""
+    found = opened(path)
+    for flat in engine.flats:
+        param, _ = engine.owned(flat)
+        for name, piece, at in pieces(flat, engine.piece(flat)):
+            arrays = [array[at] for array in (flat.master, *flat.moments)]
+            found.read(name, piece, dict(zip(manifest.PREFIXES, arrays, strict=False)))
+        if engine.precision.mixed:
+            param[...] = flat.master  # rounded to how it is stored
+    engine.after_update()  # as at the end of a step: whoever keeps more than his shard gets it from the others
+    state = found.state
     engine.steps, engine.updates = state["steps"], state["updates"]
     if engine.scaled and state["mixed"]:
         vars(engine.loss_scale).update(state["loss_scale"])
 
 
-# ---- before the work: whether a file holds what training can go on from ----------------------------------------------
+def opened(path: str) -> Manifest:
+    """The manifest of a folder, or of a single file."""
+    return manifest.read(path) if os.path.isdir(path) else manifest.of_file(path)
 
 
-def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int) -> None:
-    """Raise UsageError unless the file holds this model and optimizer, whole, with at most `steps` steps behind it."""
-    check_readable("--load", path)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            shapes = {name: tuple(array.get_shape()) for name, array in arrays.items()}
-            if not {"state", "identity"} <= metadata.keys():
-                raise UsageError("was not written by minidist's --save")
-            _check_identity(_parsed("identity", metadata, identity), identity)
-            _check_shapes(shapes, {p.name: p.shape for unit in units for p in unit.parameters}, MOMENTS[:moments])
-            state = _parsed("state", metadata, STATE)
-            _check_state(state)
-            for name, array in arrays.items():
-                if array.get_dtype() not in ("F32", "F64"):
-                    raise UsageError(f"is damaged: {name} is of {array.get_dtype()}, and should be of F32 or F64")
-                _check_values(name, file.get_tensor(name))
-        if state["steps"] > steps:
-            raise UsageError(f"has {_short(state['steps'])} steps behind it: ask for at least as many with --steps")
-    except (OSError, SafetensorError):
-        raise UsageError(f"cannot read --load {path}: not a safetensors file, or a damaged one") from None
-    except UsageError as error:
-        raise UsageError(f"--load {path} {error}") from None
+# ---- one file --------------------------------------------------------------------------------------------------------
 
 
-def _parsed(name: str, metadata: dict[str, str], like: dict[str, Any]) -> dict[str, Any]:
-    """Metadata: JSON with the same fields as `like`, and values of the same types."""
-    try:
-        found = json.loads(metadata[name])
-    except (ValueError, RecursionError):
-        raise UsageError(f"is damaged: its {name} is not JSON") from None
-    _check_fields(name, found, like)
-    return dict(found)
+def export(path: str, engine: Engine, comm: Any, about: dict[str, Any], names: str | None = None) -> None:
+    """Write a single file, for `load`, or by `names` for another library; all ranks must call. Every rank writes its
+    shard beside it, and rank 0 copies tensor after tensor: so nobody ever holds the model."""
+    with draft_beside(path, comm) as draft:
+        try:
+            found = write_shards(draft, engine, comm, about)
+            if found:
+                convert.FORMS[names or "minidist"](found, path)
+        except OSError as error:
+            output.lost(path, error)
 
 
-def _check_fields(where: str, found: Any, like: dict[str, Any]) -> None:
-    if not isinstance(found, dict) or found.keys() != like.keys():
-        raise UsageError(f"is damaged: its {where} should have {', '.join(like)}, and nothing else")
-    for name, value in found.items():
-        types = (float, int) if isinstance(like[name], float) else (type(like[name]),)
-        if type(value) not in types or value in (math.inf, -math.inf) or value != value:
-            raise UsageError(f"is damaged: {name} of its {where} is {_short(value)}")
-        if isinstance(value, dict):
-            _check_fields(name, value, like[name])
+def weights(engine: Engine, writer: bool) -> dict[str, Array]:
+    """On rank 0, the writer, every parameter by name, in its shape and in the optimizer's precision: for a sample,
+    which needs the model in one place. All ranks must call. All that share a unit put it together, and one keeps it."""
+    found = {}
+    for flat in engine.flats:
+        whole = engine.whole_parameters(flat, flat.master)
+        if writer or engine.holds_a_stage:
+            found.update(whole)
+    return engine.gathered(found)
 
 
-def _check_identity(saved: dict[str, Any], identity: dict[str, Any]) -> None:
-    for name, value in saved.items():
-        if value != identity[name]:
-            asked = f"{_short(value)} there, {identity[name]} here" if name != "characters" else "use the same --data"
-            raise UsageError(f"is of another model: it has other {name}: {asked}")
-
-
-def _check_shapes(shapes: dict[str, Shape], parameters: dict[str, Shape], moments: Sequence[str]) -> None:
-    """The arrays are the parameters, and the moments of each."""
-    for name, shape in parameters.items():
-        if shapes.get(name) != shape:
-            seen = f"has {name} of shape {shapes[name]}" if name in shapes else f"has no {name}"
-            raise UsageError(f"is of another model: it {seen}, this model's is {shape}")
-    if any("/" not in name and name not in parameters for name in shapes):
-        raise UsageError("is of another model: it has more parameters than this one")
-    if {name.split("/")[0] for name in shapes if "/" in name} != set(moments):
-        raise UsageError("was made by another optimizer: use the same --optimizer")
-    wanted = parameters | {f"{moment}/{name}": shape for moment in moments for name, shape in parameters.items()}
-    for name in {**wanted, **shapes}:
-        if shapes.get(name) != wanted.get(name):
-            found = f"of shape {shapes[name]}" if name in shapes else "missing"
-            should = f"should be of shape {wanted[name]}" if name in wanted else "belongs to no parameter"
-            raise UsageError(f"is damaged: {name} is {found}, and {should}")
-
-
-def _check_state(state: dict[str, Any]) -> None:
-    """Counters and loss scale are such as training leaves them."""
-    scale = state["loss_scale"]
-    possible = {
-        "steps": state["steps"] >= 0,
-        "updates": 0 <= state["updates"] <= state["steps"],
-        "scale": 0 < scale["scale"] < 2**1000,
-        "minimum": 0 < scale["minimum"] <= scale["scale"],
-        "window": scale["window"] > 0,
-        "hysteresis": scale["hysteresis"] > 0,
-        "forgiven_left": 0 <= scale["forgiven_left"] < scale["hysteresis"],
-        "step": scale["step"] >= 0,
-        "last_overflow": -1 <= scale["last_overflow"] < max(scale["step"], 1),
-    }
-    for name, holds in possible.items():
-        if not holds:
-            raise UsageError(f"is damaged: {name} of its state cannot be {_short({**state, **scale}[name])}")
-
-
-def _check_values(name: str, values: Array) -> None:
-    if not np.isfinite(values).all():
-        raise UsageError(f"is damaged: {name} has values that are not finite")
-    if name.startswith("moment2/") and values.min(initial=0) < 0:
-        raise UsageError(f"is damaged: {name}, a variance, has negative values")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 40 else f"{text[:40]}…"
+def size(units: list[Unit], precision: Precision, moments: int) -> int:
+    """About how many bytes a checkpoint has: without the names."""
+    return (1 + moments) * count_parameters(units) * np.dtype(precision.updated).itemsize

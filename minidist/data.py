@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,10 @@ class Corpus:
     def validation_batch(self, n: int, context: int) -> tuple[Array, Array]:
         """n sequences spread evenly over the validation part, always the same."""
         return _sequences(self.validation, np.linspace(0, len(self.validation) - context - 1, n).astype(int), context)
+
+    def checksum(self) -> str:
+        """Of the text, as token numbers: BLAKE2b, 128 bits, hexadecimal."""
+        return blake2b(self.train.tobytes() + self.validation.tobytes(), digest_size=16).hexdigest()
 
     def unigram_entropy(self) -> float:
         """Nats a character of a model that knows how frequent each character is and nothing else, on this text."""

@@ -94,10 +94,16 @@ def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: Place, p
 class Pipeline:
     """A schedule, performed on an engine that has the units of one stage."""
 
-    def __init__(self, engine: DataParallel, stage: Stage, schedule: str = "1f1b", steps: int = 1) -> None:
-        """steps: of the whole training: a schedule without flush is one stream over all of them."""
+    def __init__(
+        self, engine: DataParallel, stage: Stage, schedule: str = "1f1b", steps: int = 1, drain: int | None = None
+    ) -> None:
+        """steps: of the whole training: a schedule without flush is one stream over all of them.
+
+        drain: such a schedule ends its stream after every so many steps, and begins another: in between no micro-batch
+        is under way and there is one version of the weights, so that a checkpoint can be made.
+        """
         self.engine, self.stage, self.at, self.pipe = engine, stage, stage.at, stage.pipe
-        self.schedule, self.steps = SCHEDULES[schedule], steps
+        self.schedule, self.steps, self.drain = SCHEDULES[schedule], steps, drain or steps
         # With full recomputation a chunk keeps its input, and all else is made again (GPipe, section 2.3).
         self.rematerialise = engine.settings.recompute == "full"
         self.segments = [Segment(chunk, again=self.rematerialise) for chunk in stage.chunks]
@@ -117,7 +123,7 @@ class Pipeline:
     def train_batch(self, x: Array, y: Array) -> float:
         """One step; this rank's part of its loss. Without a flush, some of its backwards come in the steps after it."""
         m, seed = self.at.micro_batches, self.engine.settings.seed
-        if self.schedule.flushes or self.stream is None:
+        if self.stream is None or self.next is None:  # the last stream has been performed to its end
             self.begin()
         assert self.stream is not None
         step = self.first_step + self.admitted // m
@@ -144,11 +150,12 @@ class Pipeline:
     def begin(self) -> None:
         """A stream of instructions from its beginning, and from time 0."""
         self.first_step, self.admitted = self.engine.steps, 0
-        at = self.at if self.schedule.flushes else replace(self.at, updates=self.steps - self.engine.steps)
+        end = min(self.steps, (self.engine.steps // self.drain + 1) * self.drain)
+        at = self.at if self.schedule.flushes else replace(self.at, updates=end - self.engine.steps)
         self.stream = self.schedule.instructions(at)
         self.used = Used()
         if self.versions:
-            self.versions.mark()
+            self.versions.restart()
         costs = UNIT_COSTS | ({"R": 1.0} if self.rematerialise else {})
         workers = at.workers(at.stage)  # a stage gets replicas because it takes so many times as long
         self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in costs.items()})
@@ -273,6 +280,7 @@ def pipeline_of(
     schedule: str = "1f1b",
     steps: int = 1,
     replicas: tuple[int, ...] = (),  # ranks of each stage; one of each if not given
+    drain: int | None = None,  # a schedule without flush: after every so many steps
 ) -> Pipeline:
     """A pipeline over all ranks: each is alone on the data axis."""
     stages, flushes = len(replicas) or pipe.size, SCHEDULES[schedule].flushes
@@ -282,7 +290,7 @@ def pipeline_of(
     stage = stage_of(units, pipe, parts, at)
     axes = Axes(norm_over={"pipeline norm": pipe} if flushes else {}, stages=pipe)  # without a flush each has its own
     share = replace(settings, accumulate=settings.accumulate // at.workers(at.stage))  # replicas take turns
-    return Pipeline(DataParallel(stage.units, share, pipe.split(pipe.rank), axes), stage, schedule, steps)
+    return Pipeline(DataParallel(stage.units, share, pipe.split(pipe.rank), axes), stage, schedule, steps, drain)
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
@@ -291,9 +299,13 @@ def pipeline_of(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report, and show what the clocks say."""
     options, settings = job.options, job.settings
-    pipeline = pipeline_of(job.units, settings, comm, options.parts, options.schedule, options.steps, options.replicas)
-    claims, closing = pipeline_claims.claims, pipeline_claims.print_letters
-    status = train.run_job(job, pipeline.engine, comm, claims, closing, driver=pipeline)
+    stream = options.schedule, options.steps, options.replicas, options.save_every
+    pipeline = pipeline_of(job.units, settings, comm, options.parts, *stream)
+    drained = options.save_every and not pipeline.schedule.flushes
+    claims = pipeline_claims.none_when_drained if drained else pipeline_claims.claims
+    status = train.run_job(job, pipeline.engine, comm, claims, pipeline_claims.print_letters, driver=pipeline)
+    if drained and comm.rank == 0 and options.json != "-":
+        pipeline_claims.print_drained(options)
     pipeline_claims.show_clocks(comm, pipeline.watch.timeline, options, [range(comm.size)])
     return status
 

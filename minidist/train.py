@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from minidist import UsageError, checkpoint, data
+from minidist.checkpoints.convert import FORMS
 from minidist.claims.claim import Claim
 from minidist.claims.files import check_apart, check_room, check_writable, write_json, write_output
 from minidist.claims.published import print_zero_closing
@@ -80,8 +81,13 @@ def parser(doc: str, chapter: str) -> Parser:
     add = made.add_argument_group("text and files").add_argument
     add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
-    add("--save", metavar="FILE", help="write model and optimizer state (safetensors)")
-    add("--load", metavar="FILE", help="go on from a file of --save, from any chapter")
+    unlisted = argparse.SUPPRESS  # named beside the option that they are of
+    add("--save", metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
+    add("--save-every", type=at_least(1), metavar="K", help=unlisted)
+    add("--keep", type=at_least(1), metavar="K", help=unlisted)
+    add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
+    add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
+    add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
     add("--memory-plot", metavar="FILE", help="draw what ranks hold in the course of a step")
     add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")
@@ -122,17 +128,21 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         raise UsageError("--sample and --json - both want standard output: give --json a file")
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
-    outputs = {"--json": options.json if options.json != "-" else None, "--save": options.save}
+    for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
+        if vars(options)[option] and not vars(options)[needed]:
+            raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
+    outputs = {"--json": options.json if options.json != "-" else None, "--export": options.export}
     outputs["--trace"] = vars(options).get("trace")  # of pipelines
     outputs["--memory-plot"] = options.memory_plot
     if options.memory_plot:
         plot.check("--memory-plot", options.memory_plot)
         if options.steps == 0:
             raise UsageError("--memory-plot has no step to draw: ask for --steps 1 or more")
-    check_apart(outputs, {"--data": options.data})
-    check_apart({**outputs, "--save": None}, {"--load": options.load})  # to save where training came from is usual
+    check_apart({**outputs, "--save": options.save}, {"--data": options.data})
+    check_apart({**outputs, "--export": None}, {"--load": options.load})  # to write where training came from is usual
     for option, path in outputs.items():
         check_writable(option, path)
+    checkpoint.check_folder("--save", options.save)
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
     check_memory(options, units, ranks)
@@ -145,7 +155,9 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         optimizer = AdamW(weight_decay=options.weight_decay)
     else:
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
-    check_room("--save", options.save, checkpoint.size(units, stored, optimizer.moments))
+    nbytes = checkpoint.size(units, stored, optimizer.moments)
+    check_room("--save", options.save, nbytes)
+    check_room("--export", options.export, 2 * nbytes)  # with the shards of which it is made
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(
@@ -179,6 +191,17 @@ def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
     """What makes two models of the same shapes different ones: for a checkpoint."""
     heads, kv_heads = options.heads, options.kv_heads or options.heads
     return {"model": options.model, "heads": heads, "kv-heads": kv_heads, "characters": corpus.vocabulary}
+
+
+def about(job: Job, ranks: int) -> dict[str, Any]:
+    """What a checkpoint says of the run that makes it."""
+    options, corpus = job.options, job.corpus
+    axes = {axis: vars(options)[axis] for axis in ("dp", "pp", "tp", "zero") if vars(options).get(axis) is not None}
+    return {
+        "layout": {"chapter": job.chapter, "ranks": ranks, **axes},
+        "identity": identity(options, corpus),
+        "text": {"name": corpus.name, "blake2b": corpus.checksum()},
+    }
 
 
 def check_memory(options: Options, units: list[Unit], ranks: int) -> None:
@@ -243,6 +266,7 @@ def run_job(
     watching = witness.Witness(engine.device) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
+        say_differences(job, comm)
     try:
         history = train(job, engine, driver, comm)
     except OverflowError as error:  # on every rank alike
@@ -255,7 +279,9 @@ def run_job(
     everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, history.received, memory, counted))
     held = comm.gather_object(history.held) if options.memory_plot else None
     if options.save:
-        checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
+        checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
+    if options.export:
+        checkpoint.export(options.export, engine, comm, about(job, comm.size), options.names)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
     if comm.rank > 0:
         return comm.broadcast_object(None)  # what rank 0 returns
@@ -281,6 +307,13 @@ def run_job(
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
 
 
+def say_differences(job: Job, comm: Any) -> None:
+    """In a line each, in what a run that goes on is not the run that was saved."""
+    found, text = checkpoint.opened(job.options.load), about(job, comm.size)["text"]
+    for difference in checkpoint.differences(found, job.settings.seed, text) if comm.rank == 0 else ():
+        print(f"minidist: --load {job.options.load} was {difference}", file=sys.stderr)
+
+
 def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
     options = job.options
@@ -301,6 +334,8 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
             if comm.rank == 0:
                 history.losses.append(sum(parts))
                 progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
+            if options.save_every and (step + 1) % options.save_every == 0 and step + 1 < options.steps:
+                checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
     finally:
         progress.close()
     return history
@@ -387,6 +422,9 @@ class Alone:
 
     def broadcast_object(self, value: Any) -> Any:
         return value
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return [value]
 
 
 def serial() -> int:

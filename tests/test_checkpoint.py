@@ -1,46 +1,334 @@
-"""Checkpoints: training that stops and goes on, on other ranks and in other chapters, against training that does not.
+"""Checkpoints: training that stops and goes on, on other ranks and laid out otherwise, against training that does not.
 
-Every run is a real command line; what is in the files is read with the safetensors library.
+Every run is a real command line; those of one number of ranks run in one job. What is in the shards is put together
+here from the manifest alone, element by element.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-from minidist.mpi.launch import find_mpiexec
+from minidist import checkpoint, train
+from minidist.checkpoints import manifest
+from minidist.cli.options import in_one_process
+from minidist.mpi.launch import find_mpiexec, launch
 
 ROOT = Path(__file__).parent.parent
-LETTERS = "абвгдежзиклмнопрстуфхцч"
+LETTERS = "абвгдежзиклмнопрстуфхцч"  # 23: no number of ranks above 1 divides them
 # Dropout and batches depend on the number of the step, Adam on that of the update and on its moments: training goes on
 # as it would have only if all of them are restored. The learning rate is the same for any --steps.
-MODEL = ["--layers", "1", "--width", "10", "--heads", "2", "--context", "8", "--batch", "12"]
-TRAINING = ["--lr", "0.01", "--min-lr", "0.01", "--warmup", "0", "--dropout", "0.1"]
+TRAINING = "--lr 0.01 --min-lr 0.01 --warmup 0 --dropout 0.1 --batch 16 --data text.txt"
+GPT = f"--layers 3 --width 16 --heads 4 --context 8 {TRAINING}"
+LLAMA = f"--model llama --kv-heads 2 {GPT}"
+# Dropout depends on the micro-batch as well: all have two. A pipeline calls them -m.
+EXACT = f"--precision fp64 --accumulate 2 {GPT}"
+PIPED = f"--precision fp64 -m 2 {GPT}"
+
+# Saved after three steps, by four ranks: name, chapter and options.
+SAVED = {
+    "shards": f"zero3 {EXACT}",
+    "copies": f"data_parallel {EXACT}",
+    "grid": f"parallel3d --dp 1 --pp 2 --tp 2 {EXACT}",
+    "stages": f"pipeline --schedule zb-h1 {PIPED}",
+    "parts": f"tensor_parallel --sequence-parallel {EXACT}",
+    "hosts": f"parallel3d --dp 4 --pp 1 --tp 1 --zero 3 --shard 2 {EXACT}",
+    "llama": f"parallel3d --dp 1 --pp 2 --tp 2 --zero 2 --precision fp64 --accumulate 2 {LLAMA}",
+    "sgd": f"zero2 --optimizer sgd --clip 0.5 {EXACT}",
+}
+# Which go on from them, to five steps: ranks, from what, chapter and options.
+LOADED = [
+    (4, "stages", f"zero2 {EXACT}"),
+    (4, "parts", f"pipeline --schedule gpipe {PIPED}"),
+    (4, "shards", f"tensor_parallel {EXACT}"),
+    (4, "hosts", f"parallel3d --dp 2 --pp 2 --tp 1 --zero 3 {EXACT}"),
+    (3, "grid", f"zero1 {EXACT}"),
+    (3, "copies", f"zero3 {EXACT}"),
+    (3, "shards", f"pipeline --schedule 1f1b {PIPED}"),
+    (3, "stages", f"data_parallel {EXACT}"),
+    (3, "llama", f"zero3 --precision fp64 --accumulate 2 {LLAMA}"),
+    (3, "sgd", f"zero3 --keep-last --optimizer sgd --clip 0.5 {EXACT}"),
+    (8, "shards", f"parallel3d --dp 2 --pp 2 --tp 2 --zero 2 {EXACT}"),
+    (8, "parts", f"parallel3d --dp 1 --pp 4 --tp 2 --schedule gpipe {EXACT}"),
+]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The working folder, with a text."""
     made = tmp_path_factory.mktemp("checkpoints")
     text = "".join(np.random.default_rng(0).choice(list(LETTERS), 3000)) + LETTERS
     (made / "text.txt").write_text(text, encoding="utf-8")
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        yield made
 
 
-def run(folder: Path, n: int, *program: str) -> subprocess.CompletedProcess[str]:
-    """`mpirun -n N python PROGRAM`, without mpirun if n is 0, in `folder`."""
-    mpirun = [str(Path(find_mpiexec()).with_name("mpirun")), "-n", str(n)] if n else []
+def run(folder: Path, n: int, lines: list[str]) -> list[dict[str, Any]]:
+    """The reports of some command lines, one after the other on n ranks; and the last one's stderr."""
+    (folder / "reports").mkdir(exist_ok=True)
+    job = launch("jobs.chapters:command_lines", n, lines, "reports", timeout=200)
+    assert job.status == "ok", job.output
+    reports = [job.values[0][line] for line in lines]
+    assert [report["status"] for report in reports] == [0] * len(lines)
+    reports[-1]["stderr"] = job.ranks[0].stderr
+    assert [rank.stderr for rank in job.ranks[1:]] == [""] * (n - 1)
+    return reports
+
+
+def serial(line: str) -> dict[str, Any]:
+    """The report of a command line of serial training, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["train.py", *line.split(), "--json", "report.json"])
+        assert in_one_process(train.serial) == 0
+    report: dict[str, Any] = json.loads(Path("report.json").read_text())
+    return report
+
+
+def name_of(n: int, source: str, line: str) -> str:
+    """Where a run that went on was saved."""
+    return f"after-{n}-{source}-{line.split()[0]}"
+
+
+@cache
+def saved(folder: Path) -> dict[str, dict[str, Any]]:
+    """SAVED; and mixed precisions, in which zero3 goes on with itself."""
+    lines = {name: f"{line} --steps 3 --save {name}" for name, line in SAVED.items()}
+    for precision in ("mixed", "bf16"):
+        zero3 = f"zero3 --precision {precision} {GPT}"
+        lines[f"{precision} whole"] = f"{zero3} --steps 5 --save {precision}-whole"
+        lines[f"{precision} half"] = f"{zero3} --steps 3 --save {precision}"
+        lines[f"{precision} rest"] = f"{zero3} --steps 5 --load {precision} --save {precision}"
+    return dict(zip(lines, run(folder, 4, list(lines.values())), strict=True))
+
+
+SERIAL = {  # options of serial training, for what is in SAVED and for the rest of it
+    "llama": f"--precision fp64 --accumulate 2 {LLAMA}",
+    "sgd": f"--optimizer sgd --clip 0.5 {EXACT}",
+}
+
+
+@cache
+def truth(options: str) -> dict[str, Any]:
+    """Five steps in serial training: its report, and all arrays in the end."""
+    report = serial(f"{options} --steps 5 --export truth.safetensors")
+    return {**report, "arrays": load_file("truth.safetensors")}
+
+
+def truth_of(source: str) -> dict[str, Any]:
+    return truth(SERIAL.get(source, EXACT))
+
+
+@cache
+def loaded(folder: Path, n: int) -> dict[tuple[int, str, str], dict[str, Any]]:
+    """LOADED, of so many ranks."""
+    saved(folder)
+    cases = [case for case in LOADED if case[0] == n]
+    lines = [f"{line} --steps 5 --load {source} --save {name_of(n, source, line)}" for _, source, line in cases]
+    return dict(zip(cases, run(folder, n, lines), strict=True))
+
+
+def arrays(path: str) -> dict[str, np.ndarray]:
+    """All arrays of the newest checkpoint in a folder, put together from its shards: each element is in one of them."""
+    step = Path(path) / (Path(path) / "latest").read_text().strip()
+    document = json.loads((step / "manifest.json").read_text())
+    prefixes = ["", "moment1/", "moment2/"][: 1 + document["moments"]]
+    shapes = {prefix + name: shape for prefix in prefixes for name, shape in document["parameters"].items()}
+    found = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
+    for shard in document["shards"]:
+        content = load_file(step / shard["file"])
+        assert content.keys() == {prefix + name for prefix in prefixes for name in shard["holds"]}
+        for name, (axis, spans, start, stop) in shard["holds"].items():
+            shape = document["parameters"][name]
+            places = np.concatenate([np.arange(*span) for span in spans])
+            numbers = np.full(
+                [*shape[:axis], max(shape[axis], places.max() + 1), *shape[axis + 1 :]], -1
+            )  # of elements
+            numbers[tuple(slice(size) for size in shape)] = np.arange(np.prod(shape)).reshape(shape)
+            held = numbers.take(places, axis).ravel()[start:stop]
+            for prefix in prefixes:
+                values = content[prefix + name]
+                assert values.shape == held.shape
+                assert np.isnan(found[prefix + name].flat[held[held >= 0]]).all()  # nobody else has written it
+                found[prefix + name].flat[held[held >= 0]] = values[held >= 0]
+    assert not any(np.isnan(array).any() for array in found.values())
+    return found
+
+
+@pytest.mark.parametrize(("n", "source", "line"), LOADED, ids=[f"{n} {s} {line.split()[0]}" for n, s, line in LOADED])
+def test_any_layout_goes_on_from_any_other(n: int, source: str, line: str, folder: Path) -> None:
+    """In float64 as serial training that never stopped: losses, parameters and moments."""
+    uninterrupted, before, after = truth_of(source), saved(folder)[source], loaded(folder, n)[n, source, line]
+    np.testing.assert_allclose(before["loss"] + after["loss"], uninterrupted["loss"], rtol=1e-12, atol=0)
+    np.testing.assert_allclose(after["validation_loss"], uninterrupted["validation_loss"], rtol=1e-12, atol=0)
+    found = arrays(name_of(n, source, line))
+    assert found.keys() == uninterrupted["arrays"].keys()
+    for name, array in uninterrupted["arrays"].items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-12 * np.abs(array).max(), err_msg=name)
+    assert after.get("stderr", "") == ""
+
+
+@pytest.mark.parametrize("source", SAVED)
+def test_serial_training_goes_on_from_any_layout(source: str, folder: Path) -> None:
+    saved(folder)
+    after = serial(f"{SERIAL.get(source, EXACT)} --steps 5 --load {source}")
+    np.testing.assert_allclose(after["loss"], truth_of(source)["loss"][3:], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("precision", ["mixed", "bf16"])
+def test_the_same_layout_goes_on_to_the_same_bit(precision: str, folder: Path) -> None:
+    reports = saved(folder)
+    whole, half, rest = (reports[f"{precision} {part}"] for part in ("whole", "half", "rest"))
+    assert half["loss"] + rest["loss"] == whole["loss"]
+    assert rest["validation_loss"] == whole["validation_loss"]
+    found, expected = arrays(precision), arrays(f"{precision}-whole")
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    kept = [manifest.read(path) for path in (precision, f"{precision}-whole")]
+    assert kept[0].state == kept[1].state
+    assert kept[0].dtype == "F32"
+
+
+def test_every_rank_writes_a_shard_of_about_the_same_size(folder: Path) -> None:
+    """Of ZeRO-3's, and where all have everything; a checkpoint of Adam is three times the model."""
+    saved(folder)
+    for name in ("shards", "copies", "hosts"):
+        found = manifest.read(name)
+        sizes = [sum(piece.stop - piece.start for piece in shard.holds.values()) for shard in found.shards]
+        parameters = sum(array.size for array in truth(EXACT)["arrays"].values()) // 3
+        assert sum(sizes) == parameters
+        busy = [size for size in sizes if size]  # of two hosts that have the same, one writes
+        assert len(busy) == (2 if name == "hosts" else 4)
+        assert max(busy) - min(busy) < 4 * 5  # the padding of five units
+        stored = sum(os.path.getsize(f"{found.folder}/{shard.file}") for shard in found.shards)
+        assert 3 * parameters * 8 < stored < 3 * parameters * 8 + 20_000
+
+
+def test_the_manifest_says_who_saved_and_how_far_it_was(folder: Path) -> None:
+    saved(folder)
+    found = manifest.read("grid")
+    assert found.layout == {"chapter": "parallel3d", "ranks": 4, "dp": 1, "pp": 2, "tp": 2, "zero": 1}
+    assert found.state["steps"] == found.state["updates"] == found.text["position"] == 3
+    assert found.random == {"seed": 0, "step": 3}
+    assert found.text["name"] == "text.txt"
+    assert found.identity == {"model": "gpt", "heads": 4, "kv-heads": 4, "characters": "".join(sorted(LETTERS))}
+    holds = {name for shard in found.shards for name in shard.holds}
+    assert holds == set(found.parameters)
+
+
+def test_what_cannot_be_the_same_is_said(folder: Path) -> None:
+    """A pipeline without a flush is drained when it is saved, and goes on from there as a run that is drained there; a
+    parameter server that does not wait says what is not saved. (Three ranks, whose other runs say nothing.)"""
+    saved(folder)
+    stream = f"pipeline --schedule pipedream {GPT} --precision fp32 --steps 6"
+    double = f"pipeline --schedule 2bw -m 4 {GPT} --precision fp32 --steps 6"
+    lines = [
+        f"{stream} --save stream --save-every 2 --keep 2",
+        f"{stream} --load stream/step000004 --save-every 2 --save again",
+        f"{double} --save double --save-every 3",
+        f"{double} --load double/step000003",
+        f"parameter_server --consistency ssp --load shards --steps 5 {EXACT}",
+    ]
+    whole, rest, twice, after, server = run(folder, 3, lines)
+    assert sorted(os.listdir("stream")) == ["latest", "step000004", "step000006"]
+    assert rest["loss"] == whole["loss"][4:]
+    assert after["loss"] == twice["loss"][3:]
+    assert whole["claims"] == []
+    assert after["claims"]  # of a stream that was not interrupted
+    assert len(server["loss"]) == 2
+    (line,) = server["stderr"].splitlines()
+    assert line.startswith("minidist: ssp goes on with every worker at step 3 and no push under way: ")
+
+
+def test_a_rank_holds_its_shard_and_a_piece_of_one_unit(folder: Path) -> None:
+    """While it saves and loads, beside the engine that it has anyway; from shards that fit and from others."""
+    for counted in launch("jobs.checkpoints:held", 4, "held", timeout=100).values:
+        for moment in ("save", "load", "load another"):
+            assert counted[moment] < counted["unit"], moment
+        assert 3 * counted["unit"] < counted["model"]
+
+
+def test_a_rank_that_cannot_write_its_shard_is_heard(folder: Path) -> None:
+    """One line, on rank 0; nobody waits for ever, and what was there is as it was."""
+    job = launch("jobs.checkpoints:one_cannot_write", 3, "refused", timeout=100)
+    assert job.status == "ok", job.output
+    assert job.ranks[0].stderr == (
+        "minidist: error: cannot write refused/step000001/rank2-of-3.safetensors: No space left on device\n"
+        "minidist: error: cannot write refused.safetensors: No space left on device\n"
+        "minidist: error: cannot write refused/step000002/rank1-of-3.safetensors: all ranks must see the same folder\n"
+    )
+    assert sorted(os.listdir("refused")) == ["latest", "step000000"]
+    assert sorted(name for name in os.listdir() if name.startswith("refused")) == ["refused", "refused-elsewhere"]
+    assert job.values == [0, 0, 0]  # the step that they load
+
+
+def test_one_precision_goes_on_in_another(folder: Path) -> None:
+    expected = saved(folder)["mixed whole"]["loss"][3]
+    for precision in ("bf16", "fp32", "fp64"):
+        after = serial(f"{GPT} --steps 4 --precision {precision} --load mixed/step000003")
+        assert after["precision"] == precision
+        np.testing.assert_allclose(after["loss"], [expected], rtol=2e-3)
+
+
+def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folder: Path) -> None:
+    """At a scale at which every step overflows nothing is updated; a step that was not finished sends less."""
+    job = train.prepare(train.parser("", "train"), [*GPT.split(), "--steps", "3"], 1)
+    engine = train.Engine(job.units, job.settings)
+    checkpoint.load("mixed/step000003", engine)
+    vars(engine.loss_scale).update(scale=2.0**60, forgiven_left=0)
+    checkpoint.save("scale", engine, train.Alone(), train.about(job, 1))
+
+    done = program(2, *f"-m minidist.zero2 --steps 5 --load scale --save overflows {GPT}".split())
+    assert done.returncode == 1
+    assert done.stderr.startswith("minidist: error: no step updated the parameters")
+    assert done.stderr.count("\n") == 1
+    assert [line.split()[-1] for line in done.stdout.splitlines()[:2]] == [f"{2.0**59:g}", f"{2.0**58:g}"]
+    assert "does not hold" not in done.stdout
+    after = manifest.read("overflows").state
+    assert (after["steps"], after["updates"], after["loss_scale"]["scale"]) == (5, 3, 2.0**58)
+    before = arrays("scale")
+    for name, array in arrays("overflows").items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+# ---- a single file ---------------------------------------------------------------------------------------------------
+
+
+def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(folder: Path) -> None:
+    """Nothing of ranks, shards or padding: what is in the shards of a grid. And --load takes it."""
+    saved(folder)
+    line = f"{EXACT} --steps 3 --load grid --export grid.safetensors --sample 30"
+    done = program(3, "-m", "minidist.zero3", *line.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()[-1]) == 30
+    assert set(done.stdout.splitlines()[-1]) <= set(LETTERS)
+    found, expected = load_file("grid.safetensors"), arrays("grid")
+    assert found.keys() == expected.keys()
+    assert found["wte.weight"].shape == (23, 16)
+    assert found["moment2/block0.qkv.weight"].shape == (48, 16)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    after = serial(f"{EXACT} --steps 5 --load grid.safetensors")
+    np.testing.assert_allclose(after["loss"], truth(EXACT)["loss"][3:], rtol=1e-12, atol=0)
+
+
+# ---- killed ----------------------------------------------------------------------------------------------------------
+
+
+def program(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`mpirun -n N python ARGUMENTS`."""
+    mpirun = str(Path(find_mpiexec()).with_name("mpirun"))
     return subprocess.run(
-        [*mpirun, sys.executable, *program, "--data", "text.txt", *MODEL, *TRAINING],
+        [mpirun, "-n", str(n), sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -49,152 +337,29 @@ def run(folder: Path, n: int, *program: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@cache
-def train(folder: Path, n: int, chapter: str, options: str) -> dict[str, Any]:
-    """The report of a run that must end well."""
-    done = run(folder, n, "-m", f"minidist.{chapter}", *options.split(), "--json", "-")
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
-def state(path: Path) -> dict[str, Any]:
-    """What the file says besides its arrays."""
-    with safe_open(path, framework="numpy") as file:
-        found: dict[str, Any] = json.loads(file.metadata()["state"])
-    return found
-
-
-def whole(folder: Path, precision: str) -> dict[str, Any]:
-    """5 steps without a stop, of zero3 on 4 ranks, saved as whole-PRECISION.st."""
-    return train(folder, 4, "zero3", f"--steps 5 --precision {precision} --save whole-{precision}.st")
-
-
-def half(folder: Path, precision: str) -> dict[str, Any]:
-    """The first 3 of them, saved as half-PRECISION.st."""
-    return train(folder, 4, "zero3", f"--steps 3 --precision {precision} --save half-{precision}.st")
-
-
-@pytest.mark.parametrize(
-    ("n", "chapter"), [(0, "train"), (3, "data_parallel"), (2, "zero1"), (2, "zero2"), (5, "zero3"), (4, "zero3")]
-)
-def test_training_goes_on_in_any_chapter_on_any_number_of_ranks(n: int, chapter: str, folder: Path) -> None:
-    """In float64 as if it had never stopped: losses, parameters and moments."""
-    uninterrupted, before = whole(folder, "fp64"), half(folder, "fp64")
-    assert before["loss"] == uninterrupted["loss"][:3]
-    after = train(folder, n, chapter, f"--steps 5 --precision fp64 --load half-fp64.st --save {chapter}{n}.st")
-    np.testing.assert_allclose(after["loss"], uninterrupted["loss"][3:], rtol=1e-12, atol=0)
-    np.testing.assert_allclose(after["validation_loss"], uninterrupted["validation_loss"], rtol=1e-12, atol=0)
-    found, truth = load_file(folder / f"{chapter}{n}.st"), load_file(folder / "whole-fp64.st")
-    assert found.keys() == truth.keys()
-    for name, array in truth.items():
-        assert found[name].dtype == array.dtype == np.float64
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-12 * np.abs(array).max(), err_msg=name)
-    assert state(folder / f"{chapter}{n}.st") == state(folder / "whole-fp64.st")
-
-
-@pytest.mark.parametrize("precision", ["mixed", "bf16"])
-def test_mixed_precision_goes_on_to_the_same_bit(precision: str, folder: Path) -> None:
-    """On as many ranks in the same chapter."""
-    uninterrupted, before = whole(folder, precision), half(folder, precision)
-    after = train(
-        folder, 4, "zero3", f"--steps 5 --precision {precision} --load half-{precision}.st --save again-{precision}.st"
-    )
-    assert before["loss"] + after["loss"] == uninterrupted["loss"]
-    assert after["validation_loss"] == uninterrupted["validation_loss"]
-    found, truth = load_file(folder / f"again-{precision}.st"), load_file(folder / f"whole-{precision}.st")
-    assert found.keys() == truth.keys()
-    for name, array in truth.items():
-        assert found[name].dtype == array.dtype == np.float32
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
-    assert state(folder / f"again-{precision}.st") == state(folder / f"whole-{precision}.st")
-
-
-def test_a_file_holds_the_parameters_in_their_shapes_and_both_moments(folder: Path) -> None:
-    """Nothing of ranks, shards or padding; a file of Adam is three times the model."""
-    half(folder, "mixed")
-    arrays = load_file(folder / "half-mixed.st")
-    shapes = {name: array.shape for name, array in arrays.items() if "/" not in name}
-    assert sum(int(np.prod(shape)) for shape in shapes.values()) == 23 * 10 + 8 * 10 + (12 * 100 + 130) + 20
-    assert shapes["wte.weight"] == (23, 10)
-    assert shapes["block0.qkv.weight"] == (30, 10)
-    assert shapes["head.norm.bias"] == (10,)
-    for moment in ("moment1", "moment2"):
-        assert {name: arrays[f"{moment}/{name}"].shape for name in shapes} == shapes
-        assert all(np.abs(arrays[f"{moment}/{name}"]).max() > 0 for name in shapes)
-    assert len(arrays) == 3 * len(shapes)
-    assert (state(folder / "half-mixed.st")["steps"], state(folder / "half-mixed.st")["updates"]) == (3, 3)
-
-
-def test_one_precision_goes_on_in_another(folder: Path) -> None:
-    half(folder, "mixed")
-    for precision in ("bf16", "fp32", "fp64"):
-        after = train(folder, 2, "zero2", f"--steps 4 --precision {precision} --load half-mixed.st")
-        assert after["precision"] == precision
-        np.testing.assert_allclose(after["loss"], whole(folder, "mixed")["loss"][3:4], rtol=2e-3)
-
-
-def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folder: Path) -> None:
-    """At a scale at which every step overflows nothing is updated; a step that was not finished sends less."""
-    half(folder, "mixed")
-    arrays = load_file(folder / "half-mixed.st")
-    with safe_open(folder / "half-mixed.st", framework="numpy") as file:
-        metadata = file.metadata()
-    changed = json.loads(metadata["state"])
-    changed["loss_scale"] |= {"scale": 2.0**60, "forgiven_left": 0}
-    save_file(arrays, folder / "scale.st", {**metadata, "state": json.dumps(changed)})
-
-    done = run(folder, 3, *"-m minidist.zero2 --steps 5 --load scale.st --save overflows.st".split())  # noqa: SIM905
-    assert done.returncode == 1
-    assert done.stderr.startswith("minidist: error: no step updated the parameters")
-    assert done.stderr.count("\n") == 1
-    assert [line.split()[-1] for line in done.stdout.splitlines()[:2]] == [f"{2.0**59:g}", f"{2.0**58:g}"]
-    assert "does not hold" not in done.stdout
-    after = state(folder / "overflows.st")
-    assert (after["steps"], after["updates"], after["loss_scale"]["scale"]) == (5, 3, 2.0**58)
-    for name, array in load_file(folder / "overflows.st").items():
-        np.testing.assert_array_equal(array, arrays[name], err_msg=name)
-
-
-def test_a_model_that_was_loaded_writes_text(folder: Path) -> None:
-    half(folder, "mixed")
-    done = run(folder, 2, *"-m minidist.zero3 --steps 4 --load half-mixed.st --sample 30".split())  # noqa: SIM905
-    assert (done.returncode, done.stderr) == (0, "")
-    sample = done.stdout.splitlines()[-1]
-    assert len(sample) == 30
-    assert set(sample) <= set(LETTERS)
-
-
-# Half of the file is written, and then the rank that writes it is killed.
+# The last rank writes half of its shard, and is killed.
 KILLED_WHILE_SAVING = """
-import io, os, signal
+import io, os, signal, sys
 from minidist import train, zero3
-from minidist.claims import files
+from minidist.checkpoints import files
 
 class Half(io.FileIO):
     def write(self, content):
-        super().write(content[: len(content) // 2])
+        super().write(bytes(content)[: len(content) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
 
-files.open = Half
+files.open = lambda path, mode: Half(path, mode) if "rank1-of" in path and mode == "xb" else io.open(path, mode)
 train.main("killed", "", zero3.make_engine, zero3.claims, zero3.add_options)
 """
 
 
-def test_a_job_that_is_killed_while_it_saves_leaves_no_half_file(folder: Path) -> None:
-    """Neither a new one, nor in place of an older one."""
+def test_a_job_that_is_killed_while_it_saves_leaves_no_half_checkpoint(folder: Path) -> None:
+    """Neither a first one, nor in place of an older one; and it can be saved there again, which clears up."""
     (folder / "killed.py").write_text(KILLED_WHILE_SAVING)
-    assert run(folder, 2, "killed.py", "--steps", "1", "--save", "killed.st").returncode != 0
-    (left,) = folder.glob("killed.st.*")
-    assert left.stat().st_size > 0  # it was killed while it wrote
-    assert not (folder / "killed.st").exists()
-
-    half(folder, "mixed")
-    older = (folder / "half-mixed.st").read_bytes()
-    (folder / "older.st").write_bytes(older)
-    assert run(folder, 2, "killed.py", "--steps", "1", "--save", "older.st").returncode != 0
-    assert (folder / "older.st").read_bytes() == older
-    # And it can be saved to again.
-    train(folder, 2, "zero3", "--steps 1 --save killed.st")
-    assert state(folder / "killed.st")["steps"] == 1
-    assert list(folder.glob("killed.st.*")) == [left]
+    for before in ([], ["latest", "step000001"]):
+        assert program(2, "killed.py", *f"--steps 2 --save killed {GPT}".split()).returncode != 0
+        (draft,) = [name for name in os.listdir("killed") if name not in before]
+        assert draft.endswith(".tmp")
+        assert os.path.getsize(f"killed/{draft}/rank1-of-2.safetensors") > 0  # it was killed while it wrote
+        serial(f"{GPT} --steps 1 --save killed" if not before else f"{GPT} --steps 2 --load killed --save killed")
+    assert sorted(os.listdir("killed")) == ["latest", "step000001", "step000002"]

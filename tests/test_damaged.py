@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("text.txt").write_text("no more and no less " * 50)
-        patch.setattr("sys.argv", ["train.py", *MODEL.split(), "--steps", "3", "--save", "good.st"])
+        patch.setattr("sys.argv", ["train.py", *MODEL.split(), "--steps", "3", "--export", "good.st"])
         assert in_one_process(train.serial) == 0
         yield folder
 

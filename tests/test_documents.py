@@ -19,6 +19,7 @@ import pytest
 
 from minidist import Finished, UsageError, checkpoint, train
 from minidist.__main__ import CHAPTERS
+from minidist.checkpoints import convert, inspect
 from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
 from minidist.memory import allocator
@@ -94,7 +95,13 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
     works = ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (allocator, "keep_freed_memory"))
-    for module, work in (*works, (classroom, "grade"), (classroom, "find_submissions")):
+    for module, work in (
+        *works,
+        (inspect, "main"),
+        (convert, "to_fp32"),
+        (classroom, "grade"),
+        (classroom, "find_submissions"),
+    ):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun

@@ -41,7 +41,7 @@ WORKSHOPS = {
 FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("minidist",),
     ("nn", "papers", "memory"),
-    ("mpi", "cli", "claims", "data"),
+    ("mpi", "cli", "claims", "data", "checkpoints"),
     ("ring", "engine", "checkpoint", "train"),
     ("mr", "ps", "tp", "pp"),
     CHAPTERS,

@@ -190,9 +190,9 @@ def test_a_checkpoint_knows_no_grid(tmp_path: Path) -> None:
     """What 2 x 2 x 2 ranks have saved is whole, in the shapes of the model, and 1 x 4 x 2 ranks go on from it."""
     first = mixed(2, 2, 2, precision="fp64", m=4)
     second = mixed(1, 4, 2, precision="fp64", m=4, schedule="zb-h1", sequence=True)
-    path = tmp_path / "x.safetensors"
+    path = tmp_path / "run"
     found = launch("jobs.parallels3d:saved_and_loaded", 8, str(path), first, second, timeout=60).values[0]
-    truth, saved = truth_of(first)["parameters"], load_file(path)
+    truth, saved = truth_of(first)["parameters"], load_file(f"{path}.safetensors")
     assert largest_difference({name: saved[name] for name in truth}, truth) < 1e-12
     assert {name.split("/")[0] for name in saved if "/" in name} == {"moment1", "moment2"}
     assert all(np.array_equal(found["loaded"][name], saved[name]) for name in truth)

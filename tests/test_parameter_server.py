@@ -435,7 +435,7 @@ def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
 
 def test_save_and_go_on(tmp_path: Any) -> None:
     """Five steps, or three, a file, and two more: the same, and serial training can read the file."""
-    path, report = str(tmp_path / "model.safetensors"), str(tmp_path / "report.json")
+    path, report = str(tmp_path / "run"), str(tmp_path / "report.json")
     options = [*EXACT, "--servers=2", "--optimizer=sgd"]
     schedule = ["--min-lr=0.02", "--warmup=0"]  # so that the learning rate does not depend on the number of steps
     [(status, begun), *_] = launch(
@@ -464,7 +464,7 @@ FINISHED = [
 @pytest.mark.parametrize("options", FINISHED)
 def test_nothing_left_to_do_is_a_report(tmp_path: Any, options: str) -> None:
     """No steps at all, or a finished run that is loaded: the model is validated as it is."""
-    path, report = str(tmp_path / "model.safetensors"), str(tmp_path / "report.json")
+    path, report = str(tmp_path / "run"), str(tmp_path / "report.json")
 
     def run(*more: str) -> Any:
         arguments = [*EXACT, *options.split(), *more]

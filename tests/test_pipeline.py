@@ -282,11 +282,11 @@ def test_counts_by_hand():
 
 def test_goes_on_from_a_checkpoint(tmp_path):
     """Two steps on 3 stages, saved, and two more on 2 stages: as four steps at once."""
-    file = str(tmp_path / "model.safetensors")
+    folder = str(tmp_path / "run")
     line = f"{SMALL} --precision fp64 --lr 1e-3 --min-lr 1e-3 --warmup 0"
-    first = {"first": f"{line} --steps 2 --save {file}"}
+    first = {"first": f"{line} --steps 2 --save {folder}"}
     assert launch("jobs.pipelines:chapters", 3, first, str(tmp_path), timeout=60).status == "ok"
-    rest = {"rest": f"{line} --steps 4 --load {file} --schedule zb-h2", "whole": f"{line} --steps 4"}
+    rest = {"rest": f"{line} --steps 4 --load {folder} --schedule zb-h2", "whole": f"{line} --steps 4"}
     found = launch("jobs.pipelines:chapters", 2, rest, str(tmp_path), timeout=60).values[0]
     np.testing.assert_allclose(found["rest"]["report"]["loss"], found["whole"]["report"]["loss"][2:], rtol=1e-12)
 

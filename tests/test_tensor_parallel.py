@@ -173,7 +173,7 @@ def test_bytes_held(t: int) -> None:
 
 def test_a_checkpoint_is_whole(tmp_path: Path) -> None:
     """What three ranks have saved is the serial run's parameters, and each gets its own part back."""
-    results = launch("jobs.tensor_parallels:saved_and_loaded", 3, str(tmp_path / "x.safetensors"), timeout=60).values
+    results = launch("jobs.tensor_parallels:saved_and_loaded", 3, str(tmp_path / "run"), timeout=60).values
     truth = serial("gpt", "fp64", "adamw", 1, "none")["parameters"]
     assert all(result["same"] for result in results)
     assert largest_difference(results[0]["parameters"], truth) < 1e-12

@@ -57,7 +57,7 @@ def refusal(tmp_path, monkeypatch, capsys):
 
 def test_what_cannot_be_saved_is_one_line_and_the_rest_is_there(tmp_path):
     """The model is larger than the limit, the report is not."""
-    outputs = ["--save", "model", "--json", "report"]
+    outputs = ["--export", "model", "--json", "report"]
     whole = run(tmp_path, *outputs)
     assert (whole.returncode, whole.stderr) == (0, "")
     older, limit = (tmp_path / "model").read_bytes(), (tmp_path / "report").stat().st_size + 1000
@@ -76,10 +76,11 @@ def test_a_disk_with_too_little_room_is_noticed_before_the_work(refusal, monkeyp
     disk = namedtuple("disk", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk(1000))
     assert refusal("--save", "model").endswith("MB; the disk has 0.0 MB left")
+    assert refusal("--export", "model").endswith("MB; the disk has 0.0 MB left")
 
 
 def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
-    for option in ("--save", "--json"):
+    for option in ("--save", "--export", "--json"):
         assert refusal(option, 300 * "a") == f"{option} {300 * 'a'}: cannot write there: File name too long"
 
 
@@ -89,17 +90,17 @@ def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ("--data text", "--save text", "--save text would overwrite the file of --data"),
+        ("--data text", "--export text", "--export text would overwrite the file of --data"),
         ("--data text", "--json ./text", "--json ./text would overwrite the file of --data"),
-        ("--data text", "--save link", "--save link would overwrite the file of --data"),
-        ("--data link", "--save text", "--save text would overwrite the file of --data"),
-        ("--data text", "--save hard", "--save hard would overwrite the file of --data"),
-        ("--data text", "--save folder/text", "--save folder/text would overwrite the file of --data"),
+        ("--data text", "--export link", "--export link would overwrite the file of --data"),
+        ("--data link", "--export text", "--export text would overwrite the file of --data"),
+        ("--data text", "--export hard", "--export hard would overwrite the file of --data"),
+        ("--data text", "--export folder/text", "--export folder/text would overwrite the file of --data"),
         ("--load text", "--json text", "--json text would overwrite the file of --load"),
-        ("--save new", "--json new", "--save new would overwrite the file of --json"),
-        ("--save new", "--json ./new", "--save new would overwrite the file of --json"),
-        ("--save folder/new", "--json new", "--save folder/new would overwrite the file of --json"),
-        ("--save dangling", "--json new", "--save dangling would overwrite the file of --json"),
+        ("--export new", "--json new", "--export new would overwrite the file of --json"),
+        ("--export new", "--json ./new", "--export new would overwrite the file of --json"),
+        ("--export folder/new", "--json new", "--export folder/new would overwrite the file of --json"),
+        ("--export dangling", "--json new", "--export dangling would overwrite the file of --json"),
     ],
 )
 def test_no_output_overwrites_an_input_or_another_output(refusal, tmp_path, first, second, words):
@@ -116,3 +117,5 @@ def test_training_may_be_saved_where_it_came_from(tmp_path):
     assert run(tmp_path, "--save", "model").returncode == 0
     assert run(tmp_path, "--load", "model", "--save", "./model", "--steps", "3").returncode == 0
     assert run(tmp_path, "--load", "model", "--steps", "2").returncode == 2
+    assert run(tmp_path, "--load", "model", "--export", "file", "--steps", "3").returncode == 0
+    assert run(tmp_path, "--load", "file", "--export", "./file", "--steps", "4").returncode == 0

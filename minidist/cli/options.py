@@ -32,7 +32,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
     def format_help(self) -> str:
         usage, *paragraphs = super().format_help().split("\n\n")
-        return "\n\n".join([usage, "\n".join(paragraphs)])  # two screens have no room for more
+        return "\n".join([usage, *paragraphs])  # two screens have no room for more
 
 
 class _Renamed(argparse.Action):

@@ -52,6 +52,10 @@ class Parameter:
         """The way back, from what every rank of the group holds. Here: that is all of it."""
         return part
 
+    def spans(self) -> tuple[tuple[int, ...], int, tuple[tuple[int, int], ...]]:
+        """The whole's shape, one of its axes, and which spans of that are held here, (first, last + 1). Here: all."""
+        return self.shape, 0, ((0, self.shape[0]),)
+
     @property
     def data(self) -> Array:
         """The values, of `shape`. Raises Released when they are not here."""

@@ -246,6 +246,17 @@ def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
     return sent
 
 
+def none_when_drained(run: Run) -> list[Claim]:
+    """What the papers say of a schedule without flush they say of a stream that is not interrupted."""
+    return []
+
+
+def print_drained(options: Options) -> None:
+    """Why there are no claims."""
+    print(f"\nTo be saved, the pipeline was drained after every {options.save_every} steps.")
+    print("The papers' claims are about a stream that is not interrupted: none was checked.")
+
+
 def print_letters(run: Run) -> None:
     """What the formulas' letters mean."""
     print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")

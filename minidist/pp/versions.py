@@ -24,6 +24,11 @@ class Versions:
         self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
         self.marks: list[int] = []  # a fingerprint of each version, when it was new
 
+    def restart(self) -> None:
+        """A new stream begins, with the newest weights as its first version."""
+        self.made, self.stash, self.marks = 0, {}, []
+        self.mark()
+
     @contextmanager
     def use(self, version: int) -> Iterator[None]:
         """Inside, the Flats have the weights of this version."""

@@ -152,6 +152,8 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
         )
     else:
         workers, servers = list(range(ranks - options.servers)), list(range(ranks - options.servers, ranks))
+    if options.save_every:
+        raise UsageError("--save-every: a parameter server saves at the end, when no push is under way: leave it away")
     if options.precision == "mixed":
         raise UsageError("--precision mixed: a loss scale is not among what workers push: take bf16, fp32 or fp64")
     if options.witness or options.memory_plot:

@@ -1,5 +1,6 @@
 """How a parameter server's run, or a sweep of them, is reported: on the screen, for machines, in a checkpoint."""
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import moved, segments
 from minidist.ps.engines import Whole
 from minidist.ps.outcome import WINDOW, Outcome
+from minidist.ps.plan import Plan
 
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
 
@@ -26,6 +28,18 @@ SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16)
 def trainings(options: train.Options) -> list[tuple[str, float]]:
     """Which trainings are asked for: consistency and staleness of each."""
     return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
+
+
+def say_what_differs(job: train.Job, plan: Plan) -> None:
+    """In a line each, in what a run that goes on is not the run that was saved."""
+    train.say_differences(job, train.Alone())
+    asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
+    if asynchronous:
+        print(
+            f"minidist: {asynchronous[0]} goes on with every worker at step {plan.first_step} and no push under way:"
+            " how far ahead each was, and what it had not seen, is not saved, so losses are not those of one long run",
+            file=sys.stderr,
+        )
 
 
 # ---- on the screen ---------------------------------------------------------------------------------------------------
@@ -38,7 +52,7 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         whole.write(outcome)
         runs.append(as_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
         checked.append(claims(outcome) if outcome.losses else [])
-    options = job.options
+    options, ranks = job.options, len(outcomes[0].ranks)
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
             if options.staleness_sweep and outcomes[0].losses:
@@ -56,7 +70,9 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
             options.json, {"chapter": job.chapter, "runs": documents} if options.staleness_sweep else documents[0]
         )
     if options.save:
-        checkpoint.save(options.save, whole, train.identity(options, job.corpus), writer=True)
+        checkpoint.save(options.save, whole, train.Alone(), train.about(job, ranks), options.keep)
+    if options.export:
+        checkpoint.export(options.export, whole, train.Alone(), train.about(job, ranks), options.names)
     if options.sample:
         units = train.declare(options, len(job.corpus.vocabulary))
         weights = checkpoint.weights(whole, writer=True)

@@ -47,6 +47,11 @@ class Sliced(Parameter):
     def whole(self, part: Array) -> Array:
         return self.join(self.comm.all_gather_object(part))
 
+    def spans(self) -> tuple[tuple[int, ...], int, tuple[tuple[int, int], ...]]:
+        mine = self.places[self.comm.rank]
+        runs = np.split(mine, np.flatnonzero(np.diff(mine) != 1) + 1)
+        return self.declared.shape, self.axis, tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
+
     def join(self, parts: Sequence[Array]) -> Array:
         """The whole, from every rank's part in order of rank."""
         order = np.argsort(np.concatenate(self.places))[: self.declared.shape[self.axis]]

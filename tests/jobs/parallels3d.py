@@ -139,8 +139,9 @@ def saved_and_loaded(comm: Any, path: str, first: dict[str, Any], second: dict[s
     """Train on one grid and save; what another grid has after it has loaded that, and after one step more."""
     engine, driver = place_of(comm, first)
     train(engine, driver, context_of(first))
-    checkpoint.save(path, engine, {}, writer=comm.rank == 0)
-    comm.barrier()  # until the file is there
+    about: dict[str, Any] = {"layout": {}, "identity": {}, "text": {}}
+    checkpoint.save(path, engine, comm, about)
+    checkpoint.export(f"{path}.safetensors", engine, comm, about)
     again, other = place_of(comm, second)
     checkpoint.load(path, again)
     loaded = checkpoint.weights(again, writer=comm.rank == 0)

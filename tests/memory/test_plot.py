@@ -93,6 +93,6 @@ def test_what_cannot_be_drawn_is_said_before_the_work(tmp_path: Path, monkeypatc
     jpeg, png = str(tmp_path / "a.jpeg"), str(tmp_path / "a.png")
     assert refusal("--memory-plot", jpeg) == f"--memory-plot {jpeg}: give it a name that ends in .pdf, .png or .svg"
     assert refusal("--memory-plot", png, "--steps", "0").endswith(" has no step to draw: ask for --steps 1 or more")
-    assert "would overwrite the file of --save" in refusal("--memory-plot", png, "--save", png)
+    assert "would overwrite the file of --export" in refusal("--memory-plot", png, "--export", png)
     monkeypatch.setattr(plot, "find_spec", lambda name: None if name == "matplotlib" else SimpleNamespace())
     assert refusal("--memory-plot", png) == "--memory-plot needs matplotlib: pip install '.[lessons]'"

@@ -55,9 +55,9 @@ def test_a_closed_one_is_silence(program, redirection):
 
 @needs_full
 def test_the_work_is_done_all_the_same(tmp_path):
-    run = shell(">/dev/full", "minidist.train", *SMALL, "--save", str(tmp_path / "model"), "--sample", "9")
+    run = shell(">/dev/full", "minidist.train", *SMALL, "--export", str(tmp_path / "model"), "--sample", "9")
     assert (run.returncode, run.stderr) == (74, CANNOT)
-    whole = shell("", "minidist.train", *SMALL, "--save", str(tmp_path / "same"))
+    whole = shell("", "minidist.train", *SMALL, "--export", str(tmp_path / "same"))
     assert whole.returncode == 0
     saved, same = load_file(tmp_path / "model"), load_file(tmp_path / "same")
     assert saved.keys() == same.keys()

@@ -25,7 +25,7 @@ def test_a_trace_overwrites_nothing_else(chapter, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("some text " * 1000)
     said = "--trace ./p would overwrite the file of --json: give it one of its own"
     assert refusal(chapter, "--json p --trace ./p") == said
-    assert refusal(chapter, "--save ./p --trace p").startswith("--trace p would overwrite the file of --save")
+    assert refusal(chapter, "--export ./p --trace p").startswith("--trace p would overwrite the file of --export")
     assert refusal(chapter, "--data text --trace text").startswith("--trace text would overwrite the file of --data")
     assert refusal(chapter, "--trace nowhere/p") == "--trace nowhere/p: there is no folder nowhere"
 

@@ -1,0 +1,172 @@
+"""Before the work: whether what --load names holds what training can go on from. All is refused in one line."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from minidist import UsageError
+from minidist.checkpoints import files, manifest
+from minidist.checkpoints.manifest import MOMENTS, Manifest, Shape
+from minidist.claims.files import check_readable, check_writable
+from minidist.nn.layers import Unit
+from minidist.nn.precision import LossScale
+from minidist.nn.tensor import Array
+
+# What the state of a training has, beside its arrays:
+STATE = {"steps": 0, "updates": 0, "mixed": True, "loss_scale": vars(LossScale())}
+
+
+def check_folder(option: str, path: str | None) -> None:
+    """Raise UsageError unless checkpoints can be made in a folder, which need not be there yet."""
+    if path is None:
+        return
+    path = path.rstrip("/") or "/"
+    if path.endswith(".safetensors") or os.path.isfile(path):
+        raise UsageError(f"{option} {path}: a checkpoint is a folder; a single file is made by --export {path}")
+    inside = os.path.join(path, manifest.LATEST) if os.path.isdir(path) else path
+    try:
+        check_writable(option, inside)
+    except UsageError as error:
+        raise UsageError(str(error).replace(inside, path, 1)) from None
+
+
+def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int) -> None:
+    """Raise UsageError unless a checkpoint, folder or file, holds this model and optimizer, whole, with at most `steps`
+    steps behind it. One that was written for 400 ranks is read by all ranks of this job; they hold nothing of it yet.
+    """
+    parameters = {parameter.name: parameter.shape for unit in units for parameter in unit.parameters}
+    try:
+        if os.path.isdir(path):
+            found = manifest.read(path)
+            for shard in found.shards:
+                manifest.check_shard(found, shard)
+            names = {prefix + name: shape for prefix in found.prefixes for name, shape in found.parameters.items()}
+            _check_identity(found.identity, identity)
+            _check_shapes(names, parameters, MOMENTS[:moments])
+            state = found.state
+        else:
+            check_readable("--load", path)
+            state = _check_file(path, parameters, identity, moments)
+        if state["steps"] > steps:
+            raise UsageError(f"has {_short(state['steps'])} steps behind it: ask for at least as many with --steps")
+    except (OSError, SafetensorError):
+        raise UsageError(f"cannot read --load {path}: not a safetensors file, or a damaged one") from None
+    except UsageError as error:
+        if str(error).startswith("cannot read --load"):
+            raise
+        colon = ":" if os.path.isdir(path) and str(error).startswith(path.rstrip("/")) else ""
+        raise UsageError(f"--load {path}{colon} {error}") from None
+
+
+def differences(found: Manifest, seed: int, text: dict[str, Any]) -> list[str]:
+    """What of a run that goes on will not be as it would have been, in words: not wrong, but worth a line."""
+    said = []
+    if found.random.get("seed", seed) != seed:
+        said.append(f"saved with --seed {found.random['seed']}: from here on batches and dropout are others")
+    if found.text.get("blake2b", text["blake2b"]) != text["blake2b"]:
+        said.append(f"saved while training on another text, {found.text['name']}: from here on it is {text['name']}")
+    return said
+
+
+# ---- a single file: it has no checksum, so everything in it is looked at ---------------------------------------------
+
+
+def _check_file(path: str, parameters: dict[str, Shape], identity: dict[str, Any], moments: int) -> dict[str, Any]:
+    """The state that a file of --export has."""
+    with files.opened(path) as file:
+        metadata = file.metadata() or {}
+        arrays = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        shapes = {name: tuple(array.get_shape()) for name, array in arrays.items()}
+        if not {"state", "identity"} <= metadata.keys():
+            raise UsageError("was not written by minidist's --export")
+        _check_identity(_parsed("identity", metadata, identity), identity)
+        _check_shapes(shapes, parameters, MOMENTS[:moments])
+        state = _parsed("state", metadata, STATE)
+        _check_state(state)
+        for name, array in arrays.items():
+            if array.get_dtype() not in files.DTYPES:
+                raise UsageError(f"is damaged: {name} is of {array.get_dtype()}, and should be of F32 or F64")
+            _check_values(name, file.get_tensor(name))
+    return state
+
+
+def _parsed(name: str, metadata: dict[str, str], like: dict[str, Any]) -> dict[str, Any]:
+    """Metadata: JSON with the same fields as `like`, and values of the same types."""
+    try:
+        found = json.loads(metadata[name])
+    except (ValueError, RecursionError):
+        raise UsageError(f"is damaged: its {name} is not JSON") from None
+    _check_fields(name, found, like)
+    return dict(found)
+
+
+def _check_fields(where: str, found: Any, like: dict[str, Any]) -> None:
+    if not isinstance(found, dict) or found.keys() != like.keys():
+        raise UsageError(f"is damaged: its {where} should have {', '.join(like)}, and nothing else")
+    for name, value in found.items():
+        types = (float, int) if isinstance(like[name], float) else (type(like[name]),)
+        if type(value) not in types or value in (math.inf, -math.inf) or value != value:
+            raise UsageError(f"is damaged: {name} of its {where} is {_short(value)}")
+        if isinstance(value, dict):
+            _check_fields(name, value, like[name])
+
+
+def _check_identity(saved: dict[str, Any], identity: dict[str, Any]) -> None:
+    for name, value in saved.items():
+        if value != identity[name]:
+            asked = f"{_short(value)} there, {identity[name]} here" if name != "characters" else "use the same --data"
+            raise UsageError(f"is of another model: it has other {name}: {asked}")
+
+
+def _check_shapes(shapes: dict[str, Shape], parameters: dict[str, Shape], moments: Sequence[str]) -> None:
+    """The arrays are the parameters, and the moments of each."""
+    for name, shape in parameters.items():
+        if shapes.get(name) != shape:
+            seen = f"has {name} of shape {shapes[name]}" if name in shapes else f"has no {name}"
+            raise UsageError(f"is of another model: it {seen}, this model's is {shape}")
+    if any("/" not in name and name not in parameters for name in shapes):
+        raise UsageError("is of another model: it has more parameters than this one")
+    if {name.split("/")[0] for name in shapes if "/" in name} != set(moments):
+        raise UsageError("was made by another optimizer: use the same --optimizer")
+    wanted = parameters | {f"{moment}/{name}": shape for moment in moments for name, shape in parameters.items()}
+    for name in {**wanted, **shapes}:
+        if shapes.get(name) != wanted.get(name):
+            found = f"of shape {shapes[name]}" if name in shapes else "missing"
+            should = f"should be of shape {wanted[name]}" if name in wanted else "belongs to no parameter"
+            raise UsageError(f"is damaged: {name} is {found}, and {should}")
+
+
+def _check_state(state: dict[str, Any]) -> None:
+    """Counters and loss scale are such as training leaves them."""
+    scale = state["loss_scale"]
+    possible = {
+        "steps": state["steps"] >= 0,
+        "updates": 0 <= state["updates"] <= state["steps"],
+        "scale": 0 < scale["scale"] < 2**1000,
+        "minimum": 0 < scale["minimum"] <= scale["scale"],
+        "window": scale["window"] > 0,
+        "hysteresis": scale["hysteresis"] > 0,
+        "forgiven_left": 0 <= scale["forgiven_left"] < scale["hysteresis"],
+        "step": scale["step"] >= 0,
+        "last_overflow": -1 <= scale["last_overflow"] < max(scale["step"], 1),
+    }
+    for name, holds in possible.items():
+        if not holds:
+            raise UsageError(f"is damaged: {name} of its state cannot be {_short({**state, **scale}[name])}")
+
+
+def _check_values(name: str, values: Array) -> None:
+    if not np.isfinite(values).all():
+        raise UsageError(f"is damaged: {name} has values that are not finite")
+    if name.startswith("moment2/") and values.min(initial=0) < 0:
+        raise UsageError(f"is damaged: {name}, a variance, has negative values")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 40 else f"{text[:40]}…"

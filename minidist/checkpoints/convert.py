@@ -1,0 +1,67 @@
+"""A checkpoint's shards as a single file. One process does it, without MPI, and holds one tensor at a time."""
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from minidist.checkpoints import files, manifest
+from minidist.checkpoints.files import Tensor
+from minidist.checkpoints.manifest import Manifest
+from minidist.checkpoints.names import huggingface
+from minidist.claims.files import check_apart, check_room, check_writable
+from minidist.mpi import output
+from minidist.nn.tensor import Array
+
+
+def as_file(found: Manifest, path: str) -> None:
+    """All that training needs to go on: parameters, moments, state. Raises OSError."""
+    tensors = [
+        Tensor(prefix + name, shape, partial(found.whole, prefix, name))
+        for prefix in found.prefixes
+        for name, shape in found.parameters.items()
+    ]
+    metadata = {"identity": json.dumps(found.identity), "state": json.dumps(found.state)}
+    with files.replacing(path) as draft:
+        files.write_tensors(draft, tensors, found.dtype, metadata)
+
+
+def as_huggingface(found: Manifest, path: str) -> None:
+    """The parameters alone, in float32, for transformers. Raises OSError."""
+    tensors = []
+    for ours, shape in found.parameters.items():
+        nothing = np.broadcast_to(np.float32(0), shape)  # of this shape, in four bytes
+        for theirs, turned in huggingface(ours, shape, found.identity).items():
+            tensors.append(Tensor(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
+    with files.replacing(path) as draft:
+        files.write_tensors(draft, tensors, "F32", {"format": "pt"})  # which transformers asks for
+
+
+def _turned(found: Manifest, name: str, turn: Callable[[Array], Array]) -> Array:
+    return turn(found.whole("", name))
+
+
+FORMS = {"minidist": as_file, "huggingface": as_huggingface}  # by --names
+
+
+def to_fp32(folder: str, path: str) -> int:
+    """`python -m minidist to-fp32 DIR out.safetensors`: the parameters alone, in float32, by their names; the exit
+    status. DeepSpeed leaves a script for that in every checkpoint, zero_to_fp32.py. Raises UsageError."""
+    found = manifest.read(folder)
+    for shard in found.shards:
+        manifest.check_shard(found, shard)
+    shards = {shard.file: f"{found.folder}/{shard.file}" for shard in found.shards}
+    check_apart({"to-fp32": path}, {**shards, manifest.NAME: f"{found.folder}/{manifest.NAME}"})
+    check_writable("to-fp32", path)
+    check_room("to-fp32", path, 4 * sum(map(math.prod, found.parameters.values())))
+    tensors = [Tensor(name, shape, partial(found.whole, "", name)) for name, shape in found.parameters.items()]
+    try:
+        with files.replacing(path) as draft:
+            files.write_tensors(draft, tensors, "F32", {"identity": json.dumps(found.identity)})
+    except OSError as error:
+        output.lost(path, error)
+        return 0
+    print(f"{path}: {len(tensors)} tensors, of step {found.state['steps']}")
+    return 0

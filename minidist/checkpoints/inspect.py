@@ -1,0 +1,45 @@
+"""`python -m minidist inspect DIR`: what is in a checkpoint, and whether it is whole. It needs no MPI."""
+
+import math
+import os
+
+from minidist import UsageError
+from minidist.checkpoints import manifest
+from minidist.checkpoints.manifest import Manifest
+
+
+def main(path: str) -> int:
+    """Print what there is; the exit status: 1 if something of it is damaged. Raises UsageError for what has no sound
+    manifest."""
+    found = manifest.read(path)
+    print_contents(found)
+    damaged = []
+    for shard in found.shards:
+        said = "whole"
+        try:
+            manifest.check_shard(found, shard)
+        except UsageError as error:
+            said = str(error).removeprefix(f"{found.folder}/{shard.file} ")
+            damaged.append(shard.file)
+        print(f"  {shard.file:24} {shard.bytes / 1e3:12,.1f} KB  {said}")
+    print(f"{len(damaged)} of {len(found.shards)} shards cannot be used" if damaged else "It is whole.")
+    others = [] if found.folder == path else manifest.names_in(path)
+    for name in others:
+        if os.path.join(path, name) != found.folder:
+            print(f"Beside it: {os.path.join(path, name)}")
+    return 1 if damaged else 0
+
+
+def print_contents(found: Manifest) -> None:
+    """All but the arrays, in a few lines."""
+    state, layout, identity = found.state, dict(found.layout), found.identity
+    chapter, ranks = layout.pop("chapter"), layout.pop("ranks")
+    axes = "".join(f", {axis} {size}" for axis, size in layout.items())
+    size = sum(math.prod(shape) for shape in found.parameters.values())
+    print(f"{found.folder}: step {state['steps']}, {state['updates']} updates")
+    print(f"  saved by {chapter} on {ranks} rank{'s' * (ranks > 1)}{axes}")
+    moments = f"{found.moments} moment{'s' * (found.moments != 1)}"
+    tensors = f"{size:,} parameters in {len(found.parameters)} tensors"
+    print(f"  {identity['model']}, {tensors}, {moments} of each, {found.dtype}")
+    scale = f", loss scale {state['loss_scale']['scale']:g}" if state["mixed"] else ""
+    print(f"  text {found.text['name']}, next batch {found.text['position']}, seed {found.random['seed']}{scale}")

@@ -1,0 +1,205 @@
+"""A checkpoint's manifest: what the whole is, and which shard has which elements of it.
+
+    DIR/latest                            the name of the newest: step000040
+    DIR/step000040/manifest.json          this
+    DIR/step000040/rank0-of-4.safetensors one shard a rank: "wte.weight", "moment1/wte.weight", … each (elements,)
+
+A single file of --export is read through the same eyes: one shard, which has all of every parameter.
+"""
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from minidist import UsageError
+from minidist.checkpoints import files
+from minidist.checkpoints.pieces import Piece, Shape, everything, overlaps
+from minidist.nn.tensor import Array
+
+FORMAT = 1
+NAME, LATEST = "manifest.json", "latest"
+MOMENTS = ("moment1", "moment2")  # names of the optimizer's arrays
+PREFIXES = ("", "moment1/", "moment2/")  # what stands before a parameter's name: nothing for itself
+
+
+@dataclass
+class Shard:
+    """A rank's file: what it has of which parameters, and of their moments as well."""
+
+    file: str
+    bytes: int
+    blake2b: str
+    holds: dict[str, Piece]
+
+
+@dataclass
+class Manifest:
+    """A checkpoint, without its arrays."""
+
+    folder: str
+    save: str  # names this act of saving; each of its shards says it as well
+    layout: dict[str, Any]  # who saved: chapter, ranks, axes
+    identity: dict[str, Any]  # what makes the model what it is, beside the shapes of its parameters
+    state: dict[str, Any]  # how far training is: steps, updates, loss scale
+    random: dict[str, Any]  # batches and dropout of a step are drawn afresh from (seed, step): this is all their state
+    text: dict[str, Any]  # the training text, and where in its order of batches training is
+    dtype: str  # of all arrays, as safetensors calls it
+    moments: int  # of each parameter
+    parameters: dict[str, Shape]
+    shards: list[Shard]
+    opened: dict[str, Any] = field(default_factory=dict)  # shards that are being read
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Of its arrays."""
+        return PREFIXES[: 1 + self.moments]
+
+    def read(self, name: str, piece: Piece, out: dict[str, Array]) -> None:
+        """Fill arrays (elements,), {prefix: array}, with a piece of a parameter, from whichever shards have some of it.
+        Of each only the rows in between are read. Padding becomes zero."""
+        mine = piece.runs()
+        for array in out.values():
+            array.fill(0)
+        for shard in self.shards:
+            if name not in shard.holds or not len(found := overlaps(mine, shard.holds[name].runs())):
+                continue
+            start, stop = found[:, 1].min(), (found[:, 1] + found[:, 2]).max()
+            file = self.opened.get(shard.file)
+            if file is None:
+                file = self.opened[shard.file] = files.opened(os.path.join(self.folder, shard.file))
+            for prefix, array in out.items():
+                values = files.elements(file, prefix + name, int(start), int(stop))
+                for here, there, length in found:
+                    array[here : here + length] = values[there - start : there - start + length]
+                del values  # before the next one is read
+
+    def whole(self, prefix: str, name: str) -> Array:
+        """All of a parameter, or of a moment of it, in its shape."""
+        shape = self.parameters[name]
+        array: Array = np.empty((math.prod(shape),), files.DTYPES[self.dtype])
+        self.read(name, everything(shape), {prefix: array})
+        return array.reshape(shape)
+
+    def as_json(self) -> str:
+        """With a checksum of its own, in a form that a reader can read."""
+        document = {"format": FORMAT, **asdict(self)}
+        for unwritten in ("folder", "opened"):
+            del document[unwritten]
+        for shard in document["shards"]:  # a piece as a few numbers; its shape is in `parameters`
+            shard["holds"] = {name: [*piece[1:]] for name, piece in shard["holds"].items()}
+        fields = [f"{json.dumps(name)}: {_lines(value)}" for name, value in document.items()]
+        return "{" + ",\n".join([*fields, f'"checksum": "{_checksum(document)}"']) + "}\n"
+
+
+def _lines(value: Any) -> str:
+    """A list with a line for each entry, anything else on one."""
+    return "[\n" + ",\n".join(map(json.dumps, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def names_in(folder: str) -> list[str]:
+    """The checkpoints in a folder, the oldest first."""
+
+    def age(name: str) -> tuple[int, str]:
+        return os.stat(os.path.join(folder, name, NAME)).st_mtime_ns, name
+
+    found = [name for name in os.listdir(folder) if name.startswith("step") and not name.endswith(".tmp")]
+    return sorted((name for name in found if os.path.isfile(os.path.join(folder, name, NAME))), key=age)
+
+
+def drafts_in(folder: str) -> list[str]:
+    """What is not, or no longer, a checkpoint."""
+    return [name for name in os.listdir(folder) if name.startswith(("step", LATEST)) and name.endswith(".tmp")]
+
+
+def newest(path: str) -> str:
+    """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError."""
+    if os.path.isfile(os.path.join(path, NAME)):
+        return path
+    if not os.path.isdir(path):
+        raise UsageError(f"{path} is not a folder of checkpoints")
+    latest = os.path.join(path, LATEST)
+    try:
+        with open(latest, encoding="utf-8") as file:
+            name = file.read(100).strip()
+    except FileNotFoundError:
+        raise UsageError(f"{path} has no checkpoint: there is no file {LATEST} in it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{latest} cannot be read: {getattr(error, 'strerror', 'it is damaged')}") from None
+    if os.path.basename(name) != name or not os.path.isfile(os.path.join(path, name, NAME)):
+        raise UsageError(f"{latest} names a checkpoint that is not there{_others(path)}")
+    return os.path.join(path, name)
+
+
+def _others(folder: str) -> str:
+    """Which checkpoints there are, for whoever has lost one."""
+    names = names_in(folder)
+    return f"; {', '.join(names)} {'is' if len(names) == 1 else 'are'}" if names else ""
+
+
+def read(path: str) -> Manifest:
+    """Of a checkpoint, or the newest in a folder of them. Raises UsageError in one line, which names the file."""
+    folder = newest(path)
+    file = os.path.join(folder, NAME)
+    try:
+        with open(file, encoding="utf-8") as stream:
+            document = json.load(stream)
+        checksum = document.pop("checksum")
+        if checksum != _checksum(document):
+            raise ValueError
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        raise UsageError(f"{file} is damaged: its checksum is not that of its content") from None
+    if document.pop("format") != FORMAT:
+        raise UsageError(f"{file} was written by another version of minidist")
+    parameters = {name: tuple(shape) for name, shape in document["parameters"].items()}
+    for shard in document["shards"]:
+        for name, (axis, spans, start, stop) in shard["holds"].items():
+            shard["holds"][name] = Piece(parameters[name], axis, tuple(map(tuple, spans)), start, stop)
+    shards = [Shard(**shard) for shard in document["shards"]]
+    return Manifest(**{**document, "folder": folder, "parameters": parameters, "shards": shards})
+
+
+def check_shard(manifest: Manifest, shard: Shard) -> None:
+    """Raise UsageError, in one line, unless a shard is there, of this act of saving, and as it was written."""
+    path = os.path.join(manifest.folder, shard.file)
+    try:
+        size = os.stat(path).st_size
+        with files.opened(path) as file:
+            save = (file.metadata() or {}).get("save")
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except SafetensorError:
+        save = manifest.save  # no header to tell it
+    if save != manifest.save:
+        raise UsageError(f"{path} is of another checkpoint than {NAME} beside it")
+    if size != shard.bytes:
+        raise UsageError(f"{path} is damaged: it has {size} bytes and should have {shard.bytes}")
+    if files.checksum_of(path) != shard.blake2b:
+        raise UsageError(f"{path} is damaged: its checksum is not that of its content")
+
+
+def of_file(path: str) -> Manifest:
+    """Of a single file, which must be sound."""
+    with files.opened(path) as file:
+        metadata = file.metadata() or {}
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        dtype = next((file.get_slice(name).get_dtype() for name in shapes), "F32")
+    parameters = {name: shape for name, shape in shapes.items() if "/" not in name}
+    folder, name = os.path.split(path)
+    shard = Shard(name, os.path.getsize(path), "", {name: everything(shape) for name, shape in parameters.items()})
+    identity, state = (json.loads(metadata.get(each, "{}")) for each in ("identity", "state"))
+    moments = len({name.split("/")[0] for name in shapes if "/" in name})
+    return Manifest(folder, "", {}, identity, state, {}, {}, dtype, moments, parameters, [shard])

@@ -1,0 +1,77 @@
+"""Hugging Face's names, shapes and conventions (transformers: GPT2LMHeadModel, LlamaForCausalLM) for our parameters.
+
+GPT-2's four matrices of a block are stored as Conv1D: (in, out), where a linear layer has (out, in). Llama has Q, K and
+V apart, and SwiGLU's gate and up. Its rotary embedding takes element i of a head's first half and element i of its
+second as one point of the plane, and so does ours (`minidist/nn/ops.py`, rotary): rows of Q and K keep their order.
+(Llama's own code takes neighbours, 2i and 2i+1: files converted from that must be permuted.) A tied head is the
+embedding's matrix, and is not stored twice. A configuration for the file must say the sizes, and for Llama also
+rms_norm_eps=1e-5.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minidist.checkpoints.pieces import Shape
+from minidist.nn.tensor import Array
+
+GPT = {
+    "wte": "transformer.wte",
+    "wpe": "transformer.wpe",
+    "norm1": "transformer.h.{}.ln_1",
+    "qkv": "transformer.h.{}.attn.c_attn",
+    "projection": "transformer.h.{}.attn.c_proj",
+    "norm2": "transformer.h.{}.ln_2",
+    "up": "transformer.h.{}.mlp.c_fc",
+    "down": "transformer.h.{}.mlp.c_proj",
+    "head.norm": "transformer.ln_f",
+    "head": "lm_head",
+}
+CONV1D = ("qkv", "projection", "up", "down")
+LLAMA = {
+    "wte": "model.embed_tokens",
+    "norm1": "model.layers.{}.input_layernorm",
+    "q": "model.layers.{}.self_attn.q_proj",
+    "k": "model.layers.{}.self_attn.k_proj",
+    "v": "model.layers.{}.self_attn.v_proj",
+    "projection": "model.layers.{}.self_attn.o_proj",
+    "norm2": "model.layers.{}.post_attention_layernorm",
+    "gate": "model.layers.{}.mlp.gate_proj",
+    "up": "model.layers.{}.mlp.up_proj",
+    "down": "model.layers.{}.mlp.down_proj",
+    "head.norm": "model.norm",
+    "head": "lm_head",
+}
+
+
+def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, Callable[[Array], Array]]:
+    """What Hugging Face calls one of our parameters, or the several that it makes of it, each with its way from ours.
+
+    identity: of the model: "model", "heads" and "kv-heads".
+    """
+    layer, _, kind = name.rpartition(".")  # block3.qkv, weight
+    block = re.fullmatch(r"block(\d+)\.(\w+)", layer)
+    number, layer = (block[1], block[2]) if block else ("", layer)
+    if identity["model"] == "gpt":
+        turned = layer in CONV1D and kind == "weight"
+        return {f"{GPT[layer].format(number)}.{kind}": np.transpose if turned else np.asarray}
+    parts = {layer: shape[0]}  # rows of each
+    if layer == "qkv":
+        heads, kv = identity["heads"], identity["kv-heads"]
+        depth = shape[0] // (heads + 2 * kv)
+        parts = {"q": heads * depth, "k": kv * depth, "v": kv * depth}
+    elif layer == "up":
+        parts = {"gate": shape[0] // 2, "up": shape[0] // 2}
+    found: dict[str, Callable[[Array], Array]] = {}
+    first = 0
+    for part, rows in parts.items():
+        found[f"{LLAMA[part].format(number)}.{kind}"] = partial(_rows, first, first + rows)
+        first += rows
+    return found
+
+
+def _rows(first: int, last: int, whole: Array) -> Array:
+    return whole[first:last]

@@ -1,0 +1,381 @@
+"""Checkpoints that are whole or not there: killed at each write; and what is damaged is refused, by the file's name."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from minidist import UsageError, checkpoint, train
+from minidist.checkpoints import convert, files, inspect, manifest
+from minidist.cli.options import in_one_process
+from minidist.engine import Engine
+from minidist.mpi import output
+
+MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a text."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("no more and no less " * 50)
+    return tmp_path
+
+
+def trained(steps: int, *more: str) -> tuple[train.Job, Engine]:
+    """A training that has come so far."""
+    job = train.prepare(train.parser("", "train"), [*MODEL.split(), "--steps", str(steps), *more], 1)
+    engine = Engine(job.units, job.settings)
+    for step in range(steps):
+        train.train_step(engine, job.corpus, job.options, step)
+    return job, engine
+
+
+def save(job: train.Job, engine: Engine, keep: int | None = None) -> None:
+    checkpoint.save("run", engine, train.Alone(), train.about(job, 1), keep)
+
+
+def sound(path: str = "run") -> manifest.Manifest:
+    """The newest checkpoint, which must be whole."""
+    found = manifest.read(path)
+    for shard in found.shards:
+        manifest.check_shard(found, shard)
+    return found
+
+
+# ---- killed ----------------------------------------------------------------------------------------------------------
+
+
+class Touches:
+    """Every call that changes something on the disk, in order; at the last of so many this process is killed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, last: int | None = None) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.last = last
+        for name in ("mkdir", "rename", "replace", "unlink", "rmdir", "fsync"):
+            patch.setattr(os, name, self.watched(name, getattr(os, name)))
+        touches = self
+
+        class File(io.FileIO):
+            def write(self, content: Any) -> int:
+                content = bytes(content)
+                if touches.touch("write", self.name):
+                    super().write(content[: len(content) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return super().write(content)
+
+        kinds = {"xb": File, "rb": io.FileIO}
+        patch.setattr(files, "open", lambda path, mode: kinds[mode](path, mode), raising=False)
+
+    def watched(self, name: str, call: Any) -> Any:
+        def watch(*arguments: Any, **named: Any) -> Any:
+            where = os.readlink(f"/proc/self/fd/{arguments[0]}") if name == "fsync" else os.fspath(arguments[0])
+            if self.touch(name, where, *arguments[1:2]):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **named)
+
+        return watch
+
+    def touch(self, *what: Any) -> bool:
+        self.log.append(what)
+        return len(self.log) == self.last
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_killed_at_any_write_the_one_before_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each call that changes the disk, and in the middle of each write."""
+    save(*trained(2))
+    shutil.copytree("run", "first")
+    job, engine = trained(4)
+    newest, last, status = [], 0, 1
+    while status:
+        last += 1
+        shutil.rmtree("run")
+        shutil.copytree("first", "run")
+        child = os.fork()
+        if child == 0:  # it does nothing else, and never returns
+            try:
+                with pytest.MonkeyPatch.context() as patch:
+                    Touches(patch, last)
+                    save(job, engine, keep=1)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        assert status in (0, signal.SIGKILL)
+        newest.append(sound().state["steps"])
+        for name in manifest.names_in("run"):  # nothing that has the name of a checkpoint is half of one
+            sound(f"run/{name}")
+        save(job, engine, keep=1)  # and the next one is made, and clears up
+        assert sound().state["steps"] == 4
+        assert len(os.listdir("run")) == 2, os.listdir("run")
+    assert newest == sorted(newest)
+    assert newest.count(2) >= 15  # it was killed that often, and then the new one was there
+    assert newest.count(4) >= 5  # and so often while the old one went
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_what_gets_its_name_is_on_the_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Files before their folder is renamed, the folder's names before `latest` says them, `latest` before it counts."""
+    job, engine = trained(2)
+    with monkeypatch.context() as patch:
+        touches = Touches(patch)
+        save(job, engine)
+    log = [(touch[0], os.path.relpath(touch[1], folder)) for touch in touches.log]
+    (draft,) = [where for name, where in log if name == "rename"]
+    (latest,) = [where for name, where in log if name == "replace"]
+    assert [touch for touch in log if touch[0] in ("fsync", "rename", "replace")] == [
+        ("fsync", f"{draft}/rank0-of-1.safetensors"),
+        ("fsync", f"{draft}/manifest.json"),
+        ("fsync", draft),
+        ("rename", draft),
+        ("fsync", "run"),
+        ("fsync", latest),
+        ("replace", latest),
+        ("fsync", "run"),
+    ]
+
+
+# ---- damaged ---------------------------------------------------------------------------------------------------------
+
+
+def refusal(path: str = "run", steps: str = "9") -> str:
+    """The line in which training, to-fp32 and inspect refuse it, all three."""
+    with pytest.raises(UsageError) as error:
+        train.prepare(train.parser("", "train"), [*MODEL.split(), "--load", path, "--steps", steps], 1)
+    said = str(error.value)
+    assert said.isprintable()
+    with pytest.raises(UsageError) as converting:
+        convert.to_fp32(path, "out.safetensors")
+    assert said == f"--load {path}: {converting.value}"
+    assert not os.path.exists("out.safetensors")
+    return said.removeprefix(f"--load {path}: ")
+
+
+def test_missing_truncated_or_of_another_run(capsys: pytest.CaptureFixture[str]) -> None:
+    save(*trained(2))
+    shard = Path("run/step000002/rank0-of-1.safetensors")
+    content = shard.read_bytes()
+
+    shard.unlink()
+    assert refusal() == f"{shard} is missing"
+    assert inspect.main("run") == 1
+    assert "is missing\n1 of 1 shards cannot be used" in capsys.readouterr().out
+    for length in (0, 5, 100, len(content) - 1):
+        shard.write_bytes(content[:length])
+        assert refusal() == f"{shard} is damaged: it has {length} bytes and should have {len(content)}"
+    shard.write_bytes(content + b"x")
+    assert refusal().startswith(f"{shard} is damaged")
+
+    shard.write_bytes(content)
+    os.rename("run", "other")
+    save(*trained(2))  # the same model, data and step
+    shutil.copy("other/step000002/rank0-of-1.safetensors", shard)
+    assert refusal() == f"{shard} is of another checkpoint than manifest.json beside it"
+    shutil.copy("other/step000002/manifest.json", "run/step000002/manifest.json")
+    assert inspect.main("run") == 0
+    assert "It is whole." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["rank0-of-1.safetensors", "manifest.json"])
+def test_a_flipped_bit_anywhere(name: str) -> None:
+    save(*trained(1))
+    file = Path("run/step000001") / name
+    content, rng = file.read_bytes(), np.random.default_rng(0)
+    for position in (0, 1, 8, 9, len(content) - 1, *rng.integers(0, len(content), 60)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << int(rng.integers(8))
+        file.write_bytes(flipped)
+        assert refusal().startswith(f"{file} is ")
+    file.write_bytes(content)
+    sound()
+
+
+@pytest.mark.parametrize(
+    ("latest", "says"),
+    [
+        (None, "run has no checkpoint: there is no file latest in it"),
+        (b"", "run/latest names a checkpoint that is not there; step000001 is"),
+        (b"step000003\n", "run/latest names a checkpoint that is not there; step000001 is"),
+        (b"../run/step000001", "run/latest names a checkpoint that is not there; step000001 is"),
+        (b"step\xff", "run/latest cannot be read: it is damaged"),
+    ],
+)
+def test_latest(latest: bytes | None, says: str) -> None:
+    save(*trained(1))
+    Path("run/latest").unlink()
+    if latest is not None:
+        Path("run/latest").write_bytes(latest)
+    assert refusal() == says
+    assert sound("run/step000001").state["steps"] == 1  # which can be named
+
+
+def test_of_another_model_or_further_than_asked() -> None:
+    save(*trained(3))
+
+    def said(*more: str) -> str:
+        with pytest.raises(UsageError) as error:
+            train.prepare(train.parser("", "train"), [*MODEL.split(), "--load", "run", *more], 1)
+        return str(error.value)
+
+    assert said("--layers", "2").startswith("--load run is of another model: it has no block1.")
+    assert said("--heads", "1") == "--load run is of another model: it has other heads: 2 there, 1 here"
+    assert said("--optimizer", "sgd") == "--load run was made by another optimizer: use the same --optimizer"
+    assert said("--steps", "2").startswith("--load run has 3 steps behind it")
+
+
+# ---- what cannot be written ------------------------------------------------------------------------------------------
+
+
+def program(*arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Serial training as a program, none of whose files may get larger than the limit."""
+    import resource
+
+    return subprocess.run(
+        [sys.executable, "-m", "minidist.train", *MODEL.split(), *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(train.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)) if limit else None,
+    )
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted(Path(folder).rglob("*")) if file.is_file()}
+
+
+def test_a_full_disk_is_one_line_and_leaves_what_was_there() -> None:
+    """The training goes on to its end, where it cannot be saved either."""
+    assert program("--steps", "2", "--save", "run").returncode == 0
+    before = contents("run")
+    done = program("--steps", "6", "--load", "run", "--save", "run", "--save-every", "4", "--keep", "1", limit=9999)
+    assert done.returncode == 74
+    said = [
+        f"minidist: error: cannot write run/step{step:06d}/rank0-of-1.safetensors: File too large" for step in (4, 6)
+    ]
+    assert done.stderr.splitlines() == said
+    assert "validation loss" in done.stdout
+    assert contents("run") == before
+    assert sorted(os.listdir("run")) == ["latest", "step000002"]
+
+
+@pytest.mark.parametrize("failing", ["mkdir", "rename", "replace", "fsync"])
+def test_a_folder_that_cannot_be_written(
+    failing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(*trained(1))
+    before, (job, engine) = contents("run"), trained(2)
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(13, "Permission denied", None if failing == "fsync" else arguments[0])
+
+    output.guard()  # what was lost before is forgotten
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, refuse)
+        save(job, engine, keep=1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("minidist: error: cannot write run/")
+    assert line.endswith(": Permission denied")
+    assert ".tmp" not in line
+    assert output.verdict(0) == 74
+    assert sound().state["steps"] == 1
+    assert {name: content for name, content in contents("run").items() if name in before} == before
+    output.guard()
+
+
+def test_a_folder_where_nothing_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(path: str) -> str:
+        with pytest.raises(UsageError) as error:
+            train.prepare(train.parser("", "train"), [*MODEL.split(), "--save", path], 1)
+        return str(error.value)
+
+    Path("file").touch()
+    assert said("file") == "--save file: a checkpoint is a folder; a single file is made by --export file"
+    assert said("x.safetensors").endswith("a single file is made by --export x.safetensors")
+    assert said("nowhere/run") == "--save nowhere/run: there is no folder nowhere"
+    assert said("/proc/run").startswith("--save /proc/run: cannot write there: ")
+    assert said("/proc").startswith("--save /proc: cannot write there: ")
+
+
+# ---- without MPI -----------------------------------------------------------------------------------------------------
+
+
+def test_to_fp32_and_inspect_need_no_mpi() -> None:
+    job, engine = trained(2, "--precision", "fp64")
+    save(job, engine)
+    code = "import sys, runpy; sys.modules['mpi4py'] = None; runpy.run_module('minidist', run_name='__main__')"
+    for arguments in (["to-fp32", "run", "out.safetensors"], ["inspect", "run"]):
+        env = {**os.environ, "PYTHONPATH": str(Path(train.__file__).parents[1])}
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "step 2, 2 updates" in done.stdout
+    assert "saved by train on 1 rank" in done.stdout
+    found = load_file("out.safetensors")
+    truth = checkpoint.weights(engine, writer=True)
+    assert found.keys() == truth.keys()
+    for name, array in truth.items():
+        np.testing.assert_array_equal(found[name], array.astype(np.float32))
+
+
+def test_to_fp32_holds_one_tensor_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a model of 19 MB whose largest matrix has 0.26 MB: that, its source, and what Python needs."""
+    more = ["--layers", "24", "--width", "128", "--precision", "fp32"]
+    job, engine = trained(0, *more)
+    save(job, engine)
+    largest = max(parameter.size for unit in job.units for parameter in unit.parameters) * 4
+    held = sum(parameter.size for unit in job.units for parameter in unit.parameters) * 4
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    assert convert.to_fp32("run", "out.safetensors") == 0
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - before < 3 * largest + 2 * files.BLOCK < held / 4
+
+
+def test_an_output_is_no_shard_of_its_input() -> None:
+    save(*trained(1))
+    shard = "run/step000001/rank0-of-1.safetensors"
+    with pytest.raises(UsageError, match="would overwrite"):
+        convert.to_fp32("run", f"./{shard}")
+    sound()
+
+
+def test_a_file_and_a_folder_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training goes on from either, to the same bit."""
+    job, engine = trained(2)
+    save(job, engine)
+    checkpoint.export("model.safetensors", engine, train.Alone(), train.about(job, 1))
+    assert sorted(os.listdir()) == ["model.safetensors", "run", "text.txt"]
+    losses = []
+    for path in ("run", "model.safetensors", "run/step000002"):
+        line = ["train.py", *MODEL.split(), "--steps", "4", "--load", path, "--json", "report"]
+        monkeypatch.setattr("sys.argv", line)
+        assert in_one_process(train.serial) == 0
+        losses.append(json.loads(Path("report").read_text())["loss"])
+    assert losses[0] == losses[1] == losses[2]
+    whole, engine = trained(2)
+    assert losses[0] == [train.train_step(engine, whole.corpus, whole.options, step) for step in (2, 3)]
+
+
+def test_another_seed_or_text_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    save(*trained(1))
+    Path("text.txt").write_text("no less and no more " * 50)
+    monkeypatch.setattr("sys.argv", ["train.py", *MODEL.split(), "--steps", "2", "--load", "run", "--seed", "5"])
+    assert in_one_process(train.serial) == 0
+    seed, text = capsys.readouterr().err.splitlines()
+    assert seed == "minidist: --load run was saved with --seed 0: from here on batches and dropout are others"
+    assert text.startswith("minidist: --load run was saved while training on another text, text.txt: ")
