@@ -1,4 +1,4 @@
-"""Llama 3 (Grattafiori et al. 2024, arXiv 2407.21783): its sizes. Table 3, and the vocabulary of the released models."""
+"""Llama 3 (Grattafiori et al. 2024, arXiv 2407.21783): its sizes, of table 3 and the released models."""
 
 from minidist.papers.llama import Model
 
