@@ -81,6 +81,7 @@ CHAPTERS = (
 USAGE = """\
 python -m minidist             the list of chapters
 python -m minidist doctor      what is wrong with the MPI set-up, and what mends it
+python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
 python -m minidist --version   the version"""
 
 
@@ -99,6 +100,10 @@ def main(arguments: list[str]) -> int:
     """Do what the command line asks; the exit status."""
     if arguments == ["doctor"]:
         return doctor.main()
+    if arguments[:1] == ["explain"]:
+        from minidist.deepspeed import explain  # needs NumPy, as nothing else here does
+
+        return explain.main(arguments[1:])
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):

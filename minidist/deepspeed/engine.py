@@ -55,7 +55,7 @@ class Initialized(NamedTuple):
 
     engine: "DeepSpeedEngine"
     optimizer: Optimizer
-    training_dataloader: Batches | None
+    training_dataloader: Any  # Batches; None without training_data
     lr_scheduler: Scheduler
 
 
@@ -98,7 +98,7 @@ def width_of(model: list[Unit]) -> int:
 
 
 def micro_batches(training_data: tuple[Array, Array], plan: Plan, seed: int) -> Batches:
-    """Without end: micro-batches of all ranks, (micro_batch · N, T), from a new order of the sequences in each epoch."""
+    """Without end: micro-batches of all ranks, (micro_batch · N, T), in a new order of the sequences in each epoch."""
     x, y = training_data
     size = plan.micro_batch * plan.ranks
     if len(x) < size:

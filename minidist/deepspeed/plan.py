@@ -1,11 +1,12 @@
 """From a configuration to a run: which chapter, with what settings, and how a command line would say it."""
 
 from argparse import Namespace
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from minidist import UsageError, train
+from minidist.cli.options import Parser
 from minidist.deepspeed.config import Config, check
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
 from minidist.engine import Settings
@@ -89,6 +90,13 @@ def float_equals(value: Any) -> bool:
 def defaults() -> Namespace:
     """What the options are that every chapter shares, where nobody gives them."""
     return train.parser("", "train").parse_args([])
+
+
+def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
+    """The options that somebody has typed, also with the value that they have by default."""
+    untouched = object()
+    blank = Namespace(**dict.fromkeys(vars(made.parse_args(arguments)), untouched))
+    return {name for name, value in vars(made.parse_args(arguments, blank)).items() if value is not untouched}
 
 
 def make(
@@ -185,7 +193,7 @@ def _batch(config: Config, ranks: int, options: Namespace, given: Collection[str
         if accumulate is None and None in (batch, micro):
             accumulate = options.accumulate
         if batch is None and micro is None:
-            micro = max(1, options.batch // (accumulate * ranks))
+            micro = max(1, options.batch // ((accumulate or 1) * ranks))
     return batch_sizes(batch, micro, accumulate, ranks)
 
 
@@ -238,8 +246,8 @@ def _precision(config: Config, options: Namespace, given: Collection[str]) -> st
 
 
 def _recompute(config: Config, options: Namespace, given: Collection[str]) -> str:
-    """A configuration that says something of activation checkpointing means that it is used: a checkpoint of each block,
-    as in models that call deepspeed.checkpointing.checkpoint."""
+    """A configuration that says something of activation checkpointing means that it is used: of each block the input is
+    kept, as in models that call deepspeed.checkpointing.checkpoint."""
     asked = any(
         config[path] != key.default
         for path, key in config.table.items()

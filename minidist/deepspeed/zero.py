@@ -68,7 +68,7 @@ class Init:
             declare(unit, layers)
             self.divide(unit)
 
-        Unit.own = own  # type: ignore[method-assign]
+        Unit.own = own  # type: ignore[method-assign, assignment]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -3,13 +3,15 @@
 v: vocabulary, s: positions, h: width, a: heads.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from minidist.papers import megatron
 from minidist.papers.korthikanti import layer_activations
 
 
-class Model(NamedTuple):
+@dataclass(frozen=True)
+class Model:
     """A GPT as the papers' tables describe it."""
 
     h: int
@@ -18,7 +20,7 @@ class Model(NamedTuple):
     s: int = 1024
     v: int = 50_257
 
-    family = "gpt"
+    family: ClassVar = "gpt"  # what --model calls it
 
     @property
     def units(self) -> list[int]:

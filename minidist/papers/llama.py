@@ -3,7 +3,8 @@
 v: vocabulary, h: width, a: heads, kv: key/value heads, f: the MLP's width.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.figure import Figure, whole
@@ -32,7 +33,8 @@ def parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1,
     return [sum(rank) for rank in units(v, h, layers, a, kv, f, t, tied)]
 
 
-class Model(NamedTuple):
+@dataclass(frozen=True)
+class Model:
     """A Llama as the papers' tables describe it; s: positions that it was trained on."""
 
     h: int
@@ -43,7 +45,7 @@ class Model(NamedTuple):
     s: int
     v: int = 32_000
 
-    family = "llama"
+    family: ClassVar = "llama"  # what --model calls it
 
     @property
     def units(self) -> list[int]:
