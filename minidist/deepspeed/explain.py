@@ -106,8 +106,8 @@ def states(plan: Plan, model: Model) -> zero.ModelStates:
 
 
 def passing(plan: Plan, model: Model) -> int:
-    """The most bytes that are held of whole units in passing: stage 2 a bucket of gradients, stage 3 also parameters. An
-    embedding that the head reads as well is there together with each of the others."""
+    """The most bytes that are held of whole units in passing: in stage 2 a bucket of gradients, in stage 3 parameters as
+    well. An embedding that the head reads is there together with each of the others."""
     embedding, *others = model.units
     largest = embedding + max(others) if model.family == "gpt" else max(model.units)
     return sizes(plan)[0] * max(0, plan.stage - 1) * largest
@@ -149,7 +149,7 @@ def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
         estimate = deepspeed.zero2(model.parameters, per_node, nodes, offload[0])
     where = " and ".join(name for name, away in zip(("optimizer", "parameters"), offload, strict=True) if away)
     yield f"  GPU {estimate.gpu / 2**30:,.2f}, host {estimate.cpu / 2**30:,.2f}, {where or 'nothing'} offloaded"
-    yield "  it counts gradients of 4 bytes more, and every rank divides"
+    yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
 
 
 def traffic(plan: Plan, model: Model) -> Iterator[str]:
@@ -158,7 +158,7 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
     group = plan.shard or plan.ranks
     sent = {name: p * elements for name, elements in zero.volume(model.parameters, group, plan.stage, a).items()}
     formulas = SENT | {"reduce-scatter gradients": f"{'a' if plan.stage >= 2 else ''}Ψ(N-1)/N"}
-    yield f"\nTraffic of a rank in a step, a = {a} micro-batches, in GB (10⁹ bytes)"
+    yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
     for name, nbytes in sent.items():
         yield line(name, f"{p}·{formulas[name].replace('N', 'G') if plan.shard else formulas[name]}", nbytes)
     if plan.shard:
