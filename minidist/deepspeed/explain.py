@@ -106,8 +106,8 @@ def states(plan: Plan, model: Model) -> zero.ModelStates:
 
 
 def passing(plan: Plan, model: Model) -> int:
-    """The most bytes that are held of whole units in passing: in stage 2 a bucket of gradients, in stage 3 parameters as
-    well. An embedding that the head reads is there together with each of the others."""
+    """The most bytes that are held of whole units in passing: in stage 2 gradients, in stage 3 parameters as well. An
+    embedding that the head reads is there together with each of the others."""
     embedding, *others = model.units
     largest = embedding + max(others) if model.family == "gpt" else max(model.units)
     return sizes(plan)[0] * max(0, plan.stage - 1) * largest

@@ -18,7 +18,7 @@ from minidist.nn.optim import SGD, AdamW
 
 pytest.importorskip("hjson")
 
-# ---- three styles in which they are published -------------------------------------------------------------------------
+# ---- three styles in which they are published ------------------------------------------------------------------------
 
 EVERYTHING_AUTO = """
 {
@@ -123,7 +123,7 @@ def test_auto_batches_divide(ranks: int, batch: int) -> None:
     assert planned(EVERYTHING_AUTO, ranks).batch == batch
 
 
-# ---- the rule of the batch sizes: runtime/config.py's cases, worked out by hand ---------------------------------------
+# ---- the rule of the batch sizes: runtime/config.py's cases, worked out by hand --------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,8 @@ T = '"train_batch_size": 16'
         ('{TBS, "zero_optimization": {"offload_param": null}}', "zero_optimization.offload_param.device", "none"),
         ('{TBS, "zero_optimization": {"stage3_gather_fp16_weights_on_model_save": true}}',
          "zero_optimization.gather_16bit_weights_on_model_save", True),
-        ('{TBS, "zero_optimization": {"reduce_bucket_size": 5e8}}', "zero_optimization.reduce_bucket_size", 500_000_000),
+        ('{TBS, "zero_optimization": {"reduce_bucket_size": 5e8}}',
+         "zero_optimization.reduce_bucket_size", 500_000_000),
         ('{TBS, "bfloat16": {"enabled": true}}', "bf16.enabled", True),
         ('{TBS, "zero_optimization": {"zero_quantized_weights": false, "zero_hpz_partition_size": 1}}',
          "zero_optimization.zero_hpz_partition_size", 1),
@@ -218,22 +219,27 @@ def test_good(text: str, path: str, value: Any) -> None:
         ('{TBS, "optimizer": "Adam"}', "optimizer should be an object, {...}, not 'Adam'"),
         ('{TBS, "zero_optimisation": {"stage": 2}}', "no key zero_optimisation: do you mean zero_optimization?"),
         ('{TBS, "stage": 2}', "there is no key stage: do you mean zero_optimization.stage?"),
-        ('{TBS, "zero_optimization": {"stag": 2}}', "no key zero_optimization.stag: do you mean zero_optimization.stage?"),
+        ('{TBS, "zero_optimization": {"stag": 2}}',
+         "no key zero_optimization.stag: do you mean zero_optimization.stage?"),
         ('{TBS, "zero_optimization": {"stage": 2, "offload_optimizer": {"divice": "cpu"}}}',
          "do you mean zero_optimization.offload_optimizer.device?"),
         ('{TBS, "optimizer": {"type": "AdamW", "params": {"learning_rate": 1}}}',
          "there is no key optimizer.params.learning_rate: do you mean optimizer.params."),
-        ('{TBS, "zero_optimization": {"stage": 4}}', "zero_optimization.stage should be a whole number from 0 to 3, not 4"),
+        ('{TBS, "zero_optimization": {"stage": 4}}',
+         "zero_optimization.stage should be a whole number from 0 to 3, not 4"),
         ('{TBS, "zero_optimization": {"stage": 2.5}}', "zero_optimization.stage should be a whole number from 0 to 3"),
         ('{TBS, "zero_optimization": {"stage": "auto"}}', 'zero_optimization.stage cannot be "auto"'),
-        ('{TBS, "zero_optimization": {"overlap_comm": 1}}', "zero_optimization.overlap_comm should be true or false, not 1"),
+        ('{TBS, "zero_optimization": {"overlap_comm": 1}}',
+         "zero_optimization.overlap_comm should be true or false, not 1"),
         ('{TBS, "zero_optimization": {"prefetch_bucket_size": 1, "stage3_prefetch_bucket_size": 1}}', "stands twice"),
         ('{TBS, "zero_optimization": {"zero_quantized_weights": true}}',
          "zero_optimization.zero_quantized_weights true is not here, because"),
         ('{TBS, "zero_optimization": {"zero_hpz_partition_size": 8}}', "zero_hpz_partition_size 8 is not here"),
-        ('{TBS, "zero_optimization": {"offload_param": {"device": "disk"}}}', "should be one of none, cpu, nvme, not 'disk'"),
+        ('{TBS, "zero_optimization": {"offload_param": {"device": "disk"}}}',
+         "should be one of none, cpu, nvme, not 'disk'"),
         ('{TBS, "fp16": {"enabled": true}, "bf16": {"enabled": true}}', "cannot be simultaneously enabled"),
-        ('{TBS, "fp16": {"enabled": true, "hysteresis": 0}}', "fp16.hysteresis should be a whole number from 1 on, not 0"),
+        ('{TBS, "fp16": {"enabled": true, "hysteresis": 0}}',
+         "fp16.hysteresis should be a whole number from 1 on, not 0"),
         ('{TBS, "fp16": {"enabled": true, "initial_scale_power": 2, "min_loss_scale": 8}}',
          "fp16.min_loss_scale 8 is above 2^initial_scale_power, 4"),
         ('{TBS, "fp16": {"enabled": "yes"}}', "fp16.enabled should be true or false, not 'yes'"),
@@ -241,11 +247,15 @@ def test_good(text: str, path: str, value: Any) -> None:
         ('{TBS, "gradient_clipping": NaN}', "gradient_clipping should be a number"),
         ('{TBS, "optimizer": {"type": "Lamb"}}', "optimizer.type 'Lamb' is not here: use one of Adam, AdamW, SGD"),
         ('{TBS, "optimizer": {"params": {"lr": 1}}}', "optimizer.type is missing"),
-        ('{TBS, "optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}', "should be a list of two numbers, not [0.9]"),
-        ('{TBS, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}}', "make it true, or"),
-        ('{TBS, "optimizer": {"type": "SGD", "params": {"weight_decay": 0.1, "momentum": 0.9}}}', "leave one of the two"),
+        ('{TBS, "optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}',
+         "should be a list of two numbers, not [0.9]"),
+        ('{TBS, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}}',
+         "make it true, or"),
+        ('{TBS, "optimizer": {"type": "SGD", "params": {"weight_decay": 0.1, "momentum": 0.9}}}',
+         "leave one of the two"),
         ('{TBS, "optimizer": {"type": "AdamW", "params": {"amsgrad": true}}}', "amsgrad true is not here"),
-        ('{TBS, "scheduler": {"type": "CosineAnnealing"}}', "use one of WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRange"),
+        ('{TBS, "scheduler": {"type": "CosineAnnealing"}}',
+         "use one of WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRange"),
         ('{TBS, "scheduler": {"type": "WarmupDecayLR"}}', "scheduler.params.total_num_steps is missing"),
         ('{TBS, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}}}', "make it false"),
         ('{TBS, "sparse_gradients": true}', "sparse_gradients true is not here, because gradients are dense"),
@@ -266,7 +276,8 @@ def test_broken(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "typed", "says"),
     [
-        ("{TBS}", {"batch": 32}, 'train_batch_size is 16, and --batch 32 was given: make it "auto", or leave --batch away'),
+        ("{TBS}", {"batch": 32},
+         'train_batch_size is 16, and --batch 32 was given: make it "auto", or leave --batch away'),
         ('{TBS, "gradient_clipping": 0.5}', {"clip": 1.0}, "gradient_clipping is 0.5, and --clip 1.0 was given"),
         ('{TBS, "fp16": {"enabled": true}}', {"precision": "fp32"}, "fp16.enabled is true, and --precision fp32"),
         ('{TBS, "fp16": {"enabled": false}}', {"precision": "mixed"}, "fp16.enabled is false, and --precision mixed"),
@@ -312,7 +323,7 @@ def test_files(tmp_path: Path) -> None:
             read.read(path)
 
 
-# ---- the table --------------------------------------------------------------------------------------------------------
+# ---- the table -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", KEYS)
@@ -329,11 +340,11 @@ def test_what_has_no_effect_has_a_reason_and_nothing_else_has() -> None:
         assert bool(key.already) <= bool(key.never or key.yet)
 
 
-# ---- random ones ------------------------------------------------------------------------------------------------------
+# ---- random ones -----------------------------------------------------------------------------------------------------
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-5, 40) | st.floats() | st.text(max_size=5)
-    | st.sampled_from(["auto", "cpu", "nvme", "none", "log", "linear", "AdamW", "SGD", "WarmupLR", 1e9, 5e8, 0.1, 2**70])
+    | st.sampled_from(["auto", "cpu", "nvme", "none", "log", "linear", "AdamW", "SGD", 1e9, 5e8, 0.1, 2**70])
 )  # fmt: skip
 ANYTHING = st.recursive(
     SCALARS, lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=4), some), max_leaves=4
