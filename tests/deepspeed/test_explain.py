@@ -53,7 +53,8 @@ def test_llama_on_64_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ('"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "nvme"}', "GPU 0.12, host 71.69"),
+        ('"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}',
+         "GPU 0.12, host 71.69"),
         ('"stage": 3, "offload_optimizer": {"device": "cpu"}', "GPU 0.78, host 63.72"),
         ('"stage": 3', "GPU 6.09, host 1.43"),
         ('"stage": 2, "cpu_offload": true', "GPU 5.31, host 127.45"),
@@ -65,7 +66,7 @@ def test_estimates_are_deepspeeds(tmp_path: Path, config: str, says: str, monkey
     of papers/deepspeed.py are of models made without zero.Init, which no configuration says."""
 
     class Documented(gpt2.Model):
-        parameters, largest_layer = deepspeed.PSI, deepspeed.LARGEST  # type: ignore[assignment]
+        parameters, largest_layer = deepspeed.PSI, deepspeed.LARGEST
 
     monkeypatch.setitem(explain.MODELS, "gpt2", Documented(768, 12, 12))
     assert says in explained(tmp_path, f'{{"train_batch_size": 8, "zero_optimization": {{{config}}}}}')

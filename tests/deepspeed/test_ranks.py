@@ -21,11 +21,13 @@ pytest.importorskip("yaml")
 
 RANKS = 4
 PRECISIONS = {"fp32": {}, "mixed": {"fp16": {"enabled": True}}, "bf16": {"bf16": {"enabled": True}}}
-SMALL = "--steps 2 --layers 2 --width 16 --heads 2 --context 16".split()
+SMALL = ["--steps", "2", "--layers", "2", "--width", "16", "--heads", "2", "--context", "16"]
 
 AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto"}}
 FILES = {
-    "zero3.json": json.dumps(AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": "auto"}}),
+    "zero3.json": json.dumps(
+        AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": "auto"}}
+    ),
     "hand.json": """{ # by hand
       train_batch_size: 16
       "fp16": {"enabled": true,},

@@ -107,7 +107,7 @@ STAGE_3 = {"train_micro_batch_size_per_gpu": 2, "fp16": {"enabled": True}, "zero
 
 
 def init(comm: Any) -> dict[str, Any]:
-    """The peak of zero.Init, by its own account and by NumPy's, for a model of many units; and the losses that follow."""
+    """The peak of zero.Init, by its own account and NumPy's, for a model of many units; and the losses that follow."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     with zero.Init(config=STAGE_3, comm=comm, seed=SEED) as made:
