@@ -15,11 +15,28 @@ __version__ = "0.1.0"
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+
+def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
+    """A program that finds no NumPy, no mpi4py or no MPI is one line, however many ranks it has, and status 2."""
+    if isinstance(error, ModuleNotFoundError) and error.name in ("numpy", "rich", "safetensors", "mpi4py"):
+        what = f"{error.name} is not installed for {sys.executable}"
+        mend = "run make setup, then source .venv/bin/activate; or see what python -m minidist doctor says"
+    elif issubclass(kind, (ImportError, RuntimeError)) and ("load MPI library" in str(error) or "libmpi" in str(error)):
+        what, mend = "mpi4py finds no MPI library", "python -m minidist doctor says how to mend it"
+    else:
+        sys.__excepthook__(kind, error, trace)
+        return
+    if (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0") == "0":
+        sys.stderr.write(f"minidist: error: {what}: {mend}\n")
+    sys.exit(2)
+
+
 # Until a program has started that minds Ctrl-C itself, its way out is at once: not a traceback of half an import. Of
 # whoever merely imports the package, notebooks and tests, the signals are theirs.
 _words = getattr(sys, "orig_argv", [])  # the doctor must be reachable from a Python that has none
 if any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:])):  # noqa: B905, RUF007
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # as a shell reports an interrupted command
+    sys.excepthook = _say_what_is_missing
 
 
 class UsageError(Exception):

@@ -19,6 +19,8 @@ class Chapter(NamedTuple):
     launch: str
 
 
+USUAL = "mpirun -n 4 python -m minidist.{}"  # the launch line of most
+
 # In the order in which a reader meets them.
 CHAPTERS = (
     Chapter(
@@ -86,13 +88,15 @@ python -m minidist --version   the version"""
 
 
 def contents() -> str:
-    """The list of chapters, each with its paper and its launch line. No line is longer than 80 characters."""
+    """The list of chapters, each with its paper, and the lines that run them: one screen of 24 lines and 80 columns."""
     # Bold for a reader at a terminal; a file or a pipe gets the bare text. See https://no-color.org for NO_COLOR.
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     lines = []
-    for name, paper, launch in CHAPTERS:
+    for name, paper, _ in CHAPTERS:
         title = f"{name:18}"
-        lines += [(title if plain else f"\033[1m{title}\033[0m") + paper, " " * 18 + launch, ""]
+        lines.append((title if plain else f"\033[1m{title}\033[0m") + paper)
+    others = [f"    {chapter.launch}" for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
+    lines += ["", f"To run one: {USUAL.format('NAME')}, but", *others]
     return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor"])
 
 
@@ -110,6 +114,8 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
     elif arguments == ["--version"]:
         print(f"minidist {__version__}")
+    elif arguments[0] in (launches := {chapter.name: chapter.launch for chapter in CHAPTERS}):
+        raise UsageError(f"a chapter is started by a line of its own: {launches[arguments[0]]}")
     else:
         raise UsageError(f"cannot do {' '.join(arguments)!r}; python -m minidist --help says what there is")
     return 0

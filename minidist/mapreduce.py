@@ -325,6 +325,6 @@ def main(comm: Comm, prepared: tuple[Plan, Faults | None, str | None]) -> int:
 
 
 if __name__ == "__main__":
-    if "--cluster" in sys.argv[1:]:
+    if sys.argv[1:] == ["--cluster"]:
         sys.exit(in_one_process(lambda: print_cluster(FaultTolerantMaster)))
     run_chapter(prepare=lambda comm: prepare(__doc__ or "", sys.argv[1:], comm.rank, comm.size), main=main)

@@ -314,7 +314,7 @@ def parser() -> Parser:
 
 def prepare(arguments: list[str]) -> argparse.Namespace:
     options = parser().parse_args(arguments)
-    check_writable("--json", options.json)
+    check_writable("--json", options.json if options.json != "-" else None)
     return options
 
 

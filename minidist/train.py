@@ -130,7 +130,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
     try:
         stored = precision(options.precision)
     except ImportError:
-        raise UsageError("--precision bf16 needs a package of its own: pip install ml_dtypes") from None
+        raise UsageError("--precision bf16 needs ml_dtypes: pip install '.[bf16]'") from None
     optimizer: Optimizer
     if options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)

@@ -23,7 +23,8 @@ from minidist.ps import plan as server_plan
 ROOT = Path(__file__).parents[1]
 SEED = 20_261_121
 USUAL, ALL = 60, 600
-PATIENCE = 120  # seconds until a line is taken for hung, on a machine with other work too
+LONGEST = 20  # seconds of a processor for each rank: with other work on the machine they take longer
+PATIENCE = 120  # seconds until a line is taken for hung
 
 # What a chapter trains is small; what is drawn comes after it, and wins.
 SMALL = "--steps 2 --layers 1 --width 8 --heads 2 --context 8 --batch 8"
@@ -114,9 +115,13 @@ def check(seed: int, folder: Path) -> None:
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     (folder / "folder").mkdir(exist_ok=True)
     ranks, words = line(seed, folder)
+    before = os.times()
     status, _, err = run(ranks, words, folder)
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
     said = f"seed {seed}: -n {ranks} {' '.join(words)}\n{err[-2000:]}"
     assert status in (0, 1, 2), f"status {status}, {said}"
+    assert seconds <= LONGEST * max(1, ranks), f"{seconds:.0f} s, {said}"
     assert "Traceback" not in err, said
     assert len(err.splitlines()) <= 3, said
     assert (status == 0) <= (err == ""), said

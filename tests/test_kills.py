@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from minidist.mpi.launch import find_mpiexec
 ROOT = Path(__file__).parents[1]
 SEED, USUAL, ALL = 7, 12, 100
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGSEGV)
+VICTIMS = ("rank", "rank", "rank", "mpirun", "parent")
 PATIENCE = 60  # seconds: with other work on the machine
 
 
@@ -31,9 +33,15 @@ def processes_of(mark: str) -> list[int]:
     return found
 
 
-def ranks_of(mark: str) -> list[int]:
-    """Those of them that are Python: the ranks, and not mpirun and its proxy."""
-    return [pid for pid in processes_of(mark) if b"minidist" in Path(f"/proc/{pid}/cmdline").read_bytes()[:200]]
+def ranks_of(mark: str) -> dict[int, int]:
+    """{process: rank} of those that are ranks: not mpirun, its proxy, and what waits for a rank to say how it ends."""
+    python = [pid for pid in processes_of(mark) if b"minidist" in Path(f"/proc/{pid}/cmdline").read_bytes()[:200]]
+    environments = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in python if parent_of(pid) in python}
+    return {pid: int(re.findall(rb"\0PMI_RANK=(\d+)", found)[0]) for pid, found in environments.items()}
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def segments() -> set[str]:
@@ -48,9 +56,9 @@ def wait_until(done: Callable[[], bool]) -> bool:
 
 
 def kill_one(seed: int, folder: Path) -> None:
-    """Train with ZeRO-3, and after the first steps kill a rank, or mpirun."""
+    """Train with ZeRO-3, and after the first steps kill a rank, or mpirun, or the process that waits for a rank."""
     draw, mark = random.Random(seed), f"MINIDIST_TEST={folder}"
-    n, victim, number = draw.randint(2, 4), draw.choice(("rank", "rank", "mpirun")), draw.choice(SIGNALS)
+    n, victim, number = draw.randint(2, 4), draw.choice(VICTIMS), draw.choice(SIGNALS)
     (folder / "tmp").mkdir()
     before = segments()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")}
@@ -69,11 +77,17 @@ def kill_one(seed: int, folder: Path) -> None:
     printed = process.stdout.readline()
     assert b"step" in printed, printed + process.stdout.read()
     time.sleep(draw.random() / 10)
-    ranks = [pid for pid in ranks_of(mark) if b"mpi" not in Path(f"/proc/{pid}/comm").read_bytes()]
-    pid = process.pid if victim == "mpirun" else draw.choice(ranks)
-    if victim == "rank" and number == signal.SIGHUP:  # a rank of MPICH lives on: hangups are mpirun's
+    ranks = ranks_of(mark)
+    assert sorted(ranks.values()) == list(range(n))
+    pid, rank = draw.choice(sorted(ranks.items(), key=lambda item: item[1]))
+    if victim == "mpirun":
+        pid = process.pid
+    elif victim == "parent":
+        pid = parent_of(pid)
+    if victim != "mpirun" and number == signal.SIGHUP:  # a rank of MPICH lives on: hangups are mpirun's
         number = signal.SIGTERM
-    what = f"seed {seed}: {signal.Signals(number).name} to {victim} of {n}"
+    name = signal.Signals(number).name
+    what = f"seed {seed}: {name} to {victim} of {n}"
     try:
         os.kill(pid, number)
         assert wait_until(lambda: process.poll() is not None), f"{what}: goes on"
@@ -82,6 +96,13 @@ def kill_one(seed: int, folder: Path) -> None:
         assert wait_until(lambda: not segments() - before), f"{what}: {segments() - before} are left in /dev/shm"
         assert sorted(os.listdir(folder)) == ["tmp"], what  # nothing half-written
         assert os.listdir(folder / "tmp") == [], what
+        said = process.stdout.read().decode()
+        if victim == "rank":
+            killed = f"minidist: error: rank {rank} was killed by signal {number} ({name})\n"
+            interrupted = f"minidist: rank {rank} was interrupted\n" if rank else "minidist: interrupted\n"
+            assert (interrupted if number == signal.SIGINT else killed) in said, f"{what}:\n{said}"
+        assert said.count("minidist:") <= (n if victim == "mpirun" else 1), f"{what}:\n{said}"  # it hands signals on
+        assert "Traceback" not in said, f"{what}:\n{said}"
     finally:
         for left in processes_of(mark):
             os.kill(left, signal.SIGKILL)

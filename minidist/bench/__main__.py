@@ -267,9 +267,9 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], str | None]:
     parser.add_argument(
         "--run", metavar="FILE", help="nothing else but nanoGPT's CPU run on this text: tiny Shakespeare"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the rows for machines")
+    parser.add_argument("--json", metavar="FILE", help="write the rows for machines; - is standard output")
     options = parser.parse_args(arguments)
-    check_writable("--json", options.json)
+    check_writable("--json", options.json if options.json != "-" else None)
     if options.run and options.only:
         raise UsageError("--run measures nothing else: leave --only away")
     if options.run:
@@ -288,7 +288,8 @@ def main() -> None:
     if json:
         keys = ("name", "beside", "ratio", "spread", "target", "reached")
         write_json(json, [{key: getattr(row, key) for key in keys} for row in rows])
-    print_rows(rows)
+    if json != "-":
+        print_rows(rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.claims.files import check_writable, write_json
+from minidist.claims.files import check_apart, check_writable, write_json, write_output
 from minidist.classroom import reports
 from minidist.classroom.grade import Grade, check_lesson, find_submissions, grade, lesson_of, lessons_in
 from minidist.cli.options import Parser, in_one_process, within
@@ -59,6 +59,8 @@ def grade_lessons(options: argparse.Namespace) -> int:
         raise UsageError("--submission and --gradescope are for one lesson: name its folder")
     for lesson in lessons:
         check_lesson(lesson)
+    graded_files = [options.submission] if options.submission else [lesson / "exercise.py" for lesson in lessons]
+    check_apart({"--junit": options.junit}, {f"the exercise {file}": str(file) for file in graded_files})
     check_writable("--junit", options.junit)
     if options.gradescope:
         options.gradescope.mkdir(parents=True, exist_ok=True)
@@ -70,7 +72,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
     if options.gradescope and not grades[0].machine:  # without a file, Gradescope says that the autograder failed
         write_json(str(options.gradescope / "results.json"), reports.gradescope(grades[0]))
     if options.junit:
-        Path(options.junit).write_text(reports.junit(grades), encoding="utf-8")
+        write_output(options.junit, reports.junit(grades).encode())
     if any(graded.machine for graded in grades):
         return MACHINE_FAULT
     return 0 if all(graded.earned == graded.possible and not graded.error for graded in grades) else 1
@@ -82,6 +84,7 @@ def grade_class(options: argparse.Namespace) -> int:
     lessons = [options.lesson] if options.lesson else lessons_in(LESSONS)
     for lesson in lessons:
         check_lesson(lesson)
+    check_apart({"--csv": options.csv}, {f"{student}'s submission": str(file) for student, file in found})
     check_writable("--csv", options.csv)
     rows = []
     for student, file in found:
@@ -94,7 +97,7 @@ def grade_class(options: argparse.Namespace) -> int:
         outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
         print(f"{student:30} {graded.lesson:25} {outcome}", flush=True)
     if options.csv:
-        reports.write_csv(Path(options.csv), rows)
+        write_output(options.csv, reports.as_csv(rows).encode(errors="backslashreplace"))
     print("\n" + reports.class_table([graded for _, graded in rows]))
     return MACHINE_FAULT if any(graded.machine for _, graded in rows) else 0
 

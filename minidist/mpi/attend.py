@@ -47,8 +47,8 @@ class Attendant(threading.Thread):
             time.sleep(1.0)
         for restore in at_interrupt:
             restore()
-        if self.comm.rank == 0:
-            print("minidist: interrupted", file=sys.stderr)
+        who = f"rank {self.comm.rank} was " if self.comm.rank else ""  # alone, if it is still here to say so
+        print(f"minidist: {who}interrupted", file=sys.stderr)
         self.end(INTERRUPTED)
 
     def look(self, now: float) -> None:

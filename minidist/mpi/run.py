@@ -8,11 +8,17 @@ sys.exit, leaves the others waiting for its messages for ever. `run` sees to the
     one rank fails                 that rank's traceback, or one line if the user can mend it (`Stopped`);
                                    the whole job is aborted with status 1
     Ctrl-C                         one line, and status 130
+
+and to a fifth, which no program can see to by itself: one that is killed, for want of memory most often. mpirun then
+says by what signal, but not which rank it was. So every rank is forked from a process that waits for it and says so.
 """
 
+import ctypes
 import fcntl
 import importlib
 import os
+import resource
+import signal
 import sys
 import tempfile
 import termios
@@ -27,9 +33,12 @@ from minidist import Finished, Stopped, UsageError
 from minidist.mpi import output
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
+from minidist.mpi.worker import RANK_VARIABLES
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
 MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
+
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for whenever the parent ends
 
 
 def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> NoReturn:
@@ -37,6 +46,9 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
 
     `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
     """
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    if rank is not None and sys.platform == "linux":
+        stay_behind(rank)
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     output.guard()
@@ -103,6 +115,41 @@ def explain(error: BaseException) -> str:
     while below and below.tb_frame.f_code.co_filename.startswith(MACHINERY):
         below = below.tb_next
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
+
+
+def stay_behind(rank: str) -> None:
+    """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed.
+
+    mpirun ends the other ranks when this process ends, and not before: the first to say so is the cause. Signals that
+    it sends to a rank go to both, as one group; whatever reaches this process alone is handed on. The rank does not
+    outlive this process either, or mpirun would wait for it.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before that
+            os._exit(1)
+        return
+
+    def hand_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, hand_on)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        _be_first_to_fail()
+        line = f"minidist: error: rank {rank} was killed by signal {-status} ({signal.Signals(-status).name})"
+        with suppress(OSError):
+            os.write(2, f"{line}\n".encode())
+        _wait_until_read(2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core is enough
+        with suppress(OSError):  # SIGKILL has nothing else
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
 
 
 def abort(status: int = 1) -> NoReturn:

@@ -67,6 +67,8 @@ def check_report(path: str, plan: Plan) -> None:
 
 def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults | None, str | None]:
     """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for what cannot work."""
+    if "--cluster" in arguments and not {"-h", "--help"} & set(arguments):
+        raise UsageError("--cluster is a line of its own: python -m minidist.mapreduce --cluster")
     options = parser(doc).parse_args(arguments)
     name, *files = options.job_and_files
     if options.job:

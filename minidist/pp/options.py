@@ -169,10 +169,16 @@ def draw(made: Parser, arguments: list[str]) -> None:
         raise UsageError(f"{p} stages and {m} micro-batches are more than can be drawn: use fewer")
     for name in SCHEDULES if options.draw == "all" else (options.draw,):
         schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
+        needs = ""
         if name == "interleaved" and m % p:
-            raise UsageError(f"interleaved needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}")
-        if name == "2bw" and m < p:
-            raise UsageError(f"2bw needs at least as many micro-batches as stages, not {m}: use -m {p}")
+            needs = f"needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}"
+        elif name == "2bw" and m < p:
+            needs = f"needs at least as many micro-batches as stages, not {m}: use -m {p}"
+        if needs and options.draw != "all":
+            raise UsageError(f"{name} {needs}")
+        if needs:  # the others can be compared nevertheless
+            print(f"{name} is left out, it {needs}", end="\n\n")
+            continue
         # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
         to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
         streams = [(at, schedule.instructions(at)) for at in places(p, to_update, v, updates)]

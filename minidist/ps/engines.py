@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import checkpoint, train
+from minidist import Stopped, checkpoint, train
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
@@ -63,7 +63,7 @@ class Gradients(Engine):
         if not self.plan.aggregate:  # nobody else will see this gradient: the mean over the own rows, clipped here
             norm = math.sqrt(squared_norm(self.accrued)) / self.share
             if not math.isfinite(norm):
-                raise FloatingPointError("the gradient is not finite: lower --lr")
+                raise Stopped("the gradient is not finite: lower --lr")
             self.scale = clipping_factor(norm, self.settings.clip * options.local_steps) / self.share
         return done
 

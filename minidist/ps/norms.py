@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from minidist import Stopped
 from minidist.nn.optim import squared_norm
 from minidist.nn.tensor import Array
 from minidist.ps.messages import Mailbox, Norm
@@ -38,7 +39,7 @@ class Norms:
         cable.now = max(cable.now, *(norm.time + LATENCY * (norm.teller != self.shard) for norm in parts))
         norm = math.sqrt(sum(part.squares for part in parts))
         if not math.isfinite(norm):
-            raise FloatingPointError("the gradient is not finite: lower --lr")
+            raise Stopped("the gradient is not finite: lower --lr")
         return norm
 
     def tell(self, shards: Iterable[int]) -> None:

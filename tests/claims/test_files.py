@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minidist import UsageError
+from minidist import UsageError, ring, train
+from minidist.bench import __main__ as bench
 from minidist.claims.files import check_writable, write_whole
 
 
@@ -55,6 +56,19 @@ def test_of_several_writers_each_writes_a_whole_file(tmp_path):
         assert seen in (b"", 100_000 * b"a", 100_000 * b"b")
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert names(tmp_path) == ["report"]
+
+
+def test_standard_output_asks_for_no_folder_that_can_be_written(tmp_path, monkeypatch):
+    """Every program that writes its report there; a folder that is gone takes no file, not even root's."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UsageError, match="cannot write there"):
+        check_writable("--json", "report")
+    assert ring.prepare(["--json", "-"]).json == "-"
+    assert bench.prepare(["--json", "-"])[1] == "-"
+    draws = train.parser("", "train")
+    assert train.prepare(draws, ["--json", "-"], ranks=1).options.json == "-"
 
 
 def test_after_a_failure_all_is_as_it_was(tmp_path):

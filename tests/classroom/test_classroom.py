@@ -450,6 +450,8 @@ def test_what_the_machine_is_at_fault_for_is_no_grade(lessons):
         (["grade", "lessons/01_tiny", "--submission", "notes.md"], "notes.md is no Python file"),
         (["grade", "lessons/01_tiny", "--hidden", "lessons"], "there is no test_*.py in lessons"),
         (["grade", "lessons/01_tiny", "--junit", "no/folder.xml"], "there is no folder no"),
+        (["grade", "lessons/01_tiny", "--junit", "lessons/01_tiny/exercise.py"], "overwrite the file of the exercise"),
+        (["class", "lessons", "--csv", "lessons/01_tiny/exercise.py"], "overwrite the file of 01_tiny"),
         (["class", "nowhere"], "there is no folder nowhere"),
         (["class", "lessons/01_tiny/nothing"], "there is no folder"),
     ],

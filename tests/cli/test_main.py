@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minidist import Finished, UsageError, __version__
-from minidist.__main__ import CHAPTERS, contents
+from minidist.__main__ import CHAPTERS, USUAL, contents
 from minidist.cli.options import in_one_process
 
 ROOT = Path(__file__).parents[2]
@@ -22,15 +22,46 @@ def minidist(*arguments):
     return subprocess.run([sys.executable, "-m", "minidist", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_lists_every_chapter_in_80_columns():
+def test_lists_every_chapter_on_a_screen():
     run = minidist()
     assert (run.returncode, run.stderr) == (0, "")
-    for chapter in CHAPTERS:
-        assert chapter.name in run.stdout
-        assert chapter.paper in run.stdout
-        assert chapter.launch in run.stdout
-    assert max(map(len, run.stdout.splitlines())) <= 80
+    lines = run.stdout.splitlines()
+    for name, paper, launch in CHAPTERS:
+        assert f"{name:18}{paper}" in lines
+        assert launch in run.stdout or (launch == USUAL.format(name) and USUAL.format("NAME") in run.stdout)
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
     assert "\033" not in run.stdout
+
+
+@pytest.mark.parametrize("name", ["zero3", "train", "parallel3d"])
+def test_a_chapter_without_its_dot_is_told_its_line(name):
+    run = minidist(name, "--steps", "3")
+    launch = next(chapter.launch for chapter in CHAPTERS if chapter.name == name)
+    said = f"minidist: error: a chapter is started by a line of its own: {launch}\n"
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "flags", "chapter", "says"),
+    [
+        ("numpy", ["-S"], "train", "numpy is not installed for"),  # -S: without the folder of what is installed
+        ("numpy", ["-S"], "zero3", "run make setup"),
+        ("mpi4py", [], "ring", "mpi4py is not installed for"),
+        ("MPI", [], "mapreduce", "mpi4py finds no MPI library: python -m minidist doctor"),
+    ],
+)
+def test_a_chapter_says_in_a_line_what_is_not_installed(tmp_path, lacks, flags, chapter, says):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    if lacks == "MPI":
+        env["MPI4PY_LIBMPI"] = "/no/libmpi.so"
+    elif lacks == "mpi4py":
+        (tmp_path / "mpi4py.py").write_text("raise ModuleNotFoundError(\"No module named 'mpi4py'\", name='mpi4py')")
+    for rank, lines in (("0", 1), ("1", 0)):  # mpirun starts it several times
+        command = [sys.executable, *flags, "-m", f"minidist.{chapter}"]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**env, "PMI_RANK": rank})
+        assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", lines)
+        assert (says in run.stderr) == (rank == "0")
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)

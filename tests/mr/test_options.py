@@ -19,6 +19,7 @@ WRONG = {
     "no file": (["wordcount"], "wordcount needs an input"),
     "no pattern": (["grep", __file__], "grep needs a --pattern"),
     "bad pattern": (["grep", __file__, "--pattern", "("], "is not a regular expression"),
+    "the cluster and more": (["--cluster", "--replicas", "2"], "--cluster is a line of its own"),
     "no reducers": (["wordcount", __file__, "--reducers", "0"], "must be at least 1"),
     "no memory": (["wordcount", __file__, "--memory", "0"], "must be from 0.001"),
     "no module": (["--job", "nowhere:Job", __file__], "cannot load --job nowhere:Job"),

@@ -106,7 +106,7 @@ def test_without_ml_dtypes_bf16_is_refused_in_a_line(monkeypatch):
     """Before any work, with what to install; everything else needs no such package."""
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     made = train.parser("", "train")
-    with pytest.raises(UsageError, match="pip install ml_dtypes"):
+    with pytest.raises(UsageError, match=r"needs ml_dtypes: pip install '.\[bf16\]'"):
         train.prepare(made, ["--precision", "bf16"], ranks=1)
     train.prepare(made, ["--precision", "mixed"], ranks=1)
 

@@ -432,6 +432,17 @@ def test_drawing_says_what_it_cannot_draw():
     assert "use -m 8" in drawn.stderr
 
 
+def test_of_all_schedules_those_are_drawn_that_can_be():
+    drawn = run_without_mpi("--draw", "all", "-p", "4", "-m", "3")
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    lines = drawn.stdout.splitlines()
+    assert "interleaved is left out, it needs a multiple of -p 4 for -m, not 3: use -m 4" in lines
+    assert "2bw is left out, it needs at least as many micro-batches as stages, not 3: use -m 4" in lines
+    assert [line.split()[0] for line in lines if "  " in line and line.split()[0] in SCHEDULES] == [
+        name for name in SCHEDULES if name not in ("interleaved", "2bw")
+    ]
+
+
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2", "pipedream"])
 def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     """Of two pipelines whose ranks alternate, as in a grid with tensor parallelism."""
