@@ -1,4 +1,7 @@
-"""A script as DeepSpeed's users write it: mpirun -n 4 python -m minidist.deepspeed.example"""
+"""A script as DeepSpeed's users write it.
+
+mpirun -n 4 python -m minidist.deepspeed.example
+"""
 
 from minidist import data, deepspeed
 from minidist.mpi.comm import Comm
