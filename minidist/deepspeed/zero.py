@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from minidist import UsageError, ring
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
@@ -91,8 +93,9 @@ def take_over(engine: DataParallel, shards: dict[Flat, Array]) -> None:
     for flat, shard in shards.items():
         if flat.param.shape != shard.shape:
             raise UsageError("zero.Init and initialize were given different configurations: give both the same")
-        flat.master[...] = shard
-        flat.param[...] = shard  # rounded to how it is stored
+        if not np.array_equal(flat.master, shard):  # else what was drawn is stored already, rounded once
+            flat.master[...] = shard
+            flat.param[...] = shard
 
 
 class GatheredParameters:
