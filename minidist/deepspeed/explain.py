@@ -16,7 +16,7 @@ from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
-from minidist.nn.precision import PRECISIONS
+from minidist.nn.precision import NAMES, PRECISIONS
 from minidist.papers import deepspeed, gpt2, llama, llama3, zero
 
 Model = gpt2.Model | llama.Model
@@ -38,11 +38,12 @@ def parser() -> Parser:
     add("--model", choices=tuple(MODELS), metavar="NAME", default="gpt2", help=f"one of {', '.join(MODELS)}")
     add("--ranks", type=at_least(1, at_most=10**7), metavar="N", help="default: what the file says, or 8")
     add("--ranks-per-node", type=at_least(1), metavar="N", help="default: 8, or all")
-    usual = train.parser("", "train")
-    for action in usual._actions:  # what fills "auto"; the model's own sizes come from its paper
-        if action.dest in ("batch", "accumulate", "precision", "recompute", "optimizer", "lr", "warmup", "steps",
-                           "weight_decay", "clip"):  # fmt: skip
-            made._add_action(action)
+    add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help='sequences in a step, for "auto"')
+    add("--accumulate", type=at_least(1), metavar="N", default=1, help='micro-batches in a step, for "auto"')
+    add(
+        "--precision", choices=NAMES, metavar="NAME", default="mixed", help='for "auto": mixed (fp16), bf16, fp32, fp64'
+    )
+    add("--recompute", choices=train.RECOMPUTE, metavar="WHAT", default="none", help="none, selective or full")
     return made
 
 

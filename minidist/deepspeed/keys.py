@@ -20,15 +20,14 @@ def flag(value: Any) -> bool:
     return value
 
 
-def number(low: float = -sys.float_info.max, high: float = sys.float_info.max, above: bool = False) -> Reader:
-    """From low to high; above: low itself is too low."""
+def number(high: float = math.inf, above: bool = False) -> Reader:
+    """From 0 to high; above: 0 itself is too low."""
+    bounds = "above 0" if above else "from 0 on" if high == math.inf else f"from 0 to {high:g}"
 
     def read(value: Any) -> float:
-        text = f"a number{f' above {low:g}' if above else ''}" if high > 1e300 else f"a number from {low:g} to {high:g}"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(text)
-        if not low <= value <= high or (above and value == low) or not math.isfinite(float(value)):
-            raise ValueError(text if low > -1e300 or not math.isfinite(value) else "a number that is not negative")
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits or not 0 <= value <= min(high, sys.float_info.max) or (above and value == 0):
+            raise ValueError(f"a number {bounds}")
         return float(value)
 
     return read
@@ -69,7 +68,7 @@ def text(value: Any) -> str:
 def betas(value: Any) -> tuple[float, float]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("a list of two numbers")
-    first, second = (number(0, 1)(each) for each in value)
+    first, second = (number(1)(each) for each in value)
     if max(first, second) == 1:
         raise ValueError("two numbers below 1")
     return first, second
@@ -105,7 +104,7 @@ BATCH = {
 }
 
 TRAINING = {
-    "gradient_clipping": Key(number(0, 1e9), 1.0, "largest norm of all gradients together; 0: any"),
+    "gradient_clipping": Key(number(1e9), 1.0, "largest norm of all gradients together; 0: any"),
     "steps_per_print": Key(or_null(whole(1)), 10, "steps from one line of progress to the next"),
     "wall_clock_breakdown": Key(flag, False, "milliseconds of forward, backward and step, in that line"),
     "prescale_gradients": Key(
@@ -113,7 +112,7 @@ TRAINING = {
         never="losses are weighted by their share of the batch, so that the sum is the mean",
     ),
     "gradient_predivide_factor": Key(
-        number(0, above=True), 1.0, "by how much, before the sum",
+        number(above=True), 1.0, "by how much, before the sum",
         never="losses are weighted by their share of the batch, so that the sum is the mean", already=(1.0,),
     ),
     "sparse_gradients": Key(flag, False, "send an embedding's gradient as rows", refused="gradients are dense"),
@@ -151,12 +150,12 @@ PRECISION = {
     "fp16.auto_cast": Key(
         flag, False, "turn a model's inputs to float16", never="inputs are token numbers", already=(False,)
     ),
-    "fp16.loss_scale": Key(number(0), 0.0, "by what losses are multiplied; 0: as much as gradients bear"),
+    "fp16.loss_scale": Key(number(), 0.0, "by what losses are multiplied; 0: as much as gradients bear"),
     "fp16.initial_scale_power": Key(whole(0, 126), 16, "where that begins: 2 to this power"),
     "fp16.loss_scale_window": Key(whole(1), 1000, "steps without an overflow until it doubles"),
     "fp16.hysteresis": Key(whole(1), 2, "overflows until it is halved"),
     "fp16.consecutive_hysteresis": Key(flag, False, "any step without an overflow forgives those before it"),
-    "fp16.min_loss_scale": Key(number(0, above=True), 1.0, "below which it never falls"),
+    "fp16.min_loss_scale": Key(number(above=True), 1.0, "below which it never falls"),
     "fp16.fp16_master_weights_and_grads": Key(
         flag, False, "master copies in float16", refused="master copies are float32"
     ),
@@ -259,7 +258,7 @@ ZERO = {
     "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", yet=OFF_DEVICE, already=(False,)),
     "offload_optimizer.pipeline_write": Key(flag, False, "write behind", yet=OFF_DEVICE, already=(False,)),
     "offload_optimizer.fast_init": Key(flag, False, "fill an nvme fast", yet=OFF_DEVICE, already=(False,)),
-    "offload_optimizer.ratio": Key(number(0, 1), 1.0, "share of the states", yet=OFF_DEVICE, already=(1.0,)),
+    "offload_optimizer.ratio": Key(number(1), 1.0, "share of the states", yet=OFF_DEVICE, already=(1.0,)),
     "offload_param.device": Key(one_of("none", "cpu", "nvme"), "none", "where parameters are kept",
                                 yet=OFF_DEVICE, already=("none",)),
     "offload_param.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),
@@ -318,14 +317,14 @@ ALIASES = {f"zero_optimization.stage3_{name}": f"zero_optimization.{name}" for n
     "bfloat16": "bf16",
 }
 
-RATE = number(0, 1e3)
+RATE = number(1e3)
 LR = Key(RATE, 1e-3, "learning rate")
 ONLY_DEFAULT = "not here: leave it at its default"
 ADAM = {
     "lr": LR,
     "betas": Key(betas, (0.9, 0.999), "how slowly the moments move"),
-    "eps": Key(number(0, above=True), 1e-8, "keeps an update finite"),
-    "weight_decay": Key(number(0, 1e3), 0.0, "decoupled, on matrices: biases and norms never decay here"),
+    "eps": Key(number(above=True), 1e-8, "keeps an update finite"),
+    "weight_decay": Key(number(1e3), 0.0, "decoupled, on matrices: biases and norms never decay here"),
     "adam_w_mode": Key(flag, True, "decoupled weight decay, also where the type is Adam"),
     "torch_adam": Key(flag, False, "PyTorch's own Adam", never="there is one Adam", already=(True, False)),
     "fused": Key(flag, False, "one kernel", never="NumPy has no fused kernels", already=(True, False)),
@@ -338,14 +337,15 @@ OPTIMIZERS = {
     "AdamW": ADAM,
     "SGD": {
         "lr": LR,
-        "momentum": Key(number(0, 1), 0.0, "of the velocity"),
-        "weight_decay": Key(number(0, 1e3), 0.0, "on matrices; without momentum coupled and decoupled are the same"),
-        "dampening": Key(number(0), 0.0, "of the velocity's new part", refused=ONLY_DEFAULT),
+        "momentum": Key(number(1), 0.0, "of the velocity"),
+        "weight_decay": Key(number(1e3), 0.0, "on matrices; without momentum coupled and decoupled are the same"),
+        "dampening": Key(number(), 0.0, "of the velocity's new part", refused=ONLY_DEFAULT),
         "nesterov": Key(flag, False, "look ahead", refused=ONLY_DEFAULT),
     },
 }
 
-WARM_UP = {
+EVERY = {"last_batch_iteration": Key(whole(-1), -1, "where to go on", refused=ONLY_DEFAULT)}
+WARM_UP = EVERY | {
     "warmup_num_steps": Key(whole(1), 1000, "updates of warm-up; at least 2 are made of it"),
     "warmup_type": Key(one_of("log", "linear"), "log", "how it rises"),
 }
@@ -354,19 +354,19 @@ RISES = WARM_UP | {
     "warmup_max_lr": Key(or_null(RATE), None, "where warm-up ends; null: the optimizer's lr"),
 }
 TOTAL = {"total_num_steps": Key(whole(1), None, "updates in all")}
-CYCLE = {
+CYCLE = EVERY | {
     "cycle_min_lr": Key(RATE, None, "where a cycle begins and ends"),
     "cycle_max_lr": Key(RATE, None, "its peak"),
-    "decay_lr_rate": Key(number(0), 0.0, "after the cycle the least rate is divided by 1 + this·steps"),
+    "decay_lr_rate": Key(number(), 0.0, "after the cycle the least rate is divided by 1 + this·steps"),
     "cycle_first_step_size": Key(whole(1), 2000, "updates up"),
     "cycle_second_step_size": Key(or_null(whole(1)), None, "updates down; null: as many"),
     "decay_step_size": Key(whole(0), 0, "updates to a step of decay; 0: none"),
     "cycle_first_stair_count": Key(whole(0), 0, "stairs up", refused=ONLY_DEFAULT),
     "cycle_second_stair_count": Key(or_null(whole(0)), None, "stairs down", refused=ONLY_DEFAULT),
     "cycle_momentum": Key(flag, True, "move the momentum against the rate"),
-    "cycle_min_mom": Key(number(0, 1), 0.8, "where that begins", never="momentum stays", already=(0.8,)),
-    "cycle_max_mom": Key(number(0, 1), 0.9, "and ends", never="momentum stays", already=(0.9,)),
-    "decay_mom_rate": Key(number(0), 0.0, "its decay", never="momentum stays", already=(0.0,)),
+    "cycle_min_mom": Key(number(1), 0.8, "where that begins", never="momentum stays", already=(0.8,)),
+    "cycle_max_mom": Key(number(1), 0.9, "and ends", never="momentum stays", already=(0.9,)),
+    "decay_mom_rate": Key(number(), 0.0, "its decay", never="momentum stays", already=(0.0,)),
 }
 SCHEDULERS = {
     "WarmupLR": RISES,
@@ -374,19 +374,18 @@ SCHEDULERS = {
     "WarmupCosineLR": WARM_UP
     | TOTAL
     | {
-        "warmup_min_ratio": Key(number(0, 1), 0.0, "share of lr where warm-up begins"),
-        "cos_min_ratio": Key(number(0, 1), 1e-4, "share of lr where the cosine ends"),
+        "warmup_min_ratio": Key(number(1), 0.0, "share of lr where warm-up begins"),
+        "cos_min_ratio": Key(number(1), 1e-4, "share of lr where the cosine ends"),
     },
-    "LRRangeTest": {
+    "LRRangeTest": EVERY
+    | {
         "lr_range_test_min_lr": Key(RATE, 1e-3, "where the test begins"),
         "lr_range_test_step_size": Key(whole(1), 2000, "updates to a step"),
-        "lr_range_test_step_rate": Key(number(0), 1.0, "growth with a step"),
+        "lr_range_test_step_rate": Key(number(), 1.0, "growth with a step"),
         "lr_range_test_staircase": Key(flag, False, "in stairs"),
     },
     "OneCycle": CYCLE,
 }
-for _schedule in SCHEDULERS.values():
-    _schedule["last_batch_iteration"] = Key(whole(-1), -1, "where to go on", refused=ONLY_DEFAULT)
 
 # Sections that other parts of DeepSpeed read; what they hold is not looked at. These change no number of a training:
 WATCHES = "it watches a run and changes nothing in it"

@@ -44,7 +44,7 @@ def train(engine: DeepSpeedEngine, first: int = 0, steps: int = STEPS) -> list[f
 
 
 def serially(settings: Settings, batch: int) -> list[float]:
-    """The same with the serial engine, which knows nothing of a configuration."""
+    """The same with the serial engine, which is told settings and reads no configuration."""
     engine = Engine(model(), settings)
     return [engine.train_batch(*tokens(step, batch)) for step in range(STEPS)]
 
