@@ -19,10 +19,10 @@ from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import LADDER, DeepSpeedEngine
 from minidist.deepspeed.plan import Plan
-from minidist.grid import options as grid_options
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.tensor import Array
+from minidist.parallel3d import grid_options
 
 CLAIMS = (data_parallel.claims, zero1.claims, zero2.claims, zero3.claims)  # by stage
 ADD_OPTIONS = {

@@ -39,7 +39,7 @@ def check(config: dict[str, Any], auto: dict[str, Any]) -> Config:
     notes = []
     for path, value in _entries(config, "", table):
         if path in SECTIONS:
-            notes.append(f"{path} has no effect here, because {SECTIONS[path]}")
+            notes += [f"{path} has no effect here, because {SECTIONS[path]}"] * switched_on(value)
             continue
         if path in stated:
             raise UsageError(f"{path} stands twice, by two of its names: leave one of them")
@@ -87,11 +87,15 @@ def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Ite
                 raise UsageError(f"{path} should be true or false, not {_short(value)}")
             yield CPU_OFFLOAD[path], value if path.endswith("memory") else "cpu" if value else "none"
         elif path in REFUSED_SECTIONS:
-            off = not value or (isinstance(value, dict) and value.get("enabled") is False)
-            if not off:
+            if switched_on(value):
                 raise UsageError(f"{path} is not here, because {REFUSED_SECTIONS[path]}: switch it off")
         else:
             raise UsageError(f"there is no key {_shown(path)}: do you mean {nearest(path, table)}?")
+
+
+def switched_on(section: Any) -> bool:
+    """Whether a section that is not looked at would do something there."""
+    return bool(section) and not (isinstance(section, dict) and section.get("enabled") is False)
 
 
 def nearest(path: str, table: dict[str, Key]) -> str:

@@ -291,6 +291,11 @@ def test_an_option_that_contradicts(text: str, typed: dict[str, Any], says: str)
     assert says in str(refused.value)
 
 
+def test_sections_that_watch_have_a_line_if_they_are_on() -> None:
+    [note] = planned('{TBS, "wandb": {"enabled": true}, "tensorboard": {"enabled": false}}'.replace("TBS", T)).notes
+    assert note == "wandb has no effect here, because it watches a run and changes nothing in it"
+
+
 def test_options_fill_what_is_left_open() -> None:
     plan = planned("{TBS}".replace("TBS", T), clip=0.25, precision="fp64", lr=1e-2, optimizer="sgd", weight_decay=0.0)
     assert (plan.clip, plan.precision, plan.lr) == (0.25, "fp64", 1e-2)
