@@ -95,6 +95,7 @@ OFF_DEVICE = "a rank's memory is not divided into a device's and its host's"
 MOVED = "a rank keeps its activations where it computes them"
 QUANTISED = "what is sent is what is stored: nothing is quantised"
 UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
+ALL_DIVIDED = "every parameter is divided, however small"
 WAITS = "a rank waits for each of its messages: the same bytes in the same order"
 
 BATCH = {
@@ -183,8 +184,8 @@ ZERO = {
         flag, True, "put several ranks' buckets into one message", never="a ring's messages are one rank's"
     ),
     "allgather_partitions": Key(
-        flag, True, "all-gather updated parameters instead of broadcasting them", yet="they are gathered",
-        already=(True,),
+        flag, True, "all-gather updated parameters instead of broadcasting them",
+        yet="updated parameters are always all-gathered", already=(True,),
     ),
     "allgather_bucket_size": Key(ELEMENTS, int(5e8), "elements gathered at a time after an update", yet=UNITS),
     "overlap_comm": Key(
@@ -202,10 +203,10 @@ ZERO = {
     ),
     "prefetch_bucket_size": Key(ELEMENTS, int(5e7), "elements gathered ahead of their use", yet=WAITS, already=(0,)),
     "param_persistence_threshold": Key(
-        ELEMENTS, int(1e5), "smaller parameters are not divided", yet="all of a unit's parameters are", already=(0,)
+        ELEMENTS, int(1e5), "smaller parameters are not divided", yet=ALL_DIVIDED, already=(0,)
     ),
     "model_persistence_threshold": Key(
-        ELEMENTS, sys.maxsize, "how many elements may stay undivided", yet="all parameters are divided", already=(0,)
+        ELEMENTS, sys.maxsize, "how many elements may stay undivided", yet=ALL_DIVIDED, already=(0,)
     ),
     "max_live_parameters": Key(ELEMENTS, int(1e9), "elements that may be gathered at once", yet=UNITS),
     "max_reuse_distance": Key(
