@@ -84,6 +84,7 @@ USAGE = """\
 python -m minidist             the list of chapters
 python -m minidist doctor      what is wrong with the MPI set-up, and what mends it
 python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
+python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 
 
@@ -108,6 +109,10 @@ def main(arguments: list[str]) -> int:
         from minidist.deepspeed import explain  # needs NumPy, as nothing else here does
 
         return explain.main(arguments[1:])
+    if arguments[:1] == ["mutants"]:
+        from minidist.claims import mutants  # the rest of the package, which only this needs
+
+        return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):

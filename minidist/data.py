@@ -1,6 +1,5 @@
 """Text to train on: a character vocabulary, a train and a validation part, batches drawn by seed."""
 
-import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from minidist.claims.files import check_readable
 
 Array = np.ndarray
 LONGEST = 2 * 10**8  # bytes of a text: every rank has all of it
+HELP_PAGES = Path(__file__).parent / "text" / "python_help.txt"  # those of one Python, so that all have the same losses
 
 
 @dataclass
@@ -53,10 +53,10 @@ def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array
 
 
 def load(path: str | None, context: int) -> Corpus:
-    """A text file as a corpus; without a path half a million characters of English that come with Python, the help
-    pages of `pydoc`. Raises UsageError if there is no such file, or too little text for sequences of `context`."""
-    text = _read(path) if path else _python_topics()
-    name = Path(path).name if path else "pydoc_data.topics"
+    """A text file as a corpus; without a path the help pages of Python 3.11: half a million characters of English.
+    Raises UsageError if there is no such file, or too little text for sequences of `context`."""
+    path = path or str(HELP_PAGES)
+    text, name = _read(path), Path(path).name
     characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     numbers = np.zeros(sys.maxunicode + 1, np.int32)  # of each character there is
     numbers[characters] = 1
@@ -85,11 +85,3 @@ def _read(path: str) -> str:
     if not text:
         raise UsageError(f"--data {path} is empty")
     return text
-
-
-def _python_topics() -> str:
-    try:
-        topics = importlib.import_module("pydoc_data.topics").topics
-    except ImportError:
-        raise UsageError("this Python comes without pydoc_data: pass a text with --data FILE") from None
-    return "\n".join(topics[name] for name in sorted(topics))

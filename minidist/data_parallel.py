@@ -117,7 +117,7 @@ def claims(run: Run) -> list[Claim]:
     """What the papers say of this run, beside what it held and sent."""
     if run.options.reduce == "ring":
         return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
-    all_gradients, n = run.padded * run.precision.bytes, run.ranks
+    all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
     hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
     if workers:
@@ -125,6 +125,7 @@ def claims(run: Run) -> list[Claim]:
     everything = [run.sent_by(rank) for rank in range(n)]
     promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
     hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
+    hot_spot.append(on_each_rank("arithmetic", "all that arrives", "", promised, run.received, "bytes"))
     return [*memory_claims(run, stage=0), *hot_spot]
 
 

@@ -12,7 +12,6 @@ The caller passes the same global batch on every rank; the engine takes its shar
 """
 
 import math
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Block, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
-from minidist.nn.tensor import Array, Kept, Tape, Tensor
+from minidist.nn.tensor import Array, Kept, Store, Tape, Tensor
 
 
 @dataclass
@@ -38,6 +38,7 @@ class Settings:
     accumulate: int = 1  # micro-batches to an update
     recompute: str = "none"  # what the backward computes again instead of keeping it: none, selective, full
     seed: int = 0
+    capacity: int | None = None  # bytes that a rank can hold, workspace apart; more is an OutOfMemory
 
 
 class Segment(NamedTuple):
@@ -62,16 +63,6 @@ class Passage:
     tapes: list[Tape] = field(default_factory=list)  # of each unit; of one that is to run again, once it has
     x: Kept | None = None  # the input, until it has run again
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tape.nbytes for tape in self.tapes) + (self.x.nbytes if self.x else 0)
-
-    @property
-    def of_layers(self) -> int:
-        """Bytes on the tapes of those units that are blocks: the papers count a layer's activations, not the ends'."""
-        tapes = zip(self.segment.units, self.tapes, strict=False)
-        return sum(tape.nbytes for unit, tape in tapes if isinstance(unit, Block))
-
 
 @dataclass
 class Loss:
@@ -95,25 +86,31 @@ class Engine:
         self.direction = "forward"  # "backward", or, forward once more for a backward, "again"
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
-        self.passages: weakref.WeakSet[Passage] = weakref.WeakSet()  # of which a backward is still to come
-        self.observed: Callable[[], None] = lambda: None  # called at every moment at which `observe` is
-        self.peak = {"activations": 0, "transient": 0, "workspace": 0}  # bytes
-        self.layer_activations = 0  # bytes that the blocks keep between forward and backward
+        joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
+        self.device = Pool("device", settings.capacity, joint)  # what this rank holds
+        self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
             flat.readers, flat.to_come = readers, readers * self.accumulated
-            start = flat.initial(settings.seed)  # float64 (padded,); gone when the Flat's arrays are made
-            self.allocate(flat, start)
-            param, _ = self.owned(flat)
-            flat.master = start[self.piece(flat)].astype(self.precision.updated) if self.precision.mixed else param
-            flat.moments = [np.zeros_like(flat.master) for _ in range(settings.optimizer.moments)]
+            self.make_arrays(flat)
 
     # ---- what a rank holds, and which piece of it its optimizer updates ---------------------------------------------
 
+    def make_arrays(self, flat: Flat) -> None:
+        """All that is held of a Flat for good."""
+        start = self.device.hold("workspace", flat.initial(self.settings.seed))  # float64 (padded,)
+        self.allocate(flat, start)
+        flat.master, _ = self.owned(flat)
+        if self.precision.mixed:
+            master = start[self.piece(flat)].astype(self.precision.updated)
+            flat.master = self.device.hold("optimizer", master)
+        like = flat.master.size, flat.master.dtype
+        flat.moments = [self.device.zeros("optimizer", *like) for _ in range(self.settings.optimizer.moments)]
+
     def allocate(self, flat: Flat, start: Array) -> None:
         """Make the arrays for a Flat's parameters and gradients. Here: all of both."""
-        flat.param = start.astype(self.precision.stored)  # (padded,)
-        flat.grad = np.zeros_like(flat.param)  # (padded,)
+        flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
+        flat.grad = self.device.zeros("gradients", flat.padded, self.precision.stored)  # (padded,)
 
     def piece(self, flat: Flat) -> slice:
         """Which of a Flat's elements this rank updates. Here: all."""
@@ -153,8 +150,8 @@ class Engine:
     def train_batch(self, x: Array, y: Array) -> float:
         """A whole step over a global batch; this rank's part of its loss."""
         loss = 0.0
-        for rows in np.split(np.arange(len(x)), self.settings.accumulate):
-            micro_batch = self.forward(x[rows], y[rows])
+        for part in zip(*(np.split(tokens, self.settings.accumulate) for tokens in (x, y)), strict=True):
+            micro_batch = self.forward(*part)
             self.backward(micro_batch)
             self.step()
             loss += micro_batch.value
@@ -165,7 +162,7 @@ class Engine:
         self.training = True
         batch = self.share_of(x, y, key=(self.settings.seed, self.steps, self.micro_batch))
         loss, passages = self.run(self.segments, batch.tokens, batch)
-        self.layer_activations = kept_by_blocks(passages)
+        self.layer_activations = self.device.held["activations"]
         weight = len(batch.tokens) / len(x) / self.settings.accumulate
         return Loss(self.loss_share(float(loss) * weight), weight, passages)
 
@@ -177,17 +174,17 @@ class Engine:
         return self.loss_share(float(loss) * len(batch.tokens) / len(x))
 
     def layers_keep(self, x: Array, y: Array, dropout: float) -> int:
-        """Bytes that the blocks would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
+        """Bytes that the layers would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
-        _, passages = self.run(self.segments, batch.tokens, batch)
-        return kept_by_blocks(passages)
+        _kept = self.run(self.segments, batch.tokens, batch)
+        return self.device.held["activations"]
 
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
         """This rank's rows of a global micro-batch. key: what the dropout masks depend on; None: no dropout."""
         rows = self.rows(len(x))
-        here = slice(rows.start, rows.stop)
-        return Batch(x[here], y[here], rows.start, key, selective=self.settings.recompute == "selective")
+        x, y = (self.passing(tokens[rows.start : rows.stop]) for tokens in (x, y))
+        return Batch(x, y, rows.start, key, selective=self.settings.recompute == "selective")
 
     def loss_share(self, loss: float) -> float:
         """What this rank adds to the sum of all ranks' losses. Here: the loss of its sequences."""
@@ -204,13 +201,12 @@ class Engine:
         left = reads(unit for segment in segments for unit in segment.units)
         for segment in segments:
             passage = Passage(segment, batch)
-            if keep and segment.again:
-                passage.x = self.precision.store().keep(x)
             if keep:
                 passages.append(passage)
-                self.passages.add(passage)
+            if keep and segment.again:
+                passage.x = self.store_of(segment.units[0]).keep(x)
             for unit in segment.units:
-                tape = Tape(self.precision.store()) if keep and not segment.again else None
+                tape = Tape(self.store_of(unit)) if keep and not segment.again else None
                 if tape:
                     passage.tapes.append(tape)
                 x = self.run_unit(unit, x, batch, tape, left)
@@ -220,9 +216,9 @@ class Engine:
         """One unit's forward, on a tape if there is one."""
         for flat in unit.reads:
             flat.bind(self.widened(self.parameters_of(flat)))
-        y = unit(tape.tensor(x) if tape else Tensor(x), batch).data
-        self.observe()
+        y = self.passing(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
         self.leave(unit, left)
+        self.device.mark("unit", f"{unit.name} {self.direction}")
         return y
 
     def leave(self, unit: Unit, left: Counter[Flat]) -> None:
@@ -250,26 +246,26 @@ class Engine:
             self.direction = "backward"
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
                 for flat in unit.reads:
-                    flat.bind(self.widened(self.parameters_of(flat)), slopes=self.zeros(flat))
+                    flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
                 if x is not None:  # the last unit that is to run again: its backward follows at once
                     unit(tape.tensor(x), passage.batch)
-                    self.observe()
                     x = None
                 assert dx is not None
                 dx = tape.backward(dx, postpone_weights=not weights)
-                self.collect_all(unit, tape.recomputed)
+                self.collect_all(unit)
                 self.leave(unit, left)
                 if weights:
                     self.count(unit)
+                self.device.mark("unit", f"{unit.name} backward")
         return dx
 
     def run_again(self, passage: Passage) -> Array:
         """Of a segment that has kept its input alone, the forward once more, but for the last unit's: its input."""
         assert passage.x is not None
         self.direction = "again"
-        x, passage.x = passage.x.fetch(), None
+        x, passage.x = self.passing(passage.x.fetch()), None
         units, left = passage.segment.units, reads(passage.segment.units)
-        passage.tapes = [Tape(self.precision.store()) for _ in units]
+        passage.tapes = [Tape(self.store_of(unit)) for unit in units]
         for unit, tape in zip(units[:-1], passage.tapes, strict=False):
             x = self.run_unit(unit, x, passage.batch, tape, left)
         return x
@@ -280,19 +276,19 @@ class Engine:
         for passage in reversed(passages):
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
                 for flat in unit.reads:
-                    flat.bind(None, slopes=self.zeros(flat))
+                    flat.bind(None, slopes=self.slopes_of(flat))
                 tape.weight_backward()
                 self.collect_all(unit)
                 for flat in unit.reads:
                     flat.release()
                 self.count(unit)
+                self.device.mark("unit", f"{unit.name} weights")
 
-    def collect_all(self, unit: Unit, recomputed: int = 0) -> None:
+    def collect_all(self, unit: Unit) -> None:
         """Collect what the unit's backward has written. A tied head comes before the embedding in a backward, and has
         written a part of its matrix's gradient."""
         for flat in unit.reads:
             self.collect(flat)
-        self.observe(recomputed)
 
     def count(self, unit: Unit) -> None:
         """A backward less is to come for what the unit reads. Where it was the last, the gradient is complete here."""
@@ -336,6 +332,7 @@ class Engine:
             flat.grad.fill(0)
         self.steps += 1
         self.micro_batch = 0
+        self.device.mark("step", "update")
 
     @property
     def scaled(self) -> bool:
@@ -367,11 +364,19 @@ class Engine:
 
     def widened(self, stored: Array) -> Array:
         """Stored values as arithmetic wants them: a float32 copy in mixed precision, otherwise they themselves."""
-        return stored.astype(self.precision.computed, copy=False)
+        return self.passing(stored.astype(self.precision.computed, copy=False))
 
-    def zeros(self, flat: Flat) -> Array:
-        """For a gradient as arithmetic makes it (padded,)."""
-        return np.zeros(flat.padded, self.precision.computed)
+    def slopes_of(self, flat: Flat) -> Array:
+        """Zeros for a gradient as arithmetic makes it (padded,)."""
+        return self.device.zeros("workspace", flat.padded, self.precision.computed)
+
+    def passing(self, array: Array) -> Array:
+        """Something that arithmetic needs on its way; what is held for another reason keeps its name."""
+        return self.device.hold("workspace", array, rename=False)
+
+    def store_of(self, unit: Unit) -> Store:
+        """Where a unit's tape keeps activations. The papers count those of layers, and of the model's ends apart."""
+        return self.precision.store(self.device, "activations" if isinstance(unit, Block) else "ends")
 
     def whole(self, flat: Flat, piece: Array) -> Array:
         """All of a Flat (padded,), from the piece of it that each rank holds. Here: the piece is all."""
@@ -390,51 +395,12 @@ class Engine:
         """What else this rank has counted, for its chapter's claims."""
         return {"layer_activations": self.layer_activations}
 
-    def observe(self, recomputed: int = 0) -> None:
-        """Note how much of what comes and goes is held at this moment, `recomputed` bytes of activations among it."""
-        stored = [a for flat in self.flats for a in (flat.param, flat.gathered, flat.bucket)]
-        now = {
-            "activations": sum(passage.nbytes for passage in self.passages) + recomputed,
-            "transient": held(a for flat in self.flats for a in (flat.gathered, flat.bucket)),
-            "workspace": held((a for flat in self.flats for a in (flat.values, flat.slopes)), besides=stored),
-        }
-        self.peak = {name: max(peak, now[name]) for name, peak in self.peak.items()}
-        self.observed()
-
     def memory(self) -> dict[str, int]:
-        """Bytes that this rank holds for good, and the most that it held at any moment of what comes and goes.
-
-        transient: parameters gathered for one unit, gradients not yet reduced. workspace: a unit's parameters and
-        gradients as arithmetic sees them, where that is wider than they are stored. Not counted: the messages in
-        transit, up to two chunks of (padded/N,) while a ring runs.
-        """
-        params = [flat.param for flat in self.flats]
-        return {
-            "parameters": held(params),
-            "gradients": held(flat.grad for flat in self.flats),
-            "optimizer": held((a for flat in self.flats for a in (flat.master, *flat.moments)), besides=params),
-            **{f"{name}_peak": nbytes for name, nbytes in self.peak.items()},
-        }
-
-
-def kept_by_blocks(passages: Iterable[Passage]) -> int:
-    """Bytes that are kept by those segments that are a block."""
-    return sum(passage.nbytes for passage in passages if isinstance(passage.segment.units[0], Block))
+        """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of
+        what is here in passing, gathered or in a bucket ("transient"), and of what waits for a backward ("kept")."""
+        return self.device.peak
 
 
 def reads(units: Iterable[Unit]) -> Counter[Flat]:
     """How often the units read each Flat, all together."""
     return Counter(flat for unit in units for flat in unit.reads)
-
-
-def held(arrays: Iterable[Array | None], besides: Iterable[Array | None] = ()) -> int:
-    """Bytes of memory behind some arrays: views of one array count once, and for all of it; `besides` do not count."""
-    owners = {id(owner): owner.nbytes for owner in map(_owner, arrays) if owner is not None}
-    return sum(nbytes for key, nbytes in owners.items() if key not in {id(_owner(array)) for array in besides})
-
-
-def _owner(array: Array | None) -> Array | None:
-    """The array that owns the memory which `array` shows."""
-    while array is not None and isinstance(array.base, np.ndarray):
-        array = array.base
-    return array

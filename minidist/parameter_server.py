@@ -34,9 +34,9 @@ from minidist import train
 from minidist.cli.progress import Progress
 from minidist.data import Corpus
 from minidist.engine import Settings
+from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
-from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.ps import report
@@ -291,7 +291,8 @@ def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> Ou
     progress.close()
     comm.flush()
     shards = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks) for each in servers.values()]
-    everyone = comm.gather_object(RankResult(worker.log if worker else None, comm.ledger.sent, shards))
+    log, ledger = worker.log if worker else None, comm.ledger
+    everyone = comm.gather_object(RankResult(log, ledger.sent, ledger.received, shards))
     return Outcome(plan, everyone) if everyone else None
 
 

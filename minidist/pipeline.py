@@ -20,8 +20,8 @@ The clock gives F, B and W of a stage one unit of time each and messages none, a
 what ranks exchange for them, take no time either.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -30,7 +30,7 @@ import numpy as np
 
 from minidist import Stopped, train
 from minidist.data_parallel import Axes, DataParallel
-from minidist.engine import Passage, Segment, Settings, held
+from minidist.engine import Passage, Segment, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Head, Unit, flats_of
 from minidist.nn.tensor import Array
@@ -50,9 +50,10 @@ from minidist.pp.schedules import (
     Send,
     Step,
     Weight,
+    name_of,
     places,
 )
-from minidist.pp.versions import Versions
+from minidist.pp.versions import Used, Versions
 from minidist.pp.watch import UNIT_COSTS, OverRanks, Watch
 
 
@@ -100,7 +101,7 @@ class Pipeline:
         # With full recomputation a chunk keeps its input, and all else is made again (GPipe, section 2.3).
         self.rematerialise = engine.settings.recompute == "full"
         self.segments = [Segment(chunk, again=self.rematerialise) for chunk in stage.chunks]
-        self.versions = None if self.schedule.flushes else Versions(engine.flats)
+        self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.widened, engine.device)
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
@@ -108,10 +109,8 @@ class Pipeline:
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
         self.passages: dict[tuple[int, int], tuple[int, Passage]] = {}  # (k, chunk) -> version of the weights, passage
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
-        self.most = {"in_flight": 0, "with_activations": 0, "versions": 1, "stash_bytes": 0, "delay": 0}
-        self.layer_activations = 0  # the most bytes that blocks keep, of all micro-batches together
-        self.versions_used: dict[int, int] = {}  # by micro-batch
-        engine.observed = self.note_passages
+        self.most = {"in_flight": 0, "with_activations": 0}
+        self.used = Used()  # which weights
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
@@ -122,10 +121,10 @@ class Pipeline:
             self.begin()
         assert self.stream is not None
         step = self.first_step + self.admitted // m
-        for i, rows in enumerate(np.split(np.arange(len(x)), m)):
-            batch = self.engine.share_of(x[rows], y[rows], key=(seed, step, i))  # dropout as in a serial run
+        for i, part in enumerate(zip(np.split(x, m), np.split(y, m), strict=True)):
+            batch = self.engine.share_of(*part, key=(seed, step, i))  # dropout as in a serial run
             self.batches[self.admitted + i] = batch
-            self.share = len(batch.tokens) / len(rows) / m
+            self.share = len(batch.tokens) / len(part[0]) / m
         self.admitted += m
         self.loss = 0.0
         waiting, self.next = [self.next] if self.next else [], None
@@ -135,6 +134,9 @@ class Pipeline:
                 break
             self.perform(instruction)
             self.watch.see(instruction)
+            self.engine.device.mark(
+                "message" if isinstance(instruction, Send | Receive) else "instruction", name_of(instruction)
+            )
         else:
             self.links.wait()
         return self.engine.loss_share(self.loss)
@@ -144,6 +146,9 @@ class Pipeline:
         self.first_step, self.admitted = self.engine.steps, 0
         at = self.at if self.schedule.flushes else replace(self.at, updates=self.steps - self.engine.steps)
         self.stream = self.schedule.instructions(at)
+        self.used = Used()
+        if self.versions:
+            self.versions.mark()
         costs = UNIT_COSTS | ({"R": 1.0} if self.rematerialise else {})
         workers = at.workers(at.stage)  # a stage gets replicas because it takes so many times as long
         self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in costs.items()})
@@ -161,9 +166,10 @@ class Pipeline:
             case Forward(k, chunk, version):
                 batch = self.batches[k]
                 x = batch.tokens if self.at.is_first(chunk) else engine.widened(self.mail.pop((ACTIVATION, k, chunk)))
-                with self.weights(version):
+                with self.weights(version, k, chunk):
                     y, [passage] = engine.run([self.segments[chunk]], x, batch)
                 self.passages[k, chunk] = version, passage
+                self.note(in_flight=len(self.passages))
                 if self.at.is_last(chunk):
                     self.loss += float(y) * self.share
                 else:
@@ -171,30 +177,27 @@ class Pipeline:
 
             case Backward(k, chunk):  # the gradient of the input, and unless the schedule splits it off, W's
                 version, passage = self.passages[k, chunk]
-                self.versions_used[k] = version
+                self.note(with_activations=1 + sum(other is not passage for other in self.with_activations()))
                 if self.at.is_last(chunk):
                     dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
                 else:
                     dy = engine.widened(self.mail.pop((GRADIENT, k, chunk)))
-                with self.weights(version):
+                with self.weights(version, k, chunk):
                     dx = engine.run_back([passage], dy, weights=not splits)
                 if dx is not None and not self.at.is_first(chunk):
                     self.mail[GRADIENT, k, chunk] = self.stored(dx)
 
             case Weight(k, chunk):  # the gradients of matrices, from the inputs that the micro-batch's tapes have kept
-                version, passage = self.passages.pop((k, chunk))
+                _, passage = self.passages.pop((k, chunk))
                 if splits:
                     engine.run_weights([passage])
-                if self.versions:
-                    self.note(delay=self.versions.made - version)
+                self.used.behind[k] = self.versions.made if self.versions else 0
                 if chunk == 0:
                     del self.batches[k]
 
             case Step(oldest):
                 if self.versions:
                     self.versions.keep(oldest)
-                    stash = self.versions.stash.values()
-                    self.note(versions=1 + len(stash), stash_bytes=held(param for params in stash for param in params))
                 try:
                     engine.apply_gradients()
                 except OverflowError as error:
@@ -202,21 +205,27 @@ class Pipeline:
                         raise Stopped(error) from None
                     self.links.wait()  # all have the same norm and stop here
                     raise
+                if self.versions:
+                    self.versions.updated()
 
     # ---- tensors ----------------------------------------------------------------------------------------------------
 
-    def weights(self, version: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def weights(self, version: int, k: int, chunk: int) -> Iterator[None]:
         """Inside, the engine's Flats have this version of the weights. With a flush there is one."""
-        return self.versions.use(version) if self.versions else nullcontext()
+        stashed = self.versions.use(version) if self.versions else nullcontext()
+        with stashed, self.used.note(k, chunk, self.stage.chunks[chunk]):
+            yield
 
     def stored(self, h: Array) -> Array:
         """A result as it is sent: in mixed precision two bytes an element, like everything that is stored."""
-        return np.ascontiguousarray(h, self.engine.precision.stored)
+        return self.engine.device.hold("messages", np.ascontiguousarray(h, self.engine.precision.stored))
 
     def room_for(self, batch: Batch) -> Array:
         """A buffer for what crosses from stage to stage, there or back, for this message alone."""
         b, t = batch.tokens.shape
-        return np.empty((b, t // self.stage.pieces, self.stage.width), self.engine.precision.stored)
+        shape = b, t // self.stage.pieces, self.stage.width
+        return self.engine.device.empty("messages", shape, self.engine.precision.stored)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """This rank's part of the mean loss over sequences x and their targets y: 0 without the head."""
@@ -235,12 +244,9 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def note_passages(self) -> None:
-        """How many micro-batches are under way at this moment, and what they keep."""
-        passages = self.engine.passages
-        self.layer_activations = max(self.layer_activations, sum(passage.of_layers for passage in passages))
-        with_activations = sum(any(tape.nbytes for tape in passage.tapes) for passage in passages)
-        self.note(in_flight=len(passages), with_activations=with_activations)
+    def with_activations(self) -> list[Passage]:
+        """Those under way that keep more than their input."""
+        return [passage for _, passage in self.passages.values() if any(tape.nbytes for tape in passage.tapes)]
 
     def note(self, **values: int) -> None:
         for name, value in values.items():
@@ -249,8 +255,14 @@ class Pipeline:
     def counted(self) -> dict[str, Any]:
         """Of the last stream of instructions, and since the beginning the most of what comes and goes."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
-        used = {"versions_used": sorted(self.versions_used.items()), "layer_activations": self.layer_activations}
-        return {**times, **self.most, **used}
+        most = self.engine.device.peak
+        held = {
+            "layer_activations": most["activations"],
+            "versions": (most["parameters"] + most["stash"]) / most["parameters"],
+            "stash_bytes": most["stash"],
+        }
+        marks = self.versions.marks if self.versions else []
+        return {**times, **self.most, **held, **self.used.counted(), "marks": marks}
 
 
 def pipeline_of(
@@ -279,8 +291,7 @@ def pipeline_of(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report, and show what the clocks say."""
     options, settings = job.options, job.settings
-    parts = pipeline_options.cut(options, job.units, settings.precision.bytes)
-    pipeline = pipeline_of(job.units, settings, comm, parts, options.schedule, options.steps, options.replicas)
+    pipeline = pipeline_of(job.units, settings, comm, options.parts, options.schedule, options.steps, options.replicas)
     claims, closing = pipeline_claims.claims, pipeline_claims.print_letters
     status = train.run_job(job, pipeline.engine, comm, claims, closing, driver=pipeline)
     pipeline_claims.show_clocks(comm, pipeline.watch.timeline, options, [range(comm.size)])

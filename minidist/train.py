@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
@@ -20,18 +20,20 @@ import numpy as np
 
 from minidist import UsageError, checkpoint, data
 from minidist.claims.claim import Claim
-from minidist.claims.files import check_apart, check_room, check_writable, write_json
+from minidist.claims.files import check_apart, check_room, check_writable, write_json, write_output
 from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import print_report
+from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.options import Parser, at_least, in_one_process, ranks_here, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
+from minidist.memory import plot, witness
+from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.run import run
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
-from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import NAMES, precision
 from minidist.nn.sample import generate
@@ -76,11 +78,13 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     add = made.add_argument_group("text and files").add_argument
-    add("--data", metavar="FILE", help="a UTF-8 text; default: the help pages of Python")
+    add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
     add("--save", metavar="FILE", help="write model and optimizer state (safetensors)")
     add("--load", metavar="FILE", help="go on from a file of --save, from any chapter")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    add("--memory-plot", metavar="FILE", help="draw what ranks hold in the course of a step")
+    add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")
     made.renamed("--text", "--data")
     return made
 
@@ -120,6 +124,11 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         raise UsageError("--kv-heads is of --model llama")
     outputs = {"--json": options.json if options.json != "-" else None, "--save": options.save}
     outputs["--trace"] = vars(options).get("trace")  # of pipelines
+    outputs["--memory-plot"] = options.memory_plot
+    if options.memory_plot:
+        plot.check("--memory-plot", options.memory_plot)
+        if options.steps == 0:
+            raise UsageError("--memory-plot has no step to draw: ask for --steps 1 or more")
     check_apart(outputs, {"--data": options.data})
     check_apart({**outputs, "--save": None}, {"--load": options.load})  # to save where training came from is usual
     for option, path in outputs.items():
@@ -148,6 +157,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         recompute=options.recompute,
         seed=options.seed,
     )
+    if options.witness:
+        witness.begin()
     return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings)
 
 
@@ -199,6 +210,8 @@ class History:
     milliseconds: list[float]  # of each step
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
+    received: int = 0  # bytes that arrived in that step
+    held: plot.History = field(default_factory=plot.History)  # in the course of one step, to be drawn
 
 
 class Driver(Protocol):
@@ -227,6 +240,7 @@ def run_job(
     keep_freed_memory()
     driver = driver or engine
     options, corpus = job.options, job.corpus
+    watching = witness.Witness(engine.device) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
     try:
@@ -235,22 +249,29 @@ def run_job(
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
+    seen = {"witness": watching.close()} if watching else {}
     validation, memory = validate(driver, corpus, options), engine.memory()
-    counted = {**driver.counted(), **look()}
-    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, memory, counted))
+    counted = {**driver.counted(), **look(), **seen}
+    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, history.received, memory, counted))
+    held = comm.gather_object(history.held) if options.memory_plot else None
     if options.save:
         checkpoint.save(options.save, engine, identity(options, corpus), writer=comm.rank == 0)
     weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
     if comm.rank > 0:
         return comm.broadcast_object(None)  # what rank 0 returns
-    run = summarise(job, engine, history, everyone)
+    run = summarise(job, history, everyone)
     complete = history.sent is not None  # a step that overflows sends less than the papers say
-    checked = claims(run) if complete else []
+    checked = [*claims(run), *witness_claims(run)] if complete else []
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
             print_report(run, checked, closing)
+            print_witness(run)
     if options.json:
         write_json(options.json, run.as_json(checked))
+    if held and history.losses:
+        schedule = vars(options).get("schedule")  # of pipelines
+        title = f"{job.chapter}{f', {schedule}' * bool(schedule)}: what a rank holds in the course of a step"
+        write_output(options.memory_plot, plot.draw(held, title, plot.format_of(options.memory_plot)))
     if options.sample:
         units = declare(options, len(corpus.vocabulary))
         tokens = generate(units, weights, options.sample, options.context, options.seed)
@@ -263,17 +284,19 @@ def run_job(
 def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
     options = job.options
+    drawn = (engine.steps + options.steps) // 2 if options.memory_plot else None  # when no schedule begins or ends
     history = History([], [])
     progress = Progress(options.steps, shown=comm.rank == 0 and options.json != "-")
     try:
         for step in range(engine.steps, options.steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
-            loss = train_step(driver, job.corpus, options, step)
+            with history.held.of(engine.device) if step == drawn else nullcontext():
+                loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
-                history.sent_to = comm.ledger.by_peer()
+                history.sent_to, history.received = comm.ledger.by_peer(), comm.ledger.received
             parts = comm.gather_object(loss)
             if comm.rank == 0:
                 history.losses.append(sum(parts))
@@ -283,19 +306,17 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
     return history
 
 
-def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -> Run:
-    """The run, for the report. everyone: of each rank, its part of the validation loss, what it sent, held, counted."""
-    validation, sent, sent_to, memory, counted = zip(*everyone, strict=True)
+def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
+    """The run, for the report.
+
+    everyone: of each rank, its part of the validation loss, what it sent, received and held, and what else it counted.
+    """
+    validation, sent, sent_to, received, memory, counted = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
         ranks=len(everyone),
-        precision=job.settings.precision,
-        moments=job.settings.optimizer.moments,
-        parameters=count_parameters(job.units),
         vocabulary=len(job.corpus.vocabulary),
-        unit_sizes=[sum(flat.padded for flat in unit.flats) for unit in engine.units],
-        tied=job.units[-1].reads != job.units[-1].flats,
         loss=history.losses,
         validation_loss=sum(validation),
         unigram_entropy=job.corpus.unigram_entropy(),
@@ -305,6 +326,7 @@ def summarise(job: Job, engine: Engine, history: History, everyone: list[Any]) -
         },
         sent=list(sent),
         sent_to=list(sent_to),
+        received=list(received),
         memory=list(memory),
         counted=list(counted),
     )
@@ -343,6 +365,8 @@ def main(
 
 class NoLedger:
     """Nothing is sent, nothing to count."""
+
+    received = 0
 
     def reset(self) -> None: ...
 

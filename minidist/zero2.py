@@ -16,8 +16,6 @@ them (a+1)Ψ is sent instead of 2Ψ; the paper's "no more communication" holds f
 Memory: 2Ψ + 2Ψ/N + 12Ψ/N = 2Ψ + 14Ψ/N bytes.
 """
 
-import numpy as np
-
 from minidist import ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
@@ -33,8 +31,8 @@ class ZeRO2(ZeRO1):
     accumulated = 1  # micro-batches that add up here before they are reduced
 
     def allocate(self, flat: Flat, start: Array) -> None:
-        flat.param = start.astype(self.precision.stored)  # (padded,)
-        flat.grad = np.zeros(flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
+        flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
+        flat.grad = self.device.zeros("gradients", flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param[self.piece(flat)], flat.grad
@@ -43,7 +41,7 @@ class ZeRO2(ZeRO1):
         """Into the bucket. A tied head leaves its part of the embedding's gradient in the embedding's bucket, which is
         complete, and goes, only after the embedding's own backward."""
         if flat.bucket is None:
-            flat.bucket = np.zeros(flat.padded, self.precision.stored)
+            flat.bucket = self.device.zeros("bucket", flat.padded, self.precision.stored)
         flat.collect(flat.bucket)
 
     def reduce(self, flat: Flat) -> None:

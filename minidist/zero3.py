@@ -33,8 +33,6 @@ sent, as PyTorch's FSDP does with its outermost unit. A head tied to the embeddi
 embedding is gathered from its first use in a pass to its last: once a pass, like every other unit, but for long.
 """
 
-import numpy as np
-
 from minidist import ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
@@ -58,8 +56,7 @@ class ZeRO3(ZeRO2):
         super().__init__(units, settings, comm, axes)
 
     def allocate(self, flat: Flat, start: Array) -> None:
-        flat.param = start[self.piece(flat)].astype(self.precision.stored)  # (padded/N,)
-        flat.grad = np.zeros_like(flat.param)  # (padded/N,)
+        super().allocate(flat, start[self.piece(flat)])  # both (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param, flat.grad
@@ -67,8 +64,9 @@ class ZeRO3(ZeRO2):
     def parameters_of(self, flat: Flat) -> Array:
         """All of them (padded,), from everyone's shard; no message if they are here already."""
         if flat.gathered is None:
+            flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
             with self.comm.phase(f"all-gather {self.direction}"):
-                flat.gathered = ring.all_gather(flat.comm, flat.param, flat.padded)
+                ring.all_gather(flat.comm, flat.param, flat.padded, out=flat.gathered)
         return flat.gathered
 
     def forget(self, flat: Flat) -> None:
@@ -92,7 +90,7 @@ def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:
 
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run, beside what it held and sent."""
-    kept = run.read_by_head if run.options.keep_last else 0
+    kept = run.model.read_by_head(run.ranks) if run.options.keep_last else 0
     return [
         *memory_claims(run, stage=3),
         peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients

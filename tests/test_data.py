@@ -92,12 +92,12 @@ def test_bad_files_are_refused_in_one_line(tmp_path):
     assert len(load(tmp_path, b"a" * 90).validation) == 9
 
 
-def test_without_a_file_there_is_text_that_comes_with_python():
+def test_without_a_file_there_is_the_same_text_whatever_the_python():
     corpus = data.load(None, 64)
-    assert corpus.name == "pydoc_data.topics"
-    assert len(corpus.train) > 400_000
+    assert corpus.name == "python_help.txt"
+    assert (len(corpus.train) + len(corpus.validation), len(corpus.vocabulary)) == (465_048, 103)
     assert "lambda" in corpus.decode(corpus.train)
-    with pytest.raises(UsageError, match=r"pydoc_data\.topics has .* use a longer text or a shorter context"):
+    with pytest.raises(UsageError, match=r"python_help\.txt has .* use a longer text or a shorter context"):
         data.load(None, 10**6)
 
 

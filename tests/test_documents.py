@@ -20,9 +20,9 @@ import pytest
 from minidist import Finished, UsageError, checkpoint, train
 from minidist.__main__ import CHAPTERS
 from minidist.cli import doctor, options
+from minidist.memory import allocator
 from minidist.mpi import launch, run
 from minidist.mr.plan import Plan
-from minidist.nn import memory
 from minidist.pp import options as pp_options
 
 ROOT = Path(__file__).parents[1]
@@ -93,8 +93,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         monkeypatch.setattr(module, "run", start)
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
-    for module, work in ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (memory, "keep_freed_memory")):
-        monkeypatch.setattr(module, work, stop)
+    work = {train: "run_job", doctor: "main", launch: "find_mpiexec", allocator: "keep_freed_memory"}
+    for module, name in work.items():
+        monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
     return Reader(job, monkeypatch)

@@ -184,9 +184,10 @@ def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, ax
     """Each place is on one rank, and joining what the ranks drew gives what serial training draws."""
     size = sum(sections)
     whole = Parameter("w", (size, 3) if axis == 0 else (3, size), std=1.0)
-    places = cut([*sections, 2], ranks)  # the last section lies beyond the end: padding
-    assert sorted(np.concatenate(places)) == list(range(size + 2))
-    parts = [Sliced(whole, axis, places, SimpleNamespace(rank=rank)) for rank in range(ranks)]  # type: ignore[arg-type]
+    on_axis = [*sections, 2]  # the last one lies beyond the end: padding
+    assert sorted(np.concatenate(cut(on_axis, ranks))) == list(range(size + 2))
+    group = [SimpleNamespace(rank=rank, size=ranks) for rank in range(ranks)]
+    parts = [Sliced(whole, axis, on_axis, comm) for comm in group]  # type: ignore[arg-type]
     assert sum(part.size for part in parts) == 3 * (size + 2)
     np.testing.assert_array_equal(parts[0].join([part.initial(7) for part in parts]), whole.initial(7))
 

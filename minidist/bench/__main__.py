@@ -29,9 +29,9 @@ from minidist.claims.tables import mark, show, table_of
 from minidist.cli.options import Parser, in_one_process
 from minidist.data import Corpus, load
 from minidist.engine import Engine, Settings
+from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.memory import keep_freed_memory
 from minidist.nn.ops import blocks
 from minidist.nn.optim import AdamW, CosineSchedule
 from minidist.nn.precision import PRECISIONS
@@ -177,7 +177,7 @@ def memory() -> Iterator[Row]:
     for name in ("zero3", "data_parallel"):
         ranks = launch("minidist.bench.ranks:resident", n, name, config, 8, timeout=300).values
         grown = max(rank["after"] - rank["before"] for rank in ranks) / mib
-        states = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient_peak")) / mib
+        states = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient")) / mib
         found[name] = {"peak memory": grown, "model states": states, "the rest": grown - states}
     for what, ours in found["zero3"].items():
         theirs = found["data_parallel"][what]

@@ -13,10 +13,10 @@ import numpy as np
 
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
+from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
 from minidist.mpi.over_mpi import MPI
 from minidist.nn.gpt import GPTConfig, gpt
-from minidist.nn.memory import keep_freed_memory
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import PRECISIONS
 from minidist.ring import all_reduce, cut

@@ -34,7 +34,7 @@ def report(chapter: str) -> dict[str, Any]:
 
 def held(counted: dict[str, Any]) -> Bars:
     """Model states on the rank that holds most of each, and what comes and goes while units are computed."""
-    kinds = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "transient_peak": "none"}
+    kinds = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "transient": "none"}
     return [(kind, max(rank[kind] for rank in counted["memory"]), color) for kind, color in kinds.items()]
 
 

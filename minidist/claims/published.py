@@ -18,14 +18,16 @@ def as_printed(figures: Iterable[Figure]) -> str:
 
 def print_zero_closing(run: Run) -> None:
     """What the numbers of ZeRO's claims mean, and the paper's table 1 by the formulas that the run was held against."""
-    print("Ψ: parameters; N: ranks; ψ: parameters of one unit of the model.")
+    psi, padded = run.model.parameters(), run.model.parameters(run.ranks)
+    padding = f", {number(padded)} with each unit's padding" * (padded > psi)
+    print(f"Ψ: parameters{padding}; N: ranks; ψ: parameters of one unit of the model.")
     states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
-    p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
-    undivided = zero.model_states(run.padded, run.ranks, 0, p, p, k).total
+    p, k = run.bytes.stored, run.optimizer_bytes
+    undivided = zero.model_states(padded, run.ranks, 0, p, p, k).total
     if states[0] < undivided:
         times = f"{undivided / states[0]:.2f} times as much"
         print(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
-    activations, workspace = run.memory_of("activations_peak")[0], run.memory_of("workspace_peak")[0]
+    activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
     print(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.\n")
     table = table_of(left=(), right=("N",))
     for model, stage in itertools.product(zero.TABLE_1, zero.STAGES[1:]):

@@ -1,4 +1,5 @@
-"""What a run of training did: what every claim about it is counted from."""
+"""What a run of training was asked to do, which is what promises are made of, and what it did: what they are held
+against."""
 
 import argparse
 import math
@@ -7,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
-from minidist.nn.precision import Precision
+from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
+from minidist.papers.models import Model
 
 
 @dataclass(frozen=True)
@@ -17,30 +19,35 @@ class Run:
     chapter: str
     options: argparse.Namespace
     ranks: int
-    precision: Precision
-    moments: int  # arrays of optimizer state
-    parameters: int  # Ψ
-    vocabulary: int
-    unit_sizes: list[int]  # each unit's parameters, padded to a multiple of the number of ranks
-    tied: bool  # the head reads the embedding's matrix
+    vocabulary: int  # V, of the text
     loss: list[float]  # of the global batch, for each step
     validation_loss: float
     unigram_entropy: float
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
     sent_to: list[dict[int, int]]  # per rank: bytes by the receiver, in the same step
+    received: list[int]  # per rank: bytes that arrived in the same step, from whomever and for whatever
     memory: list[dict[str, int]]  # per rank: bytes
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
 
-    @property
-    def padded(self) -> int:
-        """Ψ with the padding."""
-        return sum(self.unit_sizes)
+    # ---- what the papers' formulas need: of the command line and the text alone --------------------------------------
 
     @property
-    def read_by_head(self) -> int:
-        """Parameters that the last unit reads."""
-        return self.unit_sizes[-1] + (self.unit_sizes[0] if self.tied else 0)
+    def model(self) -> Model:
+        """The model, as its paper counts its parameters."""
+        return model_of(self.options, self.vocabulary)
+
+    @property
+    def bytes(self) -> Bytes:
+        """What a number takes."""
+        return BYTES[self.options.precision]
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """The papers' K: of a parameter's optimizer state."""
+        return self.bytes.optimizer(MOMENTS[self.options.optimizer])
+
+    # ---- what was counted --------------------------------------------------------------------------------------------
 
     def sent_in(self, *names: str, count: str = "bytes") -> list[int]:
         """Bytes (or messages) that each rank sent in some phases together."""
@@ -59,8 +66,8 @@ class Run:
         return {
             "chapter": self.chapter,
             "ranks": self.ranks,
-            "parameters": self.parameters,
-            "precision": self.precision.name,
+            "parameters": self.model.parameters(),
+            "precision": self.options.precision,
             "steps": len(self.loss),
             "loss": [_finite(loss) for loss in self.loss],
             "validation_loss": _finite(self.validation_loss),
@@ -69,9 +76,16 @@ class Run:
             "claims": claims_as_rows(claims),
             "sent": self.sent,
             "sent_to": self.sent_to,
+            "received": self.received,
             "memory": self.memory,
             **({"counted": self.counted} if any(self.counted) else {}),
         }
+
+
+def model_of(options: argparse.Namespace, vocabulary: int) -> Model:
+    """The model that a command line and a text ask for."""
+    o, tied = options, options.model == "gpt" and not options.untied
+    return Model(o.model, vocabulary, o.context, o.width, o.layers, o.heads, o.kv_heads or o.heads, tied)
 
 
 def _finite(value: float) -> float | None:

@@ -21,9 +21,8 @@ def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], Non
 def print_summary(run: Run) -> None:
     """The model and its losses."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
-    padding = f" ({number(run.padded)} padded)" if run.padded > run.parameters else ""
-    print(f"\n{run.options.model} with Ψ = {number(run.parameters)} parameters{padding}", end=", ")
-    print(f"{run.precision.name} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
+    print(f"\n{run.options.model} with Ψ = {number(run.model.parameters())} parameters", end=", ")
+    print(f"{run.options.precision} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
         steps = f"{len(run.loss)} step{'s' * (len(run.loss) > 1)}"
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")

@@ -7,8 +7,8 @@ from minidist.papers import zero
 
 def memory_claims(run: Run, stage: int) -> list[Claim]:
     """ZeRO's formulas for what a rank holds between steps."""
-    p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
-    states = zero.model_states(run.padded, run.ranks, stage, p, p, k)
+    p, k = run.bytes.stored, run.optimizer_bytes
+    states = zero.model_states(run.model.parameters(run.ranks), run.ranks, stage, p, p, k)
     divided = {"parameters": stage >= 3, "gradients": stage >= 2, "optimizer": stage >= 1}
     claims = []
     factors = {"parameters": p, "gradients": p, "optimizer": k}
@@ -26,18 +26,18 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     """The most that is held of whole units in passing: `buckets` buffers of the largest one. An embedding that the head
     reads as well is there together with each of the others."""
-    embedding, *others = run.unit_sizes
-    largest = embedding + max(others) if run.tied else max(run.unit_sizes)
-    p = run.precision.bytes
-    formula = f"{p * buckets}(max ψ + ψ_emb)" if run.tied else f"{p * buckets}·max ψ"
-    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient_peak"), "bytes")
+    embedding, *others = run.model.units(run.ranks)
+    largest = embedding + max(others) if run.model.tied else max(embedding, *others)
+    p = run.bytes.stored
+    formula = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ"
+    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient"), "bytes")
 
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     """ZeRO's formulas for what a rank sends in a step: by phase, and together."""
     a = run.options.accumulate
     times = f"{a}" if a > 1 else ""
-    sent = zero.volume(run.padded, run.ranks, stage, a, kept)
+    sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept)
     formulas = {
         "all-reduce gradients": "2Ψ(N-1)/N",
         "all-gather parameters": "Ψ(N-1)/N",
@@ -45,16 +45,19 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
         "all-gather backward": f"{times}(Ψ-ψ_kept)(N-1)/N" if kept else f"{times}Ψ(N-1)/N",
         "reduce-scatter gradients": f"{times if stage >= 2 else ''}Ψ(N-1)/N",
     }
-    wire = run.precision.bytes  # of an element: the papers count elements, the wire counts bytes
+    wire = run.bytes.stored  # of an element: the papers count elements, the wire counts bytes
     claims = [
         on_each_rank("ZeRO §7", phase, f"{wire}·{formulas[phase]}", elements * wire, run.sent_in(phase), "bytes")
         for phase, elements in sent.items()
     ]
     norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
+    norm = 8 * (run.ranks - 1) if stage > 0 else 0
     rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # whatever else was sent, in any phase
+    arrived = [nbytes - norm for nbytes in run.received]  # whatever the senders have counted
     psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
     formula = f"{wire}·({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{wire}·{psis}Ψ(N-1)/N"
-    claims.append(on_each_rank("ZeRO §7", "all that is sent", formula, sum(sent.values()) * wire, rest, "bytes"))
+    for name, counted in (("all that is sent", rest), ("all that arrives", arrived)):
+        claims.append(on_each_rank("ZeRO §7", name, formula, sum(sent.values()) * wire, counted, "bytes"))
     if stage > 0:
-        claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", 8 * (run.ranks - 1), norms, "bytes"))
+        claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", norm, norms, "bytes"))
     return claims

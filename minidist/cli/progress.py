@@ -104,7 +104,8 @@ class StatusLine:
             self.text = ""
 
     def close(self) -> None:
-        """Take the line away."""
+        """Take the line away for good: nothing is shown after that."""
         if self.screen:
             self.clear()
             self.screen.close()
+        self.shown, self.screen = False, None

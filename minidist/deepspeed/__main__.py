@@ -58,6 +58,8 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     else:
         job = train.prepare(chapter, [*arguments, *words], ranks)
     job.settings.optimizer = plan.optimizer
+    if not plan.optimizer.moments:
+        job.options.optimizer = "plain sgd"  # of which the claims expect no state
     if plan.schedule:
         job.settings.learning_rate = plan.schedule
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""

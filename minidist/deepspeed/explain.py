@@ -16,8 +16,9 @@ from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
-from minidist.nn.precision import NAMES, PRECISIONS
+from minidist.nn.precision import NAMES
 from minidist.papers import deepspeed, gpt2, llama, llama3, zero
+from minidist.papers.mixed_precision import BYTES
 
 Model = gpt2.Model | llama.Model
 MODELS: dict[str, Model] = {**gpt2.MODELS, **llama.MODELS, **llama3.MODELS}
@@ -95,9 +96,9 @@ def shown(value: Any) -> str:
 
 
 def sizes(plan: Plan) -> tuple[int, int]:
-    """Bytes of a stored element, and of a parameter's optimizer state. bf16's are mixed precision's."""
-    stored = PRECISIONS["mixed" if plan.precision == "bf16" else plan.precision]
-    return stored.bytes, stored.optimizer_bytes(plan.optimizer.moments)
+    """Bytes of a stored element, and of a parameter's optimizer state."""
+    of = BYTES[plan.precision]
+    return of.stored, of.optimizer(plan.optimizer.moments)
 
 
 def states(plan: Plan, model: Model) -> zero.ModelStates:

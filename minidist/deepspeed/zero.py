@@ -21,7 +21,7 @@ from minidist import UsageError, ring
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.read import read
-from minidist.engine import held
+from minidist.memory.pool import ALL, Pool
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Layer, Unit, flats_of
@@ -31,8 +31,8 @@ from minidist.nn.tensor import Array
 class Init:
     """Units that are made within are divided at once, in stage 3: their values are drawn, this rank keeps its shard.
 
-    module: a model that is there already, to be divided as if it had been made within. peak: the most bytes that were
-    held at any moment, here the shards so far and one Flat as it is drawn. enabled: False leaves all to initialize.
+    module: a model that is there already, to be divided as if it had been made within. enabled: False leaves all to
+    initialize.
     """
 
     def __init__(
@@ -47,8 +47,7 @@ class Init:
         plan = planning.make(read(config), comm.size)
         self.comm, self.seed, self.enabled = comm, seed, enabled and plan.stage == 3
         self.dtype = plan.settings(seed).precision.updated  # a master copy is made of it: nothing is rounded yet
-        self.flats: list[Flat] = []
-        self.peak = 0
+        self.device = Pool("device")
         for unit in module or []:
             self.divide(unit)
 
@@ -56,10 +55,14 @@ class Init:
         """Draw a unit's values, one Flat after the other, and keep this rank's shard of each."""
         for flat in unit.flats if self.enabled else []:
             flat.divide(self.comm)
-            start = flat.initial(self.seed)  # float64 (padded,)
-            flat.param = start[shard_of(flat)].astype(self.dtype)  # (padded/N,)
-            self.flats.append(flat)
-            self.peak = max(self.peak, held([start, *(each.param for each in self.flats)]))
+            start = self.device.hold("workspace", flat.initial(self.seed))  # float64 (padded,)
+            flat.param = self.device.hold("parameters", start[shard_of(flat)].astype(self.dtype))  # (padded/N,)
+            del start
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were held at any moment: the shards so far, and one Flat as it is drawn."""
+        return self.device.peak[ALL]
 
     def __enter__(self) -> "Init":
         """Until the end of the context, a unit that declares its parameters is divided. DeepSpeed steps into

@@ -6,9 +6,8 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.published import print_ptd
 from minidist.claims.run import Run
 from minidist.claims.tables import number
-from minidist.papers import fsdp, pipelines, zero
+from minidist.papers import fsdp, models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
-from minidist.pipeline import Place, places
 from minidist.pipeline import pipeline_claims as pipeline
 from minidist.tensor_parallel import tensor_claims as tensor
 
@@ -25,7 +24,7 @@ def claims(run: Run) -> list[Claim]:
     ]
     everything = list(of_axes)
     copies = d if options.zero == 0 else d // options.shard
-    rest = f"{run.precision.bytes}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
+    rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
         tensor.SHARD_GRADIENTS: (rest, tensor.not_cut(run, t, copies, options.shard) if t > 1 else 0),
         tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
@@ -35,11 +34,13 @@ def claims(run: Run) -> list[Claim]:
     staged, stamps = [], 0
     if p > 1:
         crossing = [size // (t if options.sequence_parallel else 1) for size in tensor.elements(run, shares)]
-        of_messages = pipeline.message_claims(run, at, crossing, "bsh/t" if options.sequence_parallel else "bsh")
-        staged = [*pipeline.bubble_claims(run), *pipeline.in_flight_claims(run, at), *of_messages]
-        for kind, messages in pipeline.crossings(run, at).items():
+        each, shape = pipeline.crossings(run, at), "bsh/t" if options.sequence_parallel else "bsh"
+        of_messages = pipeline.message_claims(run, each, [run.bytes.stored * size for size in crossing], shape)
+        timed = [*pipeline.bubble_claims(run), *pipeline.in_flight_claims(run, at)]
+        staged = [*timed, *pipeline.weight_claims(run, at), *of_messages]
+        for kind, messages in each.items():
             sent = [number * size for number, size in zip(messages, crossing, strict=True)]
-            everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.precision.bytes))
+            everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
             stamps += sum(messages)
     return [
         *memory(run),
@@ -55,16 +56,16 @@ def claims(run: Run) -> list[Claim]:
 # ---- who has what ----------------------------------------------------------------------------------------------------
 
 
-def standing(run: Run) -> list[Place]:
-    """Each rank's place in its pipeline."""
-    options = run.options
-    at = places(options.pp, options.micro_batches, options.chunks)
-    return [at[rank // options.tp % options.pp] for rank in range(run.ranks)]
+def standing(run: Run) -> list[int]:
+    """Each rank's stage, from 1."""
+    return [rank // run.options.tp % run.options.pp + 1 for rank in range(run.ranks)]
 
 
 def own_units(run: Run) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
-    return [[unit for part in run.options.parts[at.stage :: at.stages] for unit in part] for at in standing(run)]
+    return [
+        [unit for part in run.options.parts[stage - 1 :: run.options.pp] for unit in part] for stage in standing(run)
+    ]
 
 
 def shares_of(run: Run) -> list[tensor.Share]:
@@ -83,12 +84,12 @@ def flats(run: Run, rank: int) -> dict[int, list[int]]:
     where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
     its matrix, that stage has what the matrix is in."""
     options, own = run.options, own_units(run)[rank]
-    sizes = tensor.cut_and_whole(run, options.tp)[rank % options.tp]
+    sizes = run.model.cut_and_whole(options.tp)[rank % options.tp]
     stored = [list(both) if options.tp > 1 else [sum(both)] for both in sizes]
     found = {unit: stored[unit] for unit in own}
-    if run.tied and options.layers + 1 in own and 0 not in own:
+    if run.model.tied and options.layers + 1 in own and 0 not in own:
         found[0] = stored[0][:1]
-    return {unit: [-(-size // options.shard) * options.shard for size in of] for unit, of in found.items()}
+    return {unit: [models.padded(size, options.shard) for size in of] for unit, of in found.items()}
 
 
 def held(run: Run) -> list[int]:
@@ -101,7 +102,7 @@ def held(run: Run) -> list[int]:
 
 def memory(run: Run) -> list[Claim]:
     """ZeRO's formulas for the part of the model that tensor parallelism and the pipeline leave to a rank."""
-    stage, p, k = run.options.zero, run.precision.bytes, run.precision.optimizer_bytes(run.moments)
+    stage, p, k = run.options.zero, run.bytes.stored, run.optimizer_bytes
     states = [zero.model_states(psi, run.options.shard, stage, p, p, k) for psi in held(run)]
     claims = []
     for kind, factor, divided in (
@@ -115,22 +116,28 @@ def memory(run: Run) -> list[Claim]:
     return claims
 
 
-def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[tensor.Share]) -> list[Claim]:
-    """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight."""
+def layers_keep(run: Run, at: Sequence[int], shares: Sequence[tensor.Share]) -> list[Claim]:
+    """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight. With full
+    recomputation a stage keeps the input of each of these, but of the one that runs again all that its layers keep
+    (GPipe, section 2.3)."""
     options, t = run.options, run.options.tp
     if options.pp == 1:
         return tensor.activations(run, t, shares)
-    full = options.recompute == "full"  # the stage's whole chunk runs again: for one micro-batch at a time
     if options.chunks > 1 or options.schedule.startswith("zb"):
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
+    full = options.recompute == "full"
     each = tensor.layer_keeps(run, t, shares, "none" if full else options.recompute, options.dropout > 0)
-    m = options.micro_batches
-    expected = [
-        kept * share.layers * (1 if full else pipelines.in_flight(options.schedule, options.stages, m, place.stage + 1))
-        for kept, share, place in zip(each, shares, at, strict=True)
-    ]
+    inputs = tensor.layer_keeps(run, t, shares, "full", options.dropout > 0)
+    expected = []
+    for kept, given, share, stage, own in zip(each, inputs, shares, at, own_units(run), strict=True):
+        flying = pipelines.in_flight(options.schedule, options.stages, options.micro_batches, stage)
+        if not full:
+            expected.append(flying * share.layers * kept)
+        else:  # a stage that begins with the embedding, or has the head alone, keeps no layer's input
+            expected.append(share.layers * kept + (flying - 1) * given * (1 <= own[0] <= options.layers))
     counted = [counts["layer_activations"] for counts in run.counted]
-    formula = "l·layer" if full else "in flight·l·layer"
+    h = "h/t" if options.sequence_parallel else "h"
+    formula = f"l·layer+(f-1){run.bytes.stored}bs{h}" if full else "f·l·layer"
     return [on_each_rank("Korthikanti §4", "layers keep", formula, expected, counted, "bytes")]
 
 
@@ -140,21 +147,21 @@ def layers_keep(run: Run, at: Sequence[Place], shares: Sequence[tensor.Share]) -
 def of_tied(run: Run) -> list[tensor.Volume]:
     """What the first and the last stage send to sum the gradients of an embedding that both hold."""
     options = run.options
-    if options.pp == 1 or not run.tied:
+    if options.pp == 1 or not run.model.tied:
         return []
     pieces = options.shard if options.zero else 1
     sent = []
-    for rank, at in enumerate(standing(run)):
+    for rank, stage in enumerate(standing(run)):
         ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
         both = ring_all_reduce(ends[0] // pieces, 2).sent
-        sent.append(both[0] if at.stage == 0 else both[1] if at.stage == at.stages - 1 else 0)
+        sent.append(both[0] if stage == 1 else both[1] if stage == options.pp else 0)
     formula = "ψ_emb/G" if options.zero else "ψ_emb"
-    return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.precision.bytes)]
+    return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.bytes.stored)]
 
 
 def of_data(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
-    options, p = run.options, run.precision.bytes
+    options, p = run.options, run.bytes.stored
     g, a, stage = options.shard, options.accumulate, options.zero
     once = [psi * (g - 1) // g for psi in held(run)]
     if stage == 0:
@@ -184,8 +191,8 @@ def again(run: Run) -> list[int]:
     """Elements that each rank sends so that its chunks can run once more: all of their units but the last of each,
     which is gathered for its backward that follows at once."""
     options, found = run.options, []
-    for rank, at in enumerate(standing(run)):
-        before = [unit for part in options.parts[at.stage :: at.stages] for unit in part[:-1]]
+    for rank, stage in enumerate(standing(run)):
+        before = [unit for part in options.parts[stage - 1 :: options.pp] for unit in part[:-1]]
         psi = sum(sum(flats(run, rank)[unit]) for unit in before)
         found.append(psi * (options.shard - 1) // options.shard)
     return found
@@ -213,7 +220,7 @@ def left_host(run: Run) -> list[Claim]:
     """Everything that left a host, whatever it was sent for, told by its receiver."""
     if run.options.dp == run.options.shard:
         return []
-    p = run.precision.bytes
+    p = run.bytes.stored
     promised = [p * elements for elements in across(run)]
     counted = [
         sum(nbytes for peer, nbytes in sent.items() if host(run, peer) != host(run, rank))
@@ -224,12 +231,12 @@ def left_host(run: Run) -> list[Claim]:
 
 def print_closing(run: Run) -> None:
     """The letters; and of hybrid sharding, the paper's own figure."""
-    options, m = run.options, held(run)[0] * run.precision.bytes
+    options, m = run.options, held(run)[0] * run.bytes.stored
     w, g, t, p = options.dp, options.shard, options.tp, options.pp
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
-    print("of time.")
+    print("of time; f: micro-batches in flight.")
     if w > g:
         printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
         print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")

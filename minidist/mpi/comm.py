@@ -44,6 +44,7 @@ class Ledger:
         self.phase = "main"
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.control = [0, 0]  # [bytes, messages]
+        self.received = 0  # payload bytes, as they arrived: whatever the sender has counted
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
@@ -79,7 +80,7 @@ class Ledger:
     def reset(self) -> None:
         """Count from nothing again."""
         self.sent.clear()
-        self.control = [0, 0]
+        self.control, self.received = [0, 0], 0
 
     def check_requests(self, besides: Sequence["Request"] = ()) -> None:
         """Raise if there is an open request other than `besides`: nobody has waited for it."""
@@ -292,6 +293,7 @@ class Comm:
     def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:
         """Compare what the sender's tag says that it sent with what `out` expects."""
         tag, nbytes = arrival
+        self.ledger.received += nbytes
         if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
         name, size = described(tag)

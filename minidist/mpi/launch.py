@@ -133,7 +133,7 @@ def started(
 
     with _job_folder(n) as folder:
         encode.save(folder / "job", (target, args, kwargs))
-        running = Running(folder, n, _start(folder, n, mpiexec or find_mpiexec(), env or {}, cwd))
+        running = Running(folder, n, _start(folder, n, mpiexec, env or {}, cwd))
         try:
             yield running
         finally:
@@ -157,15 +157,16 @@ def _job_folder(n: int) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, n: int, mpiexec: str, env: dict[str, str], cwd: str | Path | None) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, n: int, mpiexec: str | None, env: dict[str, str], cwd: str | Path | None
+) -> subprocess.Popen[bytes]:
     # The ranks import what this process can import, from the same places.
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    options = ["--oversubscribe"] if _is_open_mpi(mpiexec) else []
     # -u: what a rank has printed is in its file even if it is killed; -P: the folder it runs in is not on sys.path.
     worker = [sys.executable, "-u", "-P", "-m", "minidist.mpi.worker", str(folder)]
     with open(folder / "mpiexec", "wb") as output:
         return subprocess.Popen(
-            [mpiexec, *options, "-n", str(n), *worker],
+            [*mpiexec_for(n, mpiexec), *worker],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -176,6 +177,13 @@ def _start(folder: Path, n: int, mpiexec: str, env: dict[str, str], cwd: str | P
 
 
 OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container one is root
+
+
+def mpiexec_for(n: int, mpiexec: str | None = None) -> list[str]:
+    """The beginning of a command line that starts n ranks on this machine, however many cores it has. Raises UsageError
+    if there is no mpiexec."""
+    mpiexec = mpiexec or find_mpiexec()
+    return [mpiexec, *(["--oversubscribe"] if _is_open_mpi(mpiexec) else []), "-n", str(n)]
 
 
 def find_mpiexec() -> str:

@@ -86,6 +86,7 @@ class Mailbox:
             if described is None:
                 return Mail(source, message, None)
             payload = np.empty(*described)
+            self.comm.ledger.received += payload.nbytes
             handle = self.port.extract(self.comm._bytes(payload), source, self.number)
             self.receiving.append((handle, Mail(source, message, payload)))
         for i, (handle, mail) in enumerate(self.receiving):

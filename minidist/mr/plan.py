@@ -125,8 +125,9 @@ class Plan:
         if not self.resume:
             if held == [self.folder.name] and self.earlier().get("finished"):  # its parts have been taken away
                 return
-            hint = "; --resume finishes the job that was begun there" if (self.folder / "job.json").exists() else ""
-            raise UsageError(f"--output {output} is not empty{hint}")
+            begun = (self.folder / "job.json").exists() and not self.earlier().get("finished")
+            hint = "finish the job that was begun there with --resume, or " if begun else ""
+            raise UsageError(f"--output {output} is not empty: {hint}remove it, or name another")
         earlier = self.earlier()
         if not earlier:
             raise UsageError(f"--resume: there is no unfinished job in {output}")

@@ -33,6 +33,7 @@ class Flat:
         # How often it is read: set by the engine whose units read it.
         self.readers = 0  # units of this rank that read it
         self.to_come = 0  # their backwards until the gradient is complete
+        self.seen: set[int] | None = None  # where somebody asks: fingerprints of the values that were bound
         # Held for good:
         self.param: Array  # parameters as stored: all of them, or this rank's shard
         self.grad: Array  # gradients, likewise
@@ -73,6 +74,8 @@ class Flat:
         Gradients of matrices that come after the rest of a backward need no values: None."""
         self.values, self.slopes = values, slopes
         if values is not None:
+            if self.seen is not None:
+                self.seen.add(fingerprint(values))
             for parameter, view in self.views(values):
                 parameter.bind(view)
         if slopes is not None:
@@ -89,3 +92,9 @@ class Flat:
         self.values = self.slopes = None
         for parameter in self.parameters:
             parameter.release()
+
+
+def fingerprint(values: Array) -> int:
+    """Tells values from others, such as the same parameters' after an update: the sum of their bit patterns."""
+    pattern = np.dtype(f"u{values.itemsize}")
+    return int(values.view(pattern).sum(dtype=pattern))

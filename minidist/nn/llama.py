@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from minidist.nn import ops
 from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, Linear, RMSNorm, Unit
 from minidist.nn.tensor import Tensor
@@ -63,10 +61,7 @@ class LlamaBlock(Block):
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         qkv = self.qkv(self.norm1(x))  # (B, T, C) -> (B, T, C + 2·Hkv·D)
-        length, dtype = qkv.shape[1], qkv.data.dtype
-        angle = np.outer(np.arange(length), self.theta ** (-np.arange(0, self.depth, 2) / self.depth))  # (T, D/2)
-        turned = self.attention.heads + self.attention.kv_heads  # Q and K, not V
-        qkv = ops.rotary(qkv, turned, np.cos(angle).astype(dtype), np.sin(angle).astype(dtype))
+        qkv = ops.rotary(qkv, self.attention.heads + self.attention.kv_heads, self.depth, self.theta)  # Q and K, not V
         a = self.attention(qkv, batch)  # (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
         m = self.down(ops.swiglu(self.up(self.norm2(x))))  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)

@@ -257,25 +257,27 @@ def _column_dot(x: Array, y: Array, out: Array) -> None:
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-def rotary(x: Tensor, heads: int, cos: Array, sin: Array) -> Tensor:
+def rotary(x: Tensor, heads: int, depth: int, theta: float = 10_000.0) -> Tensor:
     """Turn the first `heads` heads of x (B, T, ...) by their position (RoFormer, Su et al. 2021); the rest passes.
 
-    cos, sin: (T, D/2) for heads of D. Element i of the first half of a head and element i of the second half are one
-    point of the plane, turned by the angle t·θ_i. Turning is linear, so the gradient is turned back. Keeps nothing.
+    Element i of the first half of a head of D = `depth` and element i of the second half are one point of the plane,
+    turned by the angle t·θ^(-2i/D). Turning is linear, so the gradient is turned back. Keeps nothing.
     """
-    half = cos.shape[-1]
+    half = depth // 2
 
-    def turn(x: Array, sin: Array) -> Array:
+    def turn(x: Array, back: bool) -> Array:
+        angle = np.outer(np.arange(x.shape[1]), theta ** (-np.arange(0, depth, 2) / depth))  # (T, D/2)
+        c, s = (table.astype(x.dtype)[:, None, :] for table in (np.cos(angle), np.sin(angle)))
+        s = -s if back else s
         y = x.copy()
         a, b = (
             v.reshape(*x.shape[:2], heads, 2, half) for v in (x[..., : heads * 2 * half], y[..., : heads * 2 * half])
         )
-        c, s = cos[:, None, :], sin[:, None, :]  # (T, 1, D/2)
         b[..., 0, :] = a[..., 0, :] * c - a[..., 1, :] * s
         b[..., 1, :] = a[..., 0, :] * s + a[..., 1, :] * c
         return y
 
-    return record(turn(x.data, sin), (x,), lambda dy: turn(dy, -sin))
+    return record(turn(x.data, back=False), (x,), lambda dy: turn(dy, back=True))
 
 
 def attention(

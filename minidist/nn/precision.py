@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.nn.tensor import Store
+from minidist.nn.tensor import Pool, Store
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Precision:
         """The papers' K: bytes of optimizer state a parameter. Mixed precision and Adam: 4 + 4 + 4 = 12."""
         return (moments + self.mixed) * np.dtype(self.updated).itemsize
 
-    def store(self) -> Store:
-        """Where tapes keep activations."""
-        return Store(self.stored if self.mixed else None)
+    def store(self, pool: Pool, kind: str) -> Store:
+        """Where tapes keep activations; the pool counts them, as those of a kind."""
+        return Store(self.stored if self.mixed else None, pool, kind)
 
 
 PRECISIONS = {

@@ -8,7 +8,7 @@ model, so what a unit holds for its backward is the tape's `nbytes`, and it is g
 
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -115,19 +115,38 @@ class Kept:
         return self.array.astype(self.dtype, copy=False)
 
 
+class Pool(Protocol):
+    """Whoever counts arrays, by kind, for as long as they live (`minidist/memory/pool.py`). It returns the array."""
+
+    def hold(self, kind: str, array: Array, rename: bool = True) -> Array: ...
+
+
+class Nobody:
+    """Counts nothing."""
+
+    def hold(self, kind: str, array: Array, rename: bool = True) -> Array:
+        return array
+
+
 class Store:
     """Where tapes keep their arrays: as they are, or, with `narrow`, floating-point ones in that dtype: two bytes an
     element, as the papers count activations. What a tape asks of a store is `keep`, and of what it returns `fetch` and
-    `nbytes`: so another store may keep them cut, or elsewhere."""
+    `nbytes`: so another store may keep them cut, or elsewhere. The pool counts what is kept under `kind`."""
 
-    def __init__(self, narrow: type[np.generic] | None = None) -> None:
-        self.narrow = narrow
+    def __init__(
+        self, narrow: type[np.generic] | None = None, pool: Pool | None = None, kind: str = "activations"
+    ) -> None:
+        self.narrow, self.pool, self.kind = narrow, pool or Nobody(), kind
 
     def keep(self, array: Array, exact: bool = False) -> Kept:
         """exact: in the dtype that it has. Masks and integers always are."""
-        if exact or self.narrow is None or array.dtype.kind != "f":
-            return Kept(array, array.dtype)
-        return Kept(array.astype(self.narrow), array.dtype)
+        narrow = None if exact or array.dtype.kind != "f" else self.narrow
+        kept = array if narrow is None else array.astype(narrow)
+        return Kept(self.pool.hold(self.kind, kept), array.dtype)
+
+    def passing(self, array: Array) -> Array:
+        """What an operation has made, or made wider: workspace, unless it has a name already."""
+        return self.pool.hold("workspace", array, rename=False)
 
 
 class Step(NamedTuple):
@@ -151,14 +170,13 @@ class Tape:
         self.store = store or Store()
         self.steps: list[Step] = []
         self.postponed: list[tuple[Step, Array]] = []
-        self.recomputed = 0  # the most bytes that were kept at once after something had been recomputed
         self._tensors = 0
         self._kept: dict[tuple[int, bool], tuple[weakref.ref, Kept]] = {}  # (id of an array, exact) -> it, what is kept
 
     def tensor(self, data: Array) -> Tensor:
         """A new tensor on this tape. The first one made is the unit's input."""
         self._tensors += 1
-        return Tensor(data, self, self._tensors - 1)
+        return Tensor(self.store.passing(data), self, self._tensors - 1)
 
     def backward(self, dy: Array, postpone_weights: bool = False) -> Array | None:
         """Run the tape backwards from the gradient of the last output; return the gradient of the unit's input.
@@ -167,43 +185,51 @@ class Tape:
         `weight_backward()` is called (a zero-bubble pipeline fills its gaps with them). Each entry is dropped, and what
         it kept with it, as soon as it has run. A backward never writes into the gradient it is given: others hold it.
         """
-        gradients = {self.steps[-1].output: dy}
+        gradients = {self.steps[-1].output: self.store.passing(dy)}
         self._kept.clear()  # nothing more is kept: from here on only the steps hold it
         while self.steps:
-            step = self.steps.pop()
-            dout = gradients.pop(step.output, None)
-            if dout is None:
-                continue  # nobody used this output
-            if step.again is not None:  # run it again: what it puts on the tape now comes next
-                (x,) = _fetched(step)
-                gradients[step.again(Tensor(x, self, step.inputs[0])).number] = dout
-                self._kept.clear()
-                self.recomputed = max(self.recomputed, self.nbytes)
-                continue
-            assert step.backward is not None
-            dxs = step.backward(dout, *_fetched(step))
-            for number, dx in zip(step.inputs, dxs if isinstance(dxs, tuple) else (dxs,), strict=True):
-                if dx is None:
-                    continue
-                if number not in gradients:
-                    gradients[number] = dx
-                elif dx is dout:  # passed through by an addition: not ours to write into
-                    gradients[number] = gradients[number] + dx
-                else:
-                    dx += gradients[number]
-                    gradients[number] = dx
-            if step.weight_backward is not None:
-                self.postponed.append((step, dout))
-                if not postpone_weights:
-                    self.weight_backward()
+            self._step_back(gradients, postpone_weights)
         return gradients.get(0)
 
+    def _step_back(self, gradients: dict[int, Array], postpone_weights: bool) -> None:
+        """The last step's backward. gradients: by number, of tensors whose uses have all been gone through."""
+        step = self.steps.pop()
+        dout = gradients.pop(step.output, None)
+        if dout is None:
+            return  # nobody used this output
+        if step.again is not None:  # what it puts on the tape now comes next
+            (x,), (number,), again = self._fetched(step), step.inputs, step.again
+            del step  # and what it kept, before that is kept once more
+            gradients[again(Tensor(x, self, number)).number] = dout
+            self._kept.clear()
+            return
+        assert step.backward is not None
+        dxs = step.backward(dout, *self._fetched(step))
+        for number, dx in zip(step.inputs, dxs if isinstance(dxs, tuple) else (dxs,), strict=True):
+            if dx is None:
+                continue
+            if number in gradients:
+                if dx is dout:  # passed through by an addition: not ours to write into
+                    dx = gradients[number] + dx
+                else:
+                    dx += gradients[number]
+            gradients[number] = self.store.passing(dx)
+        if step.weight_backward is None:
+            return
+        if postpone_weights:
+            self.postponed.append((step, self.store.pool.hold(self.store.kind, dout)))  # it waits as activations do
+        else:
+            step.weight_backward(dout, *self._fetched(step))
+
     def weight_backward(self) -> None:
-        """Run the weight gradients that were postponed, in the order of the backward."""
-        for step, dout in self.postponed:
+        """Run the weight gradients that were postponed, in the order of the backward; what waited for one goes then."""
+        while self.postponed:
+            step, dout = self.postponed.pop(0)
             assert step.weight_backward is not None
-            step.weight_backward(dout, *_fetched(step))
-        self.postponed.clear()
+            step.weight_backward(dout, *self._fetched(step))
+
+    def _fetched(self, step: Step) -> list[Array]:
+        return [self.store.passing(kept.fetch()) for kept in step.kept]
 
     @property
     def nbytes(self) -> int:
@@ -252,7 +278,3 @@ def recomputed(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     output = x.tape.tensor(function(Tensor(x.data)).data)  # without a tape nothing is kept
     x.tape.steps.append(Step(output.number, (x.number,), None, None, (x.tape.keep(x.data),), function))
     return output
-
-
-def _fetched(step: Step) -> list[Array]:
-    return [kept.fetch() for kept in step.kept]

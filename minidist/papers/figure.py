@@ -14,8 +14,8 @@ Evidence = Literal["the paper", "a second source", "code"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One printed number. A computed one has the value that its formula gives; a measured one comes out of a run on
-    ranks, and has none."""
+    """One printed number. A computed one has the value that its formula gives; a measured one comes out of a run, on
+    ranks or on the cluster of those who print it, and has none."""
 
     source: str  # the paper, and its table, figure or section
     cell: str  # which of its numbers

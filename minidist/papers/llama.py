@@ -12,6 +12,11 @@ from minidist.papers.korthikanti import layer_activations_llama
 from minidist.papers.megatron import padded_vocabulary
 
 
+def mlp_width(h: int, multiple: int = 8) -> int:
+    """f: two thirds of GPT's 4h, for as many parameters in three matrices as in two (section 2.2), up to a multiple."""
+    return -(-int(8 * h / 3) // multiple) * multiple
+
+
 def cut_and_whole(
     v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False
 ) -> list[list[tuple[int, int]]]:

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minidist.papers.figure import Figure, decimals
+
 
 def pair_bytes(keys: Sequence[str], values: Sequence[str]) -> int:
     """Bytes of intermediate pairs: |k| + |v| in UTF-8, a tab, a line feed, and one for each character escaped.
@@ -37,3 +39,28 @@ class SortRun:
 
 
 SORT = SortRun()
+
+
+def _measured(section: str, cell: str, value: float, unit: str) -> Figure:
+    """What the paper measured, or chose, on its own cluster."""
+    return Figure(f"MapReduce {section}", cell, f"{value:g}", unit, "measured", None, decimals(0))
+
+
+def _longer(section: str, cell: str, printed: str, seconds: float) -> Figure:
+    """How much longer the sort took than when all was well."""
+    more = 100 * (seconds / SORT.seconds - 1)
+    return Figure(f"MapReduce {section}", cell, printed, "%", "of all seconds", more, decimals(0))
+
+
+FIGURES = [
+    _measured("§5.3", "sort, M", SORT.maps, "tasks"),
+    _measured("§5.3", "sort, R", SORT.reduces, "tasks"),
+    _measured("§5.3", "sort, maps done", SORT.maps_done, "s"),
+    _measured("§5.3", "sort", SORT.seconds, "s"),
+    _measured("§5.4", "sort without backup tasks", SORT.without_backups, "s"),
+    _measured("§5.5", "sort, workers", SORT.workers, "workers"),
+    _measured("§5.5", "sort, workers killed", SORT.killed, "workers"),
+    _measured("§5.5", "sort with workers killed", SORT.seconds_with_killed, "s"),
+    _longer("§5.4", "without backup tasks, longer", "44", SORT.without_backups),
+    _longer("§5.5", "with workers killed, longer", "5", SORT.seconds_with_killed),
+]

@@ -64,4 +64,8 @@ FIGURES = [
         "Megatron-LM", "padded vocabulary", "51,200", "entries", "50,257 up to a multiple of 128·8", VOCABULARY, whole
     ),
     *(row.size for row in TABLE_1),
-]
+    Figure(
+        "GPT-2's weights", "small", "124,439,808", "parameters", "(v + s)h + l(12h² + 13h) + 2h",
+        parameters(50_257, 1024, 768, 12), whole, evidence="code",
+    ),
+]  # fmt: skip

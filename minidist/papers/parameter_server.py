@@ -3,6 +3,8 @@
 S: keys; n: workers; k: servers; r: copies of each server's keys. Elements, in one iteration, of dense gradients.
 """
 
+from minidist.papers.figure import Figure, decimals
+
 
 def worker_traffic(s: int) -> int:
     """What a worker pushes and pulls together: 2S, however many servers there are."""
@@ -40,3 +42,12 @@ def key_bytes(s: int, lists: int, iterations: int, cached: bool) -> int:
 def keys_that_move(s: int, k: int) -> float:
     """How many keys about move when a server joins k others (section 4.3): its fair share."""
     return s / (k + 1)
+
+
+# How much of the time workers idle, by how many iterations a read may lag: measured, on the paper's cluster.
+FIGURE_13 = {
+    lag: Figure("PS Fig. 13", f"idle at a delay of {lag}", printed, "%", "measured", None, decimals(places))
+    for lag, printed, places in ((0, "50", 0), (16, "1.7", 1))
+}
+
+FIGURES = [*FIGURE_13.values()]

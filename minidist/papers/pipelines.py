@@ -31,7 +31,21 @@ def in_flight_again(schedule: str, m: int, stage: int) -> int:
 
 def weight_versions(schedule: str, n: int, stage: int) -> int:
     """Versions of its weights that a stage keeps; with a flush 1 (2BW, section 3.2)."""
-    return {"pipedream": pipedream.weight_versions(n, stage), "2bw": two_bw.WEIGHT_VERSIONS}.get(schedule, 1)
+    return {
+        "pipedream": pipedream.weight_versions(n, stage),
+        "vertical-sync": pipedream.vertical_sync_weight_versions(n),
+        "2bw": two_bw.WEIGHT_VERSIONS,
+    }.get(schedule, 1)
+
+
+def version_used(schedule: str, n: int, stage: int, k: int, m: int) -> int:
+    """Without a flush, the version of its weights that a stage uses for micro-batch k, from 0. Each of PipeDream's is a
+    minibatch, with an update of its own."""
+    return {
+        "pipedream": pipedream.version(k, n, stage),
+        "vertical-sync": pipedream.vertical_sync_version(k, n),
+        "2bw": two_bw.version(k + 1, m),
+    }[schedule]
 
 
 def weight_delay(schedule: str, n: int, stage: int) -> int:

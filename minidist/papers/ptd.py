@@ -13,6 +13,11 @@ def bubble(p: int, m: int, v: int = 1) -> float:
     return (p - 1) / (v * m)
 
 
+def ideal_time(m: int, t_f: float, t_b: float) -> float:
+    """What a stage works in a step: m(t_f + t_b) (section 2.2.1). Backwards include the weights' gradients."""
+    return m * (t_f + t_b)
+
+
 def in_flight(p: int, m: int, stage: int, v: int = 1) -> int:
     """The most (chunks of) micro-batches whose forward has run on a stage (1 to p), and whose backward has not ended.
 
@@ -28,6 +33,15 @@ def boundary_elements(b: int, s: int, h: int) -> int:
     """Elements that cross a boundary between stages for a micro-batch of b sequences of s, in each direction: bsh
     (section 3.2). Interleaved, there are v times as many boundaries."""
     return b * s * h
+
+
+def crossings(p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
+    """Messages that stage i sends for m micro-batches: activations, one for each boundary behind its v chunks, and
+    gradients, one for each before them (section 2.2). The model has none behind its last chunk and before its first;
+    and a single stage sends itself none."""
+    if p == 1:
+        return 0, 0
+    return m * (v - (stage == p)), m * (v - (stage == 1))
 
 
 def parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> int:

@@ -6,21 +6,26 @@ from typing import Any
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.mpi.comm import Comm
-from minidist.papers import gpipe, pipelines, ptd, two_bw, zero_bubble
-from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES, Place, places
+from minidist.papers import gpipe, pipedream, pipelines, ptd, zero_bubble
+from minidist.papers.collectives import ring_all_reduce
+from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
 from minidist.train import Options
 
 
 def claims(run: Run) -> list[Claim]:
     """The claims that hold for the run's schedule."""
-    o = run.options
-    at = places(o.stages, o.micro_batches, o.chunks, replicas=o.replicas)
-    micro_batch = ptd.boundary_elements(o.batch // o.micro_batches, o.context, o.width)
-    made = bubble_claims(run) if SCHEDULES[o.schedule].flushes else version_claims(run)
+    o, at = run.options, stages_of(run)
+    made = bubble_claims(run) if SCHEDULES[o.schedule].flushes else version_claims(run, at)
     if not o.replicas:  # for stages of several workers the papers give no formulas
-        made += [*in_flight_claims(run, at), *weight_claims(run)]
-    return [*made, *message_claims(run, at, [micro_batch] * run.ranks)]
+        made += in_flight_claims(run, at)
+    return [*made, *weight_claims(run, at), *state_claims(run, at), *sent_claims(run, at)]
+
+
+def stages_of(run: Run) -> list[int]:
+    """Each rank's stage, from 1: those of the first stage come first."""
+    o = run.options
+    return [stage for stage, workers in enumerate(o.replicas or (1,) * o.stages, start=1) for _ in range(workers)]
 
 
 def of_each(run: Run, kind: str) -> list[Any]:
@@ -33,7 +38,7 @@ def bubble_claims(run: Run) -> list[Claim]:
     schedule, p, m, v = run.options.schedule, run.options.stages, run.options.micro_batches, run.options.chunks
     starts, ends, work = of_each(run, "start"), of_each(run, "end"), of_each(run, "busy")[0]
     step = max(ends) - min(starts)
-    made = []
+    made = [work_claim(run)]
     if schedule == "naive":
         formula, expected = "(K-1)/K", gpipe.bubble(p, 1)
         made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
@@ -53,28 +58,44 @@ def bubble_claims(run: Run) -> list[Claim]:
     return made
 
 
-def version_claims(run: Run) -> list[Claim]:
-    """Without a flush: which weights a gradient was taken of, and to which it was applied."""
+def work_claim(run: Run) -> Claim:
+    """How long each rank works: PTD's ideal time, with W apart."""
+    o, again = run.options, run.options.recompute == "full"
+    steps = 1 if SCHEDULES[o.schedule].flushes else len(run.loss)
+    expected = ptd.ideal_time(steps * o.micro_batches * o.chunks, 1.0, 3.0 if again else 2.0)
+    formula = f"{'v' * (o.chunks > 1)}m(F+B+W{'+F' * again})"
+    return on_each_rank("PTD §2.2", "work, in T_F", formula, expected, of_each(run, "busy"), "T_F")
+
+
+def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+    """Without a flush: which weights a gradient was taken of, and to which it was applied. at: each rank's stage.
+
+    A version is told by a fingerprint of the weights that a forward bound: it is the one that was the newest, with the
+    same fingerprint, after so many updates; none is -1."""
     schedule, n, m, updates = run.options.schedule, run.options.stages, run.options.micro_batches, len(run.loss)
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
-    made = []
-    if m == 1 or schedule == "2bw":  # of PipeDream's minibatches, an update for each
+    made = [work_claim(run)]
+    if (m == 1 or schedule == "2bw") and not run.options.replicas:  # of PipeDream's minibatches, an update for each
         formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
-        delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in range(1, n + 1)]
-        made.append(on_each_rank(source, "updates behind", formula, delays, of_each(run, "delay"), "updates"))
-    if schedule == "2bw":
-        expected, counted = [], []
-        for used in of_each(run, "versions_used"):
-            for k, version in reversed(used):  # the last first: that is the one in the table
-                expected.append(two_bw.version(k + 1, m))
-                counted.append(version)
-        formula = "max(⌊(k-1)/m⌋-1, 0)"
-        made.append(on_each_rank(source, "version, every k", formula, expected, counted, "updates"))
+        delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in at]
+        found, promised, behind = [], [], []
+        for stage, counts in zip(at, run.counted, strict=True):
+            updates_made, of_rank = dict(counts["behind"]), []
+            for k, _, forward, *_ in reversed(counts["used"]):  # the last first: that is the one in the table
+                promised.append(pipelines.version_used(schedule, n, stage, k, m))
+                same = [version for version, mark in enumerate(counts["marks"]) if mark == forward]
+                found.append(promised[-1] if promised[-1] in same else same[0] if same else -1)
+                of_rank.append(updates_made[k] - found[-1])
+            behind.append(max(of_rank))
+        made.append(on_each_rank(source, "updates behind", formula, delays, behind, "updates"))
+        formula = {"pipedream": "t-n+i", "vertical-sync": "t-n+1", "2bw": "max(⌊(k-1)/m⌋-1, 0)"}[schedule]
+        letter = "k" if schedule == "2bw" else "t"
+        made.append(on_each_rank(source, f"version, every {letter}", formula, promised, found, "updates"))
     return made
 
 
-def in_flight_claims(run: Run, at: Sequence[Place]) -> list[Claim]:
-    """How many micro-batches a stage holds. at: each rank's place in the pipeline."""
+def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+    """How many micro-batches a stage holds. at: each rank's stage."""
     o, schedule = run.options, run.options.schedule
     in_all = o.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
     sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
@@ -82,63 +103,154 @@ def in_flight_claims(run: Run, at: Sequence[Place]) -> list[Claim]:
     formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
     claim = "chunks in flight" if o.chunks > 1 else "in flight"
-    promised = [pipelines.in_flight(schedule, o.stages, in_all, place.stage + 1, o.chunks) for place in at]
+    promised = [pipelines.in_flight(schedule, o.stages, in_all, stage, o.chunks) for stage in at]
     made = [on_each_rank(source, claim, formula, promised, of_each(run, "in_flight"), "")]
     if o.recompute == "full":
         waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
         source, formula = "ZB §3" if schedule in waiting else "GPipe §2.3", waiting.get(schedule, "1")
-        promised = [pipelines.in_flight_again(schedule, in_all, place.stage + 1) for place in at]
+        promised = [pipelines.in_flight_again(schedule, in_all, stage) for stage in at]
         made.append(on_each_rank(source, "with activations", formula, promised, of_each(run, "with_activations"), ""))
     return made
 
 
-def weight_claims(run: Run) -> list[Claim]:
-    """How many versions of its weights a stage holds."""
+# ---- what is held ----------------------------------------------------------------------------------------------------
+
+
+def stage_parameters(run: Run, at: Sequence[int]) -> list[int]:
+    """Ψi, of each rank: the parameters of its stage's units; and of the last stage, if its head is tied to an embedding
+    that another stage has, that unit's."""
+    o, units = run.options, run.model.units()
+    found = []
+    for stage in at:
+        own = {unit for part in o.parts[stage - 1 :: o.stages] for unit in part}
+        found.append(sum(units[unit] for unit in own | ({0} if run.model.tied and stage == o.stages else set())))
+    return found
+
+
+def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+    """Model states: each stage has those of its units (GPipe, section 2.1), all of them all of the model."""
+    factors = {"parameters": run.bytes.stored, "gradients": run.bytes.stored, "optimizer": run.optimizer_bytes}
+    psi = stage_parameters(run, at)
+    made = [
+        on_each_rank("GPipe §2.1", kind, f"{factor}Ψi", [factor * n for n in psi], run.memory_of(kind), "bytes")
+        for kind, factor in factors.items()
+    ]
+    if run.options.replicas:
+        return made
+    copied = run.model.tied and run.options.stages > 1
+    whole = run.model.parameters() + (run.model.units()[0] if copied else 0)
+    counted = sum(sum(run.memory_of(kind)) for kind in factors)
+    factor = sum(factors.values())
+    formula = f"{factor}(Ψ+ψ_emb)" if copied else f"{factor}Ψ"
+    return [*made, Claim("GPipe §2.1", "model states", formula, factor * whole, counted, "bytes", "all ranks")]
+
+
+def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+    """That each backward sees the weights that its forward saw; and how many versions of them a stage holds."""
     o, schedule, updates = run.options, run.options.schedule, len(run.loss)
-    if schedule == "vertical-sync" or (schedule == "pipedream" and o.micro_batches > 1):
-        return []  # with an update for each of PipeDream's minibatches; for others the papers give no number
-    formula = {"pipedream": "n-i+1", "2bw": "2"}.get(schedule, "1")
-    source = "PipeDream §3.3" if schedule == "pipedream" else "2BW §3"
+    flushes = SCHEDULES[schedule].flushes
+    source = "2BW §3.2" if flushes else "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
+    torn = [sum(len(set(prints)) != 1 for _, _, *prints in counts["used"]) for counts in run.counted]
+    made = [on_each_rank(source, "backward sees others", "0", 0, torn, "micro-batches")]
+    if flushes:
+        used = [[(chunk, mark) for _, chunk, *prints in counts["used"] for mark in prints] for counts in run.counted]
+        versions = [len(set(pairs)) / len({chunk for chunk, _ in pairs}) for pairs in used]
+        return [*made, on_each_rank(source, "weight versions", "1", 1, versions, "")]
+    if o.replicas or (schedule != "2bw" and o.micro_batches > 1):
+        return made  # with an update for each of PipeDream's minibatches; for others the papers give no number
     most = min(updates + 1, pipelines.weight_versions(schedule, o.stages, 1))  # the first update leaves at most two
-    promised = [min(pipelines.weight_versions(schedule, o.stages, i), most) for i in range(1, o.stages + 1)]
-    return [on_each_rank(source, "weight versions", formula, promised, of_each(run, "versions"), "")]
+    promised = [min(pipelines.weight_versions(schedule, o.stages, stage), most) for stage in at]
+    formula = {"pipedream": "n-i+1", "vertical-sync": "n", "2bw": "2"}[schedule]
+    made.append(on_each_rank(source, "weight versions", formula, promised, of_each(run, "versions"), ""))
+    p, psi = run.bytes.stored, stage_parameters(run, at)
+    stash = [p * n * (versions - 1) for n, versions in zip(psi, promised, strict=True)]
+    formula = {"pipedream": f"{p}(n-i)Ψi", "vertical-sync": f"{p}(n-1)Ψi", "2bw": f"{p}Ψi"}[schedule]
+    return [*made, on_each_rank(source, "stashed", formula, stash, of_each(run, "stash_bytes"), "bytes")]
 
 
-def message_claims(run: Run, at: Sequence[Place], micro_batch: Sequence[int], each: str = "bsh") -> list[Claim]:
-    """Activations and gradients that each rank sends in a step: b·s·h elements for each micro-batch and boundary, of
-    which `micro_batch` are the rank's."""
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
+    """Everything that a rank sends: activations and gradients, and what the papers leave out."""
+    o, each = run.options, crossings(run, at)
+    flushes = SCHEDULES[o.schedule].flushes
+    micro_batch = ptd.boundary_elements(o.batch // o.micro_batches, o.context, o.width) * run.bytes.stored
+    made = message_claims(run, each, [micro_batch] * run.ranks)
+    messages = [sum(numbers) for numbers in zip(*each.values(), strict=True)]
+    shared = shared_gradients(run, at)
+    norms = [8 * (run.ranks - 1) if flushes else 0] * run.ranks  # a float64 from each stage
+    source, formula = ("PTD §3", f"{run.bytes.stored}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
+    beside = [
+        (source, "shared gradients", formula, shared, run.sent_in("shared gradients"), "bytes"),
+        ("beside it", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
+        ("beside it", "clock stamps", "one a message", messages, run.sent_in("control", count="messages"), "messages"),
+    ]
+    for source, claim, formula, promised, counted, unit in beside:
+        if any(promised):
+            made.append(on_each_rank(source, claim, formula, promised, counted, unit))
+    everything = [
+        n * micro_batch + of_shared + norm for n, of_shared, norm in zip(messages, shared, norms, strict=True)
+    ]
+    sent = [run.sent_by(rank) - control for rank, control in enumerate(run.sent_in("control"))]
+    made.append(on_each_rank("together", "all that is sent", "nothing else", everything, sent, "bytes"))
+    arrives = sum(everything)
+    if not flushes:  # in the last step more backwards are left to the stage before than there were to the one after
+        left = [pipedream.backwards_left(o.replicas or (1,) * o.stages, i, o.micro_batches, len(run.loss)) for i in at]
+        differing = [number * ((i < o.stages) - (i > 1)) for number, i in zip(left, at, strict=True)]
+        arrives += sum(differing) * micro_batch
+    total = sum(run.received)
+    return [*made, Claim("together", "all that arrives", "nothing else", arrives, total, "bytes", "all ranks")]
+
+
+def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[int], shape: str = "bsh") -> list[Claim]:
+    """Activations and gradients that each rank sends in a step: so many messages as are in `each`, of b·s·h elements,
+    of which `micro_batch` bytes are the rank's."""
     made = []
-    for phase, messages in crossings(run, at).items():
-        if phase == GRADIENT and not SCHEDULES[run.options.schedule].flushes:
-            continue  # the last step sends those of the steps before it as well
-        element = run.precision.bytes
-        expected = [number * size * element for number, size in zip(messages, micro_batch, strict=True)]
-        formula = f"{element}·{'v·' if run.options.chunks > 1 else ''}m·{each}"
+    for phase, messages in each.items():
+        expected = [number * size for number, size in zip(messages, micro_batch, strict=True)]
+        drains = phase == GRADIENT and not SCHEDULES[run.options.schedule].flushes
+        number = "(m+n-i)" if drains else "v·m" if run.options.chunks > 1 else "m"
         # The first rank sends no gradients, the last no activations: the table shows one that does.
         order = slice(None, None, -1 if phase == GRADIENT else 1)
-        counted = run.sent_in(phase)[order]
+        formula, counted = f"{run.bytes.stored}·{number}·{shape}", run.sent_in(phase)[order]
         made.append(on_each_rank("PTD §2.2", f"{phase} sent", formula, expected[order], counted, "bytes"))
     return made
 
 
-def crossings(run: Run, at: Sequence[Place]) -> dict[str, list[int]]:
-    """How many messages of each kind every rank sends in a step: over the boundary behind, or before, its chunks."""
-    o = run.options
-    downstream = [sum(not place.is_last(chunk) for chunk in range(o.chunks)) for place in at]
-    upstream = [sum(not place.is_first(chunk) for chunk in range(o.chunks)) for place in at]
-    return {
-        phase: [
-            boundaries * o.micro_batches // place.workers(place.stage) if o.stages > 1 else 0
-            for boundaries, place in zip(numbers, at, strict=True)
-        ]
-        for phase, numbers in {ACTIVATION: downstream, GRADIENT: upstream}.items()
-    }
+def crossings(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
+    """How many messages of each kind every rank sends in the last step. Without a flush, the pipeline drains in it."""
+    o, workers = run.options, run.options.replicas or (1,) * run.options.stages
+    each = [ptd.crossings(o.stages, o.micro_batches // workers[stage - 1], stage, o.chunks) for stage in at]
+    activations, gradients = ([numbers[i] for numbers in each] for i in (0, 1))
+    if not SCHEDULES[o.schedule].flushes:
+        left = [pipedream.backwards_left(workers, stage, o.micro_batches, len(run.loss)) for stage in at]
+        gradients = [number if stage > 1 else 0 for stage, number in zip(at, left, strict=True)]
+    return {ACTIVATION: activations, GRADIENT: gradients}
+
+
+def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
+    """Bytes that each rank sends in the last step to sum gradients with ranks that have the same: of a tied embedding
+    (PTD, section 3), or in each update that is still to come of its stage's replicas (PipeDream, section 3.2)."""
+    o, units, p = run.options, run.model.units(), run.bytes.stored
+    if run.model.tied:
+        ends = ring_all_reduce(units[0], 2).sent if o.stages > 1 else [0, 0]
+        return [p * {1: ends[0], o.stages: ends[1]}.get(stage, 0) for stage in at]
+    sent = []
+    for rank, stage in enumerate(at):
+        workers = o.replicas[stage - 1] if o.replicas else 1
+        left = pipedream.backwards_left(o.replicas or (1,) * o.stages, stage, o.micro_batches, len(run.loss))
+        updates = 1 if SCHEDULES[o.schedule].flushes else -(-left // (o.micro_batches // workers))
+        once = [ring_all_reduce(units[unit], workers).sent[rank - at.index(stage)] for unit in o.parts[stage - 1]]
+        sent.append(p * updates * sum(once) if workers > 1 else 0)
+    return sent
 
 
 def print_letters(run: Run) -> None:
     """What the formulas' letters mean."""
     print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
-    print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width.\n")
+    print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width;")
+    print("Ψi: parameters of a stage; ψ_emb: of the embedding.\n")
 
 
 def show_clocks(comm: Comm, timeline: Timeline, options: Options, pipelines: Sequence[Sequence[int]]) -> None:

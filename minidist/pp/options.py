@@ -73,7 +73,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
     if options.zero_bubble_table:
         check_writable("--json", options.json if options.json != "-" else None)
         if ranks not in zero_bubble.RANKS:
-            raise UsageError(f"the paper has no pipeline of {ranks} stages: use mpirun -n 8, -n 16 or -n 32")
+            raise UsageError(f"the paper's table has no pipeline of {ranks}: use mpirun -n 8, -n 16 or -n 32")
         return options
     if not SCHEDULES[options.schedule].flushes:
         arguments = [*ON_ITS_OWN, *arguments]
@@ -95,6 +95,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
         )
     job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks, sharing=1)
     vars(job.options).update(layout)
+    job.options.parts = cut(job.options, job.units, job.settings.precision.bytes)
     return job
 
 

@@ -71,6 +71,19 @@ class Step:
 Instruction = Forward | Backward | Weight | Send | Receive | Step
 Instructions = Iterator[Instruction]
 
+
+def name_of(instruction: Instruction) -> str:
+    """As the papers draw it: F3 is micro-batch 3's forward; of a second chunk, f3."""
+    match instruction:
+        case Step():
+            return "update"
+        case Send(what, k, _) | Receive(what, k, _):
+            return f"{type(instruction).__name__.lower()} {what} {k + 1}"
+        case _:
+            letter = type(instruction).__name__[0]
+            return f"{letter.lower() if instruction.chunk else letter}{instruction.micro_batch + 1}"
+
+
 # ---- where a worker stands -------------------------------------------------------------------------------------------
 
 

@@ -5,19 +5,24 @@ stashing (Narayanan et al., SOSP 2019, section 3.3); 2BW keeps two versions (arX
 flush there is one version, and nothing to keep.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from minidist.nn.flat import Flat
+from minidist.memory.pool import Pool
+from minidist.nn.flat import Flat, fingerprint
+from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 
 
 class Versions:
     """A version is named by the number of updates that have made it, since the stream began."""
 
-    def __init__(self, flats: Sequence[Flat]) -> None:
-        self.flats, self.made = flats, 0
+    def __init__(self, flats: Sequence[Flat], widened: Callable[[Array], Array], pool: Pool) -> None:
+        """widened: what is stored, as parameters are bound to it."""
+        self.flats, self.widened, self.pool, self.made = flats, widened, pool, 0
         self.stash: dict[int, list[Array]] = {}  # older versions that are still needed: each Flat's param
+        self.marks: list[int] = []  # a fingerprint of each version, when it was new
 
     @contextmanager
     def use(self, version: int) -> Iterator[None]:
@@ -32,8 +37,41 @@ class Versions:
                 flat.param = param
 
     def keep(self, oldest: int) -> None:
-        """Before an update: keep this version if a micro-batch may still ask for it, and none before `oldest`."""
-        if self.made >= oldest:
-            self.stash[self.made] = [flat.param.copy() for flat in self.flats]
+        """Before an update: keep none before `oldest`, and this one if a micro-batch may still ask for it."""
         self.stash = {version: params for version, params in self.stash.items() if version >= oldest}
+        if self.made >= oldest:  # now that what nobody asks for is gone: there is no time with one version more
+            self.stash[self.made] = [self.pool.hold("stash", flat.param.copy()) for flat in self.flats]
+
+    def updated(self) -> None:
+        """After an update."""
         self.made += 1
+        self.mark()
+
+    def mark(self) -> None:
+        """Take the newest version's fingerprint."""
+        self.marks.append(sum(fingerprint(self.widened(flat.param)) for flat in self.flats))
+
+
+class Used:
+    """Which weights were really used, told by fingerprints of what parameters were bound to: a claim is counted from
+    these, and not from what a schedule says."""
+
+    def __init__(self) -> None:
+        self.by: dict[tuple[int, int], list[int]] = {}  # (k, chunk) -> of its forward, of its backward
+        self.behind: dict[int, int] = {}  # by micro-batch: updates made when its gradient was complete
+
+    @contextmanager
+    def note(self, k: int, chunk: int, units: Sequence[Unit]) -> Iterator[None]:
+        """A micro-batch's forward, or its backward, goes through these units inside."""
+        flats = flats_of(units)
+        for flat in flats:
+            flat.seen = set()
+        yield
+        self.by.setdefault((k, chunk), []).append(sum(sum(flat.seen or ()) for flat in flats))
+
+    def counted(self) -> dict[str, Any]:
+        """For the claims, and as JSON can write it."""
+        return {
+            "used": [[*key, *prints] for key, prints in sorted(self.by.items())],
+            "behind": sorted(self.behind.items()),
+        }

@@ -1,12 +1,13 @@
 """What the papers say of a parameter server's run, beside what was counted: in an iteration, or as a claim says in all
 the run."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.nn.precision import precision
+from minidist.claims.run import model_of
 from minidist.papers import parameter_server
 from minidist.papers.collectives import ring_all_reduce
+from minidist.papers.mixed_precision import BYTES
 from minidist.ps.consistent_hash import moved, segments
 from minidist.ps.outcome import Outcome
 
@@ -37,7 +38,26 @@ def claims(outcome: Outcome) -> list[Claim]:
 
 def value_bytes(outcome: Outcome) -> int:
     """Of a weight, and of an element of a gradient."""
-    return precision(outcome.plan.options.precision).bytes
+    return BYTES[outcome.plan.options.precision].stored
+
+
+def units_of(outcome: Outcome) -> list[int]:
+    """The keys of each unit of the model, padded so that the servers can share them evenly."""
+    plan = outcome.plan
+    return model_of(plan.options, plan.vocabulary).units(len(plan.servers))
+
+
+def keys_of(outcome: Outcome) -> int:
+    """S, the number of keys."""
+    return sum(units_of(outcome))
+
+
+def ranges_of(outcome: Outcome) -> list[tuple[int, int, int]]:
+    """What one server has of one unit, from lo to hi, with the number of the server: in order of keys."""
+    segments = outcome.plan.segments
+    borders = sorted({0, *accumulate(units_of(outcome)), *(lo for lo, _, _ in segments)})
+    holders = (next((shard for first, last, shard in segments if first <= lo < last), -1) for lo in borders)
+    return [(lo, hi, shard) for (lo, hi), shard in zip(pairwise(borders), holders, strict=False)]
 
 
 def shard_sizes(outcome: Outcome) -> list[int]:
@@ -51,7 +71,7 @@ def worker_claims(outcome: Outcome) -> list[Claim]:
     plan, value = outcome.plan, value_bytes(outcome)
     both = [outcome.sent("push values", rank) + outcome.received("pull values", rank) for rank in plan.workers]
     counted = [nbytes / plan.iterations for nbytes in both]
-    promised = value * parameter_server.worker_traffic(plan.size)
+    promised = value * parameter_server.worker_traffic(keys_of(outcome))
     return [on_each_rank("PS §2.1", "pushed and pulled by a worker", f"{value}·2S", promised, counted, "bytes")]
 
 
@@ -61,7 +81,8 @@ def server_claims(outcome: Outcome) -> list[Claim]:
     into = [outcome.received("push values", rank) / plan.iterations for rank in plan.servers]
     out = [outcome.sent("pull values", rank) / plan.iterations for rank in plan.servers]
     if plan.options.placement == "even":
-        formula, promised = f"{value}·W·S" + "/k" * (k > 1), [value * parameter_server.server_load(plan.size, n, k)] * k
+        formula = f"{value}·W·S" + "/k" * (k > 1)
+        promised = [value * parameter_server.server_load(keys_of(outcome), n, k)] * k
     else:  # the share that the hashes gave it
         promised = [value * parameter_server.server_load(size, n, 1) for size in shard_sizes(outcome)]
         formula = f"{value}·W·S_i"
@@ -77,8 +98,8 @@ def colocated_claims(outcome: Outcome) -> list[Claim]:
     plan, n, value = outcome.plan, len(outcome.plan.workers), value_bytes(outcome)
     both = [outcome.sent("push values", rank) + outcome.sent("pull values", rank) for rank in plan.workers]
     sent = [nbytes / plan.iterations for nbytes in both]
-    promised = [value * parameter_server.colocated(plan.size, n, size) for size in shard_sizes(outcome)]
-    ring = [value * elements for elements in ring_all_reduce(plan.size, n).sent]
+    promised = [value * parameter_server.colocated(keys_of(outcome), n, size) for size in shard_sizes(outcome)]
+    ring = [value * elements for elements in ring_all_reduce(keys_of(outcome), n).sent]
     formula = f"{value}·2(N-1)/N·S"
     if plan.options.placement == "even":
         return [
@@ -107,7 +128,7 @@ def key_claim(outcome: Outcome) -> Claim:
     plan, cached = outcome.plan, outcome.plan.options.keys == "cached"
     keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
     formula = "8S+8(2T-1)·L" if cached else "2T·8S"
-    promised = parameter_server.key_bytes(plan.size, len(plan.ranges), plan.iterations, cached)
+    promised = parameter_server.key_bytes(keys_of(outcome), len(ranges_of(outcome)), plan.iterations, cached)
     return on_each_rank("PS §4.2", "keys from a worker in the run", formula, promised, keys, "bytes")
 
 
@@ -121,8 +142,8 @@ def clock_claims(outcome: Outcome) -> list[Claim]:
     stale = sum(oldest < clock - plan.staleness or own < clock for clock, oldest, _, own in reads)
     # A server's keys are one range when it begins. Each range that is pushed is cut out of that; what is left over
     # between them, where consistent hashing has given keys to others, keeps a clock too.
-    ranges = [[plan.ranges[i] for i in plan.of(shard)] for shard in range(k)]
-    gaps = [sum(a.hi < b.lo for a, b in pairwise(held)) for held in ranges]
+    ranges = [[(lo, hi) for lo, hi, at in ranges_of(outcome) if at == shard] for shard in range(k)]
+    gaps = [sum(hi < lo for (_, hi), (lo, _) in pairwise(held)) for held in ranges]
     promised = [n * (len(ranges[each.shard]) + gaps[each.shard]) for each in outcome.held]
     counted = [each.clocks for each in outcome.held]
     formula = "W·(ranges+gaps)" if any(gaps) else "W·ranges"
@@ -146,7 +167,7 @@ def copy_claims(outcome: Outcome) -> list[Claim]:
     made = []
     if not plan.options.stop:
         copied = sum(outcome.sent("replicate values", rank) for rank in plan.servers) / plan.iterations
-        promised = value * parameter_server.copies(plan.size, n, r, plan.aggregate)
+        promised = value * parameter_server.copies(keys_of(outcome), n, r, plan.aggregate)
         how, formula = ("after aggregation", f"{value}·r·S") if plan.aggregate else ("push by push", f"{value}·r·W·S")
         made.append(Claim("PS §4.4", f"copied, {how}", formula, promised, copied, "bytes", "all ranks"))
     served = {each.shard: each.digest for each in outcome.held if each.state is not None}

@@ -24,9 +24,11 @@ class Gradients(Engine):
 
     def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
         self.plan, self.number = plan, number
-        self.weights, self.grads, self.accrued = np.zeros((3, plan.size), settings.precision.stored)
+        self.weights, self.grads, self.accrued = (np.zeros(plan.size, settings.precision.stored) for _ in range(3))
         self.placed = 0  # keys that have a unit
         super().__init__(units, replace(settings, optimizer=SGD()))  # the optimizer's state is on the servers
+        for kind, array in (("parameters", self.weights), ("gradients", self.grads), ("gradients", self.accrued)):
+            self.device.hold(kind, array)
         self.steps = plan.first_step
         self.share = self.scale = 1.0  # of the batch; of what is pushed
 

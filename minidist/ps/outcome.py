@@ -72,6 +72,7 @@ class RankResult:
 
     log: WorkerLog | None
     sent: dict[tuple[str, int], list[int]]  # (phase, rank) -> [bytes, messages]
+    received: int  # bytes, headers included
     held: list[Held]
 
 

@@ -46,6 +46,7 @@ class Plan:
     first_step: int  # with --load: training steps and updates that the weights have behind them
     first_update: int
     options: argparse.Namespace
+    vocabulary: int  # of the text
 
     @property
     def name(self) -> str:
@@ -131,7 +132,7 @@ def add_options(parser: Parser) -> None:
     add("--keys", choices=lists, metavar="NAME", default="none", help="that go with values: none, list or cached")
     add("--filter", type=within(0, 1e9), metavar="X", default=0.0, help="push what exceeds this, keep the rest; 0: all")
     add("--jitter", type=within(0, 1), metavar="X", default=1.0, help="simulated time: how much of it is luck")
-    slow, stop = "simulated time: of this worker; may be repeated", "the server on RANK stops at its so manieth event"
+    slow, stop = "simulated time: of this worker; may be repeated", "the server on RANK stops at its EVENT-th event"
     add("--slow", type=pair(within(1e-3, 1e3)), metavar="RANK:FACTOR", action="append", default=[], help=slow)
     add("--stop", type=pair(at_least(1)), metavar="RANK:EVENT", help=stop)
     add("--staleness-sweep", action="store_true", help="compare bsp, ssp 1, 2, 4, 8, 16 and async")
@@ -153,6 +154,8 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
         workers, servers = list(range(ranks - options.servers)), list(range(ranks - options.servers, ranks))
     if options.precision == "mixed":
         raise UsageError("--precision mixed: a loss scale is not among what workers push: take bf16, fp32 or fp64")
+    if options.witness or options.memory_plot:
+        raise UsageError("--witness and --memory-plot: what servers hold is counted in another way")
     if options.replicas >= len(servers):
         raise UsageError(f"--replicas {options.replicas} needs at least {options.replicas + 1} servers: use --servers")
     for rank, _ in options.slow:
@@ -179,5 +182,5 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
         held = [(keys.start, keys.stop, i) for i, keys in enumerate(share(size, k, i) for i in range(k))]
     if len({shard for _, _, shard in held}) < k:
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
-    plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options)
+    plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options, len(job.corpus.vocabulary))
     return job, plan

@@ -14,6 +14,7 @@ from minidist.claims.run import Run
 from minidist.claims.tables import print_claims, print_summary, print_table
 from minidist.nn.precision import precision
 from minidist.nn.sample import generate
+from minidist.papers.parameter_server import FIGURE_13
 from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import moved, segments
 from minidist.ps.engines import Whole
@@ -86,8 +87,9 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
     validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
     history = train.History(outcome.losses, outcome.logs[0].milliseconds)
+    received = [rank.received for rank in outcome.ranks]
     counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
-    return train.summarise(job, whole, history, list(zip(validations, sent, sent_to, memory, counted, strict=True)))
+    return train.summarise(job, history, list(zip(validations, sent, sent_to, received, memory, counted, strict=True)))
 
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
@@ -152,7 +154,8 @@ def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
         losses = [f"{float(np.mean(run.loss[-WINDOW:])):.3f}", f"{run.validation_loss:.3f}"]
         rows.append([outcome.plan.name, *shares, f"{outcome.seconds:.2f}", *losses])
     headings = ("computing", "wire", "idle", "seconds", "loss", "validation")
-    print_table("Simulated time of the workers (Li et al., figure 13: idle 50% at 0, 1.7% at 16)", "", headings, rows)
+    idle = ", ".join(f"{figure.printed}% at {lag}" for lag, figure in FIGURE_13.items())
+    print_table(f"Simulated time of the workers (Li et al., figure 13: idle {idle})", "", headings, rows)
     options, workers = outcomes[0].plan.options, len(outcomes[0].plan.workers)
     if options.batch % workers:
         print(f"--batch {options.batch} gives {workers} workers unequal shares: those with more rows are always")

@@ -4,14 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from minidist import UsageError
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.engine import Engine
-from minidist.nn.llama import hidden_width
-from minidist.papers import korthikanti, llama, megatron
+from minidist.papers import korthikanti, llama, megatron, models
 from minidist.papers.collectives import ring_all_reduce
 from minidist.train import Job, Options
 
@@ -45,7 +42,7 @@ def claims(run: Run) -> list[Claim]:
     volumes = [*of_layers(run, t, shares), *of_ends(run, t, shares)]
     beside = {
         TENSOR_NORM: ("8(t-1)t", 8 * (t - 1) * t),
-        SHARD_GRADIENTS: (f"{run.precision.bytes}·2(t-1)Ψrest", not_cut(run, t)),
+        SHARD_GRADIENTS: (f"{run.bytes.stored}·2(t-1)Ψrest", not_cut(run, t)),
     }
     return [
         *memory(run, t),
@@ -59,19 +56,10 @@ def claims(run: Run) -> list[Claim]:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def cut_and_whole(run: Run, t: int) -> list[list[tuple[int, int]]]:
-    """For each rank of a group of t, its parameters of each unit: of what is cut, and of what every rank has."""
-    options, v = run.options, run.vocabulary
-    if options.model == "gpt":
-        return [megatron.cut_and_whole(v, options.context, options.width, options.layers, t, run.tied)] * t
-    sizes = (v, options.width, options.layers, options.heads, options.kv_heads or options.heads)
-    return llama.cut_and_whole(*sizes, hidden_width(options.width), t, run.tied)
-
-
 def memory(run: Run, t: int) -> list[Claim]:
     """Model states: what is cut is divided by t."""
-    psi = [sum(map(sum, units)) for units in cut_and_whole(run, t)]
-    p, k = run.precision.bytes, run.precision.optimizer_bytes(run.moments)
+    psi = [sum(map(sum, units)) for units in run.model.cut_and_whole(t)]
+    p, k = run.bytes.stored, run.optimizer_bytes
     return [
         on_each_rank(
             "Megatron §3", kind, f"{factor}(Ψcut/t+Ψrest)", [factor * n for n in psi], run.memory_of(kind), "bytes"
@@ -102,7 +90,7 @@ def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
             continue
         expected = layer_keeps(run, t, shares, options.recompute, dropout)
         counted = [counts[kind] / options.layers for counts in run.counted]
-        formula = activation_formula(run.precision.bytes, t, options.sequence_parallel, options.recompute, dropout)
+        formula = activation_formula(run.bytes.stored, t, options.sequence_parallel, options.recompute, dropout)
         if options.model == "llama":
             formula = "likewise, SwiGLU"
         made.append(on_each_rank("Korthikanti", name, formula, expected, counted, "bytes"))
@@ -114,13 +102,13 @@ def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str, dropo
     numbers for each position and layer norm, one for each RMSNorm."""
     options, sequence = run.options, run.options.sequence_parallel
     s, h, a = options.context, options.width, options.heads
-    p, wide = run.precision.bytes, np.dtype(run.precision.computed).itemsize
+    p, wide = run.bytes.stored, run.bytes.computed
     expected = []
     for rank, share in enumerate(shares):
         if options.model == "gpt":
             kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
         else:
-            sizes = (s, share.b, h, a, options.kv_heads or a, hidden_width(h), t)
+            sizes = (s, share.b, h, a, options.kv_heads or a, llama.mlp_width(h), t)
             kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[rank % t]
         numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
         expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
@@ -198,7 +186,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
 
 def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
-    options, p = run.options, run.precision.bytes
+    options, p = run.options, run.bytes.stored
     passes, number = options.accumulate, 6 if options.recompute == "full" else 4
     layers, bsh = [share.layers for share in shares], elements(run, shares)
     formula = f"l·{2 * number}bsh(t-1)/t"
@@ -215,7 +203,7 @@ def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
 
 def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """The embedding, the head and the loss, one micro-batch."""
-    options, p, times = run.options, run.precision.bytes, run.options.accumulate
+    options, p, times = run.options, run.bytes.stored, run.options.accumulate
     bsh, bs = elements(run, shares), [share.b * options.context for share in shares]
     names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
     # Without sequence parallelism, g's all-reduce behind the embedding and f's in the head's backward; with it, for
@@ -236,7 +224,7 @@ def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
         v = megatron.padded_vocabulary(run.vocabulary, t)
         logits, phase = [size * v * (t - 1) // t for size in bs], ["loss: all-gather"]
         return [*volumes, Volume("Megatron §3", "gathered logits", "bsv(t-1)/t", phase, logits, times, p)]
-    wide, phase = np.dtype(run.precision.computed).itemsize, ["loss: all-reduce"]
+    wide, phase = run.bytes.computed, ["loss: all-reduce"]
     fused = all_reduces([3 * share.head * (1 + share.again) for share in shares], bs, t)
     return [*volumes, Volume("Megatron §3", "fused loss", "3·2bs(t-1)/t", phase, fused, times, wide)]
 
@@ -251,8 +239,8 @@ def not_cut(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
     `shards` ranks can divide it. So many groups of t ranks do the same: `copies`."""
     if not run.options.sequence_parallel:
         return 0
-    padded = [-(-whole // shards) * shards for _, whole in cut_and_whole(run, t)[0]]
-    return copies * 2 * (t - 1) * sum(padded) * run.precision.bytes
+    padded = [models.padded(whole, shards) for _, whole in run.model.cut_and_whole(t)[0]]
+    return copies * 2 * (t - 1) * sum(padded) * run.bytes.stored
 
 
 def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, tuple[str, int]], stamps: int = 0) -> list[Claim]:
@@ -271,4 +259,6 @@ def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, tuple[str, int
     expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes)
     expected += sum(promised for _, promised in beside.values())
     payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - (sum(run.sent_in("control")) if stamps else 0)
-    return [*claims, Claim("together", "sent in all", "nothing else", expected, payload, "bytes", "all ranks")]
+    for name, counted in (("sent in all", payload), ("arrived in all", sum(run.received))):
+        claims.append(Claim("together", name, "nothing else", expected, counted, "bytes", "all ranks"))
+    return claims

@@ -7,7 +7,7 @@ import numpy as np
 from minidist import ring
 from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array, Parameter
-from minidist.tp.sliced import Sliced, cut
+from minidist.tp.sliced import Sliced
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,4 @@ class Group:
 
     def slice(self, parameter: Parameter, axis: int, *sections: int) -> Parameter:
         """This rank's part of a parameter: an equal share of each section of one axis."""
-        return Sliced(parameter, axis, cut(sections, self.comm.size), self.comm)
+        return Sliced(parameter, axis, sections, self.comm)

@@ -19,24 +19,29 @@ def cut(sections: Sequence[int], ranks: int) -> list[Array]:
 class Sliced(Parameter):
     """This rank's part of a parameter along one axis. It starts as that part of the whole would, drawn as a whole.
 
-    places: which places of the axis each rank holds, as `cut` gives them. They may go beyond the whole's end (a padded
-    vocabulary); what is there starts at zero, and is left out when the parts are joined.
+    sections: what lies on the axis, one after another, of each of which a rank has an equal share. They may go beyond
+    the whole's end (a padded vocabulary); what is there starts at zero, and is left out when the parts are joined.
     """
 
     group = "cut"
 
-    def __init__(self, declared: Parameter, axis: int, places: list[Array], comm: Comm) -> None:
+    def __init__(self, declared: Parameter, axis: int, sections: Sequence[int], comm: Comm) -> None:
+        self.declared, self.axis, self.sections, self.comm = declared, axis, sections, comm
         shape = list(declared.shape)
-        shape[axis] = len(places[comm.rank])
+        shape[axis] = len(self.places[comm.rank])
         super().__init__(declared.name, tuple(shape), declared.std, declared.fill)
-        self.declared, self.axis, self.places, self.comm = declared, axis, places, comm
+
+    @property
+    def places(self) -> list[Array]:
+        """Which places of the axis each rank holds; found anew when it is asked, for it is as large as a bias."""
+        return cut(self.sections, self.comm.size)
 
     def initial(self, seed: int) -> Array:
         return self.part(self.declared.initial(seed))
 
     def part(self, whole: Array) -> Array:
         padding = [(0, 0)] * whole.ndim
-        padding[self.axis] = (0, sum(map(len, self.places)) - whole.shape[self.axis])
+        padding[self.axis] = (0, sum(self.sections) - whole.shape[self.axis])
         return np.pad(whole, padding).take(self.places[self.comm.rank], self.axis)
 
     def whole(self, part: Array) -> Array:

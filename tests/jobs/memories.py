@@ -7,7 +7,6 @@ that answers when it is asked what the rank is doing, and tracemalloc would coun
 import gc
 import json
 import sys
-import time
 import tracemalloc
 import weakref
 from typing import Any
@@ -15,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from jobs.engines import ENGINES
+from minidist import train
 from minidist.engine import Engine, Settings
+from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.flat import Flat
@@ -80,16 +81,7 @@ class Watched(ZeRO3):
         super().__init__(*arguments, **options)
 
     def look(self, when: str) -> None:
-        alive = self.alive()
-        for _ in range(100):  # the launcher's look at this rank's stack may hold a frame, and its arrays, for a moment
-            if not alive:
-                break
-            time.sleep(0.002)
-            alive = self.alive()
-        self.seen.append((when, sorted(alive)))
-
-    def alive(self) -> set[str]:
-        return {what for what, reference in self.watched if reference() is not None}
+        self.seen.append((when, sorted({what for what, reference in self.watched if reference() is not None})))
 
     def watch(self, flat: Flat) -> None:
         for what in ("gathered", "bucket", "values", "slopes"):
@@ -146,6 +138,36 @@ def touch(comm: Comm) -> dict[str, str]:
     engine.step()
     said["updates"] = str(engine.updates)
     return said
+
+
+def with_capacity(comm: Comm) -> dict[str, str]:
+    """What becomes of engines on devices that have room for a third of the model states, and the activations."""
+    psi = sum(parameter.size for unit in model(4, 48) for parameter in unit.parameters)
+    settings = Settings(PRECISIONS["mixed"], capacity=16 * psi // 3 + 300_000)
+    found = {}
+    for name in ("data_parallel", "zero3"):
+        try:
+            engine = ENGINES[name](model(4, 48), settings, comm)
+            step(engine, 0)
+            found[name] = "trained"
+        except OutOfMemory as error:
+            found[name] = str(error)
+    return found
+
+
+class Secretive(Engine):
+    """Keeps all gradients twice."""
+
+    def collect(self, flat: Flat) -> None:
+        super().collect(flat)
+        self.private = [*getattr(self, "private", []), flat.grad.copy()]
+
+
+def secretive(comm: Comm, folder: str) -> int:
+    """The exit status of serial training by such an engine, under the witness."""
+    line = f"--steps 1 --layers 1 --width 16 --context 8 --batch 4 --witness --json {folder}/report.json"
+    job = train.prepare(train.parser("", "train"), line.split(), ranks=1)
+    return train.run_job(job, Secretive(job.units, job.settings), comm, lambda run: [])
 
 
 def print_audit(comm: Comm, precision: str) -> None:

@@ -119,7 +119,7 @@ def plan_of(n: int, k: int, steps: int, staleness: float, aggregate: bool, repli
     options = argparse.Namespace(
         steps=steps, local_steps=1, replicas=replicas, keys="none", filter=0.0, stop=stop, jitter=0, slow=[]
     )
-    return Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options)
+    return Plan(list(range(n)), list(range(n, n + k)), [], ranges, staleness, aggregate, 0, 0, options, 0)
 
 
 def play(

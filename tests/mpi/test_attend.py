@@ -74,3 +74,15 @@ def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:
     assert status == 0
     assert "rank 0 has waited 0.5 s for rank 1 in phase 'a phase' (recv)" in printed
     assert re.search(r"rank 0 goes on after \d+ s", printed)
+
+
+@pytest.mark.parametrize("chapter", ["mapreduce", "zero3", "parameter_server", "ring"])
+def test_a_chapter_at_a_terminal_shows_its_table_at_the_end(chapter: str, tmp_path: Path) -> None:
+    small = ["--layers", "1", "--width", "8", "--heads", "1", "--steps", "2"]
+    mapreduce = ["wordcount", str(ROOT / "README.md"), "--output", str(tmp_path / "counts")]
+    line = {"mapreduce": mapreduce, "ring": []}.get(chapter, small)
+    command = [find_mpiexec(), "-n", "3", sys.executable, "-m", f"minidist.{chapter}", *line]
+    status, printed = at_a_terminal(command, lambda process, printed: True)
+    assert status == 0, printed
+    assert "✓" in printed
+    assert "failed" not in printed

@@ -124,7 +124,7 @@ def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) 
 
     plan = prepared("--resume")  # there is nothing yet: it simply begins
     plan.make_folder()
-    with pytest.raises(UsageError, match="is not empty; --resume finishes the job"):
+    with pytest.raises(UsageError, match="is not empty: finish the job that was begun there with --resume"):
         prepared()
     prepared("--resume")
     for change, what in {

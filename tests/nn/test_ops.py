@@ -11,7 +11,8 @@ B, T = 2, 5
 TOKENS = np.array([[3, 0, 3, 3, 6], [6, 1, 3, 0, 0]])  # of 7: some come again, some never
 TARGETS = RNG.integers(0, 11, (B, T))
 KEPT = RNG.random((B, T, 7)) > 0.3
-ANGLES = RNG.standard_normal((T, 2))
+THETA = 50.0
+ANGLES = np.arange(T)[:, None] * THETA ** -np.array([0, 1 / 2])  # (T, D/2) for heads of D = 4
 EPS, P = 1e-5, 0.25
 
 
@@ -91,12 +92,7 @@ CASES = {
     "layer_norm": (ops.layer_norm, true_layer_norm, (B, T, 7), [(7,), (7,)]),
     "layer_norm without bias": (lambda x, g: ops.layer_norm(x, g, None), true_layer_norm, (B, T, 7), [(7,)]),
     "rms_norm": (ops.rms_norm, true_rms_norm, (B, T, 7), [(7,)]),
-    "rotary": (
-        lambda x: ops.rotary(x, 3, *(f(ANGLES).astype(x.data.dtype) for f in (np.cos, np.sin))),
-        true_rotary,
-        (B, T, 20),
-        [],
-    ),
+    "rotary": (lambda x: ops.rotary(x, 3, 4, THETA), true_rotary, (B, T, 20), []),
     "attention": (lambda x: ops.attention(x, 3), lambda x: true_attention(x, 3), (B, T, 3 * 3 * 3), []),
     "attention of one head": (lambda x: ops.attention(x, 1), lambda x: true_attention(x, 1), (B, T, 3 * 3), []),
     "attention of one position": (lambda x: ops.attention(x, 3), lambda x: true_attention(x, 3), (1, 1, 3 * 3 * 2), []),

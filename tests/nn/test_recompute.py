@@ -57,13 +57,19 @@ def test_every_engine_recomputes() -> None:
 
 
 def kept(mode: str, s: int, b: int, h: int, a: int) -> list[int]:
-    """Bytes on each unit's tape after a forward in mixed precision."""
+    """Bytes that the pool has of each unit after a forward in mixed precision."""
     config = GPTConfig(vocabulary=11, context=s, layers=2, heads=a, width=h, dropout=0.1)
     settings = engines.settings("mixed", "sgd", accumulate=1, clip=0)
     settings.recompute = mode
     tokens = np.random.default_rng(0).integers(0, 11, (b, s + 1))
-    loss = Engine(gpt(config), settings).forward(tokens[:, :-1], tokens[:, 1:])
-    return [passage.nbytes for passage in loss.passages]
+    engine = Engine(gpt(config), settings)
+    loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
+    kept = []
+    while loss.passages:  # the last one's first
+        before = engine.device.held["kept"]
+        loss.passages.pop()
+        kept.append(before - engine.device.held["kept"])
+    return kept[::-1]
 
 
 @pytest.mark.parametrize(("s", "b", "h", "a"), [(8, 3, 16, 2), (16, 1, 12, 4), (5, 2, 30, 3)])
@@ -83,12 +89,25 @@ def test_the_peak_counts_what_is_recomputed() -> None:
     settings.recompute = "full"
     engine = Engine(gpt(config), settings)
     tokens = np.random.default_rng(0).integers(0, 11, (b, s + 1))
-    loss = engine.forward(tokens[:, :-1], tokens[:, 1:])
-    engine.peak["activations"] = 0  # of the backward alone
-    embedding = loss.passages[0].nbytes
-    engine.backward(loss)
+    engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
     block = 34 * s * b * h + 5 * a * s * s * b + 16 * s * b
-    assert engine.peak["activations"] == embedding + (layers - 1) * 2 * s * b * h + block
+    assert engine.device.peak["activations"] == (layers - 1) * 2 * s * b * h + block
+
+
+def test_selective_recomputation_holds_one_layers_scores() -> None:
+    """And not beside them, once more, the Q, K and V from which they are made again: what the forward has kept of these
+    goes before they are kept anew, to run the attention backwards."""
+    s, b, h, a, layers = 32, 2, 8, 4, 3
+    config = GPTConfig(vocabulary=11, context=s, layers=layers, heads=a, width=h, dropout=0.1)
+    settings = engines.settings("mixed", "sgd", accumulate=1, clip=0)
+    settings.recompute = "selective"
+    engine = Engine(gpt(config), settings)
+    tokens = np.random.default_rng(0).integers(0, 11, (b, s + 1))
+    engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
+    layer, scores = 34 * s * b * h + 16 * s * b, 5 * a * s * s * b
+    have_run = 24 * s * b * h + 8 * s * b  # MLP 18, projection and its dropout 3, the second dropout 1 and norm 2
+    assert engine.device.peak["activations"] == layers * layer + scores - have_run
+    assert scores > have_run  # else the peak would be before the backward
 
 
 def test_weight_gradients_can_be_postponed_and_recomputed() -> None:

@@ -1,8 +1,16 @@
 """Parameters of the papers' models: against counts worked out by hand, whole and in parts."""
 
+import math
+
 import pytest
 
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+from minidist.nn.llama import LlamaConfig
+from minidist.nn.llama import llama as llama_units
 from minidist.papers import gpt2, llama, llama3, megatron, ptd
+from minidist.papers.mixed_precision import BYTES, MOMENTS
+from minidist.papers.models import Model
 
 
 def test_gpt() -> None:
@@ -65,3 +73,39 @@ def test_parts_of_llama_add_up(t: int) -> None:
 
 def test_grids_leave_no_rest() -> None:
     assert all(model.gpus % (model.t * model.p) == 0 for model in ptd.TABLE_1)
+
+
+V, S, H, LAYERS = 23, 6, 12, 3
+DECLARED: list[tuple[Model, list[Unit]]] = [
+    (Model("gpt", V, S, H, LAYERS, 3, 3, tied=True), gpt(GPTConfig(V, S, LAYERS, heads=3, width=H))),
+    (Model("gpt", V, S, H, LAYERS, 3, 3, tied=False), gpt(GPTConfig(V, S, LAYERS, heads=3, width=H, tied=False))),
+    (
+        Model("llama", V, S, H, LAYERS, 2, 1, tied=False),
+        llama_units(LlamaConfig(V, S, LAYERS, heads=2, kv_heads=1, width=H, hidden=32)),  # 8/3 of 12
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "units"), DECLARED, ids=["gpt", "gpt untied", "llama"])
+def test_formulas_are_of_the_models_that_are_trained(model: Model, units: list[Unit]) -> None:
+    """Unit by unit, padded and not: against the shapes that the model declares."""
+    sizes = [sum(math.prod(parameter.shape) for parameter in unit.parameters) for unit in units]
+    assert model.units() == sizes
+    assert model.parameters() == sum(sizes)
+    for shards in (2, 5):
+        assert model.units(shards) == [next(n for n in range(size, size + shards) if n % shards == 0) for size in sizes]
+    first, *_, last = model.units(4)
+    assert model.read_by_head(4) == (last + first if model.tied else last)
+
+
+def test_llamas_mlp() -> None:
+    """The widths of 7B, 13B, 33B and 65B, multiples of 256."""
+    assert [llama.mlp_width(h, 256) for h in (4096, 5120, 6656, 8192)] == [11_008, 13_824, 17_920, 22_016]
+    assert [llama.mlp_width(h) for h in (12, 64, 100)] == [32, 176, 272]
+
+
+def test_bytes_of_a_parameter() -> None:
+    """16 with Adam, whatever the precision; in mixed precision 2 + 2 + 12 (ZeRO, section 3.1)."""
+    adam = {name: (of.stored, of.stored, of.optimizer(MOMENTS["adamw"])) for name, of in BYTES.items()}
+    assert adam == {"mixed": (2, 2, 12), "bf16": (2, 2, 12), "fp32": (4, 4, 8), "fp64": (8, 8, 16)}
+    assert BYTES["mixed"].optimizer(MOMENTS["sgd"]) == 8

@@ -12,7 +12,7 @@ from minidist.ps.plan import Plan
 
 
 def inbox(workers: int) -> Inbox:
-    return Inbox(Plan(list(range(workers)), [workers], [], [], 0, True, 0, 0, argparse.Namespace(keys="none")))
+    return Inbox(Plan(list(range(workers)), [workers], [], [], 0, True, 0, 0, argparse.Namespace(keys="none"), 0))
 
 
 def push(worker: int, stamp: float, more: bool = False) -> Push:

@@ -1,0 +1,194 @@
+"""Broken programs, under which claims must fall.
+
+    python -m minidist mutants            all of them: two or three minutes
+    python -m minidist mutants zero3      those of one chapter
+
+A claim that cannot fail proves nothing. Each mutant is the whole program with one mistake, a few lines of one file; it
+runs on ranks as its chapter does, and trains none the less, often to the very same losses. The claims that are named
+beside the mistake must fall, and no crash and no other loss stands for them. The status is 1 if a mutant survives: if
+one of them holds. At the end stands each claim that no mutant fells.
+
+Beside this file there is one for each chapter, CHAPTER.toml. `options` are those of all its command lines. Of a mutant:
+
+    mistake    in one sentence
+    options    more of them
+    ranks      4 if not given
+    file       of the package
+    old, new   lines of it, which must occur exactly once, and what stands there instead
+    fells      the claims: source, claim
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import minidist
+from minidist import Finished, UsageError
+from minidist.claims.tables import mark, show, table_of
+from minidist.cli.progress import StatusLine
+from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
+
+TABLE = Path(__file__).parent
+PACKAGE = Path(minidist.__file__).parent
+TIMEOUT = 120.0  # seconds for one of them, which takes about one
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake, the command line that makes it, and what it must fell."""
+
+    chapter: str
+    mistake: str
+    file: str
+    old: str
+    new: str
+    fells: tuple[str, ...]
+    options: str = ""
+    ranks: int = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: the claims that its report makes, by name, and whether they hold."""
+
+    mutant: Mutant
+    holds: dict[str, bool]
+    said: str = ""  # how it ended, if it left no report
+
+    @property
+    def fallen(self) -> list[str]:
+        return [name for name, holds in self.holds.items() if not holds]
+
+    @property
+    def survives(self) -> bool:
+        return not set(self.mutant.fells) <= set(self.fallen)
+
+
+def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
+    """Run them and print what they felled; the exit status. chapters: all there are, in order.
+
+    Raises UsageError for whatever cannot work, before anything is started.
+    """
+    if arguments and arguments[0] in ("-h", "--help"):
+        raise Finished((__doc__ or "").strip())  # python -OO drops docstrings
+    if "PMI_SIZE" in os.environ or "OMPI_COMM_WORLD_SIZE" in os.environ:
+        raise UsageError("mutants starts ranks itself: leave mpirun away")
+    known = [chapter for chapter in chapters if (TABLE / f"{chapter}.toml").exists()]
+    if len(arguments) > 1 or not set(arguments) <= set(known):
+        raise UsageError(f"{' '.join(arguments)!r} is no chapter with mutants: take one of {', '.join(known)}")
+    return run({chapter: mutants_of(TABLE / f"{chapter}.toml") for chapter in arguments or known})
+
+
+def mutants_of(file: Path) -> list[Mutant]:
+    """The mutants of a chapter. Raises UsageError for one that cannot be made."""
+    written = tomllib.loads(file.read_text(encoding="utf-8"))
+    usual, mutants = written["options"], []
+    for row in written["mutant"]:
+        options = f"{usual} {row.pop('options', '')}"
+        mutant = Mutant(chapter=file.stem, options=options, **{**row, "fells": tuple(row["fells"])})
+        times = (PACKAGE / mutant.file).read_text(encoding="utf-8").count(mutant.old)
+        if times != 1:
+            raise UsageError(f"{file.name}: {mutant.mistake!r}: its old text occurs {times} times in {mutant.file}")
+        mutants.append(mutant)
+    return mutants
+
+
+def run(table: dict[str, list[Mutant]]) -> int:
+    """Run mutants, by chapter; the exit status."""
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
+    status, everything = StatusLine(shown=True), sum(map(len, table.values()))
+    outcomes: list[Outcome] = []
+    for chapter, mutants in table.items():
+        for mutant in mutants:
+            status.show(f"mutant {len(outcomes) + 1} of {everything}, of {chapter}", len(outcomes) / everything)
+            outcomes.append(perform(mutant))
+        status.clear()
+        print_outcomes(chapter, outcomes[-len(mutants) :])
+    status.close()
+    survivors = sum(outcome.survives for outcome in outcomes)
+    print(f"{everything - survivors} of {everything} mutants felled the claims that they must fell.")
+    print_unfelled(outcomes)
+    return 1 if survivors else 0
+
+
+def perform(mutant: Mutant) -> Outcome:
+    """Run it in a copy of the package, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="minidist-mutant-") as folder:
+        copy = Path(folder) / "minidist"
+        shutil.copytree(PACKAGE, copy)  # with what Python has compiled, which is still right by its time
+        file = copy / mutant.file
+        file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+            compiled.unlink()
+        program = [sys.executable, "-m", f"minidist.{mutant.chapter}", *mutant.options.split()]
+        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+        process = subprocess.Popen(
+            [*mpiexec_for(mutant.ranks), *program, "--json", "report.json"],
+            cwd=folder,
+            env={**os.environ, **OPEN_MPI_AS_ROOT, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        )
+        try:
+            printed, _ = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            return Outcome(mutant, {}, f"it had not ended after {TIMEOUT:g} s")
+        finally:
+            if process.poll() is None:
+                process.terminate()  # mpiexec ends its ranks
+                process.communicate()
+        report = Path(folder) / "report.json"
+        if not report.exists():
+            *_, last = ["", *filter(None, (line.strip() for line in printed.splitlines()))]
+            return Outcome(mutant, {}, f"it ended without a report: {last}")
+        document = json.loads(report.read_text(encoding="utf-8"))
+        return Outcome(mutant, {name_of(claim): claim["holds"] for claim in document["claims"]})
+
+
+def name_of(claim: dict[str, Any]) -> str:
+    """A claim by its source and its words, but for how many of something there were."""
+    return f"{claim['source']}, {re.sub(r'^of [0-9]+ ', '', claim['claim'])}"
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+def print_outcomes(chapter: str, outcomes: Sequence[Outcome]) -> None:
+    """A row for each mutant: its mistake, and the claims that must fall, with those that fell besides as a number."""
+    from rich.markup import escape
+
+    table = table_of(left=("mistake", "claims that fell"), right=())
+    table.columns[0].width, table.columns[1].width = 40, 35
+    table.add_column("", no_wrap=True)
+    for outcome in outcomes:
+        named = [name for name in outcome.mutant.fells if name in outcome.fallen]
+        standing = [f"it stands: {name}" for name in outcome.mutant.fells if name not in outcome.fallen]
+        more = len(outcome.fallen) - len(named)
+        lines = [*named, *([f"and {more} more"] if more else []), *(standing if outcome.holds else [outcome.said])]
+        table.add_row(outcome.mutant.mistake, escape("\n".join(lines)), mark(not outcome.survives))
+    show(chapter, table)
+
+
+def print_unfelled(outcomes: Sequence[Outcome]) -> None:
+    """The claims that held under every mutant of their chapter."""
+    made = dict.fromkeys((outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.holds)
+    fallen = {(outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.fallen}
+    standing = [claim for claim in made if claim not in fallen]
+    if not standing:
+        print(f"Each of their {len(made)} claims fell at least once.")
+        return
+    print(f"No mutant fells {len(standing)} of their {len(made)} claims:")
+    for chapter, name in standing:
+        print(f"    {chapter}: {name}")

@@ -1,0 +1,142 @@
+"""What a rank holds in the course of a step, by kind: recorded from its pool, and drawn.
+
+Across lie the boundaries of the step, one as far from the next as the other: units, or the instructions of a schedule.
+Ranks of a pipeline can so be compared, whatever their processes did meanwhile.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+
+from minidist import UsageError
+from minidist.memory.pool import KINDS, Pool
+
+BLUE, ORANGE, GREEN, RED, PURPLE = "#4c8ed9", "#e8893a", "#58a55c", "#d65f5f", "#8d73b8"
+COLOURS = {  # those of ZeRO's Figure 1 for model states; what comes and goes is paler than what it is made of
+    **{"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "stash": "#2b5c94"},
+    **{"activations": PURPLE, "ends": "#c9bddd", "gathered": "#a9cbf2", "bucket": "#f6cfae"},
+    **{"messages": RED, "workspace": "#dddddd"},
+}
+FORMATS = ("pdf", "png", "svg")
+MOST_PANELS = 8
+MOST_NAMES = 60  # across a panel; of more boundaries the names would cover one another
+
+
+@dataclass
+class History:
+    """The states of a pool, one after the other, and the boundaries between them."""
+
+    states: list[tuple[int, ...]] = field(default_factory=list)  # bytes of each of KINDS
+    boundaries: list[tuple[int, str, str]] = field(default_factory=list)  # after how many states; what, of which name
+
+    def changed(self, pool: Pool) -> None:
+        held = pool.held
+        self.states.append(tuple(held[kind] for kind in KINDS))
+
+    def passed(self, pool: Pool, what: str, name: str) -> None:
+        self.changed(pool)  # what has gone since the last array came
+        self.boundaries.append((len(self.states), what, name))
+
+    @contextmanager
+    def of(self, pool: Pool) -> Iterator[None]:
+        """Inside, what happens in the pool is recorded."""
+        self.changed(pool)
+        pool.watchers.append(self)
+        try:
+            yield
+        finally:
+            pool.watchers.remove(self)
+
+    def intervals(self) -> list[tuple[int, int, str]]:
+        """From boundary to boundary: the first state, the one after the last, and the name of what ends there. Of a
+        pipeline, where a unit ends is not drawn: its instructions are the boundaries."""
+        staged = any(what == "instruction" for _, what, _ in self.boundaries)
+        drawn = [(end, name) for end, what, name in self.boundaries if what == "instruction" or not staged]
+        starts = [0, *(end for end, _ in drawn)]
+        return [(start, end, name) for start, (end, name) in zip(starts, drawn, strict=False)]
+
+    def curve(self) -> tuple[list[float], list[tuple[int, ...]]]:
+        """Where each state begins, with every interval 1 wide, and the states."""
+        places, states = [], []
+        for i, (start, end, _) in enumerate(self.intervals()):
+            places += [i + j / (end - start) for j in range(end - start)]
+            states += self.states[start:end]
+        return places, states
+
+
+def check(option: str, path: str) -> None:
+    """Raise UsageError unless a picture can be drawn into this file."""
+    if find_spec("matplotlib") is None:
+        raise UsageError(f"{option} needs matplotlib: pip install '.[lessons]'")
+    if format_of(path) not in FORMATS:
+        raise UsageError(f"{option} {path}: give it a name that ends in .pdf, .png or .svg")
+
+
+def format_of(path: str) -> str:
+    """By the file's name."""
+    return Path(path).suffix.removeprefix(".").lower()
+
+
+def draw(histories: Sequence[History], title: str, format: str) -> bytes:
+    """A picture with a panel for each rank; ranks whose histories are the same share one. histories: in order of rank.
+    The format is one of FORMATS."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import EngFormatter
+
+    groups: list[tuple[History, list[int]]] = []
+    for rank, history in enumerate(histories):
+        same = [ranks for other, ranks in groups if other == history]
+        same[0].append(rank) if same else groups.append((history, [rank]))
+    shown = groups[:MOST_PANELS]
+    width = min(20.0, max(7.5, 3 + 0.26 * max(len(history.intervals()) for history, _ in shown)))
+    figure, panels = plt.subplots(
+        len(shown), figsize=(width, 1.4 + 2.1 * len(shown)), sharey=True, squeeze=False, layout="constrained"
+    )
+    everything = [state for history, _ in shown for state in history.states]
+    kinds = [kind for kind, *held in zip(KINDS, *everything, strict=True) if any(held)]
+    for axes, (history, ranks) in zip(panels[:, 0], shown, strict=True):
+        places, states = history.curve()
+        intervals = history.intervals()
+        places, states = [*places, len(intervals)], [*states, states[-1]]
+        rows = [[state[KINDS.index(kind)] for state in states] for kind in kinds]
+        axes.stackplot(places, rows, colors=[COLOURS[kind] for kind in kinds], labels=kinds, step="post", linewidth=0)
+        needed = [sum(state) - state[KINDS.index("workspace")] for state in states]
+        axes.axhline(max(needed), color="black", linewidth=0.8, linestyle=":")
+        peak = EngFormatter("B", places=2)(max(needed))
+        axes.annotate(
+            f"peak without workspace: {peak}", (len(intervals), max(needed)), (-3, 2), textcoords="offset points",
+            ha="right", va="bottom", fontsize=8,
+        )  # fmt: skip
+        for i in range(1, len(intervals)):
+            axes.axvline(i, color="white", linewidth=0.5, alpha=0.7)
+        if len(intervals) <= MOST_NAMES:
+            names = [name for _, _, name in intervals]
+            steep = 90 if max(map(len, names)) > 4 else 0
+            axes.set_xticks([i + 0.5 for i in range(len(names))], names, rotation=steep, fontsize=7)
+            axes.tick_params(axis="x", length=0)
+        axes.set_title(_ranks(ranks), loc="left", fontsize=9)
+        axes.set_xlim(0, len(intervals))
+        axes.yaxis.set_major_formatter(EngFormatter("B"))
+        axes.spines[["top", "right"]].set_visible(False)
+    more = f"; {len(groups) - len(shown)} more that differ are not drawn" if len(groups) > len(shown) else ""
+    figure.suptitle(title + more, fontsize=10)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False, fontsize=8)
+    picture = BytesIO()
+    figure.savefig(picture, format=format, dpi=110)
+    plt.close(figure)
+    return picture.getvalue()
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) == ranks[-1] - ranks[0] + 1:
+        return f"each of ranks {ranks[0]} to {ranks[-1]}"
+    return f"each of ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,188 @@
+"""A pool: the arrays that a rank holds in one memory, by kind, each from when it is named until it is really gone.
+
+    flat.param = device.hold("parameters", start.astype(stored))
+    room = device.empty("gathered", flat.padded, stored)           # out of memory now, not after the message
+
+Every array that outlives an operation is named. It counts with the whole of the memory that it shows: a view as its
+base, once however many views there are. It stops to count when nobody has it or a view of it any more: a weak reference
+tells. So nobody has to look at the right moment, and what somebody keeps in secret counts for as long.
+
+What is not seen: an array that nobody named (`witness.py` finds those), NumPy's scalars, memory that is not NumPy's.
+"""
+
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from minidist import Stopped
+
+Array = np.ndarray
+
+KINDS = (  # in the order in which they are drawn and listed
+    "parameters",  # as they are stored
+    "gradients",  # likewise
+    "optimizer",  # its state: the master copy where there is one, and moments
+    "stash",  # older versions of the parameters
+    "gathered",  # parameters of whole units, from shards
+    "bucket",  # gradients of whole units, to become shards
+    "messages",  # to be sent, or received
+    "activations",  # that layers keep for their backward
+    "ends",  # what else is kept for a backward, before the layers and after them: the batch, embedding, head and loss
+    "workspace",  # what arithmetic makes on its way, in float32: a real device computes in what it stores
+)
+NEEDED = "all but workspace"
+ALL = "all"
+
+
+class OutOfMemory(Stopped):
+    """An array does not fit into what the pool's capacity leaves."""
+
+
+class Watcher(Protocol):
+    """Whoever is told what happens in a pool."""
+
+    def changed(self, pool: "Pool") -> None:
+        """Something has come. Of what has gone since the last time, each is told by its bytes in `pool.held` only."""
+
+    def passed(self, pool: "Pool", what: str, name: str) -> None:
+        """A boundary has been passed, see Pool.mark."""
+
+
+class Sum:
+    """Bytes of some kinds together: now, and the most there ever were."""
+
+    __slots__ = ("now", "peak")
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+
+
+class Known(weakref.ref):
+    """A named array that owns its memory. The pool has it under the array's id for as long as the array lives."""
+
+    __slots__ = ("key", "kind", "nbytes")
+    key: int
+    kind: str
+    nbytes: int
+
+
+class Pool:
+    """One memory of a rank.
+
+    capacity: bytes that fit, workspace apart; None: any number.
+    joint: kinds whose peak together is wanted, by a name for it. Peaks of kinds do not add up: they come at different
+    moments.
+    """
+
+    def __init__(
+        self, name: str, capacity: int | None = None, joint: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self.name, self.capacity = name, capacity
+        self.watchers: list[Watcher] = []
+        of = {kind: [kind] for kind in KINDS} | {name: list(kinds) for name, kinds in (joint or {}).items()}
+        of |= {NEEDED: [kind for kind in KINDS if kind != "workspace"], ALL: list(KINDS)}
+        self._sums = {name: Sum() for name in of}
+        self._sums_of = {kind: [self._sums[name] for name in of if kind in of[name]] for kind in KINDS}
+        self._known: dict[int, Known] = {}
+        # Arrays die at any moment, in any thread, within the code below too. So a death is put down here, which is one
+        # step that cannot fail, and accounted for when somebody asks next.
+        self._dead: deque[Known] = deque()
+        self._lock = threading.Lock()
+
+    # ---- arrays come ------------------------------------------------------------------------------------------------
+
+    def hold(self, kind: str, array: Array, rename: bool = True) -> Array:
+        """Count the array, and return it. One that has a name already gets this one, unless it is not to `rename`.
+
+        Raises OutOfMemory if it does not fit. The pool has then not taken it; its memory goes when the caller lets go.
+        """
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        key = id(owner)
+        with self._lock:
+            if self._dead:
+                self._bury()
+            known = self._known.get(key)
+            if known is None:
+                nbytes = owner.nbytes
+                self._add(kind, nbytes)
+                self._known[key] = known = Known(owner, self._dead.append)
+                known.key, known.kind, known.nbytes = key, kind, nbytes
+            elif rename and known.kind != kind:
+                self._add(kind, known.nbytes, instead_of=known.kind)
+                known.kind = kind
+        for watcher in self.watchers:
+            watcher.changed(self)
+        return array
+
+    def empty(self, kind: str, shape: int | Sequence[int], dtype: np.typing.DTypeLike) -> Array:
+        """An array whose values are whatever is there. Raises OutOfMemory before it is made."""
+        self._make_sure(kind, shape, dtype)
+        return self.hold(kind, np.empty(shape, dtype))
+
+    def zeros(self, kind: str, shape: int | Sequence[int], dtype: np.typing.DTypeLike) -> Array:
+        """An array of zeros. Raises OutOfMemory before it is made."""
+        self._make_sure(kind, shape, dtype)
+        return self.hold(kind, np.zeros(shape, dtype))
+
+    # ---- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Bytes now: of each kind, of the joint ones, of all but workspace, and of all."""
+        with self._lock:
+            self._bury()
+            return {name: total.now for name, total in self._sums.items()}
+
+    @property
+    def peak(self) -> dict[str, int]:
+        """The most bytes that there were at any moment, of the same."""
+        return {name: total.peak for name, total in self._sums.items()}
+
+    def mark(self, what: str, name: str) -> None:
+        """A boundary: a "unit", an "instruction", a "message" or a "step" of this name has come to its end."""
+        for watcher in self.watchers:
+            watcher.passed(self, what, name)
+
+    # ---- accounts; the lock is held ---------------------------------------------------------------------------------
+
+    def _bury(self) -> None:
+        """Take what has died since the last time out of the account."""
+        while self._dead:
+            known = self._dead.popleft()
+            del self._known[known.key]
+            for total in self._sums_of[known.kind]:
+                total.now -= known.nbytes
+
+    def _add(self, kind: str, nbytes: int, instead_of: str | None = None) -> None:
+        """Raises OutOfMemory, and adds nothing, if they do not fit. What was no workspace under its old name does."""
+        if self.capacity is not None and instead_of in (None, "workspace"):
+            self._check(kind, nbytes)
+        for total in self._sums_of[instead_of] if instead_of else ():
+            total.now -= nbytes
+        for total in self._sums_of[kind]:
+            total.now += nbytes
+            if total.now > total.peak:
+                total.peak = total.now
+
+    def _check(self, kind: str, nbytes: int) -> None:
+        """Raise OutOfMemory if so many bytes more do not fit."""
+        if self.capacity is None or kind == "workspace" or self._sums[NEEDED].now + nbytes <= self.capacity:
+            return
+        listed = ", ".join(f"{kind} {self._sums[kind].now:,}" for kind in KINDS[:-1] if self._sums[kind].now)
+        raise OutOfMemory(
+            f"out of memory: {nbytes:,} bytes of {kind} do not fit on the {self.name}, which has {self.capacity:,}"
+            f" and holds {listed or 'nothing'}"
+        )
+
+    def _make_sure(self, kind: str, shape: int | Sequence[int], dtype: np.typing.DTypeLike) -> None:
+        sides = [shape] if isinstance(shape, int) else shape
+        with self._lock:
+            self._bury()
+            self._check(kind, math.prod(sides) * np.dtype(dtype).itemsize)

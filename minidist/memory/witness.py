@@ -1,0 +1,69 @@
+"""A second account of a rank's arrays, by something in which engines have no part: NumPy's own.
+
+A pool counts what was named. NumPy reports the data of every array to Python's tracemalloc, named or not, so what
+somebody has made and not named shows as a difference between the two. They are compared at every boundary (after each
+unit, each instruction, each update), where no operation is under way: there nothing may be unnamed. Within an operation
+there is scratch, so at its peak NumPy's account is above the pool's by what one operation needs on its way.
+"""
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+
+from minidist.memory.pool import ALL, Pool
+
+SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's state, or the numbers of some rows
+
+
+class Witness:
+    """Compares a pool with NumPy's account; tracing must have begun (`begin`) before the pool's first array was made.
+
+    It slows every step: Python's own objects are traced beside the arrays, and listed at each boundary.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.boundaries = 0
+        self.unnamed: dict[str, int] = {}  # boundaries that are not within SLACK -> bytes that nobody named
+        self.peak = self.pool_peak = 0  # bytes of arrays, by either account
+        self._most = 0  # that the pool has held since the last boundary
+        tracemalloc.reset_peak()
+        pool.watchers.append(self)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes by which NumPy's peak is above the pool's. NumPy's is known but for what Python's own objects, of the
+        same trace, have grown within one unit: some thousands of bytes."""
+        return self.peak - self.pool_peak
+
+    def changed(self, pool: Pool) -> None:
+        self._most = max(self._most, pool.held[ALL])
+
+    def passed(self, pool: Pool, what: str, name: str) -> None:
+        traced, most_traced = tracemalloc.get_traced_memory()
+        arrays, held = arrays_held(), pool.held[ALL]
+        self.boundaries += 1
+        if abs(arrays - held) > SLACK:
+            self.unnamed[f"{what} {self.boundaries}, {name}"] = arrays - held
+        self.peak = max(self.peak, most_traced - (traced - arrays))
+        self.pool_peak = max(self.pool_peak, self._most)
+        self._most = held
+        tracemalloc.reset_peak()
+
+    def close(self) -> dict[str, Any]:
+        """No boundary that comes is compared any more. What was found, for a report."""
+        self.pool.watchers.remove(self)
+        return {"boundaries": self.boundaries, "unnamed": self.unnamed, "peak": self.peak, "scratch": self.scratch}
+
+
+def begin() -> None:
+    """From here on NumPy's arrays are traced; those that there are already do not count."""
+    tracemalloc.start()
+    tracemalloc.clear_traces()
+
+
+def arrays_held() -> int:
+    """Bytes of the data of all arrays that were made since tracing began and are still there."""
+    numpys = np.lib.tracemalloc_domain
+    return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.domain == numpys)

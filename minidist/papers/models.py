@@ -1,0 +1,50 @@
+"""The parameters of a model, GPT or Llama by its name in lower case, and what is read of them where.
+
+A formula for each, of V, s, h, L, a and the like, stands in the module of the paper that has it: GPT's in `megatron`,
+Llama's in `llama`. A model is a list of units, embedding, layer 1 … layer L, head, which is what systems gather, place
+and send as one; ψ is the number of parameters of one unit.
+"""
+
+from dataclasses import dataclass
+
+from minidist.papers import llama, megatron
+
+
+@dataclass(frozen=True)
+class Model:
+    """v: vocabulary, s: positions, h: width, a: heads, kv: key/value heads; tied: the head reads the embedding."""
+
+    name: str
+    v: int
+    s: int
+    h: int
+    layers: int
+    a: int
+    kv: int
+    tied: bool
+
+    def cut_and_whole(self, t: int = 1) -> list[list[tuple[int, int]]]:
+        """For each of t ranks that share every layer, its parameters of each unit: of what is cut, and of what every
+        rank has."""
+        if self.name == "gpt":
+            return [megatron.cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
+        return llama.cut_and_whole(self.v, self.h, self.layers, self.a, self.kv, llama.mlp_width(self.h), t, self.tied)
+
+    def units(self, shards: int = 1) -> list[int]:
+        """ψ of each unit, padded to a multiple of `shards`, among which it is divided evenly."""
+        (whole,) = self.cut_and_whole()
+        return [padded(sum(both), shards) for both in whole]
+
+    def parameters(self, shards: int = 1) -> int:
+        """Ψ, with each unit padded."""
+        return sum(self.units(shards))
+
+    def read_by_head(self, shards: int = 1) -> int:
+        """What the head needs: its own, and if it is tied what the embedding has."""
+        first, *_, last = self.units(shards)
+        return last + first * self.tied
+
+
+def padded(size: int, shards: int) -> int:
+    """The size, up to a multiple of the number of shards (FSDP, section 3.2.1)."""
+    return -(-size // shards) * shards

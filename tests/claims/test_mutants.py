@@ -1,0 +1,117 @@
+"""Mutants: each fells what it must. And the runner takes no crash, no other loss and no harmless change for that."""
+
+from pathlib import Path
+
+import pytest
+
+from minidist import Finished, UsageError
+from minidist.__main__ import CHAPTERS, main
+from minidist.claims import mutants
+from minidist.claims.mutants import Mutant, mutants_of, perform
+from minidist.cli.options import in_one_process
+
+EVERY = [mutant for file in sorted(mutants.TABLE.glob("*.toml")) for mutant in mutants_of(file)]
+SAMPLE = EVERY[::7]
+
+
+def named(mutant: Mutant) -> str:
+    return f"{mutant.chapter}: {mutant.mistake}"
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", SAMPLE, ids=named)
+def test_a_mutant_fells_its_claims(mutant: Mutant) -> None:
+    outcome = perform(mutant)
+    assert not outcome.survives, (outcome.fallen, outcome.said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [mutant for mutant in EVERY if mutant not in SAMPLE], ids=named)
+def test_each_of_the_others_fells_its_claims(mutant: Mutant) -> None:
+    test_a_mutant_fells_its_claims(mutant)
+
+
+def test_every_chapter_that_makes_claims_has_mutants() -> None:
+    chapters = {chapter.name for chapter in CHAPTERS} - {"train"}  # which has nothing to send and nothing to divide
+    assert {mutant.chapter for mutant in EVERY} == chapters
+    assert {file.stem for file in mutants.TABLE.glob("*.toml")} == chapters
+    assert len({(mutant.chapter, mutant.mistake) for mutant in EVERY}) == len(EVERY) >= 30
+    assert all(mutant.fells and mutant.old != mutant.new for mutant in EVERY)
+
+
+# ---- the runner ------------------------------------------------------------------------------------------------------
+
+HEAD = 'options = "--size 8"\n'
+ROW = """
+[[mutant]]
+mistake = "{mistake}"
+ranks = 2
+file = "{file}"
+old = '{old}'
+new = '{new}'
+fells = ["all-reduce ring, sent by each rank"]
+"""
+SUM = "partial = op(arrived, own, out=total)"
+
+
+def table(folder: Path, *rows: tuple[str, str, str, str]) -> Path:
+    made = [ROW.format(mistake=mistake, file=file, old=old, new=new) for mistake, file, old, new in rows]
+    (folder / "ring.toml").write_text(HEAD + "".join(made))
+    return folder
+
+
+def test_what_fells_nothing_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Nothing changed; a crash; other results, of which the claim says nothing; and one that does fell it."""
+    rows = (
+        ("nothing", "ring.py", SUM, f"{SUM}  # as it was"),
+        ("a crash", "ring.py", SUM, "raise LookupError(own)"),
+        ("other sums", "ring.py", SUM, "partial = op(arrived, arrived, out=total)"),
+        ("one byte more", "mpi/comm.py", "dest], array.nbytes)", "dest], array.nbytes + 1)"),
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(mutants, "TABLE", table(tmp_path, *rows))
+    assert main(["mutants", "ring"]) == 1
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert any(line.startswith("nothing it stands: all-reduce ring") and line.endswith("✗") for line in lines)
+    assert any(line.startswith("a crash it ended without a report") and line.endswith("✗") for line in lines)
+    assert any(line.startswith("other sums and 2 more") and line.endswith("✗") for line in lines)
+    assert "one byte more all-reduce ring, sent by each rank ✓" in lines
+    assert "1 of 4 mutants felled the claims that they must fell." in lines
+    assert "ring: all-reduce ring, calls of the busiest rank" in lines  # no mutant fells it
+    assert "ring: all-reduce ring, sent by each rank" not in lines
+    assert "ring: all-reduce ring, wrong elements of the result" not in lines
+
+
+@pytest.mark.parametrize(("old", "times"), [("what nobody wrote", 0), ("def ", None)])
+def test_an_old_text_must_occur_once(old: str, times: int | None, tmp_path: Path) -> None:
+    folder = table(tmp_path, ("wrong", "ring.py", old, "x"))
+    count = (mutants.PACKAGE / "ring.py").read_text().count(old)
+    assert times in (None, count)
+    with pytest.raises(UsageError, match=f"^ring.toml: 'wrong': its old text occurs {count} times in ring.py$"):
+        mutants_of(folder / "ring.toml")
+
+
+@pytest.mark.parametrize("arguments", [["zero9"], ["zero1", "zero2"], ["train"], ["--all"]])
+def test_no_such_chapter_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert in_one_process(lambda: main(["mutants", *arguments])) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith(
+        f"minidist: error: {' '.join(arguments)!r} is no chapter with mutants: take one of mapreduce,"
+    )
+
+
+def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(UsageError, match="leave mpirun away"):
+        main(["mutants", "ring"])
+
+
+def test_help() -> None:
+    with pytest.raises(Finished, match="python -m minidist mutants zero3"):
+        main(["mutants", "--help"])

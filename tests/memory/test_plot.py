@@ -1,0 +1,98 @@
+"""What is drawn of a step: recorded by hand, and by the command line."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from minidist import UsageError, train
+from minidist.engine import Engine
+from minidist.memory import plot
+from minidist.memory.plot import History
+from minidist.memory.pool import KINDS, Pool
+from minidist.train import Alone
+
+
+def recorded(stage: int, what: str = "instruction") -> History:
+    """A stage that takes in `stage` + 1 micro-batches of 100 bytes, and finishes them."""
+    pool, history, kept = Pool("device"), History(), []
+    parameters = pool.zeros("parameters", 500, np.uint8)
+    with history.of(pool):
+        for k in range(stage + 1):
+            kept.append(pool.zeros("activations", 60, np.uint8))
+            pool.mark("unit", "block0 forward")
+            kept.append(pool.zeros("activations", 40, np.uint8))
+            pool.mark(what, f"F{k + 1}")
+        for k in range(stage + 1):
+            del kept[:2]
+            pool.mark(what, f"B{k + 1}")
+    pool.hold("gradients", parameters)  # is not recorded any more
+    return history
+
+
+def held(state: tuple[int, ...]) -> dict[str, int]:
+    return {kind: nbytes for kind, nbytes in zip(KINDS, state, strict=True) if nbytes}
+
+
+def test_a_history_has_every_state_and_every_boundary() -> None:
+    history = recorded(1)
+    parameters = {"parameters": 500}
+    activations = [0, 60, 60, 100, 100, 160, 160, 200, 200, 100, 0]  # what comes is noted, and what is there at an end
+    assert [held(state) for state in history.states] == [
+        parameters | ({"activations": nbytes} if nbytes else {}) for nbytes in activations
+    ]
+    assert [name for _, what, name in history.boundaries if what == "instruction"] == ["F1", "F2", "B1", "B2"]
+
+
+def test_intervals_are_of_one_width() -> None:
+    """Those of a pipeline end with its instructions; elsewhere every boundary is one."""
+    staged, plain = recorded(1), recorded(1, "step")
+    assert [name for _, _, name in staged.intervals()] == ["F1", "F2", "B1", "B2"]
+    assert [name for _, _, name in plain.intervals()] == ["block0 forward", "F1", "block0 forward", "F2", "B1", "B2"]
+    places, states = staged.curve()
+    assert places == [0, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 1.75, 2, 3]
+    assert states == staged.states
+
+
+def test_ranks_that_hold_the_same_share_a_panel() -> None:
+    picture = plot.draw([recorded(0), recorded(1), recorded(1), recorded(0)], "A title", "svg").decode()
+    texts = [comment.partition(" -->")[0] for comment in picture.split("<!-- ")[1:]]
+    assert sorted(text for text in texts if text.startswith(("rank", "each", "A title", "peak"))) == [
+        *("A title", "each of ranks 0, 3", "each of ranks 1 to 2"),
+        *("peak without workspace: 600.00 B", "peak without workspace: 700.00 B"),
+    ]
+
+
+@pytest.mark.parametrize("format", plot.FORMATS)
+def test_each_format_is_one(format: str) -> None:
+    begins = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+    assert plot.draw([recorded(2)], "", format).startswith(begins[format])
+
+
+SMALL = [*("--steps", "3"), *("--layers", "1"), *("--width", "16"), *("--heads", "2"), *("--context", "8")]
+
+
+def test_the_command_line_draws_a_step_from_the_middle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = tmp_path / "memory.svg"
+    job = train.prepare(train.parser("", "train"), [*SMALL, "--memory-plot", str(drawn)], ranks=1)
+    assert train.run_job(job, Engine(job.units, job.settings), Alone(), lambda run: []) == 0
+    picture = drawn.read_text()
+    for text in ("train: what a rank holds", "rank 0", "embedding forward", "block0 backward", "update", "optimizer"):
+        assert f"<!-- {text}" in picture
+    assert picture.count("<!-- update -->") == 1  # it is one step
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        train.prepare(train.parser("", "train"), [*SMALL, *arguments], ranks=1)
+    return str(raised.value)
+
+
+def test_what_cannot_be_drawn_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jpeg, png = str(tmp_path / "a.jpeg"), str(tmp_path / "a.png")
+    assert refusal("--memory-plot", jpeg) == f"--memory-plot {jpeg}: give it a name that ends in .pdf, .png or .svg"
+    assert refusal("--memory-plot", png, "--steps", "0").endswith(" has no step to draw: ask for --steps 1 or more")
+    assert "would overwrite the file of --save" in refusal("--memory-plot", png, "--save", png)
+    monkeypatch.setattr(plot, "find_spec", lambda name: None if name == "matplotlib" else SimpleNamespace())
+    assert refusal("--memory-plot", png) == "--memory-plot needs matplotlib: pip install '.[lessons]'"
