@@ -62,6 +62,9 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
         job.options.optimizer = "plain sgd"  # of which the claims expect no state
     if plan.schedule:
         job.settings.learning_rate = plan.schedule
+    for name in [name for name in vars(options) if name in given and name not in ("config", *plan.said())]:
+        value = getattr(options, name)
+        words += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
     return Prepared(plan, job, f"python -m minidist.{' '.join([plan.chapter, *words])}{beyond}")
 

@@ -43,10 +43,9 @@ class Plan:
     def chapter(self) -> str:
         return "parallel3d" if self.shard else CHAPTERS[self.stage]
 
-    def arguments(self) -> list[str]:
-        """The chapter's command line, as far as it can say all this."""
-        usual = defaults()
-        said = {
+    def said(self) -> dict[str, Any]:
+        """What options of a command line say of it, by their names."""
+        return {
             "batch": self.batch,
             "accumulate": self.accumulate,
             "precision": self.precision,
@@ -56,14 +55,17 @@ class Plan:
             "lr": self.lr,
             "weight_decay": vars(self.optimizer)["weight_decay"],
         }
-        words = [
-            word
-            for option, value in said.items()
-            if value != getattr(usual, option)
-            for word in (f"--{option.replace('_', '-')}", f"{value:g}" if float_equals(value) else str(value))
-        ]
+
+    def arguments(self) -> list[str]:
+        """The chapter's command line, as far as it can say all this."""
+        usual = defaults()
         grid = ["--dp", self.ranks, "--pp", 1, "--tp", 1, "--zero", self.stage, "--shard", self.shard]
-        return [*(map(str, grid) if self.shard else ()), *words]
+        words = [str(word) for word in grid] if self.shard else []
+        for option, value in self.said().items():
+            if value != getattr(usual, option):
+                exact = isinstance(value, float) and float(f"{value:g}") == value
+                words += [f"--{option.replace('_', '-')}", f"{value:g}" if exact else str(value)]
+        return words
 
     def settings(self, seed: int) -> Settings:
         """For an engine. Raises UsageError where bfloat16 is not installed."""
@@ -80,11 +82,6 @@ class Plan:
             recompute=self.recompute,
             seed=seed,
         )
-
-
-def float_equals(value: Any) -> bool:
-    """Whether the short way to write a number is exact."""
-    return isinstance(value, float) and float(f"{value:g}") == value
 
 
 def defaults() -> Namespace:

@@ -25,7 +25,7 @@ def test_the_line_that_does_the_same(config: str) -> None:
     plan, job, line = door.prepare([config, "--steps", "9", "--model", "llama", "--precision", "fp32"], 4)
     assert line == (
         "python -m minidist.zero1 --precision fp32 --clip 0.5 --lr 0.0001 --weight-decay 0"
-        " (and betas 0.8 0.9, eps 1e-08; WarmupLR, which no option says)"
+        " --model llama --steps 9 (and betas 0.8 0.9, eps 1e-08; WarmupLR, which no option says)"
     )
     assert job.chapter == "zero1"
     assert (job.options.steps, job.options.model, job.options.clip, job.options.batch) == (9, "llama", 0.5, 16)
