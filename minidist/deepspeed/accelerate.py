@@ -107,8 +107,22 @@ def parse(path: str) -> dict[str, Any]:
         import yaml
     except ImportError:
         raise UsageError(f"{path}: YAML needs a package of its own: pip install 'minidist[deepspeed]'") from None
+
+    class Unique(yaml.SafeLoader):
+        """Of a key that stands twice YAML would take the last one without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
+                    )
+                seen.add(str(key.value))
+            return super().construct_mapping(node, deep)
+
     try:
-        found = yaml.safe_load(text_of(path))
+        found = yaml.load(text_of(path), Unique)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""

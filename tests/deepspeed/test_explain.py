@@ -134,6 +134,11 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
             "distributed_type: FSDP\nnum_machines: 3\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
             "cannot be divided",
         ),
+        (
+            "num_machines: 1\ndebug: false\nnum_machines: 2",
+            "a.yaml: line 3, column 1: the key 'num_machines' stands twice",
+        ),
+        ("? [1]\n: 2", "a.yaml: line 1"),
         ("just words", "should be keys and values"),
         ("", "should be keys and values"),
         ("num_machines: &x [*x]", "num_machines should be a whole number"),
