@@ -114,11 +114,10 @@ def parse(path: str) -> dict[str, Any]:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
-                    )
-                seen.add(str(key.value))
+                name = str(key.value)
+                if name in seen:
+                    raise yaml.MarkedYAMLError(problem=f"the key {name!r} stands twice", problem_mark=key.start_mark)
+                seen.add(name)
             return super().construct_mapping(node, deep)
 
     try:
