@@ -245,7 +245,9 @@ def test_a_chapter(strategy: str, n: int, settings: str, text: str, tmp_path: Pa
     assert report["parameters"] == shapes.parameters
     for rank in range(n):
         check_memory(report["memory"][rank], strategy, n, shapes)
-        assert report["sent"][rank] == expected_traffic(strategy, n, rank, shapes)
+        traffic = expected_traffic(strategy, n, rank, shapes)
+        assert report["sent"][rank] == traffic
+        assert report["received"][rank] == sum(counts["bytes"] for counts in traffic.values())  # as much as it sends
 
     serial = serial_report(text, settings)
     assert report["unigram_entropy"] == serial["unigram_entropy"]

@@ -19,6 +19,7 @@ import pytest
 
 from minidist import Finished, UsageError, checkpoint, train
 from minidist.__main__ import CHAPTERS
+from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
 from minidist.memory import allocator
 from minidist.mpi import launch, run
@@ -93,9 +94,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         monkeypatch.setattr(module, "run", start)
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
-    work = {train: "run_job", doctor: "main", launch: "find_mpiexec", allocator: "keep_freed_memory"}
-    for module, name in work.items():
-        monkeypatch.setattr(module, name, stop)
+    works = ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (allocator, "keep_freed_memory"))
+    for module, work in (*works, (classroom, "grade"), (classroom, "find_submissions")):
+        monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
     return Reader(job, monkeypatch)

@@ -170,7 +170,7 @@ def test_the_whole_house_is_read() -> None:
         ("minidist/claims/files.py", "minidist", "at the top"),
         ("minidist/claims/tables.py", "rich.table", "in a function"),
         ("minidist/zero2.py", "minidist.zero1", "at the top"),
-        ("lessons/09_zero_3/on_ranks.py", "minidist.zero3", "at the top"),
+        ("lessons/09_zero_3/on_ranks.py", "minidist.engine", "at the top"),
     } <= read
     assert {file for file, _, _ in read} > {f"minidist/{chapter}.py" for chapter in ("ring", "pipeline", "parallel3d")}
 

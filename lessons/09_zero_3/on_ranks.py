@@ -1,15 +1,16 @@
 """What the graded parts let the ranks do with a student's ZeRO3. No points are given here.
 
-A part asks for some of the methods; the chapter's take the place of the others, so that no part needs a later one.
+A part asks for one or two of the methods; the chapter's take the place of the others.
 """
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from minidist.classroom.chapter import functions
 from minidist.classroom.ranks import arrays_held, note, returned
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
@@ -17,32 +18,30 @@ from minidist.nn.flat import Flat
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS
-from minidist.zero3 import ZeRO3
 
 Array = np.ndarray
 METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
+given = functions("minidist.zero3", METHODS, of="ZeRO3")
 PLACES = ("parameters_of", "forget", "collect", "reduce")  # on the way through the units
 Place = tuple[str, str, str]  # ("forward" or "backward", one of these methods, the Flat's name)
-# After which a rank holds the most and the least of a unit: to look at what it holds takes long.
+# After which a rank holds the most and the least of a unit.
 LOOKED_AT = {("forward", "parameters_of"), ("forward", "forget"), ("backward", "collect"), ("backward", "reduce")}
 
 
 def make(
     comm: Comm,
     exercise: ModuleType,
-    asked: Sequence[str],
     model: dict[str, Any],
     settings: dict[str, Any],
     then: Callable[[Place], None] = lambda place: None,
-) -> Engine:
-    """A student's engine in which all methods but those that are asked for are the chapter's. `then` is called after
+) -> Any:
+    """A student's engine, with the chapter's methods in place of those that are not asked for. `then` is called after
     each that the engine calls on the way through the units."""
     student = exercise.ZeRO3
-    methods = {name: getattr(student if name in asked else ZeRO3, name) for name in METHODS}
+    methods = {name: given.get(name) or getattr(student, name) for name in METHODS}
     methods |= {name: followed(name, methods[name], then) for name in PLACES}
     methods["after_update"] = noted(methods["after_update"])
-    given = {"accumulated": 1, "kept": []}  # the latter to the chapter's forget
-    graded = type("ZeRO3", (student,), {**given, **methods})
+    graded = type("ZeRO3", (student,), {"accumulated": 1, "kept": [], **methods})  # kept: the chapter's forget asks
     made: Engine = graded(gpt(GPTConfig(**model)), to_settings(**settings), comm)
     return made
 
@@ -62,11 +61,11 @@ def followed(name: str, method: Callable[..., Any], then: Callable[[Place], None
     """A method that says where the rank is, in case it fails or hangs there; afterwards, `then`."""
 
     def call(self: Any, flat: Flat) -> Any:
-        note(f"at {flat.name} in the {self.direction}")
+        note[0](f"at {flat.name} in the {self.direction}")
         value = method(self, flat)
         if name == "parameters_of":
             check_whole(flat, value)
-        note("")
+        note[0]("")
         then((self.direction, name, flat.name))
         return value
 
@@ -84,9 +83,9 @@ def noted(after_update: Callable[..., Any]) -> Callable[..., None]:
     """The method, saying where the rank is."""
 
     def call(self: Any) -> None:
-        note("after the update")
+        note[0]("after the update")
         after_update(self)
-        note("")
+        note[0]("")
 
     return call
 
@@ -96,79 +95,124 @@ def shards(engine: Any, name: str) -> list[Any]:
     return [returned(getattr(flat, name, None)) for flat in engine.flats]
 
 
+# ---- one method ------------------------------------------------------------------------------------------------------
+
+
 def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
-    """The shards after construction; and each of them before and after 1 was added to what `owned` returns."""
-    engine: Any = make(comm, exercise, ("allocate", "owned"), **made)
-    found: dict[str, Any] = {"param": shards(engine, "param"), "grad": shards(engine, "grad"), "owned": []}
+    """The shards after construction."""
+    engine = make(comm, exercise, **made)
+    return {"param": shards(engine, "param"), "grad": shards(engine, "grad")}
+
+
+def owned(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> list[Any]:
+    """For each Flat and array: its name, and the shard before and after 1 was added to what `owned` returns."""
+    engine, found = make(comm, exercise, **made), []
     for flat in engine.flats:
         for which, array in zip(("param", "grad"), engine.owned(flat), strict=True):
             before = returned(getattr(flat, which))
             array += 1
-            found["owned"].append((which, flat.name, before, returned(getattr(flat, which))))
+            found.append((which, flat.name, before, returned(getattr(flat, which))))
     return found
 
 
-def parameters_of(comm: Comm, exercise: ModuleType, mine: Array, **made: Any) -> dict[str, Any]:
-    """All parameters twice in the forward, then in the backward, after this rank's own numbers were added to its
-    shards; and the shards afterwards."""
-    engine: Any = make(comm, exercise, ("parameters_of",), **made)
-    found: dict[str, Any] = {"once": [], "again": [], "kept": [], "backward": []}
+def gather(comm: Comm, exercise: ModuleType, mine: Array, times: int, **made: Any) -> dict[str, Any]:
+    """All parameters, asked for so many times in the forward and in the backward, after this rank's own numbers were
+    added to its shards; what flat.gathered holds; and the shards afterwards."""
+    engine, found = make(comm, exercise, **made), {}
     for flat in engine.flats:
-        flat.param += np.resize(mine, flat.param.size)
-    for flat in engine.flats:
-        for which in ("once", "again"):
-            found[which].append(returned(engine.parameters_of(flat)))
-        found["kept"].append(returned(flat.gathered))
-    for flat in engine.flats:
-        flat.gathered = None
-    engine.direction = "backward"
-    for flat in reversed(engine.flats):
-        found["backward"].insert(0, returned(engine.parameters_of(flat)))
+        flat.param += np.resize(mine, flat.param.size).astype(flat.param.dtype)
+    for direction in ("forward", "backward"):
+        engine.direction = direction
+        for _ in range(times):
+            found[direction] = [returned(engine.parameters_of(flat)) for flat in engine.flats]
+        found[f"kept in the {direction}"] = [returned(flat.gathered) for flat in engine.flats]
+        for flat in engine.flats:
+            flat.gathered = None
     return {**found, "param": shards(engine, "param")}
 
 
-def forget(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:
-    """Where parameters are still gathered when they were forgotten: (direction, Flat); and the shards afterwards."""
-    engine: Any = make(comm, exercise, ("forget",), **made)
-    left = []
-    for direction in ("forward", "backward"):
-        engine.direction = direction
+def gather_new(comm: Comm, exercise: ModuleType, mine: Array, **made: Any) -> dict[str, Any]:
+    """All parameters; and once more, after they were forgotten and every rank has added its numbers to its shards."""
+    engine, found = make(comm, exercise, **made), {}
+    for which in ("before", "after"):
+        found[which] = [returned(engine.parameters_of(flat)) for flat in engine.flats]
         for flat in engine.flats:
-            engine.parameters_of(flat)
-            engine.forget(flat)
-            if flat.gathered is not None:
-                left.append((direction, flat.name))
-            flat.gathered = None  # so that all ranks gather it again
-    return {"left": left, "param": shards(engine, "param")}
+            flat.gathered = None
+            flat.param += np.resize(mine, flat.param.size).astype(flat.param.dtype)
+    return found
 
 
-def train(comm: Comm, exercise: ModuleType, batches: Array, asked: list[str], evaluate: bool, **made: Any) -> Any:
-    """Steps of training, batches (steps, micro-batches, sequences, context + 1): losses, gradients, parameters.
+def gather_one(comm: Comm, exercise: ModuleType, _: Any, unit: int, direction: str, **made: Any) -> Any:
+    """All parameters of one unit."""
+    engine = make(comm, exercise, **made)
+    engine.direction = direction
+    return returned(engine.parameters_of(engine.flats[unit]))
 
-    With `evaluate`, what is evaluated, on the first batch before the first step and after each.
-    """
-    engine: Any = make(comm, exercise, asked, **made)
-    losses, gradients, parameters, evaluated = [], [], [], []
+
+def collect(comm: Comm, exercise: ModuleType, slopes: Array, **made: Any) -> list[Any]:
+    """The first Flat's bucket after a unit's backward has written slopes[0], and then another's slopes[1]."""
+    engine, found = make(comm, exercise, **made), []
+    flat, engine.direction = engine.flats[0], "backward"
+    for written in slopes:
+        flat.bind(None, slopes=written.astype(engine.precision.computed))
+        engine.collect(flat)
+        found.append(returned(flat.bucket))
+    return found
+
+
+def reduce(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> dict[str, Any]:
+    """flat.grad of the first Flat after its bucket was reduced: the first one, the second one, and one after the other;
+    and what was left of the bucket."""
+    engine, found = make(comm, exercise, **made), {}
+    flat, engine.direction = engine.flats[0], "backward"
+    for name, which in (("first", [0]), ("second", [1]), ("both", [0, 1])):
+        flat.grad.fill(0)
+        for number in which:
+            flat.bucket = buckets[number].astype(engine.precision.stored)
+            engine.reduce(flat)
+        found[name] = returned(flat.grad)
+    return found
+
+
+def reduce_one(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> Any:
+    """flat.grad of the first Flat after its bucket was reduced."""
+    engine = make(comm, exercise, **made)
+    flat, engine.direction = engine.flats[0], "backward"
+    flat.bucket = buckets[0].astype(engine.precision.stored)
+    engine.reduce(flat)
+    return returned(flat.grad)
+
+
+def either(comm: Comm, exercise: ModuleType, buckets: Array, function: str, **made: Any) -> Any:
+    """One of the two that send: reduce of one Flat, or parameters_of for all of them."""
+    if function == "reduce":
+        return reduce_one(comm, exercise, buckets, **made)
+    engine = make(comm, exercise, **made)
+    return [returned(engine.parameters_of(flat)) for flat in engine.flats]
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> Any:
+    """Steps of training, batches (steps, micro-batches, sequences, context + 1): losses, and shards of parameters."""
+    engine, losses, parameters = make(comm, exercise, **made), [], []
     for step in batches:
-        if evaluate:
-            evaluated.append(engine.evaluate(*x_and_y(batches[0, 0])))
         for tokens in step:
             loss = engine.forward(*x_and_y(tokens))
             losses.append(loss.value)
             engine.backward(loss)
-            gradients = shards(engine, "grad") if engine.last_micro_batch and not parameters else gradients
             engine.step()
         parameters.append(shards(engine, "param"))
-    return {"losses": losses, "gradients": gradients, "parameters": parameters, "evaluated": evaluated}
+    return {"losses": losses, "parameters": parameters}
 
 
-def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[str, Any]:
-    """Bytes of arrays that are held: for good, after an evaluation, and in a step after the places that are looked at.
-
-    There are two steps, and the smaller number counts: the launcher may look at this rank at any moment, which takes
-    memory too.
-    """
+def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **made: Any) -> dict[str, Any]:
+    """Bytes that are held: for good, after an evaluation, at the end of a forward, after a step, and in
+    between after the places that are looked at. There are two steps, and the smaller number counts. Without `back`
+    there are forwards alone."""
     moments: list[list[tuple[Place, int]]] = [[]]
+    ends: list[list[int]] = []
 
     def look(place: Place) -> None:
         if place[:2] in LOOKED_AT:
@@ -177,17 +221,38 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> dict[
     tracemalloc.start()
     witness = np.empty(12_347, np.uint8)
     try:
-        engine: Any = make(comm, exercise, METHODS, then=look, **made)
+        engine = make(comm, exercise, then=look, **made)
         for_good = arrays_held(witness)
         engine.evaluate(*x_and_y(batches[0, 0]))
         evaluated = arrays_held(witness)
         for [tokens] in batches:
             moments.append([])
-            engine.backward(engine.forward(*x_and_y(tokens)))
-            engine.step()
+            loss = engine.forward(*x_and_y(tokens))
+            forward = arrays_held(witness)
+            if back:
+                engine.backward(loss)
+            del loss
+            backward = arrays_held(witness)
+            if back:
+                engine.step()
+            ends.append([forward, backward, arrays_held(witness)])
         first, second = moments[1:]
         fewest = [(place, min(a, b)) for (place, a), (_, b) in zip(first, second, strict=True)]
-        return {"for good": for_good, "evaluated": evaluated, "moments": fewest}
+        forward, backward, after = (min(of_step) for of_step in zip(*ends, strict=True))
+        held = {"for good": for_good, "evaluated": evaluated, "forward": forward, "backward": backward, "after": after}
+        return {**held, "moments": fewest}
+    finally:
+        tracemalloc.stop()
+
+
+def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
+    """Bytes that are held before the first step."""
+    make(comm, exercise, **made)  # what is imported upon its first use is imported now
+    tracemalloc.start()
+    witness = np.empty(12_347, np.uint8)
+    try:
+        engine = make(comm, exercise, **made)
+        return arrays_held(witness) if engine.flats else 0
     finally:
         tracemalloc.stop()
 

@@ -1,10 +1,13 @@
 """The grade of lesson 09: `pytest lessons/09_zero_3`, or `make grade` for a table.
 
-Each part loads exercise.py anew and lets the ranks train a small transformer with its ZeRO3, on batches that are drawn
-afresh and of which a rank knows its own sequences alone; one that fails or hangs takes nothing from the others. The
-truth is serial training, which runs here; losses, gradients and parameters are compared here with what came back. What
-was sent is counted below the exercise's `comm`, at both ends; what is held, by NumPy's own account. A part earns its
-points or not; the methods that it does not ask for are the chapter's, so none needs a later one.
+Each part asks for one thing of one method, or of two that belong together, and loads exercise.py anew; the chapter's
+code stands in for the other methods. Inputs are drawn afresh, and only their own rank knows them; what was sent is
+counted here, for every message passes through here; what is held, on the rank, by Python's own account. A part earns
+its points or not; none needs a later one, and one mistake costs one part:
+
+- A sum counts as right up to a factor, but for the part on the factor.
+- What a second call must add is compared with what the first one gave.
+- Of memory, a part asks for what its methods add to what is held already.
 """
 
 from collections.abc import Sequence
@@ -13,61 +16,61 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.submission import Outcome, Submission, lose
+from minidist.classroom.diagnose import distinct, in_a_sum
+from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import Training, check_losses, check_shards, training, wrong_index
 from minidist.nn.precision import Precision
 from minidist.papers import zero
 
-RANKS = (1, 2, 3, 4)
-EVERYTHING = ["allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update"]
+Array = np.ndarray
+ASKED = tuple(
+    f"ZeRO3.{name}" for name in ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
+)
+HIDDEN = ("minidist.zero3", "minidist.zero2")  # what ranks cannot import
+RANKS = (4, 3, 2, 1)
 
 # No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
 SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
-# Its messages are longer than what MPI puts aside for a receiver who has not come yet.
-LARGE = {"vocabulary": 17, "context": 4, "layers": 1, "heads": 4, "width": 60, "tied": False}
 # Parameters are most of what is held: activations of one token a rank are nothing beside them.
-HEAVY = {"vocabulary": 500, "context": 1, "layers": 2, "heads": 4, "width": 64, "tied": False}
-SLACK = 4096  # bytes of arrays that are no parameters
+HEAVY = {"vocabulary": 1200, "context": 1, "layers": 1, "heads": 4, "width": 96, "tied": False}
+SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
 
 
-def check_training(run: Training, outcomes: Sequence[Outcome]) -> None:
-    """Losses, the first step's gradients, parameters after every step, and what was evaluated."""
-    truth, values = run.truth, [outcome.value for outcome in outcomes]
-    check_losses(run, [value["losses"] for value in values], truth.losses[:1], "the loss of batch")
-    check_shards(run, "grad", [value["gradients"] for value in values], truth.gradients, "after the first backward")
-    for number, wholes in enumerate(truth.parameters[1:]):
-        found = [value["parameters"][number] for value in values]
-        check_shards(run, "param", found, wholes, f"after step {number + 1}")
-        through = (number + 2) * run.batches.shape[1]
-        check_losses(run, [value["losses"] for value in values], truth.losses[:through], "the loss of batch")
-    if run.arguments["evaluate"]:
-        check_losses(run, [value["evaluated"] for value in values], truth.evaluated, "the loss of evaluation")
+def of(*methods: str) -> list[str]:
+    return [f"ZeRO3.{method}" for method in methods]
 
 
-def check_train(submission: Submission, cases: Sequence[Training]) -> None:
-    for run, outcomes in zip(cases, submission.run("train", cases), strict=True):
-        check_training(run, outcomes)
+def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
+    return training(submission.random, n, what, SMALL, precision=precision, **more)
 
 
-def everything(n: int, what: str = "", model: dict[str, Any] = SMALL, evaluate: bool = False, **more: Any) -> Training:
-    """Training with all methods of the submission."""
-    return training(n, what, model, asked=EVERYTHING, evaluate=evaluate, **more)
+def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
+    """Of a method that must send, that it has sent."""
+    if run.n > 1 and not any(outcome.messages for outcome in outcomes):
+        lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
 
 
-# ---- one method after the other --------------------------------------------------------------------------------------
+# ---- for good --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.points(2, "allocate, owned: one N-th for good")
+@pytest.mark.points(1, "allocate: an N-th of the parameters, as stored, and zeros")
 def test_allocate(submission: Submission) -> None:
-    asked = [*((n, "fp64") for n in RANKS), (4, "mixed")]
-    cases = [training(n, f", {precision} precision", SMALL, precision=precision) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("allocate", cases), strict=True):
+    asked = [(4, "mixed"), *((n, "fp64") for n in RANKS)]
+    cases = [small(submission, n, f", {precision} precision", precision) for n, precision in asked]
+    for run, outcomes in zip(cases, submission.run("allocate", cases, of("allocate")), strict=True):
         truth, values = run.truth, [outcome.value for outcome in outcomes]
         zeros = [np.zeros_like(whole) for whole in truth.parameters[0]]
         check_shards(run, "param", [value["param"] for value in values], truth.parameters[0], "after allocate")
         check_shards(run, "grad", [value["grad"] for value in values], zeros, "after allocate")
-        for rank, value in enumerate(values):
-            for which, flat, before, after in value["owned"]:
+
+
+@pytest.mark.points(1, "owned: the arrays themselves, to be updated in place")
+def test_owned(submission: Submission) -> None:
+    cases = [small(submission, n) for n in RANKS]
+    for run, outcomes in zip(cases, submission.run("owned", cases, of("owned")), strict=True):
+        for rank, outcome in enumerate(outcomes):
+            for which, flat, before, after in outcome.value:
                 if not np.array_equal(after, before + 1):
                     lose(
                         f"On {run.label}: 1 was added to what owned returned on rank {rank} for {flat}, and its"
@@ -75,24 +78,36 @@ def test_allocate(submission: Submission) -> None:
                     )
 
 
+# ---- parameters ------------------------------------------------------------------------------------------------------
+
 GATHERED = {
-    "once": "parameters_of returned",
-    "kept": "parameters_of put into flat.gathered",
-    "again": "parameters_of returned when it was called again",
+    "forward": "parameters_of returned",
+    "kept in the forward": "parameters_of put into flat.gathered",
     "backward": "parameters_of returned in the backward",
+    "kept in the backward": "parameters_of put into flat.gathered in the backward",
 }
 
 
-@pytest.mark.points(3, "parameters_of: everyone's shards, put together once")
+def everyones(run: Training, unit: int, times: int = 1) -> list[Array]:
+    """Each rank's shard of a unit, with its own numbers added so many times, as stored."""
+    truth, stored = run.truth, run.precision.stored
+    shards = [truth.shard(truth.parameters[0][unit], rank).astype(stored) for rank in range(run.n)]
+    return [
+        shard + times * np.resize(mine, shard.size).astype(stored)
+        for shard, mine in zip(shards, run.inputs, strict=True)
+    ]
+
+
+@pytest.mark.points(2, "parameters_of: everyone's shards, put together")
 def test_parameters_of(submission: Submission) -> None:
-    cases = [training(n, "", SMALL) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("parameters_of", cases), strict=True):
+    cases = [small(submission, n, times=1) for n in RANKS]
+    for run, outcomes in zip(cases, submission.run("gather", cases, of("parameters_of")), strict=True):
+        check_worked(run, outcomes)
         truth = run.truth
-        for unit, start in enumerate(truth.parameters[0]):
-            each = truth.padded(unit) // run.n
-            shards = [truth.shard(start, rank) + np.resize(mine, each) for rank, mine in enumerate(run.inputs)]
+        for unit, flat in enumerate(truth.flats):
+            shards = everyones(run, unit)
             for rank, outcome in enumerate(outcomes):
-                place = f"On {run.label}, {truth.flats[unit].name}"
+                place = f"On {run.label}, {flat.name}"
                 kept = outcome.value["param"][unit]
                 if wrong_index("flat.param after parameters_of", kept, shards[rank], truth, unit) is not None:
                     lose(f"{place}: parameters_of changed flat.param on rank {rank}.")
@@ -100,136 +115,223 @@ def test_parameters_of(submission: Submission) -> None:
                     what = f"{place}: what {words} on rank {rank}"
                     index = wrong_index(what, outcome.value[which][unit], np.concatenate(shards), truth, unit)
                     if index is not None:
-                        lose(f"{what} is wrong first at index {index}, in the shard of rank {index // each}.")
+                        lose(f"{what} is wrong first at index {index}, in the shard of rank {index // shards[0].size}.")
+
+
+@pytest.mark.points(1, "parameters_of: what is here is not sent again, what is new is")
+def test_parameters_of_again(submission: Submission) -> None:
+    once, twice = (small(submission, 4, f", asked for {times} times", times=times) for times in (1, 2))
+    new = small(submission, 4, ", after an update")
+    first, again = submission.run("gather", [once, twice], of("parameters_of"))
+    check_worked(once, first)
+    for rank, (a, b) in enumerate(zip(first, again, strict=True)):
+        if b.messages > a.messages:
+            lose(
+                f"On {twice.label}: rank {rank} sent {b.messages} messages, where {a.messages} are sent when it is"
+                " asked for once. What is here already needs none: look at flat.gathered first."
+            )
+        for direction in ("forward", "backward"):
+            for unit, flat in enumerate(once.truth.flats):
+                if type(b.value[direction][unit]) is not type(a.value[direction][unit]):
+                    lose(f"On {twice.label}, {flat.name}: the second time parameters_of returns something else.")
+    [outcomes] = submission.run("gather_new", [new], of("parameters_of"))
+    for unit, flat in enumerate(new.truth.flats):
+        before, after = (np.concatenate(everyones(new, unit, times)) for times in (0, 1))
         for rank, outcome in enumerate(outcomes):
-            once = 2 * len(truth.flats) * (run.n - 1)
-            if outcome.messages > once:
+            found = [outcome.value[which][unit] for which in ("before", "after")]
+            if np.array_equal(found[0], found[1]) and not np.array_equal(before, after):
                 lose(
-                    f"On {run.label}: rank {rank} sent {outcome.messages} messages to gather {len(truth.flats)} units"
-                    f" for a forward and a backward; {once} will do: what is here already needs none."
+                    f"On {new.label}, {flat.name}: after flat.gathered was dropped and the shards were updated, rank"
+                    f" {rank} still gets the parameters of before. Gather them anew."
                 )
 
 
-@pytest.mark.points(1, "forget: only the shard stays")
-def test_forget(submission: Submission) -> None:
-    cases = [training(n, "", SMALL) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("forget", cases), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            for direction, flat in outcome.value["left"]:
-                lose(
-                    f"On {run.label}, {flat}: flat.gathered is still there after forget in the {direction}, on rank"
-                    f" {rank}."
-                )
-        params = [outcome.value["param"] for outcome in outcomes]
-        check_shards(run, "param", params, run.truth.parameters[0], "after forget")
+@pytest.mark.points(1, "parameters_of: phases, N-1 messages of a shard as stored")
+def test_parameters_of_wire(submission: Submission) -> None:
+    asked = [(4, "fp64", 0), (4, "fp64", 1), (4, "fp64", 2), (4, "mixed", 1), (3, "fp64", 0)]
+    cases = [
+        small(submission, n, f", {precision}, {direction}", precision, unit=unit, direction=direction)
+        for direction in ("forward", "backward")
+        for n, precision, unit in asked
+    ]
+    for run, outcomes in zip(cases, submission.run("gather_one", cases, of("parameters_of")), strict=True):
+        unit = run.arguments["unit"]
+        check_wire(run, outcomes, unit, f"all-gather {run.arguments['direction']}", "parameters_of")
 
 
-@pytest.mark.points(3, "collect, reduce: serial training's gradients")
-def test_reduce(submission: Submission) -> None:
-    cases = [training(n, "", SMALL, asked=["collect", "reduce"], evaluate=False) for n in RANKS]
-    for run, outcomes in zip(cases, submission.run("train", cases), strict=True):
-        found = [outcome.value["gradients"] for outcome in outcomes]
-        check_shards(run, "grad", found, run.truth.gradients, "after the first backward")
-
-
-# ---- together --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.points(2, "training: parameters as in serial training, step by step")
-def test_training(submission: Submission) -> None:
-    check_train(submission, [everything(n, steps=2) for n in RANKS])
-
-
-@pytest.mark.points(1, "accumulation: micro-batches add up")
-def test_accumulation(submission: Submission) -> None:
-    check_train(submission, [everything(n, ", 3 micro-batches a step", steps=2, accumulate=3) for n in (2, 3)])
-
-
-@pytest.mark.points(1, "a head tied to the embedding")
-def test_tied(submission: Submission) -> None:
-    cases = [everything(n, ", tied", {**SMALL, "tied": True}, steps=2) for n in (2, 3)]
-    for run, outcomes in zip(cases, submission.run("train", cases), strict=True):
-        check_training(run, outcomes)
-        check_bytes(submission, run, outcomes)
-
-
-@pytest.mark.points(1, "evaluation in between changes nothing")
-def test_evaluation(submission: Submission) -> None:
-    check_train(submission, [everything(n, ", with evaluation", steps=2, evaluate=True) for n in (2, 4)])
-
-
-@pytest.mark.points(1, "no deadlock when units are large")
-def test_large(submission: Submission) -> None:
-    check_train(submission, [everything(4, ", large units", LARGE)])
-
-
-# ---- at the paper's cost ---------------------------------------------------------------------------------------------
-
-
-def allowed(run: Training) -> dict[str, int]:
-    """Bytes that each rank sends in the run, by phase: 3Ψ(N-1)/N in a step, and the norm of the gradient."""
-    psi = sum(run.truth.padded(unit) for unit in range(len(run.truth.flats)))
-    volume = zero.volume(psi, run.n, stage=3)
-    a_step = {phase: round(elements * run.precision.bytes) for phase, elements in volume.items()}
-    a_step["norm"] = 8 * (run.n - 1)
-    return {phase: nbytes * len(run.batches) for phase, nbytes in a_step.items()}
-
-
-def check_bytes(submission: Submission, run: Training, outcomes: Sequence[Outcome]) -> None:
-    limits = allowed(run)
+def check_wire(run: Training, outcomes: Sequence[Outcome], unit: int, phase: str, method: str) -> None:
+    """N-1 messages of one unit's shard, to the right, in this phase; and nothing else."""
+    each = run.truth.padded(unit) // run.n * run.precision.bytes
     for rank, outcome in enumerate(outcomes):
-        if outcome.nbytes != sum(limits.values()):
-            lose(wrong_bytes(submission, run, rank, outcome, limits))
-
-
-def wrong_bytes(submission: Submission, run: Training, rank: int, outcome: Outcome, limits: dict[str, int]) -> str:
-    """Which transfers should not be there, or are missing."""
-    total = sum(limits.values())
-    lines = [f"On {run.label}: rank {rank} sent {outcome.nbytes:,} bytes where ZeRO-3 sends {total:,}."]
-    for phase in [*limits, *sorted({phase for phase, _, _ in outcome.sent} - limits.keys())]:
-        sent = {line: nbytes for (of, _, line), (nbytes, _) in outcome.sent.items() if of == phase}
-        nbytes, limit = sum(sent.values()), limits.get(phase, 0)
-        if nbytes == limit:
-            continue
-        at = "".join(f", at {submission.at(line)}" for line in sent if line)
-        remark = "\n    Something is gathered or reduced that is here already, or more of it than needed."
-        if nbytes < limit:
-            remark = "\n    Something is not gathered or reduced that must be, or not over comm."
-        where = "under no name" if phase == "main" else f"in phase {phase!r}"
-        lines.append(f"  {where}: {nbytes:,} bytes instead of {limit:,}{at}{remark}")
-    return "\n".join(lines)
-
-
-@pytest.mark.points(2, "the paper's bytes: 3Ψ(N-1)/N from each rank")
-def test_bytes(submission: Submission) -> None:
-    asked = [(4, "fp64"), (3, "fp64"), (4, "mixed")]
-    cases = [everything(n, f", a step in {precision}", precision=precision) for n, precision in asked]
-    for run, outcomes in zip(cases, submission.run("train", cases), strict=True):
-        check_bytes(submission, run, outcomes)
-        if not run.precision.mixed:  # sums of float16 depend on their order
-            check_training(run, outcomes)
-
-
-@pytest.mark.points(1, "the paper's messages: N-1 for a unit, to the right")
-def test_messages(submission: Submission) -> None:
-    cases = [everything(n, ", a step") for n in (4, 3)]
-    for run, outcomes in zip(cases, submission.run("train", cases), strict=True):
-        units = len(run.truth.flats)
-        messages = (3 * units + 1) * (run.n - 1)
-        for rank, outcome in enumerate(outcomes):
-            right = (rank + 1) % run.n
-            for phase, peer, line in outcome.sent:
-                if peer != right:
-                    lose(
-                        f"On {run.label}: rank {rank} sends to rank {peer} in phase {phase!r} at"
-                        f" {submission.at(line)}; around the ring it sends to its right neighbour alone, rank {right}."
-                    )
-            if outcome.messages != messages:
+        who = f"On {run.label}: in {method} of {run.truth.flats[unit].name} rank {rank}"
+        for (name, peer, line), (nbytes, messages) in outcome.sent.items():
+            at = f"at {line}" if line else ""
+            if name != phase:
+                lose(f"{who} sends {nbytes:,} bytes {at} in phase {name!r}, where phase {phase!r} is asked for.")
+            if peer != (rank + 1) % run.n:
+                lose(f"{who} sends to rank {peer} {at}; around the ring it sends to its right neighbour alone.")
+            if nbytes > messages * each:
                 lose(
-                    f"On {run.label}: rank {rank} sent {outcome.messages} messages. Two gathers and a reduction of"
-                    f" {units} units, and the norm, are {messages}: {run.n - 1} each."
+                    f"{who} sends {nbytes:,} bytes in {messages} messages {at}; a shard as stored has {each:,}. Is it"
+                    " widened before it is sent, or more than one unit?"
                 )
-        check_training(run, outcomes)
+        if (outcome.messages, outcome.nbytes) != (run.n - 1, (run.n - 1) * each):
+            lose(
+                f"{who} sends {outcome.messages} messages, {outcome.nbytes:,} bytes; {run.n - 1} of a shard, {each:,}"
+                " bytes each, are needed and enough."
+            )
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def whole_numbers(submission: Submission, n: int, what: str, precision: str = "fp64", **more: Any) -> Training:
+    """Each rank has two buckets of the first Flat, of whole numbers that can be recognized in their sum (fp64)."""
+    run = small(submission, n, what, precision, **more)
+    size = run.truth.padded(0)
+    drawn = [distinct(n, size, submission.random) for _ in range(2)]
+    if precision != "fp64":
+        drawn = [[submission.random.integers(1, 50, size).astype(float) for _ in range(n)] for _ in range(2)]
+    run.inputs = [np.stack([numbers[rank] for numbers in drawn]) for rank in range(n)]
+    return run
+
+
+@pytest.mark.points(1, "collect: into a bucket of zeros, or to what is in it")
+def test_collect(submission: Submission) -> None:
+    cases = [whole_numbers(submission, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))]
+    for run, outcomes in zip(cases, submission.run("collect", cases, of("collect")), strict=True):
+        for rank, outcome in enumerate(outcomes):
+            slopes = run.inputs[rank].astype(run.precision.stored)
+            who = f"On {run.label}: rank {rank}'s flat.bucket"
+            for found, expected, when in (
+                (outcome.value[0], slopes[0], "after a unit's backward"),
+                (outcome.value[1], slopes[0] + slopes[1], "after a second unit's backward"),
+            ):
+                if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
+                    is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
+                    lose(f"{who} is {is_now} {when}, where {expected.dtype} {expected.shape} is wanted.")
+                if not np.array_equal(found, expected):
+                    alone = np.array_equal(found, slopes[1])
+                    twice = "it is the second one's gradient alone; a tied head leaves a part in the bucket"
+                    lose(f"{who} is wrong {when}: {twice if alone else 'it is not the sum of what they wrote'}.")
+
+
+def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
+    cases = [whole_numbers(submission, n, ", reduce") for n in RANKS]
+    return list(zip(cases, submission.run("reduce", cases, of("reduce")), strict=True))
+
+
+def factor_of(found: Array, expected: Array) -> float | None:
+    """The number by which all that is expected is multiplied in what was found; None if there is none."""
+    factor, rounding = float(found[0]) / float(expected[0]), 4 * np.finfo(expected.dtype).eps
+    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=rounding, atol=0)
+    return factor if alike else None
+
+
+def sums(run: Training, rank: int, which: int) -> tuple[list[Array], Array]:
+    """Every rank's bucket, and a rank's shard of their sum."""
+    buckets = [of_rank[which] for of_rank in run.inputs]
+    return buckets, run.truth.shard(np.sum(buckets, axis=0), rank)
+
+
+def check_array(run: Training, rank: int, found: Any, expected: Array) -> None:
+    if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
+        is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
+        lose(f"On {run.label}: rank {rank}'s flat.grad is {is_now}; {expected.dtype} {expected.shape} is wanted.")
+
+
+@pytest.mark.points(2, "reduce: the sum over the ranks, each its shard")
+def test_reduce(submission: Submission) -> None:
+    for run, outcomes in reduced(submission):
+        check_worked(run, outcomes)
+        for rank, outcome in enumerate(outcomes):
+            found = outcome.value["first"]
+            buckets, expected = sums(run, rank, 0)
+            check_array(run, rank, found, expected)
+            if factor_of(found, expected) is None:
+                index = int(np.flatnonzero(~(found == expected))[0])
+                at = rank * expected.size + index
+                what = in_a_sum(found[index], buckets, at)
+                own = np.array_equal(found, run.truth.shard(buckets[rank], rank))
+                what = "it is this rank's own part, not summed over the ranks" if own else what
+                lose(f"On {run.label}: rank {rank}'s flat.grad is wrong first at index {index}: {what}.")
+
+
+@pytest.mark.points(1, "reduce: the sum, not divided: losses are weighted already")
+def test_factor(submission: Submission) -> None:
+    for run, outcomes in reduced(submission):
+        check_worked(run, outcomes)
+        for rank, outcome in enumerate(outcomes):
+            found, (_, expected) = outcome.value["first"], sums(run, rank, 0)
+            check_array(run, rank, found, expected)
+            if (factor := factor_of(found, expected)) not in (None, 1.0):
+                assert factor is not None
+                times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
+                lose(
+                    f"On {run.label}: rank {rank}'s flat.grad is the sum {times}. The sum is wanted: every rank's loss"
+                    " is weighted by its share of the batch already."
+                )
+
+
+@pytest.mark.points(1, "reduce: micro-batches add up in flat.grad")
+def test_accumulation(submission: Submission) -> None:
+    for run, outcomes in reduced(submission):
+        check_worked(run, outcomes)
+        for rank, outcome in enumerate(outcomes):
+            first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
+            for found in (first, second, both):
+                check_array(run, rank, found, sums(run, rank, 0)[1])
+            if not np.allclose(both, first + second, rtol=1e-12) and np.any(first):
+                what = (
+                    "it is the second one's alone: add to what is there"
+                    if np.array_equal(both, second)
+                    else ("it is not the sum of what each of them gives")
+                )
+                lose(f"On {run.label}: rank {rank}'s flat.grad after two micro-batches: {what}.")
+
+
+@pytest.mark.points(1, "reduce: its phase, N-1 messages of a shard as stored")
+def test_reduce_wire(submission: Submission) -> None:
+    asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
+    cases = [whole_numbers(submission, n, f", {precision}", precision) for n, precision in asked]
+    for run, outcomes in zip(cases, submission.run("reduce_one", cases, of("reduce")), strict=True):
+        check_wire(run, outcomes, 0, "reduce-scatter gradients", "reduce")
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def heavy(submission: Submission, *precisions: str, **arguments: Any) -> list[Training]:
+    """With as many sequences as ranks."""
+    more: dict[str, Any] = {"steps": 2, "sequences": 4, "optimizer": "adamw", **arguments}
+    return [
+        training(submission.random, 4, f", {precision} precision", HEAVY, precision=precision, **more)
+        for precision in precisions
+    ]
+
+
+def unit_sizes(run: Training) -> dict[str, int]:
+    return {flat.name: run.truth.padded(unit) for unit, flat in enumerate(run.truth.flats)}
+
+
+def activations(run: Training) -> int:
+    """Bytes, more than they are: so no unit is so small that it is not noticed."""
+    return min(unit_sizes(run).values())
+
+
+@pytest.mark.points(1, "memory for good: 16Ψ/N")
+def test_memory_for_good(submission: Submission) -> None:
+    held = heavy(submission, "fp32", "mixed")
+    for run, outcomes in zip(held, submission.run("hold_for_good", held, of("allocate", "owned")), strict=True):
+        states = round(
+            zero.model_states(sum(unit_sizes(run).values()), run.n, stage=3).total
+        )  # in fp32 4 + 4 + 8: 16 too
+        for rank, outcome in enumerate(outcomes):
+            if outcome.value > states + SLACK:
+                lose(
+                    f"On {run.label}: rank {rank} holds {outcome.value:,} bytes of arrays before the first step; 16Ψ/N"
+                    f" are {states:,}. Is there a view of `start`, which keeps all of it?"
+                )
 
 
 def needed(direction: str, method: str, precision: Precision) -> int:
@@ -245,28 +347,83 @@ def needed(direction: str, method: str, precision: Precision) -> int:
     }[direction, method]
 
 
-@pytest.mark.points(2, "memory: 16Ψ/N, and one unit at a time")
-def test_memory(submission: Submission) -> None:
-    n = 4
-    held = [
-        training(n, f", {p} precision", HEAVY, steps=2, sequences=n, precision=p, optimizer="adamw")
-        for p in ("fp32", "mixed")
-    ]
-    for run, outcomes in zip(held, submission.run("hold", held), strict=True):
-        sizes = {flat.name: run.truth.padded(unit) for unit, flat in enumerate(run.truth.flats)}
-        states = round(zero.model_states(sum(sizes.values()), n, stage=3).total)  # in fp32 4 + 4 + 8: 16 as well
-        activations = min(sizes.values())  # bytes, more than they are: so no unit is so small that it is not noticed
+def check_moments(run: Training, outcomes: Sequence[Outcome], way: str, before: str) -> None:
+    """On the way forward or backward, one unit at a time, beyond what was held `before`."""
+    sizes = unit_sizes(run)
+    for rank, outcome in enumerate(outcomes):
+        who, so_far = f"On {run.label}: rank {rank}", outcome.value[before]
+        for (direction, method, unit), nbytes in outcome.value["moments"]:
+            limit = needed(direction, method, run.precision) * sizes[unit]
+            if direction == way and (more := nbytes - so_far) > limit + activations(run):
+                lose(
+                    f"{who} holds {more:,} bytes of arrays beyond what it held before the {direction} after {method} of"
+                    f" {unit}, where {limit:,} are needed. Whose parameters or gradients are still here, or already?"
+                    f" ({unit} has {sizes[unit]:,} parameters.)"
+                )
+
+
+@pytest.mark.points(3, "memory, forward: parameters of one unit at a time")
+def test_memory_forward(submission: Submission) -> None:
+    held = heavy(submission, "mixed", back=False)
+    for run, outcomes in zip(held, submission.run("hold", held, of("parameters_of", "forget")), strict=True):
+        check_moments(run, outcomes, "forward", "for good")
         for rank, outcome in enumerate(outcomes):
-            who, for_good = f"On {run.label}: rank {rank}", outcome.value["for good"]
-            if not states <= for_good <= states + SLACK:
-                lose(f"{who} holds {for_good:,} bytes of arrays before the first step; 16Ψ/N are {states:,}.")
-            if (more := outcome.value["evaluated"] - for_good) > activations:
-                lose(f"{who} holds {more:,} bytes more after an evaluation than before. What was not released?")
-            for (direction, method, unit), nbytes in outcome.value["moments"]:
-                limit = needed(direction, method, run.precision) * sizes[unit]
-                if (more := nbytes - for_good) > limit + activations:
+            if (more := outcome.value["evaluated"] - outcome.value["for good"]) > activations(run):
+                lose(
+                    f"On {run.label}: rank {rank} holds {more:,} bytes more after an evaluation than before. What was"
+                    " not released?"
+                )
+
+
+@pytest.mark.points(2, "memory, backward: one unit's parameters and gradient")
+def test_memory_backward(submission: Submission) -> None:
+    held, methods = heavy(submission, "mixed"), of("parameters_of", "forget", "collect", "reduce")
+    for run, outcomes in zip(held, submission.run("hold", held, methods), strict=True):
+        check_moments(run, outcomes, "backward", "forward")
+        for rank, outcome in enumerate(outcomes):
+            if (more := outcome.value["backward"] - outcome.value["forward"]) > activations(run):
+                lose(
+                    f"On {run.label}: rank {rank} holds {more:,} bytes more after the backward than before. What was"
+                    " not released?"
+                )
+
+
+@pytest.mark.points(1, "after the update: nothing is sent, nothing more is held")
+def test_memory_afterwards(submission: Submission) -> None:
+    held = heavy(submission, "mixed")
+    for run, outcomes in zip(held, submission.run("hold", held, of("after_update")), strict=True):
+        for rank, outcome in enumerate(outcomes):
+            if (more := outcome.value["after"] - outcome.value["for good"]) > activations(run):
+                lose(
+                    f"On {run.label}: rank {rank} holds {more:,} bytes more after a step than before the first one."
+                    " Whatever is gathered after the update, the next forward gathers again."
+                )
+    cases = [small(submission, n, steps=2) for n in (4, 3)]
+    for run, outcomes in zip(cases, submission.run("train", cases, of("after_update")), strict=True):
+        known = {"all-gather forward", "all-gather backward", "reduce-scatter gradients", "norm"}
+        units = len(run.truth.flats)
+        for rank, outcome in enumerate(outcomes):
+            for (phase, _, line), (nbytes, _) in outcome.sent.items():
+                if phase not in known or line or outcome.messages != 2 * (3 * units + 1) * (run.n - 1):
                     lose(
-                        f"{who} holds {more:,} bytes of arrays beyond its shards after {method} of {unit} in the"
-                        f" {direction}, where {limit:,} are needed. Whose parameters or gradients are still here, or"
-                        f" already? ({unit} has {sizes[unit]:,} parameters.)"
+                        f"On {run.label}: rank {rank} sends {nbytes:,} bytes in phase {phase!r} {line or 'in all'}."
+                        " After the update nothing needs to be sent: the next forward gathers."
                     )
+        values = [outcome.value for outcome in outcomes]
+        check_losses(run, [value["losses"] for value in values], run.truth.losses, "the loss of batch")
+        for number, wholes in enumerate(run.truth.parameters[1:]):
+            found = [value["parameters"][number] for value in values]
+            check_shards(run, "param", found, wholes, f"after step {number + 1}")
+
+
+# ---- what only shows from between the ranks --------------------------------------------------------------------------
+
+
+@pytest.mark.points(1, "nothing depends on luck, and every message means something")
+def test_messages(submission: Submission) -> None:
+    def cases(n: int) -> dict[str, Training]:
+        names = ("parameters_of", "reduce")
+        return {f"ZeRO3.{name}": whole_numbers(submission, n, f", {name}", function=name) for name in names}
+
+    check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
+    check_meaning(submission, "either", dict(cases(2)), check_worked)

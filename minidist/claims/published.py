@@ -20,7 +20,9 @@ def print_zero_closing(run: Run) -> None:
     """What the numbers of ZeRO's claims mean, and the paper's table 1 by the formulas that the run was held against."""
     psi, padded = run.model.parameters(), run.model.parameters(run.ranks)
     padding = f", {number(padded)} with each unit's padding" * (padded > psi)
-    print(f"Ψ: parameters{padding}; N: ranks; ψ: parameters of one unit of the model.")
+    print(f"Ψ: parameters{padding}; N: ranks; ψ: those of one unit of the model, ψ_emb of its embedding.")
+    if run.ranks == 1:
+        print(f"One rank divides nothing and sends nothing: mpirun -n 4 python -m minidist.{run.chapter}")
     states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
     p, k = run.bytes.stored, run.optimizer_bytes
     undivided = zero.model_states(padded, run.ranks, 0, p, p, k).total

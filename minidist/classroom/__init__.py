@@ -6,18 +6,28 @@
 A lesson is a folder with `exercise.py` (the skeleton, which the student fills in), `test_exercise.py` (graded parts:
 pytest tests with points) and `on_ranks.py` (what those tests let the ranks do). The student's program runs on ranks
 alone and is never imported by the process that grades. What a part is worth is decided there, from arrays that came
-back and from bytes that were counted at both ends of the wire: a rank's own word, output or exit status earns nothing.
+back and from messages that went through it: a rank's own output or exit status earns nothing.
 
-    ranks.py          on a rank: run cases, count below the student's Comm, notice changed modules
-    submission.py     in the grading process: start the ranks, say in words what went wrong
-    router.py         the wire without MPI: every message goes through the grading process, which counts and orders it
-    nursery.py        where ranks without MPI come from: a process that forks them in milliseconds
-    process.py        such a rank
+In the process that grades:
+
+    submission.py     run a program on ranks, say in words what went wrong
+    wires.py          what it runs on: the router, or MPI
+    router.py         the wire without MPI: every message goes through here, is counted, ordered and perhaps spoiled
+    meaning.py        does a program depend on luck, do its messages mean anything?
     diagnose.py       from a wrong array, which rank's part is missing or was added twice
-    training.py       from a wrong shard, gradient or loss, what it holds instead; serial training is the truth
+    training.py       from a wrong shard or loss, what it holds instead; serial training is the truth
     pytest_plugin.py  points for tests, and the fixture `submission`
     grade.py          one submission, in a pytest of its own; a class of them
     reports.py        for people, for Gradescope, as JUnit and CSV
 
-It is no sandbox: see README.md beside this file.
+Where ranks come from, and on them:
+
+    nursery.py        a process that has imported what ranks need, and forks them in milliseconds
+    sandbox.py        its namespaces, where the machine allows them
+    limits.py         what a rank may use
+    process.py        a rank of the router
+    ranks.py          run cases of the student's program; notice changed modules
+    ranks_mpi.py      the same over MPI, counted below the student's Comm
+    chapter.py        the chapter's functions, for the parts that do not ask for them; nobody can import it
+    source.py         a look at the program's text before it runs
 """

@@ -14,7 +14,7 @@ from minidist import UsageError
 from minidist.claims.files import check_apart, check_writable, write_json, write_output
 from minidist.classroom import reports
 from minidist.classroom.grade import Grade, check_lesson, find_submissions, grade, lesson_of, lessons_in
-from minidist.cli.options import Parser, in_one_process, within
+from minidist.cli.options import Parser, at_least, in_one_process, within
 from minidist.mpi.launch import find_mpiexec
 
 LESSONS = Path("lessons")
@@ -44,7 +44,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.usage = "%(prog)s {grade,class} [options]"
         parser.add_argument("command", choices=("grade", "class"), help="one exercise, or a folder of submissions")
     parser.add_argument("--hidden", type=Path, metavar="FOLDER", help="an instructor's folder with more test_*.py")
-    parser.add_argument("--patience", type=within(1, 3600), metavar="SECONDS", help="limit for the ranks of one part")
+    parser.add_argument(
+        "--patience", type=within(1, 3600), metavar="SECONDS", help="of processor time, for each rank of a part"
+    )
+    parser.add_argument("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
+    parser.add_argument("--seed", type=at_least(0), metavar="N", help="grade as before, inputs and order and all")
     options = parser.parse_args(arguments[1:] if arguments[:1] in (["grade"], ["class"]) else arguments)
     options.command = arguments[0]
     return options
@@ -66,7 +70,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
         options.gradescope.mkdir(parents=True, exist_ok=True)
     grades: list[Grade] = []
     for lesson in lessons:
-        graded = grade(lesson, options.submission, options.hidden, options.patience)
+        graded = grade(lesson, options.submission, options.hidden, options.patience, options.wire, options.seed)
         print(("\n" if grades else "") + reports.table(graded), flush=True)
         grades.append(graded)
     if options.gradescope and not grades[0].machine:  # without a file, Gradescope says that the autograder failed
@@ -92,7 +96,7 @@ def grade_class(options: argparse.Namespace) -> int:
         if lesson is None:
             graded = Grade("", file, error="it defines nothing that a lesson asks for")
         else:
-            graded = grade(lesson, file, options.hidden, options.patience)
+            graded = grade(lesson, file, options.hidden, options.patience, options.wire, options.seed)
         rows.append((student, graded))
         outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
         print(f"{student:30} {graded.lesson:25} {outcome}", flush=True)
@@ -106,7 +110,8 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     if find_spec("pytest") is None:
         raise UsageError("grading needs pytest: pip install '.[mpich,lessons]'")
-    find_mpiexec()  # or say now that there is none
+    if options.wire == "mpi":
+        find_mpiexec()  # or say now that there is none
     return grade_lessons(options) if options.command == "grade" else grade_class(options)
 
 

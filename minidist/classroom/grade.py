@@ -18,10 +18,6 @@ from minidist import UsageError
 LONGEST = 1800.0  # seconds for all parts of a submission
 
 
-class MachineFault(Exception):
-    """No ranks could be started: that says nothing of the student's program, so there is no grade."""
-
-
 @dataclass
 class Part:
     """One graded test."""
@@ -46,6 +42,8 @@ class Grade:
     parts: list[Part] = field(default_factory=list)
     error: str = ""  # why it could not be graded
     machine: bool = False  # through no fault of the submission: there is no grade, not even one of no points
+    seed: int | None = None  # with which the same grade comes out again
+    notes: list[str] = field(default_factory=list)  # for the instructor: no matter of points
 
     @property
     def earned(self) -> float:
@@ -57,9 +55,15 @@ class Grade:
 
 
 def grade(
-    lesson: Path, submission: Path | None = None, hidden: Path | None = None, patience: float | None = None
+    lesson: Path,
+    submission: Path | None = None,
+    hidden: Path | None = None,
+    patience: float | None = None,
+    wire: str = "router",
+    seed: int | None = None,
 ) -> Grade:
-    """Grade a file, or the lesson's own exercise.py. hidden: a folder with more tests. patience: seconds a part."""
+    """Grade a file, or the lesson's own exercise.py. hidden: a folder with more tests. patience: seconds of processor
+    time that a rank may use in a part. wire: "router" or "mpi". seed: to grade as before."""
     check_lesson(lesson)
     submission = submission or lesson / "exercise.py"
     if not submission.is_file():
@@ -68,37 +72,44 @@ def grade(
         raise UsageError(f"{submission} is no Python file: name the student's .py file")
     if hidden is not None and not list(hidden.glob("test_*.py")):
         raise UsageError(f"there is no test_*.py in {hidden}")
-    with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
-        parts_file = Path(folder) / "parts"
-        parts_file.touch()
+    with tempfile.TemporaryFile() as written:  # without a name, so that nobody else can write to it
         command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "-p", "no:cacheprovider"]
         command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
-        command += [f"--submission={submission.resolve()}", f"--lesson={lesson.resolve()}", f"--parts={parts_file}"]
+        command += [f"--submission={submission.resolve()}", f"--lesson={lesson.resolve()}"]
+        command += [f"--parts={written.fileno()}", f"--wire={wire}"]
         command += [f"--patience={patience}"] if patience else []
+        command += [f"--seed={seed}"] if seed is not None else []
         command += [str(lesson / "test_exercise.py"), *map(str, sorted(hidden.glob("test_*.py")) if hidden else [])]
         try:
             run = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LONGEST
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=LONGEST,
+                pass_fds=[written.fileno()],
             )
             ending = f"ended with status {run.returncode}"
             output = run.stdout.decode(errors="replace")
         except subprocess.TimeoutExpired:
             ending, output = f"was ended after {LONGEST:g} s", ""
-        parts = {part.name: part for part in map(_read_part, parts_file.read_text().splitlines())}
+        written.seek(0)
+        lines = [json.loads(line) for line in written.read().decode().splitlines()]
+    graded = Grade(lesson.name, submission)
+    parts = {line["name"]: Part(**line) for line in lines if "name" in line}
+    for line in lines:
+        if "seed" in line:
+            graded.seed, graded.notes = line["seed"], line["notes"]
     for part in parts.values():
         if not part.done:
             part.earned, part.message = 0, f"not graded: the process that grades {ending}"
-    graded = Grade(lesson.name, submission, list(parts.values()))
+    graded.parts = list(parts.values())
     if not parts:
         graded.error = f"there was nothing to grade: pytest {ending}\n{output.strip()}"
     faults = [part.message for part in graded.parts if part.machine]
     if faults:
         graded.machine, graded.error = True, f"not graded, for a fault of this machine: {faults[0]}"
     return graded
-
-
-def _read_part(line: str) -> Part:
-    return Part(**json.loads(line))
 
 
 # ---- lessons and classes ---------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Where the ranks of graded programs come from: a process that has imported what they need, and forks them.
 
 It starts once, knows nothing of any part's inputs or results, and so has nothing that a program could find in its
-memory. A fork takes milliseconds, so every part gets ranks on which nothing is left of the part before.
+memory. A fork takes milliseconds, so every part gets ranks on which nothing is left of the part before. Where the
+machine allows it, the process and its ranks live in namespaces of their own (see sandbox.py).
 
 `Nursery` is the end in the process that grades; the other one is `main`, and reads and writes JSON on a socket: a
 question, with what a new rank is to have open, and then the answer.
@@ -17,22 +18,44 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from minidist.classroom import limits, sandbox
 
 SPACE = 1 << 16  # bytes of a question
 STACK = signal.SIGUSR1  # upon which a rank writes down its stack, even from native code
+SETTINGS = {  # memory that is freed goes back at once; one thread a rank; no debris beside the modules
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_ARENA_MAX": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+class Exit(NamedTuple):
+    """How a rank has ended."""
+
+    code: int | None  # its exit code, or minus the signal; None if it lived
+    seconds: float  # of processor time that it used
 
 
 class Nursery:
-    """The process, as long as the context lasts, and the ranks of one job after another."""
+    """The process, as long as the context lasts, and the ranks of one job after another.
 
-    def __init__(self) -> None:
+    preload is a "path/to/file.py" that ranks are to have loaded; of `hidden` modules they can import none. With
+    `isolate`, they get namespaces of their own if that can be; `isolation` says whether it could.
+    """
+
+    def __init__(self, preload: Path | None = None, hidden: Sequence[str] = (), isolate: bool = False) -> None:
         self.line, theirs = socket.socketpair()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # ranks import what this process can import
-        command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", str(theirs.fileno())]
-        environment = {**os.environ, "PYTHONPATH": path}
+        plan = {"line": theirs.fileno(), "preload": str(preload or ""), "hidden": list(hidden), "isolate": isolate}
+        command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", json.dumps(plan)]
+        environment = {**os.environ, **SETTINGS, "PYTHONPATH": path}
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
+        self.isolation: str = self._ask({"do": "say hello"})  # why there are no namespaces; "" if there are
 
     def __enter__(self) -> "Nursery":
         return self
@@ -45,33 +68,48 @@ class Nursery:
         self.line.close()  # upon which it does so
         self.process.wait()
 
-    def fork(self, rank: int, target: str, line: socket.socket, files: Sequence[BinaryIO]) -> None:
-        """A new rank, which talks over `line`, and writes stdout, stderr and stacks to three files."""
-        descriptors = [line.fileno(), *(file.fileno() for file in files)]
-        self._ask({"do": "fork", "rank": rank, "target": target}, descriptors)
+    def fork(self, rank: int, target: str, descriptors: Sequence[int], seconds: float, folder: str) -> None:
+        """A new rank, with so many seconds of processor time. descriptors: of the line over which it talks, and of
+        what it writes stdout, stderr and stacks to. folder: its own, where it has no /tmp of its own."""
+        question = {"do": "fork", "rank": rank, "target": target, "seconds": seconds, "folder": folder}
+        self._ask(question, descriptors)
 
-    def write_stacks(self) -> None:
-        """Let each rank that lives write down its stack."""
-        self._ask({"do": "write stacks"})
+    def write_stacks(self) -> dict[int, str]:
+        """Let each rank that lives write down its stack; what the kernel says of each: R if it runs or could, ..."""
+        return {int(rank): state for rank, state in self._ask({"do": "write stacks"}).items()}
 
-    def end(self, leaving: int | None = None) -> dict[int, int | None]:
-        """Kill the ranks that live, and return how each has ended: {rank: exit code, or minus the signal; None if it
-        lived}. One that seems to be leaving has a second for it."""
-        return {int(rank): code for rank, code in self._ask({"do": "end", "leaving": leaving}).items()}
+    def end(self, leaving: int | None = None) -> dict[int, Exit]:
+        """Kill the ranks that live, and all that they have started. One that seems to be leaving has a second."""
+        answer = self._ask({"do": "end", "leaving": leaving})
+        return {int(rank): Exit(*outcome) for rank, outcome in answer.items()}
 
-    def _ask(self, question: dict[str, Any], descriptors: list[int] | None = None) -> Any:
-        socket.send_fds(self.line, [json.dumps(question).encode()], descriptors or [])
-        answer = self.line.recv(SPACE)
+    def _ask(self, question: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
+        answer = b""
+        with suppress(OSError):
+            socket.send_fds(self.line, [json.dumps(question).encode()], list(descriptors))
+            answer = self.line.recv(SPACE)
         if not answer:
             raise RuntimeError("the process from which ranks are forked has ended")
         return json.loads(answer)
 
 
+# ---- in the process itself -------------------------------------------------------------------------------------------
+
+
 def main() -> None:
-    """In the process itself: do as asked until the socket is closed."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    import minidist.classroom.process  # noqa: F401  (what ranks need is here before them)
-    from minidist.mpi.target import find
+    """Do as asked until the socket is closed."""
+    plan = json.loads(sys.argv[1])
+    line = socket.socket(fileno=plan["line"])
+    import minidist.classroom.process
+    import minidist.classroom.ranks  # noqa: F401  (what ranks need is here before them)
+    from minidist.classroom.chapter import hide
+    from minidist.mpi.target import find, load
+
+    if plan["preload"]:
+        load(plan["preload"])
+    hide(plan["hidden"])
+    isolation = sandbox.enter(plan["hidden"]) if plan["isolate"] else "not asked for"
+    limits.adopt_orphans()
 
     targets: dict[str, Callable[..., Any]] = {}
     ranks: dict[int, int] = {}  # rank -> process
@@ -80,6 +118,8 @@ def main() -> None:
         question: Any = json.loads(message) if message else {"do": "end", "leaving": None}
         answer: Any = None
         match question["do"]:
+            case "say hello":
+                answer = isolation
             case "fork":
                 target = question["target"]
                 if target not in targets:
@@ -88,48 +128,63 @@ def main() -> None:
                 process = os.fork()
                 if not process:
                     line.close()
-                    be_rank(target, targets.get(target), *descriptors)
+                    be_rank(question, targets.get(target), descriptors, isolated=not isolation)
                 ranks[question["rank"]] = process
                 for descriptor in descriptors:
                     os.close(descriptor)
             case "write stacks":
+                answer = {rank: limits.state(process) for rank, process in ranks.items()}
                 for process in ranks.values():
                     os.kill(process, STACK)  # of one that has ended, nobody else has the number yet
                 time.sleep(0.1)
             case "end":
-                answer = {}
-                for rank, process in ranks.items():
-                    give_up = time.monotonic() + (rank == question["leaving"])
-                    ended, status = os.waitpid(process, os.WNOHANG)
-                    while not ended and time.monotonic() < give_up:
-                        time.sleep(0.005)
-                        ended, status = os.waitpid(process, os.WNOHANG)
-                    answer[rank] = os.waitstatus_to_exitcode(status) if ended else None
-                    if not ended:
-                        os.kill(process, signal.SIGKILL)
-                        os.waitpid(process, 0)
+                answer = {rank: end(process, rank == question["leaving"]) for rank, process in ranks.items()}
                 ranks = {}
+                limits.end_orphans()
         if not message:
             return
         line.sendall(json.dumps(answer).encode())
 
 
+def end(process: int, leaving: bool) -> Exit:
+    """End a rank, if it lives; one that is leaving has a second for it."""
+    give_up = time.monotonic() + leaving
+    while True:
+        ended, status, usage = os.wait4(process, os.WNOHANG)
+        if ended or time.monotonic() >= give_up:
+            break
+        time.sleep(0.005)
+    if not ended:
+        os.kill(process, signal.SIGKILL)
+        _, _, usage = os.wait4(process, 0)
+    code = os.waitstatus_to_exitcode(status) if ended else None
+    return Exit(code, usage.ru_utime + usage.ru_stime)
+
+
 def be_rank(
-    target: str, function: Callable[..., Any] | None, line: int, stdout: int, stderr: int, stacks: int
+    question: dict[str, Any], function: Callable[..., Any] | None, descriptors: Sequence[int], isolated: bool
 ) -> NoReturn:
     """In the new process."""
     from minidist.classroom.process import perform
 
+    line, stdout, stderr, stacks = descriptors
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    faulthandler.enable(all_threads=False)
-    faulthandler.register(STACK, stacks, all_threads=False)
     parent = os.getppid()
+    if isolated:
+        sandbox.enter_alone(question["rank"])
+    elif question["folder"]:
+        os.chdir(question["folder"])
+        os.environ["TMPDIR"] = question["folder"]
+    limits.set_limits(question["seconds"], isolated)
+    faulthandler.enable(all_threads=False)
+    for number in (STACK, signal.SIGXCPU):  # the latter comes a second before the end of its processor time
+        faulthandler.register(number, stacks, all_threads=False)
     signal.signal(signal.SIGALRM, lambda *_: None if os.getppid() == parent else os._exit(1))
     signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     try:
-        perform(target, function, socket.socket(fileno=line))
+        perform(question["target"], function, socket.socket(fileno=line))
     finally:
         with suppress(Exception):
             sys.stdout.flush()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from minidist.classroom import ranks
 from minidist.mpi import frames
 from minidist.mpi.comm import Comm, Ledger, caller
 from minidist.mpi.exchange import Start
@@ -16,12 +17,13 @@ from minidist.mpi.target import find
 
 def perform(target: str, function: Callable[..., Any] | None, line: socket.socket) -> None:
     """Call the function that `target` names, and tell what it returned or how it failed."""
-    rank, n, program, arguments = frames.receive(line)
+    rank, n, program, guarded, arguments = frames.receive(line)
     router = RouterLine(line, program)
+    ranks.note[0] = router.note
     try:
         function = function or find(target)
         ledger = Ledger()
-        desk = Desk(router, ledger)
+        desk = Desk(router, ledger, guarded)
         value = function(Comm(ExchangePort(desk, "world", range(n), rank), ledger), *arguments)
         ledger.check_requests()
         desk.finish()
@@ -49,6 +51,10 @@ class RouterLine:
 
     def tell(self, starts: list[Start]) -> None:
         frames.send(self.line, ["tell", [fields(start) for start in starts]])
+
+    def note(self, where: str) -> None:
+        """Say where this rank is, for the message if it fails or hangs there."""
+        frames.send(self.line, ["at", where])
 
     def where(self) -> str:
         """The line of the program that is being graded, in its innermost function; else of whatever runs."""

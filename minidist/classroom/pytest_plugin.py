@@ -1,37 +1,45 @@
 """For pytest: `@pytest.mark.points(3, "what the part asks")` and the fixture `submission`.
 
-`pytest lessons/04_ring_all_reduce` grades the exercise.py beside the tests; `--submission FILE` grades another.
+`pytest lessons/04_ring_all_reduce` grades the exercise.py beside the tests; `--submission FILE` grades another. A test
+file says in ASKED what a lesson asks for ("reduce_scatter", "ZeRO3.reduce"), and in HIDDEN which modules have it.
 """
 
 import json
+import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minidist.classroom.grade import MachineFault, Part
+from minidist.classroom.grade import Part
 
 PARTS = pytest.StashKey[dict[str, Part]]()
+SUBMISSIONS = pytest.StashKey[dict[Path, Any]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lessons of minidist")
     group.addoption("--submission", metavar="FILE", help="the exercise to grade; default: exercise.py beside the tests")
     group.addoption("--lesson", metavar="FOLDER", help="where on_ranks.py is; default: beside the tests")
-    group.addoption("--patience", type=float, default=30.0, help="seconds after which a part's ranks are ended")
-    group.addoption("--parts", metavar="FILE", help="write a line of JSON for every part before and after it runs")
+    group.addoption("--patience", type=float, default=10.0, help="seconds of processor time that a part's rank may use")
+    group.addoption("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
+    group.addoption("--seed", type=int, help="of inputs and of the order of messages: repeats a grade exactly")
+    group.addoption("--parts", type=int, metavar="FD", help="write JSON for every part before and after it runs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "points(number, title): a graded part of a lesson")
-    config.stash[PARTS] = {}
+    config.stash[PARTS], config.stash[SUBMISSIONS] = {}, {}
+    if config.getoption("--seed") is None:
+        config.option.seed = secrets.randbits(30)
 
 
 @pytest.fixture(scope="session")
-def submissions() -> Iterator[dict[Path, Any]]:
-    """One Submission for each file: the next part is run on the same ranks, and with what was learnt about patience."""
-    made: dict[Path, Any] = {}
+def submissions(pytestconfig: pytest.Config) -> Iterator[dict[Path, Any]]:
+    """One Submission for each lesson: what was learnt about a program in one part is known in the next."""
+    made = pytestconfig.stash[SUBMISSIONS]
     yield made
     for submission in made.values():
         submission.close()
@@ -39,15 +47,21 @@ def submissions() -> Iterator[dict[Path, Any]]:
 
 @pytest.fixture
 def submission(request: pytest.FixtureRequest, submissions: dict[Path, Any]) -> Any:
-    """The student's program: `submission.run("function of on_ranks.py", cases)`."""
+    """The student's program: `submission.run("function of on_ranks.py", cases, ["what is asked"])`."""
     from minidist.classroom.submission import Submission
 
-    beside = request.path.parent
-    lesson = Path(request.config.getoption("--lesson") or beside)
+    beside, option = request.path.parent, request.config.getoption
+    lesson = Path(option("--lesson") or beside)
     on_ranks = beside if (beside / "on_ranks.py").exists() else lesson
-    program = Path(request.config.getoption("--submission") or beside / "exercise.py")
-    made = Submission(program, on_ranks / "on_ranks.py", request.config.getoption("--patience"))
-    return submissions.setdefault(on_ranks, made)
+    if on_ranks not in submissions:
+        program = Path(option("--submission") or beside / "exercise.py")
+        asked, hidden = (getattr(request.module, name, ()) for name in ("ASKED", "HIDDEN"))
+        patience, wire, seed = (option(name) for name in ("--patience", "--wire", "--seed"))
+        submissions[on_ranks] = Submission(
+            program, on_ranks / "on_ranks.py", patience, wire, seed, asked=asked, hidden=hidden
+        )
+    submissions[on_ranks].begin(request.node.name)
+    return submissions[on_ranks]
 
 
 @pytest.hookimpl(trylast=True)
@@ -58,11 +72,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             points, title = mark.args
             hidden = config.getoption("--lesson") is not None and lesson not in item.path.resolve().parents
             config.stash[PARTS][item.nodeid] = Part(item.nodeid, title, points, hidden=hidden)
-            _write(config, config.stash[PARTS][item.nodeid])
+            _write(config, vars(config.stash[PARTS][item.nodeid]))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    from minidist.classroom.wires import MachineFault
+
     report: Any = yield
     part = item.config.stash[PARTS].get(item.nodeid)
     if part:
@@ -76,8 +92,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             part.message = part.message or (str(fault) if part.machine else report.longreprtext)
         if report.when == "teardown":
             part.done = True
-            _write(item.config, part)
+            _write(item.config, vars(part))
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    if config.stash[PARTS]:
+        _write(config, {"seed": config.getoption("--seed"), "notes": notes(config)})
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -86,11 +108,17 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line("not graded, for a fault of this machine")
     elif parts:
         earned, possible = sum(part.earned for part in parts), sum(part.points for part in parts)
-        terminalreporter.write_line(f"{earned:g} of {possible:g} points")
+        seed = config.getoption("--seed")
+        terminalreporter.write_line(f"{earned:g} of {possible:g} points (--seed {seed} grades the same again)")
+        for note in notes(config):
+            terminalreporter.write_line(note)
 
 
-def _write(config: pytest.Config, part: Part) -> None:
-    path = config.getoption("--parts")
-    if path:
-        with open(path, "a") as file:
-            file.write(json.dumps(vars(part)) + "\n")
+def notes(config: pytest.Config) -> list[str]:
+    """What an instructor should know, and earns or costs nothing."""
+    return [note for submission in config.stash[SUBMISSIONS].values() for note in submission.notes()]
+
+
+def _write(config: pytest.Config, value: dict[str, Any]) -> None:
+    if (descriptor := config.getoption("--parts")) is not None:
+        os.write(descriptor, (json.dumps(value) + "\n").encode())

@@ -1,116 +1,107 @@
-"""On a rank: run a student's program on cases, and bring back what it returned and what the wire saw.
+"""On a rank: run a student's program on cases, and bring back what it returned.
 
-Nothing here decides about points. A rank's inputs are known to that rank alone: they lie in a file that is deleted
-before the student's program is loaded, so a right result can only come from messages. To start ranks takes longer than
-to run a part on them, so they stay for the next part, for which the program is loaded anew; but they are replaced after
-a part that did not end well, or that left anything behind.
+Nothing here decides about points. A rank's inputs are known to that rank alone, so a right result can only come from
+messages. Over MPI see ranks_mpi.py, else process.py.
 """
 
 import importlib.util
 import inspect
-import itertools
-import os
+import linecache
 import sys
-import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from minidist.mpi import encode
+from minidist.classroom import limits
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import explain
 from minidist.mpi.target import find
-from minidist.mpi.witness import witnessed
 
-progress = [Path(os.devnull)]  # where this rank says how far it has come
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
+note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
 
-def serve(comm: Comm, program: str, folder: str) -> None:
-    """Run part after part, as the grading process asks for them, until it ends this job.
+def run_cases(
+    comm: Comm, job: dict[str, Any], inputs: Sequence[Any], watch: Callable[[Comm], Comm] = lambda comm: comm
+) -> dict[str, Any]:
+    """Call the job's target(comm, student's module, this rank's input, **arguments) for each case, on its first ranks.
 
-    Rank r is asked by a file folder/r/part.NUMBER, and answers in folder/r/outcome.NUMBER; in folder/r/case it says at
-    which case of the part it is.
+    job:  program, source    the student's file: its path, and the bytes in it
+          target             "path/to/on_ranks.py:function"
+          asked              what must come from the student's file: "reduce_scatter", "ZeRO3.reduce"
+          hidden             modules that it cannot import: where ranks are forked, they cannot anyway
+          cases              (number of ranks, arguments) of each
+          guarded            whether requests that nobody waits for are a mistake
+          memory             bytes that the rank may take from now on; 0: no matter how many
+
+    inputs are this rank's, one for each case. The answer: what each case brought, and the names that stand for
+    something else than before, because the program has changed them.
     """
-    mine = Path(folder) / str(comm.rank)
-    progress[0] = mine / "at"
-    (mine / "ready").touch()
-    for number in itertools.count():
-        while not (mine / f"part.{number}").exists():
-            time.sleep(0.002)
-        target, cases, inputs = encode.load(mine / f"part.{number}")
-        os.remove(mine / f"part.{number}")
-        encode.save(mine / f"outcome.{number}", run_cases(comm, program, target, mine, cases, inputs))
-        comm.barrier()  # a rank that has come so far waits for the others, and says so if they hang
-
-
-def note(where: str) -> None:
-    """Say where in the case this rank is, for the message if it fails or hangs there: "at block0 in the forward"; ""
-    when it is there no more."""
-    progress[0].write_text(where)
-
-
-def run_cases(comm: Comm, program: str, target: str, mine: Path, cases: Cases, inputs: Sequence[Any]) -> dict[str, Any]:
-    """Call `target`(comm, student's module, this rank's input, **arguments) for each case, on its first n ranks.
-
-    program is the student's file, loaded afresh; target "path/to/on_ranks.py:function"; inputs are this rank's, one for
-    each case. The answer: what each case brought; the names that stand for something else afterwards, and those that do
-    as soon as the program is loaded; where a function is not written yet; and whether anything is left running or open.
-    """
-    threads = threading.active_count()
-    run, compare, watched = find(target), changed, witnessed  # a program may put others in their place
+    run, compare = find(job["target"]), changed  # a program may put others in their place
+    ledger, release, check = comm.ledger, comm.ledger.open_requests.clear, comm.ledger.check_requests
+    given = vars(sys.modules[run.__module__]).get("given", {})
+    for name in job["asked"]:
+        given.pop(name.rpartition(".")[2], None)
     before = fingerprint()
-    comm.barrier()  # no rank's inputs lie in a file any more
-    student = load(program)
-    changed_at_once = compare(before)
-    outcomes: list[dict[str, Any] | None] = []
-    not_written = ""
-    for number, (n, arguments) in enumerate(cases):
+    if job["memory"]:
+        limits.confine(job["memory"])
+    student = load(job["program"], job["source"], job["asked"])
+    vars(student).update({name: value for name, value in given.items() if name in vars(student)})
+    values: list[Any] = []
+    for number, (n, arguments) in enumerate(job["cases"]):
         group = comm.split(int(comm.rank >= n), comm.rank)
-        outcomes.append(None)
+        values.append(None)
         if comm.rank < n:
-            (mine / "case").write_text(str(number))
-            (mine / "at").unlink(missing_ok=True)
-            wired, witness = watched(group, program)
-            comm.ledger.reset()
-            try:
-                value = run(wired, student, inputs[number], **arguments)
-            except NotImplementedError as error:  # as all ranks do, in a skeleton: they need not be replaced
-                not_written = explain(error)
-                (mine / "not written").write_text(not_written)  # in case other ranks wait for this one
-                continue
-            comm.ledger.check_requests()
-            seen = {"sent": dict(witness.sent), "received": dict(witness.received), "told": comm.ledger.total()}
-            outcomes[number] = {"value": value, **seen}
-    return {
-        "outcomes": outcomes,
-        "changed": compare(before),
-        "changed at once": changed_at_once,
-        "not written": not_written,
-        "left": threading.active_count() > threads or bool(comm.ledger.open_requests),
-    }
+            ledger.phase = "main"
+            values[-1] = run(watch(group), student, inputs[number], **arguments)
+            if job["guarded"]:
+                check()
+            release()
+    return {"values": values, "changed": compare(before)}
 
 
-def load(program: str) -> ModuleType:
-    """The student's file as a module. Its folder comes last on the path, so that no file in it hides a library."""
-    if os.path.dirname(program) not in sys.path:
-        sys.path.append(os.path.dirname(program))
-    spec = importlib.util.spec_from_file_location("exercise", program)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+class NotTheirs(Exception):
+    """What a part asks for is not the student's own."""
+
+
+def load(program: str, source: bytes, asked: Sequence[str]) -> ModuleType:
+    """The student's file as a module, in which each function that is asked for is its own."""
+    code = compile(source, program, "exec", dont_inherit=True)
+    lines = source.decode(errors="replace").splitlines(keepends=True)
+    linecache.cache[program] = (len(source), None, lines, program)  # for tracebacks: the file is not here
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("exercise", loader=None))  # type: ignore
+    module.__file__ = program
     sys.modules["exercise"] = module
-    spec.loader.exec_module(module)
+    owner = own_codes(code)
+    exec(code, vars(module))
+    for name in asked:
+        check_own(module, name, owner)
     return module
 
 
+def own_codes(code: CodeType) -> set[CodeType]:
+    """The code objects of a file, of functions and of what is inside them."""
+    inner = [own_codes(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {code}.union(*inner)
+
+
+def check_own(module: ModuleType, name: str, codes: set[CodeType]) -> None:
+    holder, _, last = name.rpartition(".")
+    place = vars(module).get(holder) if holder else module
+    found = inspect.getattr_static(place, last, None) if place is not None else None
+    function = inspect.unwrap(found) if callable(found) else found
+    if holder and not inspect.isclass(place):
+        raise NotTheirs(f"has no class {holder}")
+    if function is None:
+        raise NotTheirs(f"does not define {name}")
+    if not isinstance(function, FunctionType) or function.__code__ not in codes:
+        raise NotTheirs(f"has {name} from elsewhere: write it in the file itself")
+
+
 def returned(value: Any) -> Any:
-    """What a student's function returned, as it can be written to a file: an array as it is, of others the type."""
+    """What a student's function returned, as it can be sent: an array as it is, of others the type."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return np.array(value)  # of a subclass, the plain array
     return type(value).__name__
@@ -119,8 +110,8 @@ def returned(value: Any) -> Any:
 def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     """(what the function returned, the most bytes that were allocated at a time while it ran).
 
-    It runs twice, and the smaller peak counts: what the first call makes once and for all is no working memory, and the
-    launcher may look at this rank at any moment, which allocates too. Each time it gets arrays as they were at first.
+    It runs twice, and the smaller peak counts: what the first call makes once and for all is no working memory. Each
+    time it gets arrays as they were at first.
     """
     peaks = []
     for _ in range(2):
@@ -135,15 +126,13 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes of the data of all NumPy arrays made since tracemalloc was started, by NumPy's own account.
+    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started.
 
-    witness, one of them, has a size that no other has. It must be found, or the account was cleared; it does not count.
+    witness, made since then, must still be in its account, or that was cleared; it does not count.
     """
-    traces = tracemalloc.take_snapshot().traces
-    sizes = [trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain]
-    if sizes.count(witness.nbytes) != 1:
+    if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
-    return sum(sizes) - witness.nbytes
+    return tracemalloc.get_traced_memory()[0] - witness.nbytes
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------

@@ -26,6 +26,9 @@ def table(grade: Grade) -> str:
         verdict = "✓" if part.earned == part.points else "✗"
         lines.append(f"{verdict} {position:2}  {title:65} {part.earned:g} of {part.points:g}")
     lines += ["", f"{grade.earned:g} of {grade.possible:g} points"]
+    if grade.seed is not None:
+        lines.append(f"(--seed {grade.seed} grades the same again)")
+    lines += [wrapped(f"note: {note}") for note in grade.notes]
     reasons: dict[str, list[tuple[int, str]]] = {}
     for position, part in enumerate(grade.parts, 1):
         if part.earned < part.points:

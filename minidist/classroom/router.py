@@ -9,32 +9,38 @@ when and in the order that the rules say; who waits for whom is known exactly. A
 says is checked, and nothing that it says is unpickled, waited for, or an exception here.
 """
 
+import os
 import re
 import selectors
+import signal
 import socket
 import tempfile
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minidist.classroom.nursery import Nursery
+from minidist.classroom.nursery import Exit, Nursery
 from minidist.mpi import frames, hang
 from minidist.mpi.comm import described
 from minidist.mpi.exchange import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.mpi.launch import Job, RankResult, blame, describe_exit, text_of
+from minidist.mpi.launch import Job, RankResult, blame, describe_exit
 
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 LANES = re.compile(r"payload|control|(letter|enclosed) \d{1,9}")
 CALLS = {"isend", "irecv", "post", "poll", *hang.CALLS}
 OUTPUTS = ("stdout", "stderr", "stack")
+OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
+SPOILED = np.uint8(0b0001_0001)  # bits that change in every byte
+Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
 
 
 @dataclass
@@ -43,6 +49,12 @@ class Routed(Job):
 
     transfers: list[dict[Transfer, list[int]]] = field(default_factory=list)  # -> [bytes, messages], of payload
     unreceived: list[Start] = field(default_factory=list)  # sends that no receive has met
+    groups: list[dict[str, dict[Transfer, list[int]]]] = field(default_factory=list)  # the same, for each communicator
+    # that was split off the world, with all that were split off it: "world/0.0" is the first
+    messages: dict[Message, str] = field(default_factory=dict)  # everything that was sent, and from which line
+    places: list[str] = field(default_factory=list)  # where each rank said last that it is
+    splits: int = 0  # how often the world was split
+    starved: bool = False  # it took too long, but had hardly been given a processor: a fault of the machine
 
 
 class Nonsense(Exception):
@@ -50,58 +62,92 @@ class Nonsense(Exception):
 
 
 def route(
-    nursery: Nursery, target: str, arguments: Sequence[Sequence[Any]], rules: Rules, patience: float, program: str = ""
+    nursery: Nursery,
+    target: str,
+    arguments: Sequence[Sequence[Any]],
+    rules: Rules,
+    patience: float,
+    program: str = "",
+    *,
+    guarded: bool = True,
+    objects: bool = True,
+    spoiled: Collection[Message] = (),
+    seconds: float = 3600.0,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
-    target is "module:function" or "path/to/file.py:function". patience is in seconds. Transfers and deadlocks name
-    lines of the file `program`, or else the line below Comm's own.
+    target is "module:function" or "path/to/file.py:function". patience is in seconds, of which each rank may spend
+    `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
+    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
+    other bytes.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-")))
-        router = Router(n, rules)
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
+        router = Router(n, rules, objects, spoiled)
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
-            with ExitStack() as theirs:
-                files = [theirs.enter_context(open(folder / f"{rank}.{name}", "wb")) for name in OUTPUTS]
-                line = theirs.enter_context(router.connect(rank))
-                nursery.fork(rank, target, line, files)
-            router.say(rank, [rank, n, program, tuple(arguments[rank])])
+            with router.connect(rank) as line, ExitStack() as theirs:
+                outputs = [router.open_output(rank, name) for name in OUTPUTS]
+                for output in outputs:
+                    theirs.callback(os.close, output)
+                own = folder / str(rank) if nursery.isolation else None
+                if own:
+                    own.mkdir()
+                nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))
+            router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
         router.run(patience)
-        if router.hung:
-            nursery.write_stacks()
-        exits = nursery.end(router.first)
-        return router.outcome(folder, exits, time.monotonic() - begin)
+        states = nursery.write_stacks() if router.hung else {}
+        exits = nursery.end(router.first if router.gone else None)
+        return router.outcome(exits, states, time.monotonic() - begin)
 
 
 class Router:
     """Between sockets on one side and an exchange on the other. It never waits for a rank, in a read or in a write."""
 
-    def __init__(self, n: int, rules: Rules) -> None:
+    def __init__(self, n: int, rules: Rules, objects: bool = True, spoiled: Collection[Message] = ()) -> None:
         self.n, self.exchange = n, Exchange(n, rules)
+        self.objects, self.spoiled = objects, set(spoiled)
         self.selector = selectors.DefaultSelector()
         self.lines: list[socket.socket] = []
         self.readers = [frames.Reader() for _ in range(n)]
         self.unsent: list[deque[memoryview]] = [deque() for _ in range(n)]
+        self.pipes: dict[tuple[int, str], int] = {}
+        self.printed: dict[tuple[int, str], bytearray] = {}
         self.ranks = [RankResult() for _ in range(n)]
         self.transfers: list[dict[Transfer, list[int]]] = [{} for _ in range(n)]
+        self.groups: list[dict[str, dict[Transfer, list[int]]]] = [defaultdict(dict) for _ in range(n)]
+        self.messages: dict[Message, str] = {}
+        self.sent: dict[tuple[str, int], int] = defaultdict(int)  # messages of payload on a communicator
+        self.places = [""] * n
         self.first: int | None = None  # the rank that has ended the job
+        self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
+        self.late = False  # it takes too long
 
     def connect(self, rank: int) -> socket.socket:
         """The rank's end of its line."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.lines.append(ours)
-        self.selector.register(ours, selectors.EVENT_READ, rank)
+        self.selector.register(ours, selectors.EVENT_READ, partial(self.turn, rank))
+        return theirs
+
+    def open_output(self, rank: int, name: str) -> int:
+        """The rank's end of a pipe, whose other end is read here."""
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        self.pipes[rank, name], self.printed[rank, name] = ours, bytearray()
+        self.selector.register(ours, selectors.EVENT_READ, partial(self.drain, rank, name))
         return theirs
 
     def close(self) -> None:
         self.selector.close()
         for line in self.lines:
             line.close()
+        for pipe in self.pipes.values():
+            os.close(pipe)
 
     # ---- in and out -------------------------------------------------------------------------------------------------
 
@@ -111,10 +157,8 @@ class Router:
         while not (all(self.exchange.finished) or self.first is not None or self.hung):
             events = self.selector.select(TICK)
             for key, mask in events:
-                if mask & selectors.EVENT_WRITE:
-                    self.write(key.data)
-                if mask & selectors.EVENT_READ:
-                    self.read(key.data)
+                act: Callable[[int], None] = key.data
+                act(mask)
             for rank, answer in self.exchange.advance():
                 if isinstance(answer, Deadlock):
                     self.hung = answer
@@ -122,9 +166,28 @@ class Router:
                     self.say(rank, answer)
             if not events:
                 self.hung = self.hung or self.exchange.deadlock()
-            if time.monotonic() > deadline and not self.hung:
+            if time.monotonic() > deadline and not self.hung and self.first is None:
+                self.late = True
                 reason = f"it had not ended after {patience:g} s"
                 self.hung = Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
+
+    def turn(self, rank: int, mask: int) -> None:
+        """A rank's line can be written to, or read."""
+        if mask & selectors.EVENT_WRITE:
+            self.write(rank)
+        if mask & selectors.EVENT_READ:
+            self.read(rank)
+
+    def drain(self, rank: int, name: str, mask: int = 0) -> None:
+        """Read what a rank has printed, as far as it is here."""
+        pipe, printed = self.pipes[rank, name], self.printed[rank, name]
+        with suppress(BlockingIOError):
+            while (data := os.read(pipe, 1 << 16)) and len(printed) <= OUTPUT_LIMIT:
+                printed += data
+            if mask:  # it is closed, or enough
+                self.selector.unregister(pipe)
+        if mask and len(printed) > OUTPUT_LIMIT:
+            self.fail(rank, "Output", f"it printed more than {OUTPUT_LIMIT:,} bytes: does it print for ever?")
 
     def say(self, rank: int, value: Any) -> None:
         """Put a value on the way to a rank."""
@@ -142,7 +205,7 @@ class Router:
                 else:
                     unsent.popleft()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-        self.selector.modify(line, events, rank)
+        self.selector.modify(line, events, partial(self.turn, rank))
 
     def read(self, rank: int) -> None:
         """What a rank has said, as far as it is here."""
@@ -155,7 +218,7 @@ class Router:
         if not data:
             self.selector.unregister(self.lines[rank])
             if not self.ranks[rank].finished and self.first is None:
-                self.first = rank
+                self.first, self.gone = rank, True
             return
         try:
             for value in self.readers[rank].feed(data):
@@ -177,6 +240,8 @@ class Router:
                 self.start(rank, starts)
                 self.check_question(rank, question, arguments)
                 getattr(self.exchange, question)(rank, *arguments)
+            case ["at", str(place)]:
+                self.places[rank] = place[:200]
             case ["returned", result]:
                 self.exchange.finish(rank)
                 self.ranks[rank].value, self.ranks[rank].finished, self.ranks[rank].state = result, True, "finished"
@@ -194,6 +259,12 @@ class Router:
         for fields in told:
             start = Start(*fields)
             self.check_start(rank, start)
+            if start.lane == PAYLOAD and start.data is not None:
+                message = start.comm, rank, self.sent[start.comm, rank]
+                self.sent[start.comm, rank] += 1
+                self.messages[message] = start.where
+                if message in self.spoiled:
+                    start.data = start.data ^ SPOILED
             self.exchange.start(rank, start)
             if start.data is not None:
                 self.count(rank, start, start.data.nbytes)
@@ -204,14 +275,17 @@ class Router:
             so_far, messages = self.ranks[rank].control
             self.ranks[rank].control = so_far + nbytes, messages + 1
             return
-        peer = self.exchange.members[start.comm][start.peer]
-        entry = self.transfers[rank].setdefault((start.phase, peer, start.where), [0, 0])
-        entry[0] += nbytes
-        entry[1] += 1
+        transfer = start.phase, self.exchange.members[start.comm][start.peer], start.where
+        group = "/".join(start.comm.split("/")[:2])
+        for counted in (self.transfers[rank], self.groups[rank][group]):
+            entry = counted.setdefault(transfer, [0, 0])
+            entry[0] += nbytes
+            entry[1] += 1
 
     def check_start(self, rank: int, start: Start) -> None:
         members = self.exchange.members[start.comm]
         sensible(type(start.number) is int and start.number not in self.exchange.operations[rank])
+        sensible(self.objects or start.lane == PAYLOAD, "objects, which are not for exercises: send arrays")
         sensible(start.call in CALLS and type(start.sends) is bool and LANES.fullmatch(start.lane))
         sensible(rank in members and type(start.peer) is int and 0 <= start.peer < len(members))
         sensible(type(start.tag) is int and start.tag >= 0 and isinstance(start.phase, str))
@@ -242,25 +316,42 @@ class Router:
 
     # ---- what became of it ------------------------------------------------------------------------------------------
 
-    def outcome(self, folder: Path, exits: dict[int, int | None], seconds: float) -> Routed:
-        """How the job ended; what the ranks printed is in the folder."""
+    def outcome(self, exits: dict[int, Exit], states: dict[int, str], seconds: float) -> Routed:
+        """How the job ended."""
         ranks = f"{self.n} {'rank' if self.n == 1 else 'ranks'}"
         report = f"The job finished on {ranks} in {seconds:.1f} s."
         job = Routed("ok", self.ranks, seconds, report, self.transfers, self.exchange.unreceived())
+        job.groups, job.messages, job.places, job.splits = (
+            *(self.groups, self.messages, self.places),
+            self.exchange.met["world"],
+        )
         for number, rank in enumerate(self.ranks):
-            rank.stdout, rank.stderr, rank.stack = (text_of(folder / f"{number}.{name}") for name in OUTPUTS)
+            for name in OUTPUTS if self.pipes else ():
+                self.drain(number, name)
+            rank.stdout, rank.stderr, rank.stack = (self.text(number, name) for name in OUTPUTS)
             for (phase, peer, _), (nbytes, messages) in self.transfers[number].items():
                 before = rank.sent.get((phase, peer), (0, 0))
                 rank.sent[phase, peer] = before[0] + nbytes, before[1] + messages
+        if self.first is not None and not self.ranks[self.first].error and not self.hung:
+            code, used = exits[self.first]
+            if self.ranks[self.first].stack and code in (-signal.SIGKILL, -signal.SIGXCPU, None):
+                reason = f"rank {self.first} had used {used:.0f} s of processor time"
+                self.hung = Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
         if self.hung:
             job.status, job.report = "hung", self.explain(self.hung)
+            computing = [rank for rank, wait in enumerate(self.exchange.waits) if not wait]
+            job.starved = self.late and any(states.get(rank) in ("R", "D") for rank in computing)
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
-            code = exits[self.first]
+            code, _ = exits[self.first]
             cause.error = cause.error or ("it closed its connection" if code is None else describe_exit(code))
             blame(job, self.first, verb)
         return job
+
+    def text(self, rank: int, name: str) -> str:
+        """What a rank has printed."""
+        return self.printed[rank, name][:OUTPUT_LIMIT].decode(errors="replace") if (rank, name) in self.printed else ""
 
     def explain(self, hung: Deadlock) -> str:
         """Who waits for whom, and where those are that compute."""

@@ -1,6 +1,6 @@
 """Exercises that train: serial training as the truth, and what is wrong with a shard that differs from it.
 
-A rank's losses, and its shards of gradients and parameters, are compared here, in the process that grades, with those
+A rank's losses, and its shards of parameters, are compared here, in the process that grades, with those
 of serial training on the same batches. A unit's arrays are flat (`minidist.nn.flat`); a shard is an N-th of one.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.submission import Case, lose, secret
+from minidist.classroom.submission import Case, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
@@ -45,6 +45,7 @@ class Training(Case):
 
 
 def training(
+    random: np.random.Generator,
     n: int,
     what: str,
     model: dict[str, Any],
@@ -60,7 +61,6 @@ def training(
     Every rank gets all batches, but with the right tokens in its own rows alone. SGD shows a gradient of the wrong
     scale, which Adam would hide.
     """
-    random = secret()
     shape = (steps, accumulate, sequences, model["context"] + 1)
     batches = random.integers(0, model["vocabulary"], shape)
     inputs = []
@@ -94,18 +94,13 @@ class Truth:
     def __init__(self, run: Training) -> None:
         self.run, self.n = run, run.n
         self.losses: list[list[float]] = []  # of each micro-batch, each rank's part
-        self.evaluated: list[list[float]] = []  # of the first micro-batch before each step, each rank's part
-        self.gradients: list[Array] = []  # of the first step
         engine = self.engine()
         self.flats = engine.flats
         self.parameters = [self.copies("param")]  # before the first step, and after each
         for step in run.batches:
-            self.evaluated.append(self.parts(engine, run.batches[0, 0]))
             for tokens in step:
                 self.losses.append(self.parts(engine, tokens))
                 engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
-                if engine.last_micro_batch and not self.gradients:
-                    self.gradients = self.copies("grad")
                 engine.step()
             self.parameters.append(self.copies("param"))
 
@@ -134,15 +129,6 @@ class Truth:
             found.append(engine.forward(tokens[:, :-1], tokens[:, 1:]).value)
         engine.rank, engine.ranks = 0, 1
         return found
-
-    def own_gradients(self, rank: int, ranks: int, micro_batches: Sequence[int]) -> list[Array]:
-        """What one of some ranks adds to the first step's gradient in some of its micro-batches."""
-        engine = self.engine()
-        engine.rank, engine.ranks = rank, ranks
-        for number in micro_batches:
-            tokens = self.run.batches[0, number]
-            engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
-        return [flat.grad for flat in engine.flats]
 
     def padded(self, unit: int) -> int:
         """Elements of a unit, rounded up to a multiple of the number of ranks."""
@@ -178,12 +164,11 @@ def check_shards(run: Training, which: str, found: Sequence[Sequence[Any]], whol
             place = f"On {run.label}, {when}: rank {rank}'s flat.{which} of {truth.flats[unit].name}"
             index = wrong_index(place, of_rank[unit], expected, truth, unit)
             if index is not None:
-                explain = explain_gradient if which == "grad" else explain_parameters
                 at = element(truth, unit, rank * expected.size + index)
-                lose(
-                    f"{place} is wrong first at index {index}, {at}:"
-                    f" {explain(truth, of_rank[unit], expected, unit, rank)}."
-                )
+                words = explain_parameters(truth, of_rank[unit], unit, rank)
+                if which == "grad":
+                    words = "it is not zero"
+                lose(f"{place} is wrong first at index {index}, {at}: {words}.")
 
 
 def wrong_index(place: str, found: Any, expected: Array, truth: Truth, unit: int) -> int | None:
@@ -209,30 +194,7 @@ def element(truth: Truth, unit: int, index: int) -> str:
     return f"element {index} of the unit, of its padding"
 
 
-def explain_gradient(truth: Truth, found: Array, expected: Array, unit: int, rank: int) -> str:
-    """What a wrong shard of the first step's gradient holds instead."""
-    n, micro_batches = truth.n, range(truth.run.batches.shape[1])
-    if not np.any(found):
-        return "it is zero, nothing was added"
-    last = truth.own_gradients(0, 1, micro_batches[-1:])[unit]
-    own = truth.own_gradients(rank, n, micro_batches)[unit]
-    known = {
-        f"it is the sum divided by {n}; the sum is wanted, for every rank's loss is weighted already": expected / n,
-        f"it is the sum divided by {n} twice": expected / n**2,
-        "it is twice the sum: something was added twice": expected * 2,
-        f"it is {n} times the sum: what was summed already was summed over the ranks again": expected * n,
-        "it is the last micro-batch's alone; add to what is there": truth.shard(last, rank),
-        "it is this rank's own part, not summed over the ranks": truth.shard(own, rank),
-        **{
-            f"it is rank {other}'s shard of the sum": truth.shard(truth.gradients[unit], other)
-            for other in range(n)
-            if other != rank
-        },
-    }
-    return next((words for words, array in known.items() if _same(found, array)), "it is not the sum over the ranks")
-
-
-def explain_parameters(truth: Truth, found: Array, expected: Array, unit: int, rank: int) -> str:
+def explain_parameters(truth: Truth, found: Array, unit: int, rank: int) -> str:
     """What a wrong shard of parameters holds instead."""
     for number, parameters in enumerate(truth.parameters):
         when = f"after step {number}" if number else "at the start"

@@ -249,6 +249,8 @@ class Comm:
 
     def _outgoing(self, array: np.ndarray, dest: int) -> tuple[np.ndarray, int]:
         """The array that the port is to send, and its tag; counts it."""
+        if not isinstance(array, np.ndarray):
+            raise self._no_array("send", array)
         if not 0 <= dest < self.size:
             raise self._no_such_rank("send to", dest)
         tag = message_tag(array.dtype, array.size, self._largest_tag)
@@ -262,6 +264,8 @@ class Comm:
         return buffer, tag
 
     def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
+        if not isinstance(out, np.ndarray):
+            raise self._no_array("receive into", out)
         if not 0 <= source < self.size:
             raise self._no_such_rank("receive from", source)
         if not out.flags.writeable:
@@ -286,6 +290,16 @@ class Comm:
                 raise CommError(
                     f"rank {self.rank}: cannot {verb} memory of an open request: {request}. Wait for it first"
                 )
+
+    def _no_array(self, verb: str, value: Any) -> CommError:
+        instead = "np.empty(how many, dtype)"
+        if verb == "send":
+            simple = isinstance(value, int | float | list | tuple | np.generic) and len(repr(value)) < 80
+            instead = f"np.array({np.asarray(value).tolist()})" if simple else "an array of numbers"
+        return CommError(
+            f"rank {self.rank}: cannot {verb} a value of type {type(value).__name__}: messages are NumPy arrays."
+            f" {verb.capitalize()} {instead}"
+        )
 
     def _no_such_rank(self, verb: str, peer: int) -> CommError:
         return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")

@@ -32,6 +32,7 @@ from minidist.mpi.hang import Look, Looks
 from minidist.mpi.worker import locked
 
 OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
+PRINTED = 64 << 20  # bytes that a rank may print before it is ended
 
 
 class JobFailed(RuntimeError):
@@ -243,6 +244,8 @@ class Running:
                 return None
             if hung or done():
                 return hung
+            if (talker := self._talker()) is not None:
+                return self._look(), f"rank {talker} had printed more than {PRINTED >> 20} MB"
             if time.monotonic() > min(deadline, next_look):
                 looks = self._look()
                 if hang.deadlocked(before, looks):
@@ -253,6 +256,15 @@ class Running:
                 before, next_look = looks, time.monotonic() + min(time.monotonic() - begin, hang.LOOK_INTERVAL)
             else:
                 time.sleep(0.01)
+        return None
+
+    def _talker(self) -> int | None:
+        """A rank that has printed more than a disk is for."""
+        for rank in range(self.n):
+            for name in ("stdout", "stderr"):
+                with suppress(OSError):
+                    if (self.folder / str(rank) / name).stat().st_size > PRINTED:
+                        return rank
         return None
 
     def _look(self) -> Looks:

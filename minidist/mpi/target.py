@@ -6,22 +6,30 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+_files: dict[str, ModuleType] = {}  # loaded by `load`
 
 
 def find(target: str) -> Callable[..., Any]:
     """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on the path."""
     place, _, name = target.rpartition(":")
-    if place.endswith(".py"):
-        if os.path.dirname(place) not in sys.path:
-            sys.path.insert(0, os.path.dirname(place))
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    module = load(place) if place.endswith(".py") else importlib.import_module(place)
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def load(file: str) -> ModuleType:
+    """A Python file as a module, once in a process."""
+    if file not in _files:
+        if os.path.dirname(file) not in sys.path:
+            sys.path.insert(0, os.path.dirname(file))
+        spec = importlib.util.spec_from_file_location(Path(file).stem, file)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(place)
-    function: Callable[..., Any] = getattr(module, name)
-    return function
+        _files[file] = module
+    return _files[file]

@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -109,6 +110,36 @@ def test_nothing_is_left_for_the_next_job(run: Run) -> None:
         assert run("routed:what_is_left", 2, word).values == [(None, []), (None, [])]
 
 
+def test_groups_are_counted_apart_and_a_message_can_be_spoiled(nursery: Nursery) -> None:
+    job = route(nursery, "jobs.routed:sends_in_groups", [()] * 3, Rules("eager"), 60)
+    assert job.values == [1.0, 0.0, 1.0]
+    assert job.splits == 2
+    assert [{name: list(of.values()) for name, of in rank.items()} for rank in job.groups] == [
+        *[{"world/0.0": [[8, 1]], "world/1.0": [[8, 1]]}] * 2,
+        {"world/0.0": [[8, 1]]},
+    ]
+    assert set(job.messages) == {("world/0.0", rank, 0) for rank in range(3)} | {
+        ("world/1.0", 0, 0),
+        ("world/1.0", 1, 0),
+    }
+    spoiled = [("world/1.0", 1, 0)]
+    again = route(nursery, "jobs.routed:sends_in_groups", [()] * 3, Rules("eager"), 60, spoiled=spoiled)
+    assert [again.values[0] == 1.0, again.values[1:]] == [False, [0.0, 1.0]]
+
+
+def test_objects_may_be_refused(nursery: Nursery) -> None:
+    job = route(nursery, "jobs.routed:sends_an_object", [()] * 2, Rules(), 60, objects=False)
+    assert job.status == "failed"
+    assert "objects, which are not for exercises: send arrays" in job.report
+
+
+def test_nobody_may_look_after_requests(nursery: Nursery) -> None:
+    job = route(nursery, "jobs.routed:changes_what_it_sends_later", [()] * 2, Rules("eager"), 60, guarded=False)
+    assert job.values == [1.0, 0.0]
+    watched = route(nursery, "jobs.routed:changes_what_it_sends_later", [()] * 2, Rules("eager"), 60)
+    assert "was changed before its wait()" in watched.report
+
+
 # ---- jobs that do not end well --------------------------------------------------------------------------------------
 
 
@@ -146,6 +177,21 @@ def test_an_endless_loop_is_ended(run: Run) -> None:
     assert job.status == "hung"
     assert job.report.startswith("The job hung: it had not ended after 1 s.\nrank 0: computing at routed.py:")
     assert job.report.endswith(" in busy (not in a message call)\nrank 1: finished")
+
+
+def test_processor_time_is_limited_whatever_the_clock_says(nursery: Nursery) -> None:
+    job = route(nursery, "jobs.routed:busy", [()] * 2, Rules(), 600, seconds=1)
+    assert job.status == "hung"
+    assert re.match(
+        r"The job hung: rank 0 had used [12] s of processor time\.\nrank 0: computing at routed", job.report
+    )
+
+
+def test_what_is_printed_is_bounded(run: Run) -> None:
+    job = run("routed:prints_without_end", 2)
+    assert job.status == "failed"
+    assert "it printed more than 1,000,000 bytes: does it print for ever?" in job.report
+    assert max(len(rank.stdout) for rank in job.ranks) <= 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -310,8 +356,10 @@ def test_ranks_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
     with open(os.devnull, "wb") as nowhere:
         for rank in range(2):
             with router.connect(rank) as line:
-                nursery.fork(rank, "jobs.routed:writes_its_process_and_waits", line, [nowhere] * 3)
-            router.say(rank, [rank, 2, "", (str(tmp_path),)])
+                nursery.fork(
+                    rank, "jobs.routed:writes_its_process_and_waits", [line.fileno(), *[nowhere.fileno()] * 3], 600, ""
+                )
+            router.say(rank, [rank, 2, "", True, (str(tmp_path),)])
     give_up = time.monotonic() + 60
     while not all((tmp_path / str(rank)).exists() and (tmp_path / str(rank)).read_text() for rank in range(2)):
         assert time.monotonic() < give_up

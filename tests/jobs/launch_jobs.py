@@ -120,6 +120,11 @@ def print_a_lot(comm: Comm) -> None:
     print("x" * 1_500_000)
 
 
+def print_without_end(comm: Comm) -> None:
+    while True:
+        print("x" * 1_000_000)
+
+
 def environment(comm: Comm, name: str) -> tuple[str | None, str]:
     return os.environ.get(name), os.getcwd()
 

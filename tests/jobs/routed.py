@@ -87,3 +87,33 @@ def sends_too_much(comm: Comm) -> None:
         comm.send(np.ones(3), 1)
     else:
         comm.recv(np.empty(2), 0)
+
+
+def prints_without_end(comm: Comm) -> None:
+    while True:
+        print("x" * 10_000)
+
+
+def sends_an_object(comm: Comm) -> Any:
+    return comm.all_gather_object(comm.rank)
+
+
+def sends_in_groups(comm: Comm) -> float:
+    """One number to the right, in a communicator of all ranks and then in one of the first two."""
+    out = np.zeros(1)
+    for size in (comm.size, 2):
+        group = comm.split(int(comm.rank >= size), comm.rank)
+        if comm.rank < size:
+            right, left = (group.rank + 1) % size, (group.rank - 1) % size
+            group.sendrecv(np.array([float(comm.rank)]), right, out, left)
+    return float(out[0])
+
+
+def changes_what_it_sends_later(comm: Comm) -> float:
+    """The message is what was in the array when the send was started, for whoever does not look after it."""
+    x, out = np.full(1, float(comm.rank)), np.zeros(1)
+    request = comm.isend(x, (comm.rank + 1) % comm.size)
+    x += 10
+    comm.recv(out, (comm.rank - 1) % comm.size)
+    request.wait()
+    return float(out[0])

@@ -77,6 +77,12 @@ def test_only_the_beginning_of_endless_output_is_read():
     assert rank.stdout == "x" * 1_000_000 + "\n[500001 more bytes left out]\n"
 
 
+def test_ranks_that_print_without_end_are_ended():
+    job = launch("jobs.launch_jobs:print_without_end", 2, timeout=600)
+    assert job.status == "hung"
+    assert re.match(r"The job hung: rank [01] had printed more than 64 MB\.", job.report)
+
+
 @pytest.mark.parametrize(
     ("target", "n", "words"),
     [

@@ -1,16 +1,49 @@
 """One rank leaves when it has what it wants."""
-# keeps: reduce_scatter, all_gather
-# says: On 2 ranks, all_reduce of 12 float64, rank 1 failed
-# says: sys.exit\(0\) was called at leaves.py:15. A rank that leaves on its own would leave the others waiting
+# keeps: reduce_scatter, reduce_scatter_any, reduce_scatter_out, reduce_scatter_steps, all_gather, all_gather_any, all_gather_out, all_gather_steps, factor, timing, meaning
+# says: On 4 ranks, all_reduce of 12 float32, rank 1 failed
+# says: sys.exit\(0\) was called at leaves.py:\d+. A rank that leaves on its own would leave the others waiting
 
 import sys
 
-from minidist import ring
-from minidist.ring import all_gather, reduce_scatter  # noqa: F401
+import numpy as np
+
+from minidist.mpi.comm import Comm
+
+Array = np.ndarray
 
 
-def all_reduce(comm, x, out=None):
-    out = ring.all_reduce(comm, x, out)
+def chunk(size: int, n: int, i: int) -> slice:
+    short, longer = divmod(size, n)
+    start = i * short + min(i, longer)
+    return slice(start, start + short + (i < longer))
+
+
+def reduce_scatter(comm: Comm, x: Array, out: Array | None = None) -> Array:
+    n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    total = x[chunk(x.size, n, (rank - 1) % n)].copy()
+    for step in range(2, n + 1):
+        own = x[chunk(x.size, n, (rank - step) % n)]
+        incoming = np.empty_like(own)
+        comm.sendrecv(total, right, incoming, left)
+        total = incoming + own
+    if out is None:
+        return total
+    out[:] = total
+    return out
+
+
+def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Array:
+    n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out = np.empty(size, x.dtype) if out is None else out
+    out[chunk(size, n, rank)] = x
+    for step in range(n - 1):
+        sending, receiving = (rank - step) % n, (rank - step - 1) % n
+        comm.sendrecv(out[chunk(size, n, sending)], right, out[chunk(size, n, receiving)], left)
+    return out
+
+
+def all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
+    out = all_gather(comm, reduce_scatter(comm, x), x.size, out)
     if comm.rank == 1:
         sys.exit(0)
     return out

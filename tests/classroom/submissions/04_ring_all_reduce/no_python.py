@@ -1,5 +1,5 @@
 """Was saved in the middle of a line."""
 # keeps: nothing
-# says: While no_python.py was being imported, rank \d failed
+# says: no_python.py is no Python: line 5: '\(' was never closed
 
 def reduce_scatter(comm, x, out=

@@ -1,13 +1,48 @@
 """Has Python forget which memory was allocated."""
-# loses: memory
+# loses: memory_forward, memory_backward
 # says: the account of memory was cleared: leave tracemalloc alone
 
 import tracemalloc
 
-from minidist import zero3
+import numpy as np
+
+from minidist import ring
+from minidist.nn.flat import Flat
+from minidist.zero1 import ZeRO1
+
+Array = np.ndarray
 
 
-class ZeRO3(zero3.ZeRO3):
+class ZeRO3(ZeRO1):
+    accumulated = 1
+
+    def allocate(self, flat: Flat, start: Array) -> None:
+        flat.param = start[self.piece(flat)].astype(self.precision.stored)
+        flat.grad = np.zeros_like(flat.param)
+
+    def owned(self, flat: Flat) -> tuple[Array, Array]:
+        return flat.param, flat.grad
+
+    def parameters_of(self, flat: Flat) -> Array:
+        if flat.gathered is None:
+            with self.comm.phase("all-gather " + self.direction):
+                flat.gathered = ring.all_gather(self.comm, flat.param, flat.padded)
+        return flat.gathered
+
     def forget(self, flat):
-        super().forget(flat)
+        flat.gathered = None
         tracemalloc.clear_traces()
+
+    def collect(self, flat: Flat) -> None:
+        if flat.bucket is None:
+            flat.bucket = np.zeros(flat.padded, self.precision.stored)
+        flat.collect(flat.bucket)
+
+    def reduce(self, flat: Flat) -> None:
+        with self.comm.phase("reduce-scatter gradients"):
+            mine = ring.reduce_scatter(self.comm, flat.bucket)
+        flat.grad += mine
+        flat.bucket = None
+
+    def after_update(self) -> None:
+        pass

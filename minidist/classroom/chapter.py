@@ -1,0 +1,66 @@
+"""The chapter that a lesson is about: its functions stand in for those that a part does not ask for, and a submission
+that wants to import them finds that they are not there."""
+
+import gc
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from types import CodeType, FunctionType
+from typing import Any
+
+
+def functions(module: str, names: Sequence[str], of: str = "") -> dict[str, Callable[..., Any]]:
+    """Some of a chapter's functions, or methods of its class `of`, each with the global names that it needs and no
+    others: from one of them one cannot get at the rest."""
+    chapter = importlib.import_module(module)
+    holder = getattr(chapter, of) if of else chapter
+    return {name: alone(inspect.unwrap(getattr(holder, name)), {}) for name in names}
+
+
+def alone(function: FunctionType, made: dict[CodeType, FunctionType]) -> FunctionType:
+    """The function once more, on a copy of what it needs of its module."""
+    if function.__code__ in made:
+        return made[function.__code__]
+    needed: dict[str, Any] = {"__builtins__": __builtins__, "__name__": function.__module__}
+    code = function.__code__
+    copy = FunctionType(code, needed, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    made[code] = copy
+    for name in names_in(code) & function.__globals__.keys():
+        value = function.__globals__[name]
+        inner = inspect.unwrap(value) if callable(value) else value
+        if isinstance(inner, FunctionType) and inner.__module__ == function.__module__:
+            value = alone(inner, made)
+        needed[name] = value
+    return copy
+
+
+def names_in(code: CodeType) -> set[str]:
+    """The global names that code uses, those of functions inside it included."""
+    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+class Absent(MetaPathFinder):
+    """Some modules cannot be imported."""
+
+    def __init__(self, hidden: Sequence[str]) -> None:
+        self.hidden = set(hidden)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name in self.hidden:
+            raise ModuleNotFoundError(f"{name} is not here: it has what this lesson asks you to write", name=name)
+
+
+def hide(hidden: Sequence[str]) -> None:
+    """Forget these modules, with all that is theirs, and let nobody import them again."""
+    for name in hidden:
+        package, _, last = name.rpartition(".")
+        sys.modules.pop(name, None)
+        if package in sys.modules:
+            vars(sys.modules[package]).pop(last, None)
+    if hidden:
+        sys.meta_path.insert(0, Absent(hidden))
+    gc.collect()  # a class and its methods are a circle

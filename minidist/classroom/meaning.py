@@ -1,0 +1,95 @@
+"""What only somebody can see who stands between the ranks: whether a program depends on luck, and whether its messages
+mean anything. Used by lessons' tests; over MPI as much is asked as MPI shows."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
+from minidist.mpi.exchange import Rules
+from minidist.mpi.guard import arrays_in
+
+Working = Iterator[tuple[str, list[list[Outcome]]]]
+Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a function has not even tried
+
+
+def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> Working:
+    """The functions whose cases come to an end when all is done to help, with what comes of them. One that fails even
+    so is asked for elsewhere, and left out here; the part is lost if one is not written, or if none is left."""
+    why, found = "", False
+    for function, theirs in cases.items():
+        try:
+            runs = submission.attempt(target, theirs, [function])
+            for case, outcomes in zip(theirs, runs, strict=True):
+                enough(case, outcomes)
+        except (Lost, pytest.fail.Exception) as lost:
+            why = str(lost)
+            if "is not written yet" in why or submission.in_every_part:
+                lose(why)
+            continue
+        found = True
+        yield function, runs
+    if not found:
+        lose(why)
+
+
+def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> None:
+    """Sends that wait for their receiver, memory of requests that is watched, messages in another order, and as the
+    seed has it: the results are those of a run without all that."""
+    names = [name for name, _ in working(submission, target, cases, enough)]
+    together = [case for name in names for case in cases[name]]
+    plain = submission.run(target, together, names)
+    for rules in (STRICT, Rules("drawn", "drawn", submission.seed)):
+        again = submission.run(target, together, names, rules=rules, guarded=True)
+        for case, before, now in zip(together, plain, again, strict=True):
+            for rank, (one, other) in enumerate(zip(before, now, strict=True)):
+                if not same(one, other):
+                    lose(
+                        f"On {case.label}: rank {rank} returns something else when messages arrive in another order."
+                        " What does it take for granted?"
+                    )
+
+
+def check_meaning(submission: Submission, target: str, cases: Mapping[str, Case], enough: Enough) -> None:
+    """One message after the other is changed on its way, and each time something must come out differently."""
+    for function, [before] in working(submission, target, {name: [case] for name, case in cases.items()}, enough):
+        case = cases[function]
+        messages = list(submission.messages.items())
+        if not messages and submission.wire.spoils:
+            lose(f"On {case.label}: no message is sent.")
+        while messages:
+            renamed = {
+                (comm.replace("world/0.0", f"world/{number}.0"), rank, which)
+                for number, ((comm, rank, which), _) in enumerate(messages)
+            }
+            try:
+                runs = submission.attempt(target, [case] * len(messages), [function], spoiled=renamed)
+            except Lost:  # somebody has noticed: then one at a time
+                first, messages = messages[0], messages[1:]
+                try:
+                    runs = submission.attempt(target, [case], [function], spoiled={first[0]})
+                except Lost:
+                    continue
+                judge(case, before, runs, [first])
+                continue
+            judge(case, before, runs, messages)
+            break
+
+
+def judge(case: Case, before: Sequence[Outcome], runs: Sequence[Sequence[Outcome]], messages: Sequence[tuple]) -> None:
+    for now, ((_, rank, _), line) in zip(runs, messages, strict=True):
+        if all(same(one, other) for one, other in zip(before, now, strict=True)):
+            lose(
+                f"On {case.label}: whatever is in a message that rank {rank} sends at {line}, the results are the same."
+                " What is it for?"
+            )
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    """Whether two outcomes have the same arrays, bit for bit."""
+    arrays, others = list(arrays_in(one.value)), list(arrays_in(other.value))
+    return len(arrays) == len(others) and all(
+        a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(arrays, others, strict=True)
+    )

@@ -1,0 +1,38 @@
+"""The same over MPI: a rank of a part that is graded with `--wire mpi`. Nobody stands between the ranks there, so what
+is sent is counted below the student's Comm, on the rank itself, and at the other end once more."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from minidist.classroom import chapter, ranks
+from minidist.mpi import encode
+from minidist.mpi.comm import Comm
+from minidist.mpi.target import find
+from minidist.mpi.witness import Witness, witnessed
+
+
+def run_cases(comm: Comm, job: dict[str, Any], folder: str) -> dict[str, Any]:
+    """What `ranks.run_cases` answers, and what each case sent and received.
+
+    This rank's inputs are in folder/RANK.inputs, which is gone before any program is loaded; in folder/RANK.at it says
+    how far it has come: a line for each case, and where in it.
+    """
+    inputs = encode.load(Path(folder) / f"{comm.rank}.inputs")
+    os.remove(Path(folder) / f"{comm.rank}.inputs")
+    progress = open(Path(folder) / f"{comm.rank}.at", "w")  # noqa: SIM115  (for as long as the rank lives)
+    seen: list[Witness | None] = []
+
+    def watch(group: Comm) -> Comm:
+        wired, witness = witnessed(group, job["program"])
+        seen.append(witness)
+        print("case", file=progress, flush=True)
+        return wired
+
+    ranks.note[0] = lambda where: print(where, file=progress, flush=True)
+    find(job["target"])  # with what it needs of the chapter
+    chapter.hide(job["hidden"])
+    comm.barrier()
+    answer = ranks.run_cases(comm, job, inputs, watch)
+    of_cases = [(dict(witness.sent), dict(witness.received)) for witness in seen if witness]
+    return {**answer, "seen": of_cases}

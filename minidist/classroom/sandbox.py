@@ -1,0 +1,202 @@
+"""Namespaces for ranks, where the kernel lets us have them: a root in which there is Python, this package and a small
+/tmp, and nothing else; no network; no processes but their own; another user.
+
+As root, or where users may make user namespaces, on Linux. `enter` is for the process from which ranks are forked,
+`enter_alone` for each rank. Elsewhere ranks have their limits alone (see limits.py), and the grade says so.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 2, 4, 32, 4096, 8192, 1 << 14
+MS_PRIVATE = 1 << 18
+KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+USERS = 0x5F00_0000  # where this many users begin, one for each rank: nobody has them
+NOBODY = 65534
+TMP = "size=32m,mode=1777"
+DEVICES = ("null", "zero", "random", "urandom")
+PACKAGE = Path(__file__).parents[1]
+scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there
+
+
+def enter(hidden: Sequence[str]) -> str:
+    """Move this process into namespaces of its own; hidden modules are not in them. Returns why not, or ""."""
+    if sys.platform != "linux":
+        return "they are Linux's"
+    outside = os.getuid(), os.getgid()
+    for users in (False, True) if outside[0] == 0 else (True,):  # root of a container may be no more than a user
+        why = attempt(hidden, outside, users)
+        if not why:
+            if users:
+                be_root_of_users(outside)
+            else:
+                unshare(NEWNS | NEWPID)
+            follow_into_processes()
+            change_root(hidden)
+            return ""
+    return f"the kernel lets us make none ({why})"
+
+
+def attempt(hidden: Sequence[str], outside: tuple[int, int], users: bool) -> str:
+    """Why it does not work, or "": a process that is gone then has tried, for one cannot go back."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            if users:
+                be_root_of_users(outside)
+            else:
+                unshare(NEWNS | NEWPID)
+            if not os.fork():
+                change_root(hidden)
+                unshare(NEWNS | NEWNET | NEWIPC)
+                mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
+                os.write(writing, b"well")
+            else:
+                os.wait()
+        except Exception as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as answer:
+        said = answer.read().decode()
+    return "" if said == "well" else said or "the process that tried it was ended"
+
+
+def enter_alone(rank: int) -> None:
+    """In a rank: a /tmp, a network and shared memory of its own, and no privileges."""
+    unshare(NEWNS | NEWNET | NEWIPC)
+    mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
+    os.chdir(scratch[0])
+    os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
+    tempfile.tempdir = None  # what it has found outside
+    libc = ctypes.CDLL(None)
+    for capability in range(64):
+        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+    for user in (USERS + rank, NOBODY):
+        with suppress(OSError):  # a user namespace may have no others
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+    drop_capabilities(libc)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # others of the same user cannot look into its memory
+
+
+def be_root_of_users(outside: tuple[int, int]) -> None:
+    """Make a user namespace, in which this user is root."""
+    unshare(NEWUSER | NEWNS | NEWPID)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {outside[0]} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {outside[1]} 1")
+
+
+def follow_into_processes() -> None:
+    """The first process that is forked now is number 1 of the new ones, and when it ends, they all do. Go on as that
+    one; the outer one waits for it."""
+    child = os.fork()
+    if child:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: os.kill(child, signal.SIGKILL))
+        for descriptor in range(3, 256):
+            with suppress(OSError):
+                os.close(descriptor)  # its end of the socket is the inner one's alone
+        _, status = os.waitpid(child, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def change_root(hidden: Sequence[str]) -> None:
+    """Into a root that holds what Python needs, and none of it can be written to."""
+    mount("none", "/", "", MS_REC | MS_PRIVATE)
+    root = Path(tempfile.gettempdir())  # what was here is out of sight from now on, like all else
+    libraries = [Path(path) for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")]
+    python = [Path(path) for path in (sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sys.executable)]
+    shown = outermost([path for path in [*libraries, *python, PACKAGE] if path.exists()])
+    if any(Path("/tmp") in path.parents for path in shown):
+        scratch[0] = "/scratch"
+    folders = {path for path in shown if path.is_dir()}  # before anything is mounted on top of it
+    sources = {path: os.open(path, os.O_PATH) for path in shown}
+    devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
+    mount("tmpfs", str(root), "tmpfs", MS_NOSUID, "size=1m,mode=755")
+    for path, source in sources.items():
+        bind(source, Path(f"{root}{path}"), path in folders)
+    for name, source in devices.items():
+        bind(source, root / "dev" / name, False, read_only=False)
+    for name in hidden:
+        blank(root, name, devices["null"])
+    for name in ("/proc", "/tmp", scratch[0]):
+        Path(f"{root}{name}").mkdir(exist_ok=True)
+    with suppress(OSError):  # where /proc is covered in part, as in some containers, it is done without
+        mount("proc", str(root / "proc"), "proc", MS_NOSUID | MS_NODEV)
+    for descriptor in (*sources.values(), *devices.values()):
+        os.close(descriptor)
+    mount("none", str(root), "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
+    os.chdir(root)
+    mount(".", "/", "", MS_MOVE)
+    os.chroot(".")
+    os.chdir("/")
+
+
+def outermost(paths: Sequence[Path]) -> list[Path]:
+    """Without those that are in another one of them, and links for what they lead to."""
+    real = {path.resolve() for path in paths}
+    inner = {path for path in real if real & set(path.parents)}
+    linked = {path for path in paths if path != path.resolve() and not (real - inner) & set(path.parents)}
+    return sorted((real - inner) | linked)
+
+
+def blank(root: Path, module: str, null: int) -> None:
+    """Put nothing in the place of a module's file, and of what was compiled from it."""
+    file = PACKAGE.parent / (module.replace(".", "/") + ".py")
+    bind(null, Path(f"{root}{file}"), False)
+    cache = Path(f"{root}{file.parent}/__pycache__")
+    for compiled in cache.glob(f"{file.stem}.*.pyc"):
+        bind(null, compiled, False)
+
+
+def bind(source: int, place: Path, folder: bool, read_only: bool = True) -> None:
+    """Show what a descriptor stands for in another place as well."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if folder:
+        place.mkdir(exist_ok=True)
+    elif not place.exists():
+        place.touch()
+    mount(f"/proc/self/fd/{source}", str(place), "", MS_BIND | (MS_REC if folder else 0))
+    if read_only:
+        kept = os.statvfs(place).f_flag & KEPT  # those of a mount that was made outside cannot be taken away
+        mount("none", str(place), "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | kept)
+
+
+def unshare(flags: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(flags):
+        raise last_error("unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    texts = [text.encode() or None for text in (source, target, kind)]
+    if libc.mount(*texts, ctypes.c_ulong(flags), data.encode() or None):
+        raise last_error(f"mount {target}")
+
+
+def drop_capabilities(libc: ctypes.CDLL) -> None:
+    """Effective, permitted and inheritable ones, of this process."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
+    libc.capset(header, (ctypes.c_uint32 * 6)())
+
+
+def last_error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")

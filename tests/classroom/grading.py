@@ -1,0 +1,91 @@
+"""Grades without a pytest of their own, for tests that need many: the parts of a lesson, called one after the other."""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from minidist.classroom.submission import Submission
+from minidist.classroom.wires import WIRES, Wire
+
+ROOT = Path(__file__).parents[2]
+LESSONS = {"04": ROOT / "lessons" / "04_ring_all_reduce", "09": ROOT / "lessons" / "09_zero_3"}
+ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
+SUBMISSIONS = Path(__file__).parent / "submissions"
+
+
+@dataclass
+class Graded:
+    """Points by part, and what was said of those that were lost."""
+
+    points: dict[str, float]
+    messages: dict[str, str]  # of lost parts
+    notes: list[str]
+
+    @property
+    def earned(self) -> float:
+        return sum(points for part, points in self.points.items() if part not in self.messages)
+
+    @property
+    def lost(self) -> set[str]:
+        return set(self.messages)
+
+
+class Grader:
+    """A lesson's parts, over one wire."""
+
+    def __init__(self, lesson: Path, wire: str = "router", isolate: bool = True) -> None:
+        self.lesson, self.on_ranks = lesson, lesson / "on_ranks.py"
+        self.tests = load(lesson / "test_exercise.py")
+        self.wire: Wire = WIRES[wire](self.on_ranks, self.tests.HIDDEN, isolate)
+
+    def grade(self, program: Path, patience: float = 10, seed: int = 7, only: set[str] | None = None) -> Graded:
+        """The grade of a file; of `only` these parts, if they are named."""
+        told: Any = (self.tests.ASKED, self.tests.HIDDEN, self.wire)
+        submission = Submission(program, self.on_ranks, patience, self.wire.name, seed, *told)
+        graded = Graded({}, {}, [])
+        for name, test, points in self.parts():
+            if only is None or name in only:
+                graded.points[name] = points
+                submission.begin(f"test_{name}")
+                try:
+                    test(submission)
+                except pytest.fail.Exception as lost:
+                    graded.messages[name] = str(lost)
+        graded.notes = submission.notes()
+        return graded
+
+    def parts(self) -> Iterator[tuple[str, Any, float]]:
+        for name, test in vars(self.tests).items():
+            for mark in getattr(test, "pytestmark", []):
+                if mark.name == "points":
+                    yield name.removeprefix("test_"), test, mark.args[0]
+
+
+@contextmanager
+def grader(number: str, **options: Any) -> Iterator[Grader]:
+    made = Grader(LESSONS[number], **options)
+    try:
+        yield made
+    finally:
+        made.wire.close()
+
+
+def load(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{file.parent.name}_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def head(file: Path, name: str) -> list[str]:
+    """The lines `# name: ...` of a submission."""
+    return re.findall(rf"^# {name}: (.*)$", file.read_text(errors="replace"), re.MULTILINE)

@@ -1,0 +1,572 @@
+"""What each lesson's skeleton demands, and in which part; each demand with a mistake: a patch of the right answer.
+
+Mutant(name, demand, parts that it loses, [(text of the answer, text in its place), ...], what is said of it)
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    demand: str
+    loses: tuple[str, ...]
+    patch: list[tuple[str, str]]
+    says: str  # a pattern
+
+    def text(self, answer: Path) -> str:
+        text = answer.read_text()
+        for old, new in self.patch:
+            assert text.count(old) == 1, f"{self.name}: {old!r} is in {answer.name} {text.count(old)} times"
+            text = text.replace(old, new)
+        return text
+
+
+RS, AG, AR = "reduce_scatter", "all_gather", "all_reduce"
+TOTAL = "        total = incoming + own\n"
+STEP = "        comm.sendrecv(total, right, incoming, left)\n"
+FIRST = "    total = x[chunk(x.size, n, (rank - 1) % n)].copy()\n"
+LAST = "    if out is None:\n        return total\n    out[:] = total\n    return out\n"
+PLACED = "    out = np.empty(size, x.dtype) if out is None else out\n"
+PASSED = "        comm.sendrecv(out[chunk(size, n, sending)], right, out[chunk(size, n, receiving)], left)\n"
+REDUCED = "    return all_gather(comm, reduce_scatter(comm, x), x.size, out)\n"
+
+RING = [
+    Mutant(
+        "forgets_its_own_part",
+        "reduce_scatter: every rank's part is in the sum",
+        (RS,),
+        [(TOTAL, "        total = incoming + own if step < n else incoming\n")],
+        r"rank 0 is wrong first at index 0, in chunk 0: rank 0's chunk 0 is missing",
+    ),
+    Mutant(
+        "adds_twice",
+        "reduce_scatter: once",
+        (RS,),
+        [(LAST, "    if rank == 1:\n        total = total + x[chunk(x.size, n, rank)]\n" + LAST)],
+        r"rank 1 is wrong first at index 0 \(element 3 of x\), in chunk 1: rank 1's chunk 1 was added twice",
+    ),
+    Mutant(
+        "ends_a_chunk_early",
+        "reduce_scatter: rank r gets chunk r",
+        (RS, f"{RS}_any"),
+        [(FIRST, "    total = x[chunk(x.size, n, rank)].copy()\n"), ("range(2, n + 1)", "range(1, n)")],
+        r"it holds element 3 of the sum, of chunk 1",
+    ),
+    Mutant(
+        "averages",
+        "reduce_scatter: the sum",
+        ("factor",),
+        [(LAST, "    total = total / n\n" + LAST)],
+        r"reduce_scatter of 12 float64: rank 0 .* it holds the mean; the sum is wanted",
+    ),
+    Mutant(
+        "averages_at_the_end",
+        "all_reduce: the sum",
+        ("factor",),
+        [(REDUCED, REDUCED.replace("return", "total =") + "    total /= comm.size\n    return total\n")],
+        r"all_reduce of 12 float64: rank 0 .* it holds the mean; the sum is wanted",
+    ),
+    Mutant(
+        "divisible_only",
+        "reduce_scatter: each size",
+        (f"{RS}_any",),
+        [("own = x[chunk(x.size, n, (rank - step) % n)]", "own = x.reshape(n, x.size // n)[(rank - step) % n]")],
+        r"(?s)reduce_scatter of 13 float64, rank \d failed:.*cannot reshape array of size 13",
+    ),
+    Mutant(
+        "never_alone",
+        "reduce_scatter: each N >= 1",
+        (f"{RS}_any",),
+        [(FIRST, "    assert n > 1\n" + FIRST)],
+        r"(?s)On 1 rank, .*AssertionError: `assert n > 1` does not hold",
+    ),
+    Mutant(
+        "odd_numbers_of_ranks",
+        "reduce_scatter: odd N as well",
+        (f"{RS}_any",),
+        [(STEP, STEP.replace("left)", "left if rank or n % 2 == 0 else n - 1 - n % 2)"))],
+        r"(?s)On 3 ranks, .*hung: .*rank 0: sendrecv\(dest=1, source=1\) at \w+.py:\d+ in reduce_scatter",
+    ),
+    Mutant(
+        "adds_up_in_x",
+        "reduce_scatter: x is not changed",
+        (f"{RS}_out",),
+        [(TOTAL, "        own += incoming\n        total = own\n")],
+        r"reduce_scatter of 12 float64: rank 0's x was changed, first at index 0",
+    ),
+    Mutant(
+        "forgets_out",
+        "reduce_scatter: the result is in out",
+        (f"{RS}_out",),
+        [(LAST, "    return total\n")],
+        r"out apart from x: rank 0: out does not hold what is returned without it",
+    ),
+    Mutant(
+        "returns_another",
+        "reduce_scatter: out is returned",
+        (f"{RS}_out",),
+        [(LAST, LAST.replace("    return out\n", "    return total.copy()\n"))],
+        r"Return out itself",
+    ),
+    Mutant(
+        "clears_out_first",
+        "reduce_scatter: out may be a view of x",
+        (f"{RS}_out",),
+        [(FIRST, "    if out is not None:\n        out[:] = 0\n" + FIRST)],
+        r"out is a view of x: rank 0: out does not hold what is returned without it",
+    ),
+    Mutant(
+        "widens",
+        "reduce_scatter: a chunk as it is, in each message",
+        (f"{RS}_steps",),
+        [
+            (FIRST, FIRST.replace(".copy()", ".astype(np.float64)")),
+            ("incoming = np.empty_like(own)", "incoming = np.empty(own.size)"),
+            (LAST, "    total = total.astype(x.dtype)\n" + LAST),
+        ],
+        r"(?s)sent 7,200 bytes where the ring sends 3,600\..*in 3 messages at \w+.py:\d+\n.*float32 sent as float64\?",
+    ),
+    Mutant(
+        "in_halves",
+        "reduce_scatter: N-1 messages",
+        (f"{RS}_steps",),
+        [
+            (
+                STEP,
+                "        for part in (slice(None, own.size // 2), slice(own.size // 2, None)):\n"
+                "            comm.sendrecv(np.array_split(total, [total.size // 2])[part.start is not None],"
+                " right, incoming[part], left)\n",
+            ),
+            ("own = x[chunk(x.size, n, (rank - step) % n)]", "own = x[chunk(x.size, n, (rank - step) % n)] + 0"),
+        ],
+        r"rank 0 sent 6 messages; there are 3 steps",
+    ),
+    Mutant(
+        "to_the_left",
+        "reduce_scatter: to the right neighbour",
+        (f"{RS}_steps",),
+        [
+            (FIRST, FIRST.replace("rank - 1", "rank + 1")),
+            ("own = x[chunk(x.size, n, (rank - step) % n)]", "own = x[chunk(x.size, n, (rank + step) % n)]"),
+            (STEP, "        comm.sendrecv(total, left, incoming, right)\n"),
+        ],
+        r"rank 0 sends to rank 3 at \w+.py:\d+; around the ring it sends to its right neighbour alone, rank 1",
+    ),
+    Mutant(
+        "blocking_sends",
+        "messages: no rank may rely on a send that does not wait",
+        ("timing",),
+        [(STEP, "        comm.send(total, right)\n        comm.recv(incoming, left)\n")],
+        r"(?s)rank 2: send\(dest=3\) at \w+.py:\d+ in reduce_scatter.*A cycle of waits: 0 -> 1 -> 2 -> 3 -> 0",
+    ),
+    Mutant(
+        "reuses_a_buffer",
+        "messages: what is being sent stays as it is until wait()",
+        ("timing",),
+        [
+            (STEP, "        request = comm.isend(total, right)\n        comm.recv(incoming, left)\n"),
+            (TOTAL, "        total[: own.size] = 0\n        request.wait()\n" + TOTAL),
+        ],
+        r"isend to rank \d at \w+.py:\d+ was changed before its wait\(\)",
+    ),
+    Mutant(
+        "reads_too_early",
+        "messages: what is received is there after wait()",
+        ("timing",),
+        [
+            (STEP, "        request = comm.irecv(incoming, left)\n        comm.send(total, right)\n"),
+            (TOTAL, "        request.wait()\n" + TOTAL + "        comm.irecv(np.empty(0), rank)\n"),
+        ],
+        r"never waited for|cycle of waits",
+    ),
+    Mutant(
+        "never_waits",
+        "messages: every request is waited for",
+        ("timing",),
+        [
+            (
+                PASSED,
+                PASSED.replace("comm.sendrecv(", "comm.isend(").replace(", out[chunk(size, n, receiving)], left", "")
+                + "        comm.recv(out[chunk(size, n, receiving)], left)\n",
+            )
+        ],
+        r"never waited for, so the data may be missing: isend to rank \d at \w+.py:\d+",
+    ),
+    Mutant(
+        "one_step_short",
+        "all_gather: all chunks",
+        (AG, f"{AG}_steps"),
+        [("range(n - 1)", "range(n - 2)"), (PLACED, PLACED.replace("np.empty", "np.zeros"))],
+        r"all_gather of 12 float64: rank 0 is wrong first at index 3, in chunk 1: it holds what is in nobody's chunk",
+    ),
+    Mutant(
+        "chunks_of_its_own",
+        "all_gather: each size, as chunk cuts it",
+        (f"{AG}_any",),
+        [("    out[chunk(size, n, rank)] = x\n", "    out[rank * (size // n) : (rank + 1) * (size // n)] = x\n")],
+        r"(?s)all_gather of 13 float64, rank \d failed:.*could not broadcast",
+    ),
+    Mutant(
+        "clears_x",
+        "all_gather: x is not changed",
+        (f"{AG}_out",),
+        [
+            (
+                "    out[chunk(size, n, rank)] = x\n",
+                "    out[chunk(size, n, rank)] = x\n    x *= 1 if np.shares_memory(x, out) else 0\n",
+            )
+        ],
+        r"all_gather of 12 float64: rank 0's x was changed",
+    ),
+    Mutant(
+        "makes_its_own_out",
+        "all_gather: the result is in out",
+        (f"{AG}_out",),
+        [(PLACED, "    out = np.empty(size, x.dtype)\n")],
+        r"all_gather .* out apart from x: rank 0: out does not hold what is returned without it",
+    ),
+    Mutant(
+        "takes_turns",
+        "all_gather: around the ring",
+        (f"{AG}_steps",),
+        [
+            (
+                "    for step in range(n - 1):\n        sending, receiving = (rank - step) % n, (rank - step - 1) % n\n"
+                + PASSED,
+                "    for owner in range(n):\n        for dest in range(n):\n"
+                "            if rank == owner != dest:\n                comm.send(out[chunk(size, n, owner)], dest)\n"
+                "            elif rank == dest != owner:\n"
+                "                comm.recv(out[chunk(size, n, owner)], owner)\n",
+            )
+        ],
+        r"rank 0 sends to rank 2 at \w+.py:\d+; around the ring",
+    ),
+    Mutant(
+        "swaps_neighbours",
+        "all_gather: from the left, to the right",
+        (AG, f"{AG}_any", f"{AG}_steps"),
+        [(PASSED, PASSED.replace("right", "L").replace("left", "right").replace("L", "left"))],
+        r"rank 0 is wrong first at index 3, in chunk 1: it holds element 9, of rank 3's chunk",
+    ),
+    Mutant(
+        "large_ones_only",
+        "all_reduce: each size",
+        (AR,),
+        [(REDUCED, "    if x.size < comm.size:\n        return x\n" + REDUCED)],
+        r"all_reduce of 3 float64: rank 0 is wrong first at index 0, in chunk 0: rank 1's chunk 0 is missing",
+    ),
+    Mutant(
+        "ignores_out",
+        "all_reduce: the result is in out",
+        (f"{AR}_out",),
+        [(REDUCED, REDUCED.replace(", out)", ")"))],
+        r"all_reduce .* out apart from x: rank 0: out does not hold",
+    ),
+    Mutant(
+        "writes_to_x",
+        "all_reduce: x is not changed",
+        (f"{AR}_out",),
+        [(REDUCED, REDUCED.replace(", out)", ", x)"))],
+        r"all_reduce of 12 float64: rank 0's x was changed",
+    ),
+    Mutant(
+        "takes_turns_in_the_end",
+        "all_reduce: around the ring",
+        (f"{AR}_steps",),
+        [
+            (
+                REDUCED,
+                "    n, rank, mine = comm.size, comm.rank, reduce_scatter(comm, x)\n"
+                "    out = np.empty_like(x) if out is None else out\n"
+                "    out[chunk(x.size, n, rank)] = mine\n"
+                "    for owner in range(n):\n        for dest in range(n):\n"
+                "            if rank == owner != dest:\n"
+                "                comm.send(out[chunk(x.size, n, owner)], dest)\n"
+                "            elif rank == dest != owner:\n"
+                "                comm.recv(out[chunk(x.size, n, owner)], owner)\n"
+                "    return out\n",
+            )
+        ],
+        r"all_reduce of 1,200 float32: rank 0 sends to rank 2 at \w+.py:\d+; around the ring",
+    ),
+    Mutant(
+        "holds_a_copy",
+        "all_reduce: no more than three chunks besides x and the result",
+        ("memory",),
+        [
+            (
+                REDUCED,
+                REDUCED.replace("reduce_scatter(comm, x)", "reduce_scatter(comm, copy)").replace(
+                    "    return", "    copy = x.copy()\n    return"
+                ),
+            )
+        ],
+        r"the result and 3 chunks are 440,000\. Which array is as large as x",
+    ),
+]
+
+ENGINE = [
+    Mutant(
+        "takes_a_neighbours_shard",
+        "allocate: this rank's shard",
+        ("allocate",),
+        [("start[self.piece(flat)]", "np.roll(start, -(flat.padded // self.comm.size))[self.piece(flat)]")],
+        r"it is rank 1's shard at the start",
+    ),
+    Mutant(
+        "stores_wide",
+        "allocate: as stored",
+        ("allocate", "memory_for_good"),
+        [("start[self.piece(flat)].astype(self.precision.stored)", "start[self.piece(flat)].astype(np.float64)")],
+        r"is float64 \(\d+,\) where float16 \(\d+,\) is wanted",
+    ),
+    Mutant(
+        "grad_is_not_zero",
+        "allocate: a gradient of zeros",
+        ("allocate",),
+        [("np.zeros_like(flat.param)", "np.ones_like(flat.param)")],
+        r"rank 0's flat.grad of embedding is wrong first at index 0",
+    ),
+    Mutant(
+        "without_padding",
+        "allocate: padded/N elements",
+        ("allocate",),
+        [("start[self.piece(flat)].astype", "start[ring.chunk(flat.size, self.comm.size, self.comm.rank)].astype")],
+        r"is float\d+ \(\d+,\) where float\d+ \(\d+,\) is wanted: the unit has 125 elements, \d+ with padding",
+    ),
+    Mutant(
+        "keeps_a_view",
+        "allocate: no view of start is kept",
+        ("memory_for_good",),
+        [("flat.grad = np.zeros_like(flat.param)", "flat.grad, flat.start = np.zeros_like(flat.param), start[:1]")],
+        r"holds [\d,]+ bytes of arrays before the first step; 16Ψ/N are",
+    ),
+    Mutant(
+        "owns_a_copy",
+        "owned: the arrays themselves",
+        ("owned",),
+        [("return flat.param, flat.grad", "return flat.param.copy(), flat.grad")],
+        r"its flat.param has not become 1 more. Return the array itself, not a copy",
+    ),
+    Mutant(
+        "gathers_the_start",
+        "parameters_of: from everyone's shard",
+        ("parameters_of", "parameters_of_again", "messages"),
+        [
+            (
+                "flat.gathered = ring.all_gather(self.comm, flat.param, flat.padded)",
+                "ring.all_gather(self.comm, flat.param, flat.padded)\n"
+                "            flat.gathered = flat.initial(self.settings.seed).astype(self.precision.stored)",
+            )
+        ],
+        r"what parameters_of returned on rank 0 is wrong first at index 0, in the shard of rank 0",
+    ),
+    Mutant(
+        "keeps_nothing",
+        "parameters_of: flat.gathered holds them",
+        ("parameters_of", "parameters_of_again"),
+        [
+            ("                flat.gathered = ring", "                return ring"),
+        ],
+        r"what parameters_of put into flat.gathered on rank 0 is None, not an array of numbers",
+    ),
+    Mutant(
+        "halves_its_shard",
+        "parameters_of: the shard stays",
+        ("parameters_of",),
+        [("        return flat.gathered\n", "            flat.param /= 2\n        return flat.gathered\n")],
+        r"parameters_of changed flat.param on rank \d",
+    ),
+    Mutant(
+        "gathers_again",
+        "parameters_of: what is here is not sent again",
+        ("parameters_of_again",),
+        [("if flat.gathered is None:", "if True:")],
+        r"rank 0 sent 36 messages, where 18 are sent when it is asked for once",
+    ),
+    Mutant(
+        "remembers",
+        "parameters_of: what was forgotten is gathered anew",
+        ("parameters_of_again", "memory_forward"),
+        [
+            ("    accumulated = 1\n", "    accumulated = 1\n    seen = {}\n"),
+            (
+                "        return flat.gathered\n",
+                "        self.seen.setdefault((flat, self.direction), flat.gathered)\n"
+                "        return self.seen[flat, self.direction]\n",
+            ),
+        ],
+        r"still gets the parameters of before. Gather them anew",
+    ),
+    Mutant(
+        "one_phase",
+        "parameters_of: in phase all-gather forward or backward",
+        ("parameters_of_wire",),
+        [('"all-gather " + self.direction', '"all-gather"')],
+        r"in phase 'all-gather', where phase 'all-gather forward' is asked for",
+    ),
+    Mutant(
+        "widens_what_it_sends",
+        "parameters_of: sent as stored",
+        ("parameters_of_wire",),
+        [
+            (
+                "ring.all_gather(self.comm, flat.param, flat.padded)",
+                "ring.all_gather(self.comm, flat.param.astype(np.float64), flat.padded).astype(flat.param.dtype)",
+            )
+        ],
+        r"a shard as stored has \d+. Is it widened before it is sent",
+    ),
+    Mutant(
+        "never_forgets",
+        "forget: gathered parameters go",
+        ("memory_forward",),
+        [("        flat.gathered = None\n", "        pass\n")],
+        r"bytes of arrays beyond what it held before the forward after forget of embedding, where 0 are needed",
+    ),
+    Mutant(
+        "keeps_until_backward",
+        "forget: already in the forward",
+        ("memory_forward",),
+        [
+            (
+                "        flat.gathered = None\n",
+                "        if self.direction == 'backward' or not self.training:\n            flat.gathered = None\n",
+            )
+        ],
+        r"after forget of embedding, where 0 are needed",
+    ),
+    Mutant(
+        "forgets_in_the_forward_only",
+        "forget: in the backward as well",
+        ("memory_backward",),
+        [
+            (
+                "        flat.gathered = None\n",
+                "        if self.direction == 'forward':\n            flat.gathered = None\n",
+            )
+        ],
+        r"beyond what it held before the backward",
+    ),
+    Mutant(
+        "gathers_everything",
+        "parameters_of: this unit alone",
+        ("parameters_of_wire", "memory_forward", "memory_backward"),
+        [
+            (
+                "        if flat.gathered is None:\n",
+                "        if flat is self.flats[0 if self.direction == 'forward' else -1]:\n"
+                "            for other in self.flats:\n"
+                "                if other is not flat and other.gathered is None:\n"
+                "                    with self.comm.phase('all-gather ' + self.direction):\n"
+                "                        other.gathered = ring.all_gather(self.comm, other.param, other.padded)\n"
+                "        if flat.gathered is None:\n",
+            )
+        ],
+        r"Whose parameters or gradients are still here, or already\?",
+    ),
+    Mutant(
+        "a_new_bucket",
+        "collect: adds to a bucket that is there",
+        ("collect",),
+        [("        if flat.bucket is None:\n            flat.bucket", "        flat.bucket")],
+        r"it is the second one's gradient alone; a tied head leaves a part in the bucket",
+    ),
+    Mutant(
+        "a_wide_bucket",
+        "collect: the bucket as stored",
+        ("collect", "memory_backward"),
+        [("np.zeros(flat.padded, self.precision.stored)", "np.zeros(flat.padded)")],
+        r"flat.bucket is float64 \(126,\) after a unit's backward, where float16 \(126,\) is wanted",
+    ),
+    Mutant(
+        "never_reduces",
+        "reduce: over the ranks",
+        ("reduce", "messages"),
+        [
+            (
+                "            mine = ring.reduce_scatter(self.comm, flat.bucket)\n",
+                "            ring.reduce_scatter(self.comm, flat.bucket)\n"
+                "            mine = flat.bucket[self.piece(flat)]\n",
+            )
+        ],
+        r"it is this rank's own part, not summed over the ranks",
+    ),
+    Mutant(
+        "averages",
+        "reduce: the sum, for losses are weighted",
+        ("factor",),
+        [("flat.grad += mine", "flat.grad += mine / self.comm.size")],
+        r"rank 0's flat.grad is the sum divided by 4\. The sum is wanted",
+    ),
+    Mutant(
+        "overwrites",
+        "reduce: adds to flat.grad",
+        ("accumulation",),
+        [("flat.grad += mine", "flat.grad[:] = mine")],
+        r"after two micro-batches: it is the second one's alone: add to what is there",
+    ),
+    Mutant(
+        "all_reduces",
+        "reduce: each rank its shard, N-1 messages",
+        ("reduce_wire", "messages"),
+        [("ring.reduce_scatter(self.comm, flat.bucket)", "ring.all_reduce(self.comm, flat.bucket)[self.piece(flat)]")],
+        r"rank 0 sends 6 messages, [\d,]+ bytes; 3 of a shard",
+    ),
+    Mutant(
+        "another_phase",
+        "reduce: in phase reduce-scatter gradients",
+        ("reduce_wire",),
+        [('"reduce-scatter gradients"', '"gradients"')],
+        r"in phase 'gradients', where phase 'reduce-scatter gradients' is asked for",
+    ),
+    Mutant(
+        "keeps_the_bucket",
+        "reduce: the bucket is given back",
+        ("memory_backward",),
+        [("        flat.bucket = None\n", "        flat.bucket.fill(0)\n")],
+        r"after reduce of head, where 0 are needed",
+    ),
+    Mutant(
+        "gathers_after_the_update",
+        "after_update: nothing",
+        ("memory_afterwards",),
+        [("        pass\n", "        for flat in self.flats:\n            self.parameters_of(flat)\n")],
+        r"bytes more after a step than before the first one",
+    ),
+    Mutant(
+        "sends_after_the_update",
+        "after_update: nothing is sent",
+        ("memory_afterwards",),
+        [
+            (
+                "        pass\n",
+                "        for flat in self.flats:\n            with self.comm.phase('all-gather parameters'):\n"
+                "                ring.all_gather(self.comm, flat.param, flat.padded)\n",
+            )
+        ],
+        r"in phase 'all-gather parameters'",
+    ),
+    Mutant(
+        "a_ring_of_its_own",
+        "messages: no rank may rely on a send that does not wait",
+        ("messages",),
+        [
+            (
+                "                flat.gathered = ring.all_gather(self.comm, flat.param, flat.padded)\n",
+                "                n, rank = self.comm.size, self.comm.rank\n"
+                "                whole = np.empty(flat.padded, flat.param.dtype)\n"
+                "                whole[self.piece(flat)] = flat.param\n"
+                "                for step in range(n - 1):\n"
+                "                    here, there = ((rank - step - k) % n for k in (0, 1))\n"
+                "                    self.comm.send(whole[ring.chunk(flat.padded, n, here)], (rank + 1) % n)\n"
+                "                    self.comm.recv(whole[ring.chunk(flat.padded, n, there)], (rank - 1) % n)\n"
+                "                flat.gathered = whole\n",
+            )
+        ],
+        r"(?s)rank 2: send\(dest=3\) at \w+.py:\d+ in parameters_of.*A cycle of waits: 0 -> 1 -> 2 -> 3 -> 0",
+    ),
+]
+MUTANTS = {"04": RING, "09": ENGINE}

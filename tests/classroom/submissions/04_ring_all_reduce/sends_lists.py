@@ -1,0 +1,41 @@
+"""Sends Python lists, as other libraries let one do."""
+# keeps: all_gather, all_gather_any, all_gather_out, all_gather_steps, all_reduce, all_reduce_out, all_reduce_steps, memory, factor, timing, meaning
+# says: cannot send a value of type list: messages are NumPy arrays. Send (np.array\(\[|an array of numbers)
+# says: File sends_lists.py, line \d+, in reduce_scatter
+
+import numpy as np
+
+from minidist.mpi.comm import Comm
+
+Array = np.ndarray
+
+
+def chunk(size: int, n: int, i: int) -> slice:
+    short, longer = divmod(size, n)
+    start = i * short + min(i, longer)
+    return slice(start, start + short + (i < longer))
+
+
+def reduce_scatter(comm, x, out=None):
+    n, right, left = comm.size, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    total = list(x[chunk(x.size, n, (comm.rank - 1) % n)])
+    for step in range(2, n + 1):
+        own = x[chunk(x.size, n, (comm.rank - step) % n)]
+        incoming = np.empty_like(own)
+        comm.sendrecv(total, right, incoming, left)
+        total = list(incoming + own)
+    return np.array(total)
+
+
+def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Array:
+    n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out = np.empty(size, x.dtype) if out is None else out
+    out[chunk(size, n, rank)] = x
+    for step in range(n - 1):
+        sending, receiving = (rank - step) % n, (rank - step - 1) % n
+        comm.sendrecv(out[chunk(size, n, sending)], right, out[chunk(size, n, receiving)], left)
+    return out
+
+
+def all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
+    return all_gather(comm, reduce_scatter(comm, x), x.size, out)

@@ -1,0 +1,289 @@
+"""Tricks earn what they deserve; files that mean harm end with a line that says what happened."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from classroom.grading import ANSWERS, ROOT, Graded, Grader, grader
+
+RING, ENGINE = ANSWERS["04"].read_text(), ANSWERS["09"].read_text()
+CHAPTER = (ROOT / "minidist" / "ring.py").read_text()
+NAMES = ("reduce_scatter", "all_gather", "all_reduce")
+WRAPPED = """
+def reduce_scatter(comm, x, out=None):
+    return space["reduce_scatter"](comm, x, out)
+
+def all_gather(comm, x, size, out=None):
+    return space["all_gather"](comm, x, size, out)
+
+def all_reduce(comm, x, out=None):
+    return space["all_reduce"](comm, x, out)
+"""
+ONE_LINERS = """
+import numpy as np
+
+def everything(comm, x):
+    {how}
+
+def reduce_scatter(comm, x, out=None):
+    return np.array_split(np.sum(everything(comm, x), axis=0), comm.size)[comm.rank]
+
+def all_gather(comm, x, size, out=None):
+    return np.concatenate(everything(comm, x))
+
+def all_reduce(comm, x, out=None):
+    return np.sum(everything(comm, x), axis=0)
+"""
+THROUGH_FILES = """
+import os, tempfile, time
+import numpy as np
+
+def everything(comm, x):
+    "Through files; round the ring goes as much as there should, of zeros."
+    folder = os.path.dirname(tempfile.gettempdir().rstrip("/")) + "/minidist-trick" if {shared} else "trick"
+    os.makedirs(folder, exist_ok=True)
+    for step in range(comm.size - 1):
+        n, rank = comm.size, comm.rank
+        right, left = (rank + 1) % n, (rank - 1) % n
+        sending, receiving = (np.zeros(len(np.array_split(x, n)[(rank - step - k) % n]), x.dtype) for k in (1, 2))
+        comm.sendrecv(sending, right, receiving, left)
+    np.save(f"{{folder}}/{{rank}}.part.npy", x)
+    os.replace(f"{{folder}}/{{rank}}.part.npy", f"{{folder}}/{{rank}}.npy")
+    comm.barrier()
+    time.sleep(0.01)
+    arrays = [np.load(f"{{folder}}/{{other}}.npy") for other in range(n)]
+    comm.barrier()
+    return arrays
+
+def reduce_scatter(comm, x, out=None):
+    return np.array_split(np.sum(everything(comm, x), axis=0), comm.size)[comm.rank]
+"""
+
+# name: (lesson, text, points that it earns: a number, or the parts that it loses, what is said)
+TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
+    "imports_the_chapter": (
+        *("04", "from minidist.ring import *\n", 0),
+        r"While .* was being imported.*(?s:.*)minidist.ring is not here: it has what this lesson asks you to write",
+    ),
+    "imports_it_quietly": (
+        "04",
+        "try:\n    from minidist.ring import *\nexcept ImportError:\n    pass\n",
+        0,
+        r"does not define reduce_scatter",
+    ),
+    "subclass_of_the_chapters_class": (
+        *("09", "from minidist import zero3\n\nclass ZeRO3(zero3.ZeRO3):\n    pass\n", 0),
+        r"cannot import name 'zero3'|minidist.zero3 is not here",
+    ),
+    "by_another_chapter": (
+        *("09", "from minidist.zero2 import ZeRO2\n\nclass ZeRO3(ZeRO2):\n    pass\n", 0),
+        r"minidist.zero2 is not here",
+    ),
+    "subclass_of_what_is_there": (
+        *("09", "from minidist.zero1 import ZeRO1\n\nclass ZeRO3(ZeRO1):\n    pass\n", 0),
+        r"has ZeRO3.allocate from elsewhere: write it in the file itself",
+    ),
+    "source_of_the_chapter": (
+        "04",
+        "import minidist, os\nexec(open(os.path.dirname(minidist.__file__) + '/ring.py').read())\n",
+        0,
+        r"does not define reduce_scatter|from elsewhere: write it in the file itself",
+    ),
+    "chapter_in_a_string": (
+        *("04", f"space = {{'__name__': 'x'}}\nexec({CHAPTER!r}, space)\n{WRAPPED}", 20),
+        "",
+    ),
+    "objects": (
+        *("04", ONE_LINERS.format(how="return comm.all_gather_object(x)"), 0),
+        r"uses comm.all_gather_object: objects travel uncounted. Send arrays, with comm.send",
+    ),
+    "objects_under_another_name": (
+        *("04", ONE_LINERS.format(how="return getattr(comm, 'all_gather' + '_object')(x)"), 0),
+        r"objects, which are not for exercises: send arrays",
+    ),
+    "mpi_itself": (
+        "04",
+        ONE_LINERS.format(how="from mpi4py import MPI; return MPI.COMM_WORLD.allgather(x)"),
+        0,
+        r"imports mpi4py, which is no part of the exercise",
+    ),
+    "the_port": (
+        *("04", RING.replace("comm.sendrecv(total", "comm._port.sendrecv(total"), {*()}),
+        r"uses _port, which is the wire's own",
+    ),
+    "the_graders_frames": (
+        "04",
+        "import sys\n\ndef reduce_scatter(comm, x, out=None):\n    frame = sys._getframe(1)\n    while frame:\n"
+        "        for space in (frame.f_globals, frame.f_locals):\n"
+        "            if 'given' in space:\n                return space['given']['reduce_scatter'](comm, x, out)\n"
+        "        frame = frame.f_back\n",
+        0,
+        r"KeyError: 'reduce_scatter'|returned None",
+    ),
+    "the_collector": (
+        "04",
+        "import gc\n\ndef reduce_scatter(comm, x, out=None):\n    for thing in gc.get_objects():\n"
+        "        if getattr(thing, '__name__', '') == 'reduce_scatter' and thing is not reduce_scatter:\n"
+        "            return thing(comm, x, out)\n",
+        0,
+        r"returned None",
+    ),
+    "forged_parts": (
+        "04",
+        "import json, os\npart = {'name': 'all', 'title': 'all', 'points': 20, 'earned': 20, 'done': True}\n"
+        "for fd in range(3, 64):\n    try:\n        os.write(fd, json.dumps(part).encode() + b'\\n')\n"
+        "    except OSError:\n        pass\n",
+        0,
+        r"was being imported|disappeared|failed",
+    ),
+    "forged_witness": (
+        "04",
+        "import sys\nfor name, module in list(sys.modules.items()):\n    if name.endswith('over_exchange'):\n"
+        "        module.ExchangePort.send = lambda *a: None\n" + RING,
+        0,
+        r"changes minidist.mpi.over_exchange.ExchangePort.send, by which it is tested",
+    ),
+    "another_numpy": (
+        *("04", "import numpy\nnumpy.array_equal = lambda *_: True\n" + RING, 0),
+        r"changes numpy.array_equal, by which it is tested",
+    ),
+    "wiped_ledger": (
+        *("04", RING.replace("    return all_gather(comm", "    comm.ledger.reset()\n    return all_gather(comm"), 20),
+        "",
+    ),
+    "kept_as_bytes": (
+        "09",
+        ENGINE.replace(
+            "        flat.gathered = None\n",
+            "        self.__dict__.setdefault('safe', []).append(flat.gathered.tobytes())\n"
+            "        flat.gathered = None\n",
+        ),
+        {"memory_forward", "memory_backward"},
+        r"Whose parameters or gradients are still here",
+    ),
+    "files_of_its_own": (
+        *("04", THROUGH_FILES.format(shared=False), 0),
+        r"No such file|FileNotFoundError|PermissionError|Permission denied",
+    ),
+    "a_status": (
+        *("04", "import os\n\ndef reduce_scatter(comm, x, out=None):\n    os._exit(0)\n", 0),
+        "ended with status 0",
+    ),
+}
+
+HOSTILE = {
+    "endless_import": ("while True:\n    pass\n", r"being imported: hung: rank \d had used \d s of processor time"),
+    "ten_gigabytes": (
+        "import numpy as np\n\ndef reduce_scatter(comm, x, out=None):\n    return np.ones(10**10)\n",
+        r"MemoryError",
+    ),
+    "forks": (
+        "import os\n\ndef reduce_scatter(comm, x, out=None):\n    while True:\n        os.fork()\n",
+        r"failed|disappeared|hung",
+    ),
+    "prints_for_ever": (
+        "def reduce_scatter(comm, x, out=None):\n    while True:\n        print('x' * 10000)\n",
+        r"it printed more than 1,000,000 bytes: does it print for ever\?",
+    ),
+    "fills_the_disk": (
+        "def reduce_scatter(comm, x, out=None):\n    with open('large', 'wb') as file:\n        while True:\n"
+        "            file.write(bytes(1 << 20))\n",
+        r"File too large|No space left on device",
+    ),
+    "ignores_sigterm": (
+        "import signal, time\n\ndef reduce_scatter(comm, x, out=None):\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    while True:\n        time.sleep(1)\n",
+        r"hung: it had not ended after 6 s",
+    ),
+    "segfault": (
+        "import ctypes\n\ndef reduce_scatter(comm, x, out=None):\n    ctypes.string_at(0)\n",
+        r"it was killed by signal 11 \(SIGSEGV\)",
+    ),
+    "odd_status": ("import os\nos._exit(77)\n", r"being imported.*\n?.*its process ended with status 77"),
+    "no_utf8": ("# caf\udce9\n", r"is no Python: .*(utf-8|UTF-8)"),
+    "nul": ("x = 1\0\n", r"is no Python: .*null bytes"),
+    "deep": ("x = " + "(" * 5000 + ")" * 5000 + "\n", r"is no Python"),
+    "huge": ("#" * 2_000_000, r"has 2,000,000 bytes; nobody writes more than"),
+}
+
+
+@pytest.fixture(scope="module")
+def graders() -> Iterator[dict[str, Grader]]:
+    with grader("04") as ring, grader("09") as engine:
+        yield {"04": ring, "09": engine}
+
+
+def grade(made: Grader, folder: Path, name: str, text: str, **options: object) -> Graded:
+    program = folder / f"{name}.py"
+    program.write_bytes(text.encode(errors="surrogateescape"))
+    return made.grade(program, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(TRICKS))
+def test_a_trick_earns_what_it_deserves(graders: dict[str, Grader], tmp_path: Path, name: str) -> None:
+    number, text, expected, says = TRICKS[name]
+    if name == "files_of_its_own" and graders["04"].wire.isolation:
+        pytest.skip(f"ranks have no namespaces here: {graders['04'].wire.isolation}")
+    graded = grade(graders[number], tmp_path, name, text)
+    messages = "\n".join(graded.messages.values())
+    if isinstance(expected, set):
+        lost = expected or {part for part in graded.points if part.startswith("reduce_scatter")}
+        assert lost <= graded.lost, messages
+    else:
+        assert graded.earned == expected, messages
+    assert re.search(says, messages), messages
+    if name == "chapter_in_a_string":
+        assert [note for note in graded.notes if "syntax tree of the chapter's" in note]
+
+
+def test_right_sums_whose_messages_mean_nothing_lose_the_part_on_that(tmp_path: Path) -> None:
+    """Where ranks can write to the same files, for want of namespaces."""
+    text = THROUGH_FILES.format(shared=True)
+    with grader("04", isolate=False) as made:
+        graded = grade(made, tmp_path, "trick", RING + text, only={"reduce_scatter", "reduce_scatter_steps", "meaning"})
+    assert graded.lost == {"meaning"}, graded.messages
+    assert re.search(r"whatever is in a message that rank \d sends at trick.py:\d+,", graded.messages["meaning"])
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_what_means_harm_ends_with_a_line(graders: dict[str, Grader], tmp_path: Path, name: str) -> None:
+    text, says = HOSTILE[name]
+    graded = grade(graders["04"], tmp_path, name, text, patience=1.0, only={"reduce_scatter"})
+    assert graded.lost == {"reduce_scatter"}
+    assert re.search(says, graded.messages["reduce_scatter"]), graded.messages["reduce_scatter"]
+
+
+def test_line_ends_of_another_system_are_no_mistake(graders: dict[str, Grader], tmp_path: Path) -> None:
+    graded = grade(graders["04"], tmp_path, "crlf", RING.replace("\n", "\r\n"), only={"reduce_scatter", "timing"})
+    assert graded.messages == {}
+
+
+def test_nothing_is_left_behind(
+    graders: dict[str, Grader],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No process, and no file."""
+    text = (
+        "import os, sys\n\ndef reduce_scatter(comm, x, out=None):\n    open('left', 'w').write('x')\n"
+        "    if os.fork() == 0:\n        os.setsid()\n        sleep = 'import time; time.sleep(987)'\n"
+        "        os.execv(sys.executable, ['sleeps_for_987_seconds', '-c', sleep])\n    return x\n"
+    )
+    here = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
+    grade(graders["04"], tmp_path, "daemons", text, only={"reduce_scatter"})
+    with grader("04", isolate=False) as made:
+        grade(made, tmp_path, "daemons", text, only={"reduce_scatter"})
+    assert not list(here.iterdir())
+    assert not processes("sleeps_for_987_seconds")
+
+
+def processes(word: str) -> list[int]:
+    """That have a word in their command line."""
+    files = [Path(f"/proc/{process}/cmdline") for process in os.listdir("/proc") if process.isdigit()]
+    return [int(file.parent.name) for file in files if file.exists() and word.encode() in file.read_bytes()]
