@@ -49,7 +49,7 @@ clean: ## remove what make and the tools have made, .venv included
 
 $(VENV)/.runtime: $(VENV)/bin/pip pyproject.toml
 	@echo "Installing minidist, NumPy and MPICH into $(VENV) ..."
-	@$(INSTALL) '.[mpich]'
+	@$(INSTALL) '.[mpich,deepspeed]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml

@@ -57,3 +57,12 @@ def load_ipython_extension(shell: Any) -> None:
     from minidist.cli import notebook
 
     notebook.load(shell)
+
+
+def __getattr__(name: str) -> Any:
+    """`minidist.initialize` is `minidist.deepspeed.initialize`, which loads NumPy when it is asked for."""
+    if name == "initialize":
+        from minidist.deepspeed import initialize
+
+        return initialize
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

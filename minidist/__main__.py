@@ -86,6 +86,7 @@ python -m minidist doctor      what is wrong with the MPI set-up, and what mends
 python -m minidist inspect DIR what is in a checkpoint (--save), and whether it is whole
 python -m minidist to-fp32 DIR FILE
                                its parameters alone, in float32, as one safetensors file
+python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
 python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 
@@ -107,6 +108,10 @@ def main(arguments: list[str]) -> int:
     """Do what the command line asks; the exit status."""
     if arguments == ["doctor"]:
         return doctor.main()
+    if arguments[:1] == ["explain"]:
+        from minidist.deepspeed import explain  # needs NumPy, as nothing else here does
+
+        return explain.main(arguments[1:])
     if arguments[:1] == ["mutants"]:
         from minidist.claims import mutants  # the rest of the package, which only this needs
 

@@ -78,6 +78,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("FILE", "FILE...", "my.txt", "tinyshakespeare.txt"):
         (tmp_path / name).write_text("To be, or not to be. " * 99)
+    (tmp_path / "ds_config.json").write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}')
     (tmp_path / "mymodule.py").write_text("from minidist.mr.jobs import WordCount as MyJob")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -143,7 +144,9 @@ def test_the_program_takes_the_line(reader: Reader, ranks: int, program: str, ar
         ("minidist.mapreduce", "grep FILE"),
         ("minidist.bench", "--only everything"),
         ("minidist.classroom", "mark"),
+        ("minidist.deepspeed", "minidist/deepspeed/zero3.json --stage 3"),
         ("minidist", "docter"),
+        ("minidist", "explain minidist/deepspeed/zero3.json --model llama4"),
     ],
 )  # fmt: skip
 def test_a_line_of_yesterday_is_found(reader: Reader, program: str, arguments: str) -> None:

@@ -6,7 +6,7 @@ sys.exit, leaves the others waiting for its messages for ever. `run` sees to the
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
     one rank fails                 that rank's traceback, or one line if the user can mend it (`Stopped`);
-                                   the whole job is aborted with status 1
+                                   the whole job is aborted with status 1, or for a UsageError with 2
     Ctrl-C                         one line, and status 130
 
 and to a fifth, which no program can see to by itself: one that is killed, for want of memory most often. mpirun then
@@ -67,11 +67,11 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     except BaseException as error:
         try:
             _be_first_to_fail()
-            mendable = isinstance(error, Stopped)
+            mendable = isinstance(error, Stopped | UsageError)
             text = f"minidist: error: {error}" if mendable else f"rank {comm.rank} failed:\n{explain(error)}"
             sys.stderr.write(f"{text}\n")
         finally:
-            abort()
+            abort(2 if isinstance(error, UsageError) else 1)
     MPI.Finalize()
     sys.exit(status)
 

@@ -3,8 +3,12 @@
 v: vocabulary, h: width, a: heads, kv: key/value heads, f: the MLP's width.
 """
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.figure import Figure, whole
+from minidist.papers.korthikanti import layer_activations_llama
 from minidist.papers.megatron import padded_vocabulary
 
 
@@ -34,13 +38,67 @@ def parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1,
     return [sum(rank) for rank in units(v, h, layers, a, kv, f, t, tied)]
 
 
+@dataclass(frozen=True)
+class Model:
+    """A Llama as the papers' tables describe it; s: positions that it was trained on."""
+
+    h: int
+    layers: int
+    a: int
+    kv: int
+    f: int
+    s: int
+    v: int = 32_000
+
+    family: ClassVar = "llama"  # what --model calls it
+
+    @property
+    def units(self) -> list[int]:
+        """Parameters of embedding, layers and head."""
+        [rank] = units(self.v, self.h, self.layers, self.a, self.kv, self.f)
+        return rank
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.units)
+
+    @property
+    def largest_layer(self) -> int:
+        """Parameters of the largest single layer: the embedding's matrix, or one of the MLP's three."""
+        return max(self.v * self.h, self.h * self.f)
+
+    def activations(self, b: int, recompute: str, p: int) -> float:
+        """Bytes that the layers keep of a micro-batch of b sequences of s, without dropout, p bytes an element."""
+        [layer] = layer_activations_llama(
+            self.s, b, self.h, self.a, self.kv, self.f, recompute=recompute, p=p, dropout=False
+        )
+        return self.layers * layer
+
+
+# Llama 2 (Touvron et al. 2023, arXiv 2307.09288) has the first one's sizes, but for 70B, and twice the positions. There
+# was no Llama 2 of 34B; Code Llama (Rozière et al. 2023) has one.
+MODELS = {
+    "llama-7b": Model(4096, 32, 32, 32, 11_008, 2048),
+    "llama-13b": Model(5120, 40, 40, 40, 13_824, 2048),
+    "llama-30b": Model(6656, 60, 52, 52, 17_920, 2048),
+    "llama-65b": Model(8192, 80, 64, 64, 22_016, 2048),
+    "llama2-7b": Model(4096, 32, 32, 32, 11_008, 4096),
+    "llama2-13b": Model(5120, 40, 40, 40, 13_824, 4096),
+    "llama2-70b": Model(8192, 80, 64, 8, 28_672, 4096),
+    "codellama-7b": Model(4096, 32, 32, 32, 11_008, 16_384, v=32_016),
+    "codellama-34b": Model(8192, 48, 64, 8, 22_016, 16_384),
+}
+
 FIGURES = [
     Figure(
-        "Llama's weights", name, printed, "parameters", "2vh + h + l(2h² + 2h²·kv/a + 3hf + 2h)", value, whole,
-        evidence="a second source",
+        "Llama's weights", name, printed, "parameters", "2vh + h + l(2h² + 2h²·kv/a + 3hf + 2h)",
+        MODELS[model].parameters, whole, evidence="a second source",
     )
-    for name, printed, [value] in (
-        ("7B", "6,738,415,616", parameters(32_000, 4096, 32, a=32, kv=32, f=11_008)),
-        ("2, 70B", "68,976,648,192", parameters(32_000, 8192, 80, a=64, kv=8, f=28_672)),
+    for name, printed, model in (
+        ("7B", "6,738,415,616", "llama-7b"),
+        ("13B", "13,015,864,320", "llama-13b"),
+        ("30B", "32,528,943,616", "llama-30b"),
+        ("2, 70B", "68,976,648,192", "llama2-70b"),
+        ("Code, 34B", "33,743,970,304", "codellama-34b"),
     )
 ]  # fmt: skip

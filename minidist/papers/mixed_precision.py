@@ -28,4 +28,4 @@ BYTES = {
     "fp32": Bytes(4, 4, 0, 4),
     "fp64": Bytes(8, 8, 0, 8),
 }
-MOMENTS = {"adamw": 2, "sgd": 1}  # Adam's two (Kingma & Ba, algorithm 1); SGD's momentum
+MOMENTS = {"adamw": 2, "sgd": 1, "plain sgd": 0}  # Adam's two (Kingma & Ba, algorithm 1); SGD's momentum, or none

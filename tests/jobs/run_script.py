@@ -25,6 +25,8 @@ def prepare(comm: Comm) -> str:
 def main(comm: Comm, mode: str) -> int | None:
     print(f"rank {comm.rank} in main, process {os.getpid()} ", flush=True)
     here = int(sys.argv[2]) == comm.rank if len(sys.argv) == 3 else True
+    if mode == "late usage":
+        raise UsageError("no such file: x.json")
     if mode == "raise" and here:
         raise ValueError("a mistake in main")
     if mode == "sys.exit" and here:

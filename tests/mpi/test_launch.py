@@ -475,6 +475,11 @@ def test_a_usage_error_is_one_line_and_exit_status_2(args, place):
     assert finish(3, "usage", *args) == (2, "", f"minidist: error: {place}no such model: tiny; use small\n")
 
 
+def test_a_usage_error_in_main_is_one_line_too():
+    status, _, err = finish(3, "late usage")
+    assert (status, err) == (2, "minidist: error: no such file: x.json\n")
+
+
 def test_help_is_printed_once():
     assert finish(3, "help") == (0, "usage: run_script.py MODE\n", "")
 

@@ -1,0 +1,109 @@
+"""Run the chapter that a configuration describes: DeepSpeed's JSON, or Accelerate's YAML.
+
+    mpirun -n 4 python -m minidist.deepspeed ds_config.json
+    mpirun -n 4 python -m minidist.deepspeed ds_config.json --precision bf16 --steps 50
+
+The options are those that every chapter shares. They fill "auto" and what the file leaves open, as TrainingArguments do
+in the Hugging Face Trainer; an option that contradicts the file is an error.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minidist import data_parallel, parallel3d, train, zero1, zero2, zero3
+from minidist.cli.options import Parser
+from minidist.deepspeed import accelerate
+from minidist.deepspeed import plan as planning
+from minidist.deepspeed.engine import LADDER, DeepSpeedEngine
+from minidist.deepspeed.plan import Plan
+from minidist.mpi.comm import Comm
+from minidist.mpi.run import run
+from minidist.nn.tensor import Array
+from minidist.parallel3d import grid_options
+
+CLAIMS = (data_parallel.claims, zero1.claims, zero2.claims, zero3.claims)  # by stage
+ADD_OPTIONS = {
+    "data_parallel": data_parallel.add_options,
+    "zero3": zero3.add_options,
+    "parallel3d": grid_options.add_options,
+}
+
+
+class Prepared(NamedTuple):
+    """Checked input."""
+
+    plan: Plan
+    job: train.Job
+    line: str  # the command line that would do the same, as far as there are options for it
+
+
+def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
+    """Read, plan and check. Raises UsageError for whatever cannot work."""
+    made = parser("deepspeed")
+    options = made.parse_args(arguments)
+    translated, _ = accelerate.load(options.config, ranks)
+    given = planning.typed(made, arguments)
+    if translated.recompute and "recompute" not in given:
+        options.recompute = translated.recompute
+    plan = planning.make(translated.config, ranks, options, given, shard=translated.shard)
+    plan.notes += translated.notes
+    words = plan.arguments()
+    chapter = parser(plan.chapter)
+    ADD_OPTIONS.get(plan.chapter, lambda parser: None)(chapter)
+    if plan.shard:
+        job = grid_options.prepare(chapter, [*arguments, *words], ranks)
+    else:
+        job = train.prepare(chapter, [*arguments, *words], ranks)
+    job.settings.optimizer = plan.optimizer
+    if not plan.optimizer.moments:
+        job.options.optimizer = "plain sgd"  # of which the claims expect no state
+    if plan.schedule:
+        job.settings.learning_rate = plan.schedule
+    for name in [name for name in vars(options) if name in given and name not in ("config", *plan.said())]:
+        value = getattr(options, name)
+        words += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
+    beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
+    return Prepared(plan, job, f"python -m minidist.{' '.join([plan.chapter, *words])}{beyond}")
+
+
+def parser(chapter: str) -> Parser:
+    """A chapter's shared options, and the configuration's file."""
+    made = train.parser(__doc__ or "", chapter)
+    made.add_argument("config", metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
+    return made
+
+
+class Driver:
+    """What the training loop drives: the engine by DeepSpeed's verbs, so that it prints what the file asks for."""
+
+    def __init__(self, engine: DeepSpeedEngine) -> None:
+        self.engine = engine
+
+    def train_batch(self, x: Array, y: Array) -> float:
+        parts = self.engine.plan.accumulate
+        return self.engine.part_of_batch(zip(np.split(x, parts), np.split(y, parts), strict=True))
+
+    def evaluate(self, x: Array, y: Array) -> float:
+        return self.engine.stage.evaluate(x, y)
+
+    def counted(self) -> dict[str, Any]:
+        return self.engine.stage.counted()
+
+
+def main(comm: Comm, prepared: Prepared) -> int:
+    """Say what will be done, and do it; the exit status."""
+    plan, job, line = prepared
+    if comm.rank == 0:
+        print("\n".join(f"minidist: {text}" for text in [*plan.notes, line]), file=sys.stderr, flush=True)
+    if plan.shard:
+        return parallel3d.main(comm, job)
+    stage = LADDER[plan.stage](job.units, job.settings, comm)
+    driver = Driver(DeepSpeedEngine(stage, plan, comm))
+    return train.run_job(job, stage, comm, CLAIMS[plan.stage], driver=driver)
+
+
+if __name__ == "__main__":
+    run(prepare=lambda comm: prepare(sys.argv[1:], comm.size), main=main)

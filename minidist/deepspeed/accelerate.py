@@ -1,0 +1,211 @@
+"""Accelerate's YAML, in DeepSpeed's words: what `accelerate config` writes for DeepSpeed and for FSDP.
+
+FSDP's sharding strategies are ZeRO's stages by other names (Zhao et al., VLDB 2023, section 3.2):
+
+    NO_SHARD        0    everything on every rank
+    SHARD_GRAD_OP   2    gradients and optimizer states divided
+    FULL_SHARD      3    parameters too
+    HYBRID_SHARD    3    within a host; hosts have copies
+"""
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from minidist import UsageError
+from minidist.deepspeed.read import read, text_of
+
+
+@dataclass
+class Translated:
+    """A configuration of DeepSpeed that says the same, and what DeepSpeed has no key for."""
+
+    config: dict[str, Any]
+    shard: int | None = None  # ranks of a host, if each host has a copy of the model
+    recompute: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+STAGES = {"NO_SHARD": 0, "SHARD_GRAD_OP": 2, "FULL_SHARD": 3, "HYBRID_SHARD": 3}
+NUMBERED = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")  # from 1
+
+# Keys that start processes, or say where: mpirun does. And what changes nothing here, with values that need no word.
+LAUNCH = (
+    *("compute_environment", "debug", "machine_rank", "main_training_function", "main_process_ip", "main_process_port"),
+    *("rdzv_backend", "same_network", "use_cpu", "tpu_env", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo"),
+    *("command_file", "commands", "gpu_ids", "enable_cpu_affinity", "downcast_bf16", "dynamo_backend", "num_machines"),
+    *("num_processes", "distributed_type", "mixed_precision", "deepspeed_config", "fsdp_config", "dynamo_config"),
+)
+DEEPSPEED = {
+    "zero_stage": "zero_optimization.stage",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
+    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
+    "zero3_save_16bit_model": "zero_optimization.gather_16bit_weights_on_model_save",
+}
+DEEPSPEED_LAUNCH = (
+    *("deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"),
+    *("deepspeed_no_ssh", "zero3_init_flag"),  # units are declared, then drawn: no rank ever makes the whole model
+)
+WITHOUT_EFFECT = {
+    "fsdp_backward_prefetch": "a rank waits for each of its messages: the same bytes in the same order",
+    "fsdp_backward_prefetch_policy": "a rank waits for each of its messages: the same bytes in the same order",
+    "fsdp_forward_prefetch": "a rank waits for each of its messages: the same bytes in the same order",
+    "fsdp_limit_all_gathers": "one unit is gathered at a time",
+    "fsdp_auto_wrap_policy": "a unit is the embedding, a block or the head",
+    "fsdp_transformer_layer_cls_to_wrap": "a unit is the embedding, a block or the head",
+    "fsdp_min_num_params": "a unit is the embedding, a block or the head",
+    "fsdp_state_dict_type": "checkpoints are minidist's own",
+    "fsdp_offload_params": "a rank's memory is not divided into a device's and its host's",
+}
+FSDP = (
+    *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing"),
+    *("fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading"),  # it is so by itself
+    *WITHOUT_EFFECT,
+)
+QUIET = {  # what happens anyway
+    "fsdp_forward_prefetch": False,
+    "fsdp_offload_params": False,
+    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_backward_prefetch": "NO_PREFETCH",
+    "fsdp_backward_prefetch_policy": "NO_PREFETCH",
+}
+
+
+def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
+    """A file in DeepSpeed's words, and for how many ranks: `ranks`, or what the file says, or 1. A YAML's name ends in
+    .yaml or .yml; all else is read as JSON."""
+    if not path.lower().endswith((".yaml", ".yml")):
+        return Translated(read(path)), ranks or 1
+    found = parse(path)
+    _known(found, LAUNCH, "")
+    stated = _whole(found, "num_processes")
+    n = ranks or stated or 1
+    hosts = _whole(found, "num_machines") or 1
+    kind = found.get("distributed_type", "NO")
+    if kind == "DEEPSPEED":
+        translated = _deepspeed(_section(found, "deepspeed_config"), Path(path).parent)
+    elif kind == "FSDP":
+        translated = _fsdp(_section(found, "fsdp_config"), n, hosts)
+    elif kind in ("NO", "MULTI_GPU", "MULTI_CPU", False):
+        translated = Translated({"zero_optimization": {"stage": 0}, "train_batch_size": "auto"})
+    else:
+        raise UsageError(f"distributed_type {kind!r} is not here: DEEPSPEED, FSDP, MULTI_GPU, MULTI_CPU and NO are")
+    _precision(translated.config, found.get("mixed_precision", "no"))
+    if stated and stated != n:
+        translated.notes.append(f"num_processes {stated} has no effect here, because there are {n} ranks already")
+    return translated, n
+
+
+def parse(path: str) -> dict[str, Any]:
+    """A YAML file. Raises UsageError with line and column for what is none."""
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError(f"{path}: YAML needs a package of its own: pip install 'minidist[deepspeed]'") from None
+
+    class Unique(yaml.SafeLoader):
+        """Of a key that stands twice YAML would take the last one without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                name = str(key.value)
+                if name in seen:
+                    raise yaml.MarkedYAMLError(problem=f"the key {name!r} stands twice", problem_mark=key.start_mark)
+                seen.add(name)
+            return super().construct_mapping(node, deep)
+
+    try:
+        found = yaml.load(text_of(path), Unique)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise UsageError(f"{path}:{place} {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: should be keys and values, not {found!r:.60}")
+    return {str(key): value for key, value in found.items()}
+
+
+def _known(section: dict[str, Any], names: tuple[str, ...], prefix: str) -> None:
+    for name in section:
+        if name not in names:
+            [match] = get_close_matches(str(name), names, n=1, cutoff=0.0)
+            raise UsageError(f"there is no key {prefix}{name}: do you mean {prefix}{match}?")
+
+
+def _section(found: dict[str, Any], name: str) -> dict[str, Any]:
+    section = found.get(name) or {}
+    if not isinstance(section, dict):
+        raise UsageError(f"{name} should be keys and values, not {section!r:.60}")
+    return section
+
+
+def _whole(found: dict[str, Any], name: str) -> int | None:
+    value = found.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise UsageError(f"{name} should be a whole number from 1 on, not {value!r:.60}")
+    return value
+
+
+def _precision(config: dict[str, Any], mixed: Any) -> None:
+    """mixed_precision: no, fp16 or bf16. It fills what a file of DeepSpeed's own leaves open."""
+    mixed = "no" if mixed in (False, None) else mixed  # YAML reads a bare no as false
+    if mixed not in ("no", "fp16", "bf16"):
+        raise UsageError(f"mixed_precision should be no, fp16 or bf16, not {mixed!r:.60}")
+    for name in ("fp16", "bf16"):
+        section = config.setdefault(name, {})
+        if isinstance(section, dict) and section.get("enabled", "auto") == "auto":
+            config[name] = section | {"enabled": mixed == name}
+
+
+def _deepspeed(section: dict[str, Any], folder: Path) -> Translated:
+    name = section.get("deepspeed_config_file")
+    if name is not None:
+        path = Path(str(name))
+        return Translated(dict(read(path if path.exists() else folder / path)))
+    _known(section, (*DEEPSPEED, *DEEPSPEED_LAUNCH, "deepspeed_moe_layer_cls_names"), "deepspeed_config.")
+    config: dict[str, Any] = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": 2},
+    }
+    for key, path_ in DEEPSPEED.items():
+        if section.get(key) is not None and section[key] != "none":
+            *parents, last = path_.split(".")
+            inner = config
+            for parent in parents:
+                inner = inner.setdefault(parent, {})
+            inner[last] = section[key]
+    return Translated(config)
+
+
+def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
+    _known(section, FSDP, "fsdp_config.")
+    reshard = section.get("fsdp_reshard_after_forward")
+    strategy = section.get("fsdp_sharding_strategy", reshard if isinstance(reshard, str) else None)
+    if strategy is None:  # FSDP2 has but one question: whether parameters are given back after the forward
+        strategy = "SHARD_GRAD_OP" if reshard is False else "FULL_SHARD"
+    if str(strategy).isdecimal() and 1 <= int(strategy) <= len(NUMBERED):
+        strategy = NUMBERED[int(strategy) - 1]
+    if not isinstance(strategy, str) or strategy not in STAGES:
+        raise UsageError(f"fsdp_sharding_strategy {strategy!r:.60} is not here: use one of {', '.join(STAGES)}")
+    translated = Translated({"zero_optimization": {"stage": STAGES[strategy]}, "train_batch_size": "auto"})
+    if strategy == "HYBRID_SHARD":
+        if ranks % hosts:
+            raise UsageError(f"{ranks} ranks cannot be divided among num_machines {hosts}")
+        translated.shard = ranks // hosts
+    if section.get("fsdp_activation_checkpointing") is True:
+        translated.recompute = "full"
+    for key, why in WITHOUT_EFFECT.items():
+        if key in section and section[key] != QUIET.get(key):
+            yet = " yet" * (key == "fsdp_offload_params")
+            translated.notes.append(f"fsdp_config.{key} has no effect here{yet}, because {why}")
+    return translated

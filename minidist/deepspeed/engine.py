@@ -1,0 +1,256 @@
+"""DeepSpeed's verbs over minidist's engines.
+
+    engine, optimizer, batches, scheduler = deepspeed.initialize(model=units, config=config, comm=comm, ...)
+    for x, y in batches:
+        loss = engine(x, y)
+        engine.backward(loss)
+        engine.step()
+
+Two things differ from DeepSpeed. Every rank passes the same micro-batch of all ranks, micro_batch · N sequences, and
+the engine takes this rank's share of them; and a communicator is passed in, for there is no global process group.
+"""
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import save as serialize
+
+from minidist import UsageError, checkpoint, data_parallel, zero1, zero2, zero3
+from minidist.claims.files import check_readable, write_whole
+from minidist.data_parallel import DataParallel
+from minidist.deepspeed import plan as planning
+from minidist.deepspeed import zero
+from minidist.deepspeed.plan import Plan
+from minidist.deepspeed.read import read
+from minidist.engine import Loss
+from minidist.mpi.comm import Comm
+from minidist.nn.layers import Unit
+from minidist.nn.optim import Optimizer
+from minidist.nn.tensor import Array
+
+LADDER = (data_parallel.DataParallel, zero1.ZeRO1, zero2.ZeRO2, zero3.ZeRO3)  # by stage
+Batches = Iterator[tuple[Array, Array]]
+
+
+class Scheduler:
+    """The learning rate, which the engine moves on after each update; an overflow is none."""
+
+    def __init__(self, engine: DataParallel) -> None:
+        self.engine = engine
+
+    def get_last_lr(self) -> list[float]:
+        """Of the update that comes next; a list, for there it has one entry for each group of parameters."""
+        return [self.engine.settings.learning_rate(self.engine.updates)]
+
+
+class Initialized(NamedTuple):
+    """What `initialize` returns, in DeepSpeed's order."""
+
+    engine: "DeepSpeedEngine"
+    optimizer: Optimizer
+    training_dataloader: Any  # Batches; None without training_data
+    lr_scheduler: Scheduler
+
+
+def initialize(
+    model: list[Unit],
+    config: str | Path | dict[str, Any],
+    comm: Comm,
+    optimizer: Optimizer | None = None,
+    training_data: tuple[Array, Array] | None = None,
+    lr_scheduler: Callable[[int], float] | None = None,
+    seed: int = 0,
+) -> Initialized:
+    """The engine that a configuration describes, around a model.
+
+    model: its units, of gpt() or llama(). config: a file or a dict. optimizer, lr_scheduler (of an update's number,
+    from 0): instead of the configuration's. training_data: sequences x and targets y, integers (n, T); then there is an
+    iterator of micro-batches for all ranks, drawn anew in every epoch. Raises UsageError for a configuration that
+    cannot be; keys without effect are named on rank 0, one line each.
+    """
+    plan = planning.make(read(config), comm.size, width=width_of(model))
+    if comm.rank == 0:
+        for note in plan.notes:
+            print(f"minidist: {note}", file=sys.stderr)
+    settings = plan.settings(seed)
+    if optimizer is not None:
+        settings.optimizer = optimizer
+    if lr_scheduler is not None:
+        settings.learning_rate = lr_scheduler
+    shards = zero.shards_within(model)
+    stage = LADDER[plan.stage](model, settings, comm)
+    zero.take_over(stage, shards)
+    engine = DeepSpeedEngine(stage, plan, comm)
+    batches = micro_batches(training_data, plan, seed) if training_data is not None else None
+    return Initialized(engine, settings.optimizer, batches, Scheduler(stage))
+
+
+def width_of(model: list[Unit]) -> int:
+    """h: of a token's vector."""
+    return next(parameter.shape[1] for parameter in model[0].parameters if len(parameter.shape) == 2)
+
+
+def micro_batches(training_data: tuple[Array, Array], plan: Plan, seed: int) -> Batches:
+    """Without end: micro-batches of all ranks, (micro_batch · N, T), in a new order of the sequences in each epoch."""
+    x, y = training_data
+    size = plan.micro_batch * plan.ranks
+    if len(x) < size:
+        raise UsageError(f"training_data has {len(x)} sequences, and a micro-batch of all ranks {size}")
+    for epoch in itertools.count():
+        order = np.random.default_rng([seed, epoch]).permutation(len(x))
+        for start in range(0, len(x) - size + 1, size):
+            rows = order[start : start + size]
+            yield x[rows], y[rows]
+
+
+class DeepSpeedEngine:
+    """An engine of minidist by DeepSpeed's names. `stage`: that engine."""
+
+    def __init__(self, stage: DataParallel, plan: Plan, comm: Comm) -> None:
+        self.stage, self.plan, self.comm = stage, plan, comm
+        if plan.loss_scale:
+            stage.loss_scale = plan.loss_scale
+        self.milliseconds = {"fwd": 0.0, "bwd": 0.0, "step": 0.0}  # since the last line of progress
+
+    # ---- a step -----------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Array, y: Array) -> Loss:
+        """The loss of a micro-batch: tokens x and targets y of all ranks, integers (micro_batch · N, T)."""
+        with self.timed("fwd"):
+            return self.stage.forward(x, y)
+
+    __call__ = forward
+
+    def backward(self, loss: Loss) -> Loss:
+        """Add its gradients. Stages 2 and 3 reduce after every micro-batch, 0 and 1 at the boundary."""
+        with self.timed("bwd"):
+            self.stage.backward(loss)
+        return loss
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether `step` will update after the micro-batch that is being worked on."""
+        return self.stage.last_micro_batch
+
+    def step(self) -> None:
+        """After each backward. The last micro-batch's updates, unless a gradient overflowed."""
+        boundary = self.is_gradient_accumulation_boundary()
+        with self.timed("step"):
+            self.stage.step()
+        if boundary:
+            self.print_progress()
+
+    def train_batch(self, batches: Batches) -> float:
+        """A whole update from the next gradient_accumulation_steps micro-batches; the mean loss, on every rank."""
+        return float(sum(self.comm.all_gather_object(self.part_of_batch(batches))))
+
+    def part_of_batch(self, batches: Batches) -> float:
+        """The same; this rank's part of the loss."""
+        part = 0.0
+        for x, y in itertools.islice(batches, self.plan.accumulate):
+            loss = self.forward(x, y)
+            part += loss.value
+            self.backward(loss)
+            self.step()
+        return part
+
+    # ---- how far it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def global_steps(self) -> int:
+        """Updates, and those that an overflow prevented."""
+        return self.stage.steps
+
+    @property
+    def skipped_steps(self) -> int:
+        return self.stage.steps - self.stage.updates
+
+    @property
+    def micro_steps(self) -> int:
+        return self.stage.steps * self.plan.accumulate + self.stage.micro_batch
+
+    @property
+    def loss_scale(self) -> float:
+        """By what the next backward multiplies the loss."""
+        return self.stage.loss_scale.scale
+
+    def get_lr(self) -> list[float]:
+        return Scheduler(self.stage).get_last_lr()
+
+    def train_batch_size(self) -> int:
+        return self.plan.batch
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return self.plan.micro_batch
+
+    def gradient_accumulation_steps(self) -> int:
+        return self.plan.accumulate
+
+    def zero_optimization_stage(self) -> int:
+        return self.plan.stage
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.milliseconds[what] += 1000 * (time.perf_counter() - begin)
+
+    def print_progress(self) -> None:
+        """steps_per_print and wall_clock_breakdown, if the configuration has either: rank 0's line."""
+        every, timed = self.plan.config["steps_per_print"], self.plan.config["wall_clock_breakdown"]
+        asked = "steps_per_print" in self.plan.config.stated or timed
+        if not asked or not every or self.global_steps % every:
+            return
+        if self.comm.rank == 0:
+            line = f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}"
+            times = " | ".join(f"{what}: {total:.2f}" for what, total in self.milliseconds.items())
+            print(f"{line}, time (ms) | {times}" if timed else line, file=sys.stderr, flush=True)
+        self.milliseconds = dict.fromkeys(self.milliseconds, 0.0)
+
+    # ---- what is kept -----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, save_dir: str, tag: str | None = None) -> None:
+        """All that training needs to go on, as save_dir/tag.safetensors; `latest` names the tag. All ranks must call.
+
+        tag: global_step{N}, if none is given."""
+        tag = tag or f"global_step{self.global_steps}"
+        if self.comm.rank == 0:
+            os.makedirs(save_dir, exist_ok=True)
+        checkpoint.save(os.path.join(save_dir, f"{tag}.safetensors"), self.stage, {}, writer=self.comm.rank == 0)
+        if self.comm.rank == 0:
+            write_whole(os.path.join(save_dir, "latest"), tag.encode())
+        self.comm.barrier()
+
+    def load_checkpoint(self, load_dir: str, tag: str | None = None) -> str:
+        """Go on from there: from the tag that was saved last, if none is given. The file's path. All ranks must call.
+
+        Any stage, on any number of ranks, goes on from any other's. Raises UsageError for what is no such file, or is
+        another model's.
+        """
+        if tag is None:
+            latest = os.path.join(load_dir, "latest")
+            check_readable("load_checkpoint", latest)
+            tag = Path(latest).read_text()
+        path = os.path.join(load_dir, f"{tag}.safetensors")
+        checkpoint.check(path, self.stage.units, {}, self.stage.settings.optimizer.moments, steps=sys.maxsize)
+        checkpoint.load(path, self.stage)
+        return path
+
+    def save_16bit_model(self, save_dir: str, save_filename: str = "model.safetensors") -> bool:
+        """The parameters alone, as they are stored; False where stage 3 has them divided and
+        stage3_gather_16bit_weights_on_model_save does not ask to put them together. All ranks must call."""
+        if self.plan.stage == 3 and not self.plan.config["zero_optimization.gather_16bit_weights_on_model_save"]:
+            return False
+        found = checkpoint.weights(self.stage, writer=self.comm.rank == 0)
+        if self.comm.rank == 0:
+            stored = self.stage.precision.stored
+            os.makedirs(save_dir, exist_ok=True)
+            content = serialize({name: np.ascontiguousarray(array.astype(stored)) for name, array in found.items()})
+            write_whole(os.path.join(save_dir, save_filename), content)
+        return True

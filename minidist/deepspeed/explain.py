@@ -1,0 +1,183 @@
+"""What a configuration means: each key, the memory and the traffic of a rank by formula, the chapter, the command line.
+
+    python -m minidist explain ds_config.json --model llama2-7b --ranks 64
+
+It computes and starts nothing: any model on any number of ranks. The formulas are those to which a run is held, and
+beside them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from minidist import train
+from minidist.cli.options import Parser, at_least
+from minidist.deepspeed import accelerate
+from minidist.deepspeed import plan as planning
+from minidist.deepspeed.plan import Plan
+from minidist.nn.optim import AdamW
+from minidist.nn.precision import NAMES
+from minidist.papers import deepspeed, gpt2, llama, llama3, zero
+from minidist.papers.mixed_precision import BYTES
+
+Model = gpt2.Model | llama.Model
+MODELS: dict[str, Model] = {**gpt2.MODELS, **llama.MODELS, **llama3.MODELS}
+GB = 10**9
+SENT = {
+    "all-reduce gradients": "2Ψ(N-1)/N",
+    "all-gather parameters": "Ψ(N-1)/N",
+    "all-gather forward": "aΨ(N-1)/N",
+    "all-gather backward": "aΨ(N-1)/N",
+}
+
+
+def parser() -> Parser:
+    made = Parser("explain", __doc__ or "")
+    made.prog = "python -m minidist explain"
+    made.add_argument("config", metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
+    add = made.add_argument
+    add("--model", choices=tuple(MODELS), metavar="NAME", default="gpt2", help=f"one of {', '.join(MODELS)}")
+    add("--ranks", type=at_least(1, at_most=10**7), metavar="N", help="default: what the file says, or 8")
+    add("--ranks-per-node", type=at_least(1), metavar="N", help="default: 8, or all")
+    add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help='sequences in a step, for "auto"')
+    add("--accumulate", type=at_least(1), metavar="N", default=1, help='micro-batches in a step, for "auto"')
+    add(
+        "--precision", choices=NAMES, metavar="NAME", default="mixed", help='for "auto": mixed (fp16), bf16, fp32, fp64'
+    )
+    add("--recompute", choices=train.RECOMPUTE, metavar="WHAT", default="none", help="none, selective or full")
+    return made
+
+
+def explain(arguments: Sequence[str]) -> str:
+    """The whole text. Raises UsageError for what cannot be read or planned."""
+    made = parser()
+    options = made.parse_args(arguments)
+    given = planning.typed(made, arguments)
+    translated, n = accelerate.load(options.config, options.ranks)
+    if options.ranks is None and n == 1:
+        n = 8
+    if translated.recompute and "recompute" not in given:
+        options.recompute = translated.recompute
+    model = MODELS[options.model]
+    shared = Namespace(**{**vars(planning.defaults()), **vars(options)})
+    plan = planning.make(translated.config, n, shared, given, width=model.h, shard=translated.shard)
+    plan.notes += translated.notes
+    per_node = min(options.ranks_per_node or 8, n)
+    return "\n".join(
+        [
+            f"{options.config}: {options.model}, Ψ = {model.parameters:,} parameters, N = {n} ranks",
+            *keys(plan),
+            *memory(plan, model),
+            *estimates(plan, model, per_node),
+            *traffic(plan, model),
+            *command(plan, model),
+        ]
+    )
+
+
+def keys(plan: Plan) -> Iterator[str]:
+    """Each key that the file states: its value, what it means there, and what becomes of it here."""
+    yield "\nWhat it says"
+    silent = {note.split()[0]: note for note in plan.notes}
+    for path, stated in plan.config.stated.items():
+        value = shown(plan.config[path])
+        filled = ' ("auto")' if isinstance(stated, str) and stated == "auto" else ""
+        yield f"  {path} = {value}{filled}: {plan.config.table[path].means}"
+        if path in silent:
+            yield f"      {silent.pop(path).removeprefix(path).strip()}"
+    yield from (f"  {note}" for note in silent.values())
+
+
+def shown(value: Any) -> str:
+    named = {"True": "true", "False": "false", "None": "null"}
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return named.get(repr(value), str(value))
+
+
+def sizes(plan: Plan) -> tuple[int, int]:
+    """Bytes of a stored element, and of a parameter's optimizer state."""
+    of = BYTES[plan.precision]
+    return of.stored, of.optimizer(plan.optimizer.moments)
+
+
+def states(plan: Plan, model: Model) -> zero.ModelStates:
+    """Bytes of model states on a rank; with hybrid sharding the ranks of a host share a copy."""
+    p, k = sizes(plan)
+    return zero.model_states(model.parameters, plan.shard or plan.ranks, plan.stage, p, p, k)
+
+
+def passing(plan: Plan, model: Model) -> int:
+    """The most bytes that are held of whole units in passing: in stage 2 gradients, in stage 3 parameters as well. An
+    embedding that the head reads is there together with each of the others."""
+    embedding, *others = model.units
+    largest = embedding + max(others) if model.family == "gpt" else max(model.units)
+    return sizes(plan)[0] * max(0, plan.stage - 1) * largest
+
+
+def memory(plan: Plan, model: Model) -> Iterator[str]:
+    p, k = sizes(plan)
+    of = states(plan, model)
+    n = ["", "/N", "/N", "/N"] if not plan.shard else ["", "/G", "/G", "/G"]
+    divided = [n[plan.stage if plan.stage >= needed else 0] for needed in (3, 2, 1)]
+    yield f"\nMemory of a rank, by the papers' formulas, in GB (10⁹ bytes); {plan.precision} precision"
+    if plan.shard:
+        yield f"  G = {plan.shard} ranks of a host share a copy"
+    yield line("parameters", f"{p}Ψ{divided[0]}", of.parameters)
+    yield line("gradients", f"{p}Ψ{divided[1]}", of.gradients)
+    yield line("optimizer states", f"{k}Ψ{divided[2]}", of.optimizer)
+    yield line("model states", "together", of.total)
+    if plan.stage >= 2:
+        yield line("units in passing", "stage 2: gradients; 3: parameters too", passing(plan, model))
+    kept = model.activations(plan.micro_batch, plan.recompute, p)
+    yield line("activations of the layers", f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}", kept)
+
+
+def line(what: str, formula: str, nbytes: float) -> str:
+    return f"  {what:26} {formula:38} {nbytes / GB:12,.3f}"
+
+
+def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
+    """DeepSpeed's, which speak of stages 1 to 3, Adam, and 2-byte parameters."""
+    nodes = -(-plan.ranks // per_node)
+    offload = [plan.config[f"zero_optimization.offload_{what}.device"] != "none" for what in ("optimizer", "param")]
+    yield f"\nDeepSpeed's estimate of model states, {nodes} nodes of {per_node}, in GB (2³⁰ bytes)"
+    if plan.stage == 0 or not isinstance(plan.optimizer, AdamW):
+        yield "  it has none for stage 0, or for another optimizer than Adam"
+        return
+    if plan.stage == 3:
+        estimate = deepspeed.zero3(model.parameters, model.largest_layer, per_node, nodes, *offload)
+    else:
+        estimate = deepspeed.zero2(model.parameters, per_node, nodes, offload[0])
+    where = " and ".join(name for name, away in zip(("optimizer", "parameters"), offload, strict=True) if away)
+    yield f"  GPU {estimate.gpu / 2**30:,.2f}, host {estimate.cpu / 2**30:,.2f}, {where or 'nothing'} offloaded"
+    yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
+
+
+def traffic(plan: Plan, model: Model) -> Iterator[str]:
+    """What a rank sends in a step."""
+    p, a = sizes(plan)[0], plan.accumulate
+    group = plan.shard or plan.ranks
+    sent = {name: p * elements for name, elements in zero.volume(model.parameters, group, plan.stage, a).items()}
+    formulas = SENT | {"reduce-scatter gradients": f"{'a' if plan.stage >= 2 else ''}Ψ(N-1)/N"}
+    yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
+    for name, nbytes in sent.items():
+        yield line(name, f"{p}·{formulas[name].replace('N', 'G') if plan.shard else formulas[name]}", nbytes)
+    if plan.shard:
+        hosts = plan.ranks // plan.shard
+        sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
+        yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
+    yield line("all that is sent", "", sum(sent.values()))
+
+
+def command(plan: Plan, model: Model) -> Iterator[str]:
+    words = [*plan.arguments(), *(["--model", "llama"] if model.family == "llama" else [])]
+    yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
+    yield f"  mpirun -n {plan.ranks} python -m minidist.{' '.join([plan.chapter, *words])}"
+    if plan.beyond:
+        yield f"  What no option says: {'; '.join(plan.beyond)}. mpirun -n N python -m minidist.deepspeed FILE does."
+
+
+def main(arguments: Sequence[str]) -> int:
+    print(explain(arguments))
+    return 0

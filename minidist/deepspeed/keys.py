@@ -1,0 +1,413 @@
+"""Every key of a DeepSpeed configuration: what it may be, what it is by default, what it means, and what it does here.
+
+The table is read by `config.py`, which checks a configuration against it, and by `explain.py`. A key does here what it
+does there, or says why it has no effect: `never`, or not `yet`. To give one an effect, take its `yet` away and read its
+value in `plan.py`. Defaults are those of DeepSpeed 0.19.6, runtime/zero/config.py, runtime/precision_config.py and
+their neighbours; its documentation names other ones in places.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Reader = Callable[[Any], Any]  # a value as it stands in a file -> as it is meant; raises ValueError
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def number(high: float = math.inf, above: bool = False) -> Reader:
+    """From 0 to high; above: 0 itself is too low."""
+    bounds = "above 0" if above else "from 0 on" if high == math.inf else f"from 0 to {high:g}"
+
+    def read(value: Any) -> float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits or not 0 <= value <= min(high, sys.float_info.max) or (above and value == 0):
+            raise ValueError(f"a number {bounds}")
+        return float(value)
+
+    return read
+
+
+def whole(low: int, high: int = sys.maxsize) -> Reader:
+    """A whole number, which may be written as 5e8."""
+
+    def read(value: Any) -> int:
+        fits = not isinstance(value, bool) and isinstance(value, int | float) and low <= value <= high
+        if not fits or value != int(value):
+            most = f" to {high}" if high < sys.maxsize else " on"
+            raise ValueError(f"a whole number from {low}{most}")
+        return int(value)
+
+    return read
+
+
+def one_of(*values: str | None) -> Reader:
+    def read(value: Any) -> Any:
+        if not (isinstance(value, str) or value is None) or value not in values:
+            raise ValueError(f"one of {', '.join('null' if each is None else each for each in values)}")
+        return value
+
+    return read
+
+
+def or_null(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def betas(value: Any) -> tuple[float, float]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("a list of two numbers")
+    first, second = (number(1)(each) for each in value)
+    if max(first, second) == 1:
+        raise ValueError("two numbers below 1")
+    return first, second
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+class Key(NamedTuple):
+    """One key."""
+
+    read: Reader
+    default: Any
+    means: str  # what it is about, for a reader of `explain`
+    never: str = ""  # why it can have no effect here; "": it has
+    yet: str = ""  # why it has none so far
+    already: tuple[Any, ...] = ()  # values that describe what happens here anyway
+    refused: str = ""  # why only the default is accepted
+
+
+ELEMENTS = whole(0)
+OFF_DEVICE = "a rank's memory is not divided into a device's and its host's"
+MOVED = "a rank keeps its activations where it computes them"
+QUANTISED = "what is sent is what is stored: nothing is quantised"
+UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
+ALL_DIVIDED = "every parameter is divided, however small"
+WAITS = "a rank waits for each of its messages: the same bytes in the same order"
+
+BATCH = {
+    "train_batch_size": Key(whole(1, 10**9), None, "sequences to an update, over all ranks"),
+    "train_micro_batch_size_per_gpu": Key(whole(1, 10**9), None, "sequences of one rank in one forward"),
+    "gradient_accumulation_steps": Key(whole(1, 10**9), None, "forwards and backwards to an update"),
+}
+
+TRAINING = {
+    "gradient_clipping": Key(number(1e9), 1.0, "largest norm of all gradients together; 0: any"),
+    "steps_per_print": Key(or_null(whole(1)), 10, "steps from one line of progress to the next"),
+    "wall_clock_breakdown": Key(flag, False, "milliseconds of forward, backward and step, in that line"),
+    "prescale_gradients": Key(
+        flag, False, "divide gradients before they are summed, not after",
+        never="losses are weighted by their share of the batch, so that the sum is the mean",
+    ),
+    "gradient_predivide_factor": Key(
+        number(above=True), 1.0, "by how much, before the sum",
+        never="losses are weighted by their share of the batch, so that the sum is the mean", already=(1.0,),
+    ),
+    "sparse_gradients": Key(flag, False, "send an embedding's gradient as rows", refused="gradients are dense"),
+    "communication_data_type": Key(
+        one_of(None, "fp16", "bfp16", "bf16", "fp32"), None, "dtype of what is sent",
+        yet="what is stored is sent, in its own dtype", already=(None,),
+    ),
+    "memory_breakdown": Key(
+        flag, False, "print memory after each phase", never="the report counts every rank's memory", already=(False,)
+    ),
+    "dump_state": Key(flag, False, "print the configuration", never="explain prints it", already=(False,)),
+    "disable_allgather": Key(
+        flag, False, "broadcast parameters instead of gathering them", refused="parameters are gathered"
+    ),
+    "zero_allow_untested_optimizer": Key(
+        flag, False, "accept any optimizer", never="the optimizers are these, and tested", already=(False, True)
+    ),
+    "zero_force_ds_cpu_optimizer": Key(
+        flag, True, "take DeepSpeed's own Adam where states are offloaded", never="there is one Adam", already=(True,)
+    ),
+    "dataloader_drop_last": Key(
+        flag, False, "leave a last, smaller batch out", never="every batch is whole", already=(False, True)
+    ),
+    "managed_gradient_accumulation": Key(
+        flag, True, "let the engine count micro-batches", refused="the engine counts them"
+    ),
+    "fp32_allreduce": Key(flag, False, "sum gradients in float32", yet="what is stored is sent", already=(False,)),
+    "vocabulary_size": Key(
+        or_null(whole(1)), None, "warns of one that does not suit tensor cores", never="NumPy has none", already=(None,)
+    ),
+}  # fmt: skip
+
+PRECISION = {
+    "fp16.enabled": Key(flag, None, "float16 parameters and gradients, float32 master copies, scaled losses"),
+    "fp16.auto_cast": Key(
+        flag, False, "turn a model's inputs to float16", never="inputs are token numbers", already=(False,)
+    ),
+    "fp16.loss_scale": Key(number(), 0.0, "by what losses are multiplied; 0: as much as gradients bear"),
+    "fp16.initial_scale_power": Key(whole(0, 126), 16, "where that begins: 2 to this power"),
+    "fp16.loss_scale_window": Key(whole(1), 1000, "steps without an overflow until it doubles"),
+    "fp16.hysteresis": Key(whole(1), 2, "overflows until it is halved"),
+    "fp16.consecutive_hysteresis": Key(flag, False, "any step without an overflow forgives those before it"),
+    "fp16.min_loss_scale": Key(number(above=True), 1.0, "below which it never falls"),
+    "fp16.fp16_master_weights_and_grads": Key(
+        flag, False, "master copies in float16", refused="master copies are float32"
+    ),
+    "bf16.enabled": Key(flag, None, "bfloat16 parameters and gradients, float32 master copies"),
+    "bf16.immediate_grad_update": Key(
+        flag, False, "add to float32 gradients as they appear", yet="gradients are stored in bfloat16", already=(False,)
+    ),
+    "bf16.check_grad_overflow": Key(
+        flag, True, "skip a step whose gradients overflow",
+        never="with bf16's range gradients that are not finite end the run",
+    ),
+}  # fmt: skip
+
+ZERO = {
+    "stage": Key(whole(0, 3), 0, "what is divided: 1 optimizer states, 2 gradients too, 3 parameters too"),
+    "contiguous_gradients": Key(
+        flag, True, "copy gradients into one buffer as they appear",
+        never="a unit's gradients are one buffer from the start", already=(True,),
+    ),
+    "reduce_scatter": Key(
+        flag, True, "reduce-scatter instead of all-reduce", yet="stages 1 to 3 always reduce-scatter", already=(True,)
+    ),
+    "reduce_bucket_size": Key(ELEMENTS, int(5e8), "elements reduced at a time", yet=UNITS),
+    "use_multi_rank_bucket_allreduce": Key(
+        flag, True, "put several ranks' buckets into one message", never="a ring's messages are one rank's"
+    ),
+    "allgather_partitions": Key(
+        flag, True, "all-gather updated parameters instead of broadcasting them",
+        yet="updated parameters are always all-gathered", already=(True,),
+    ),
+    "allgather_bucket_size": Key(ELEMENTS, int(5e8), "elements gathered at a time after an update", yet=UNITS),
+    "overlap_comm": Key(
+        or_null(flag), None, "send while the backward goes on; by default in stage 3", never=WAITS,
+        already=(False, None),
+    ),
+    "load_from_fp32_weights": Key(
+        flag, True, "load master copies, not what was rounded", never="checkpoints have master copies", already=(True,)
+    ),
+    "elastic_checkpoint": Key(
+        flag, False, "load at another number of ranks", never="every checkpoint can be", already=(True, False)
+    ),
+    "sub_group_size": Key(
+        ELEMENTS, int(1e9), "parameters updated at a time", never="an update goes through blocks that stay in the cache"
+    ),
+    "prefetch_bucket_size": Key(ELEMENTS, int(5e7), "elements gathered ahead of their use", yet=WAITS, already=(0,)),
+    "param_persistence_threshold": Key(
+        ELEMENTS, int(1e5), "smaller parameters are not divided", yet=ALL_DIVIDED, already=(0,)
+    ),
+    "model_persistence_threshold": Key(
+        ELEMENTS, sys.maxsize, "how many elements may stay undivided", yet=ALL_DIVIDED, already=(0,)
+    ),
+    "max_live_parameters": Key(ELEMENTS, int(1e9), "elements that may be gathered at once", yet=UNITS),
+    "max_reuse_distance": Key(
+        ELEMENTS, int(1e9), "do not release what is used again within so many elements",
+        yet="a unit is released once a pass has used it for the last time", already=(0,),
+    ),
+    "gather_16bit_weights_on_model_save": Key(flag, False, "save_16bit_model puts divided parameters together"),
+    "module_granularity_threshold": Key(
+        whole(-sys.maxsize), 0, "gather small layers with their parent", yet=UNITS, already=(0,)
+    ),
+    "use_all_reduce_for_fetch_params": Key(
+        flag, False, "gather by an all-reduce", never="a ring's all-gather sends half of that", already=(False,)
+    ),
+    "ignore_unused_parameters": Key(
+        flag, True, "go on when a parameter has no gradient", never="every parameter has one", already=(True, False)
+    ),
+    "legacy_stage1": Key(flag, False, "the first implementation of stage 1", refused="there is one stage 1"),
+    "round_robin_gradients": Key(
+        flag, False, "cut gradients finely, for ranks that copy them to the host at once",
+        yet="a gradient's shards are equal, and go nowhere else", already=(False,),
+    ),
+    "zero_hpz_partition_size": Key(
+        whole(1), 1, "ranks of a second copy of the parameters", refused="parameters are divided once"
+    ),
+    "zero_quantized_weights": Key(flag, False, "gather int8", refused=QUANTISED),
+    "zero_quantized_nontrainable_weights": Key(flag, False, "store frozen weights in int8", refused=QUANTISED),
+    "zero_quantized_gradients": Key(flag, False, "reduce int4", refused=QUANTISED),
+    "zeropp_loco_param": Key(or_null(anything), None, "make up for quantised gradients", refused=QUANTISED),
+    "mics_shard_size": Key(
+        whole(-1), -1, "ranks among whom parameters are divided", refused="--zero 3 --shard of minidist.parallel3d does"
+    ),
+    "mics_hierarchical_params_gather": Key(flag, False, "gather within hosts first", refused="a ring is flat"),
+    "memory_efficient_linear": Key(
+        flag, True, "keep no gathered weight for the backward", never="no operation does", already=(True,)
+    ),
+    "pipeline_loading_checkpoint": Key(
+        flag, False, "load while ranks send", never="each rank reads its own piece", already=(False,)
+    ),
+    "override_module_apply": Key(
+        flag, True, "gather around a model's own initialisation", never="a unit is declared, then drawn",
+        already=(True, False),
+    ),
+    "offload_optimizer.device": Key(one_of("none", "cpu", "nvme"), "none", "where optimizer states are kept",
+                                    yet=OFF_DEVICE, already=("none",)),
+    "offload_optimizer.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),
+    "offload_optimizer.buffer_count": Key(whole(1), 4, "buffers of an nvme", yet=OFF_DEVICE),
+    "offload_optimizer.pin_memory": Key(
+        flag, True, "page-locked host memory", never="no device copies by itself", already=(True, False)
+    ),
+    "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", yet=OFF_DEVICE, already=(False,)),
+    "offload_optimizer.pipeline_write": Key(flag, False, "write behind", yet=OFF_DEVICE, already=(False,)),
+    "offload_optimizer.fast_init": Key(flag, False, "fill an nvme fast", yet=OFF_DEVICE, already=(False,)),
+    "offload_optimizer.ratio": Key(number(1), 1.0, "share of the states", yet=OFF_DEVICE, already=(1.0,)),
+    "offload_param.device": Key(one_of("none", "cpu", "nvme"), "none", "where parameters are kept",
+                                yet=OFF_DEVICE, already=("none",)),
+    "offload_param.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),
+    "offload_param.buffer_count": Key(whole(1), 5, "buffers of an nvme", yet=OFF_DEVICE),
+    "offload_param.buffer_size": Key(ELEMENTS, int(1e8), "elements of such a buffer", yet=OFF_DEVICE),
+    "offload_param.max_in_cpu": Key(ELEMENTS, int(1e9), "elements that stay in host memory", yet=OFF_DEVICE),
+    "offload_param.pin_memory": Key(
+        flag, True, "page-locked host memory", never="no device copies by itself", already=(True, False)
+    ),
+}  # fmt: skip
+
+ACTIVATIONS = {
+    "partition_activations": Key(
+        flag, False, "tensor-parallel ranks keep a part of a checkpoint each",
+        never="no two ranks of the data axis have the same activations", already=(False,),
+    ),
+    "number_checkpoints": Key(
+        or_null(whole(1)), None, "checkpoints of a pass, for buffers of one piece", yet="one block is one checkpoint",
+        already=(None,),
+    ),
+    "contiguous_memory_optimization": Key(
+        flag, False, "checkpoints in one buffer made beforehand", yet="each is an array of its own", already=(False,)
+    ),
+    "cpu_checkpointing": Key(flag, False, "checkpoints in host memory", yet=MOVED, already=(False,)),
+    "synchronize_checkpoint_boundary": Key(
+        flag, False, "wait for the device at each", never="nothing runs beside a rank's own work", already=(False,)
+    ),
+    "profile": Key(flag, False, "time each", yet="wall_clock_breakdown times the passes", already=(False,)),
+}  # fmt: skip
+
+KEYS = (
+    BATCH
+    | TRAINING
+    | PRECISION
+    | {f"zero_optimization.{name}": key for name, key in ZERO.items()}
+    | {f"activation_checkpointing.{name}": key for name, key in ACTIVATIONS.items()}
+    | {
+        "optimizer.type": Key(text, None, "the optimizer"),
+        "optimizer.legacy_fusion": Key(
+            flag, False, "an older fused kernel", never="NumPy has no fused kernels", already=(False,)
+        ),
+        "scheduler.type": Key(text, None, "the learning rate's schedule"),
+    }
+)
+
+# By what else a key goes: of stage 3 with and without its prefix; and yesterday's spellings.
+STAGE_3 = (
+    *("prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters"),
+    *("max_reuse_distance", "gather_16bit_weights_on_model_save", "module_granularity_threshold"),
+    "use_all_reduce_for_fetch_params",
+)
+ALIASES = {f"zero_optimization.stage3_{name}": f"zero_optimization.{name}" for name in STAGE_3} | {
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": (
+        "zero_optimization.gather_16bit_weights_on_model_save"
+    ),
+    "bfloat16": "bf16",
+}
+
+RATE = number(1e3)
+LR = Key(RATE, 1e-3, "learning rate")
+ONLY_DEFAULT = "not here: leave it at its default"
+ADAM = {
+    "lr": LR,
+    "betas": Key(betas, (0.9, 0.999), "how slowly the moments move"),
+    "eps": Key(number(above=True), 1e-8, "keeps an update finite"),
+    "weight_decay": Key(number(1e3), 0.0, "decoupled, on matrices: biases and norms never decay here"),
+    "adam_w_mode": Key(flag, True, "decoupled weight decay, also where the type is Adam"),
+    "torch_adam": Key(flag, False, "PyTorch's own Adam", never="there is one Adam", already=(True, False)),
+    "fused": Key(flag, False, "one kernel", never="NumPy has no fused kernels", already=(True, False)),
+    "bias_correction": Key(flag, True, "of the moments", refused=ONLY_DEFAULT),
+    "amsgrad": Key(flag, False, "the largest variance so far", refused=ONLY_DEFAULT),
+    "fp32_optimizer_states": Key(flag, True, "moments in float32", refused=ONLY_DEFAULT),
+}
+OPTIMIZERS = {
+    "Adam": ADAM,
+    "AdamW": ADAM,
+    "SGD": {
+        "lr": LR,
+        "momentum": Key(number(1), 0.0, "of the velocity"),
+        "weight_decay": Key(number(1e3), 0.0, "on matrices; without momentum coupled and decoupled are the same"),
+        "dampening": Key(number(), 0.0, "of the velocity's new part", refused=ONLY_DEFAULT),
+        "nesterov": Key(flag, False, "look ahead", refused=ONLY_DEFAULT),
+    },
+}
+
+EVERY = {"last_batch_iteration": Key(whole(-1), -1, "where to go on", refused=ONLY_DEFAULT)}
+WARM_UP = EVERY | {
+    "warmup_num_steps": Key(whole(1), 1000, "updates of warm-up; at least 2 are made of it"),
+    "warmup_type": Key(one_of("log", "linear"), "log", "how it rises"),
+}
+RISES = WARM_UP | {
+    "warmup_min_lr": Key(RATE, 0.0, "where warm-up begins"),
+    "warmup_max_lr": Key(or_null(RATE), None, "where warm-up ends; null: the optimizer's lr"),
+}
+TOTAL = {"total_num_steps": Key(whole(1), None, "updates in all")}
+CYCLE = EVERY | {
+    "cycle_min_lr": Key(RATE, None, "where a cycle begins and ends"),
+    "cycle_max_lr": Key(RATE, None, "its peak"),
+    "decay_lr_rate": Key(number(), 0.0, "after the cycle the least rate is divided by 1 + this·steps"),
+    "cycle_first_step_size": Key(whole(1), 2000, "updates up"),
+    "cycle_second_step_size": Key(or_null(whole(1)), None, "updates down; null: as many"),
+    "decay_step_size": Key(whole(0), 0, "updates to a step of decay; 0: none"),
+    "cycle_first_stair_count": Key(whole(0), 0, "stairs up", refused=ONLY_DEFAULT),
+    "cycle_second_stair_count": Key(or_null(whole(0)), None, "stairs down", refused=ONLY_DEFAULT),
+    "cycle_momentum": Key(flag, True, "move the momentum against the rate"),
+    "cycle_min_mom": Key(number(1), 0.8, "where that begins", never="momentum stays", already=(0.8,)),
+    "cycle_max_mom": Key(number(1), 0.9, "and ends", never="momentum stays", already=(0.9,)),
+    "decay_mom_rate": Key(number(), 0.0, "its decay", never="momentum stays", already=(0.0,)),
+}
+SCHEDULERS = {
+    "WarmupLR": RISES,
+    "WarmupDecayLR": RISES | {"warmup_max_lr": Key(RATE, 1e-3, "where warm-up ends")} | TOTAL,
+    "WarmupCosineLR": WARM_UP
+    | TOTAL
+    | {
+        "warmup_min_ratio": Key(number(1), 0.0, "share of lr where warm-up begins"),
+        "cos_min_ratio": Key(number(1), 1e-4, "share of lr where the cosine ends"),
+    },
+    "LRRangeTest": EVERY
+    | {
+        "lr_range_test_min_lr": Key(RATE, 1e-3, "where the test begins"),
+        "lr_range_test_step_size": Key(whole(1), 2000, "updates to a step"),
+        "lr_range_test_step_rate": Key(number(), 1.0, "growth with a step"),
+        "lr_range_test_staircase": Key(flag, False, "in stairs"),
+    },
+    "OneCycle": CYCLE,
+}
+
+# Sections that other parts of DeepSpeed read; what they hold is not looked at. These change no number of a training:
+WATCHES = "it watches a run and changes nothing in it"
+SECTIONS = dict.fromkeys(
+    ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger", "timers"), WATCHES
+) | {
+    "aio": "nothing is moved to a disk",
+    "nebula": "checkpoints are minidist's own",
+    "checkpoint": "checkpoints are minidist's own",
+    "compile": "NumPy compiles nothing",
+    "data_types": "gradients add up in the dtype in which they are stored",
+}
+# These do, and are accepted where they are switched off:
+REFUSED_SECTIONS = dict.fromkeys(
+    (
+        *("amp", "torch_autocast", "elasticity", "autotuning", "curriculum_learning", "data_efficiency"),
+        *("compression_training", "progressive_layer_drop", "sparse_attention", "hybrid_engine", "eigenvalue"),
+        *("quantize_training", "weight_quantization"),
+    ),
+    "it changes what is trained",
+) | {
+    "pipeline": "run minidist.pipeline, or minidist.parallel3d --pp",
+    "tensor_parallel": "run minidist.tensor_parallel, or minidist.parallel3d --tp",
+}

@@ -1,0 +1,350 @@
+"""From a configuration to a run: which chapter, with what settings, and how a command line would say it."""
+
+from argparse import Namespace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidist import UsageError, train
+from minidist.cli.options import Parser
+from minidist.deepspeed.config import Config, check
+from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
+from minidist.engine import Settings
+from minidist.nn.optim import SGD, AdamW, Optimizer
+from minidist.nn.precision import LossScale, precision
+
+CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+ROOM = "zero_optimization"
+
+
+@dataclass
+class Plan:
+    """What is to be done."""
+
+    config: Config
+    ranks: int
+    stage: int
+    batch: int  # sequences to an update
+    micro_batch: int  # of a rank
+    accumulate: int
+    precision: str  # mixed, bf16, fp32, fp64
+    clip: float
+    recompute: str
+    optimizer: Optimizer
+    lr: float
+    schedule: Callable[[int], float] | None  # of the learning rate; None: the configuration has none
+    loss_scale: LossScale | None  # None: as mixed precision has it by default, or losses are not scaled
+    shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
+    beyond: list[str] = field(default_factory=list)  # what no option of a command line says
+    notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
+
+    @property
+    def chapter(self) -> str:
+        return "parallel3d" if self.shard else CHAPTERS[self.stage]
+
+    def said(self) -> dict[str, Any]:
+        """What options of a command line say of it, by their names."""
+        return {
+            "batch": self.batch,
+            "accumulate": self.accumulate,
+            "precision": self.precision,
+            "clip": self.clip,
+            "recompute": self.recompute,
+            "optimizer": "adamw" if isinstance(self.optimizer, AdamW) else "sgd",
+            "lr": self.lr,
+            "weight_decay": vars(self.optimizer)["weight_decay"],
+        }
+
+    def arguments(self) -> list[str]:
+        """The chapter's command line, as far as it can say all this."""
+        usual = defaults()
+        grid = ["--dp", self.ranks, "--pp", 1, "--tp", 1, "--zero", self.stage, "--shard", self.shard]
+        words = [str(word) for word in grid] if self.shard else []
+        for option, value in self.said().items():
+            if value != getattr(usual, option):
+                exact = isinstance(value, float) and float(f"{value:g}") == value
+                words += [f"--{option.replace('_', '-')}", f"{value:g}" if exact else str(value)]
+        return words
+
+    def settings(self, seed: int) -> Settings:
+        """For an engine. Raises UsageError where bfloat16 is not installed."""
+        try:
+            stored = precision(self.precision)
+        except ImportError:
+            raise UsageError("bf16 needs a package of its own: pip install ml_dtypes") from None
+        return Settings(
+            precision=stored,
+            optimizer=self.optimizer,
+            learning_rate=self.schedule or (lambda update: self.lr),
+            clip=self.clip,
+            accumulate=self.accumulate,
+            recompute=self.recompute,
+            seed=seed,
+        )
+
+
+def defaults() -> Namespace:
+    """What the options are that every chapter shares, where nobody gives them."""
+    return train.parser("", "train").parse_args([])
+
+
+def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
+    """The options that somebody has typed, also with the value that they have by default."""
+    untouched = object()
+    blank = Namespace(**dict.fromkeys(vars(made.parse_args(arguments)), untouched))
+    return {name for name, value in vars(made.parse_args(arguments, blank)).items() if value is not untouched}
+
+
+def make(
+    config: dict[str, Any],
+    ranks: int,
+    options: Namespace | None = None,
+    given: Collection[str] = (),
+    width: int | None = None,
+    shard: int | None = None,
+) -> Plan:
+    """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
+
+    options: what fills "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face
+    Trainer; given: those among them that somebody has typed, which must not contradict the configuration. width: of
+    the model, h. shard: of hybrid sharding.
+    """
+    options = options or defaults()
+    h = width or options.width
+    checked = check(config, auto={
+        **{path: options.batch for path in BATCH},  # only a place holder: `_batch` fills them
+        "fp16.enabled": False,  # likewise: `_precision`
+        "bf16.enabled": False,
+        "gradient_clipping": options.clip,
+        f"{ROOM}.reduce_bucket_size": h * h,
+        f"{ROOM}.prefetch_bucket_size": int(0.9 * h * h),
+        f"{ROOM}.param_persistence_threshold": 10 * h,
+        f"{ROOM}.gather_16bit_weights_on_model_save": False,
+        "optimizer.params.lr": options.lr,
+        "optimizer.params.betas": (AdamW.beta1, AdamW.beta2),
+        "optimizer.params.eps": AdamW.eps,
+        "optimizer.params.weight_decay": options.weight_decay,
+        "scheduler.params.warmup_min_lr": 0.0,
+        "scheduler.params.warmup_max_lr": options.lr,
+        "scheduler.params.warmup_num_steps": max(1, options.warmup),
+        "scheduler.params.total_num_steps": max(1, options.steps),
+    })  # fmt: skip
+    batch, micro_batch, accumulate = _batch(checked, ranks, options, given)
+    plan = Plan(
+        config=checked,
+        ranks=ranks,
+        stage=checked[f"{ROOM}.stage"],
+        batch=batch,
+        micro_batch=micro_batch,
+        accumulate=accumulate,
+        precision=_precision(checked, options, given),
+        clip=_agreed(checked, "gradient_clipping", "clip", options, given),
+        recompute=_recompute(checked, options, given),
+        optimizer=_optimizer(checked, options, given),
+        lr=options.lr,
+        schedule=None,
+        loss_scale=None,
+        shard=shard if shard != ranks else None,
+        notes=checked.notes,
+    )
+    if "optimizer.type" in checked.stated:
+        plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
+    plan.schedule = _schedule(checked, plan)
+    plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
+    plan.beyond = _beyond(plan)
+    if checked[f"{ROOM}.offload_param.device"] != "none" and plan.stage < 3:
+        plan.notes.append(f"{ROOM}.offload_param is of stage 3: stage {plan.stage} has all parameters on every rank")
+    checked.values.update(zip(BATCH, (batch, micro_batch, accumulate), strict=True))
+    checked.values.update({"fp16.enabled": plan.precision == "mixed", "bf16.enabled": plan.precision == "bf16"})
+    return plan
+
+
+def _conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
+    option = option.replace("_", "-")
+    return UsageError(f'{path} is {value}, and --{option} {typed} was given: make it "auto", or leave --{option} away')
+
+
+def _agreed(config: Config, path: str, option: str, options: Namespace, given: Collection[str]) -> Any:
+    """What the configuration says, or else the option that was given, or else DeepSpeed's default."""
+    value, typed = config[path], getattr(options, option)
+    if option in given:
+        if path in config.stated and value != typed:
+            raise _conflict(path, value, option, typed)
+        return typed
+    return value
+
+
+def _batch(config: Config, ranks: int, options: Namespace, given: Collection[str]) -> tuple[int, int, int]:
+    """train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps."""
+    stated = [config.stated.get(path) for path in BATCH]
+    batch, micro, accumulate = (
+        None if value in (None, "auto") else config[path] for path, value in zip(BATCH, stated, strict=True)
+    )
+    for path, option, value in ((BATCH[0], "batch", batch), (BATCH[2], "accumulate", accumulate)):
+        if option in given and value not in (None, getattr(options, option)):
+            raise _conflict(path, value, option, getattr(options, option))
+    batch = options.batch if "batch" in given else batch
+    accumulate = options.accumulate if "accumulate" in given else accumulate
+    if "auto" in stated:
+        if accumulate is None and None in (batch, micro):
+            accumulate = options.accumulate
+        if batch is None and micro is None:
+            micro = max(1, options.batch // ((accumulate or 1) * ranks))
+    return batch_sizes(batch, micro, accumulate, ranks)
+
+
+def batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ranks: int) -> tuple[int, int, int]:
+    """DeepSpeed's rule (runtime/config.py, _set_batch_related_parameters): the first is the product of the others and
+    the number of ranks, and what is missing follows from what is there. Raises UsageError in its words."""
+    if batch is not None and micro is not None:
+        accumulate = accumulate if accumulate is not None else batch // micro // ranks
+    elif batch is not None:
+        accumulate = accumulate or 1
+        micro = batch // ranks // accumulate
+    elif micro is not None:
+        accumulate = accumulate or 1
+        batch = micro * accumulate * ranks
+    else:
+        raise UsageError("Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided")
+    for name, value in (("Micro batch size per gpu", micro), ("Gradient accumulation steps", accumulate)):
+        if value == 0:
+            raise UsageError(
+                f"{name}: 0 has to be greater than 0: train_batch_size {batch} is too small for {ranks} ranks"
+            )
+    if batch != micro * accumulate * ranks:
+        raise UsageError(
+            "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step"
+            f" * world_size {batch} != {micro} * {accumulate} * {ranks}"
+        )
+    return batch, micro, accumulate
+
+
+def _precision(config: Config, options: Namespace, given: Collection[str]) -> str:
+    """fp16, bf16, or neither. "auto" follows --precision, as it follows --fp16 and --bf16 in the Trainer."""
+    fp16, bf16 = (config.stated.get(path) for path in ("fp16.enabled", "bf16.enabled"))
+    typed = "precision" in given
+    wanted = options.precision if typed or "auto" in (fp16, bf16) else "fp32"
+    if fp16 == "auto":
+        fp16 = wanted == "mixed" and (typed or bf16 is not True)
+    if bf16 == "auto":
+        bf16 = wanted == "bf16" and (typed or fp16 is not True)
+    if fp16 and bf16:
+        raise UsageError("bfloat16 and fp16 modes cannot be simultaneously enabled: switch one of them off")
+    name = "mixed" if fp16 else "bf16" if bf16 else None
+    if typed and name not in (None, wanted):
+        raise _conflict("fp16.enabled" if fp16 else "bf16.enabled", "true", "precision", wanted)
+    if name or wanted in ("fp32", "fp64"):
+        return name or wanted
+    switched_off = fp16 is False if wanted == "mixed" else bf16 is False
+    if typed and switched_off:
+        raise _conflict("fp16.enabled" if wanted == "mixed" else "bf16.enabled", "false", "precision", wanted)
+    return wanted if typed else "fp32"
+
+
+def _recompute(config: Config, options: Namespace, given: Collection[str]) -> str:
+    """A configuration that says something of activation checkpointing means that it is used: of each block the input is
+    kept, as in models that call deepspeed.checkpointing.checkpoint."""
+    asked = any(
+        config[path] != key.default
+        for path, key in config.table.items()
+        if path.startswith("activation_checkpointing.")
+    )
+    return "full" if asked and "recompute" not in given else options.recompute
+
+
+def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Optimizer:
+    """The configuration's, or the one that the options describe."""
+    name = config["optimizer.type"]
+    if name is None:
+        if options.optimizer == "adamw":
+            return AdamW(weight_decay=options.weight_decay)
+        return SGD(momentum=0.9, weight_decay=options.weight_decay)
+    kind = "sgd" if name.lower() == "sgd" else "adamw"
+    if "optimizer" in given and options.optimizer != kind:
+        raise _conflict("optimizer.type", name, "optimizer", options.optimizer)
+    decay = _agreed(config, "optimizer.params.weight_decay", "weight_decay", options, given)
+    if kind == "sgd":
+        momentum = config["optimizer.params.momentum"]
+        if momentum and decay:
+            raise UsageError(
+                "optimizer.params.weight_decay of SGD with momentum goes through the velocity there, and is decoupled"
+                " here: leave one of the two at 0"
+            )
+        return SGD(momentum=momentum, weight_decay=decay)
+    if decay and not config["optimizer.params.adam_w_mode"]:
+        raise UsageError(
+            "optimizer.params.adam_w_mode false adds weight decay to gradients, and is not here: make it true, or"
+            " weight_decay 0"
+        )
+    beta1, beta2 = config["optimizer.params.betas"]
+    return AdamW(beta1, beta2, config["optimizer.params.eps"], weight_decay=decay)
+
+
+def _schedule(config: Config, plan: Plan) -> Callable[[int], float] | None:
+    name = config["scheduler.type"]
+    params = {path.removeprefix("scheduler.params."): value for path, value in config.values.items()}
+    for path in ("total_num_steps", "cycle_min_lr", "cycle_max_lr"):
+        if path in params and params[path] is None:
+            raise UsageError(f"scheduler.params.{path} is missing: {name} needs it")
+    if name in ("WarmupLR", "WarmupDecayLR"):
+        high = params["warmup_max_lr"] if params["warmup_max_lr"] is not None else plan.lr
+        steps, kind = params["warmup_num_steps"], params["warmup_type"]
+        return WarmupLR(params["warmup_min_lr"], high, steps, kind, params.get("total_num_steps"))
+    if name == "WarmupCosineLR":
+        steps, total, kind = params["warmup_num_steps"], params["total_num_steps"], params["warmup_type"]
+        return WarmupCosineLR(plan.lr, params["warmup_min_ratio"], steps, total, params["cos_min_ratio"], kind)
+    if name == "LRRangeTest":
+        size, rate = params["lr_range_test_step_size"], params["lr_range_test_step_rate"]
+        return RangeTest(params["lr_range_test_min_lr"], size, rate, params["lr_range_test_staircase"])
+    if name == "OneCycle":
+        if params["cycle_momentum"] and isinstance(plan.optimizer, AdamW):
+            raise UsageError("scheduler.params.cycle_momentum is not here: make it false")
+        up = params["cycle_first_step_size"]
+        down = params["cycle_second_step_size"] or up
+        low, high, rate = params["cycle_min_lr"], params["cycle_max_lr"], params["decay_lr_rate"]
+        return OneCycle(low, high, up, down, rate, params["decay_step_size"])
+    return None
+
+
+class FixedLossScale(LossScale):
+    """fp16.loss_scale: the same in every step. A step whose gradients overflow is left out all the same."""
+
+    def update(self, overflow: bool) -> None:
+        self.step += 1
+
+
+class ForgivingLossScale(LossScale):
+    """fp16.consecutive_hysteresis: a step without an overflow forgives all that were before it."""
+
+    def update(self, overflow: bool) -> None:
+        super().update(overflow)
+        if not overflow:
+            self.forgiven_left = self.hysteresis - 1
+
+
+def _loss_scale(config: Config) -> LossScale:
+    fixed = config["fp16.loss_scale"]
+    if fixed:
+        return FixedLossScale(fixed, minimum=fixed)
+    first, minimum = 2.0 ** config["fp16.initial_scale_power"], config["fp16.min_loss_scale"]
+    if first < minimum:
+        raise UsageError(f"fp16.min_loss_scale {minimum:g} is above 2^initial_scale_power, {first:g}")
+    kind = ForgivingLossScale if config["fp16.consecutive_hysteresis"] else LossScale
+    return kind(first, config["fp16.loss_scale_window"], config["fp16.hysteresis"], minimum)
+
+
+def _beyond(plan: Plan) -> list[str]:
+    """What the configuration says, and no option does."""
+    found = []
+    usual = AdamW(weight_decay=vars(plan.optimizer)["weight_decay"])
+    if isinstance(plan.optimizer, AdamW) and plan.optimizer != usual:
+        found.append(f"betas {plan.optimizer.beta1:g} {plan.optimizer.beta2:g}, eps {plan.optimizer.eps:g}")
+    if isinstance(plan.optimizer, SGD) and plan.optimizer.momentum != 0.9:
+        found.append(f"momentum {plan.optimizer.momentum:g}")
+    if plan.schedule:
+        found.append(str(plan.config["scheduler.type"]))
+    scale = plan.loss_scale
+    if scale and (type(scale) is not LossScale or vars(scale) != vars(LossScale())):
+        found.append("the loss scale of fp16")
+    return found

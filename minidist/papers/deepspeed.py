@@ -1,0 +1,74 @@
+"""DeepSpeed's own estimates of what model states need: `estimate_zero2_model_states_mem_needs` and its sister for
+ZeRO-3, version 0.19.6 (runtime/zero/stage_1_and_2.py, stage3.py), and the examples of its documentation (memory.rst).
+
+Ψ: parameters. They count 18Ψ where the ZeRO paper counts 16Ψ: 4 bytes of float32 gradients instead of 2 in float16,
+beside the 2Ψ of parameters. A node's memory is that of its host, and `factor` the room that it should have to spare.
+"""
+
+from typing import NamedTuple
+
+from minidist.papers.figure import Figure, decimals
+
+
+class Estimate(NamedTuple):
+    """Bytes: of a node's host memory, and of each GPU's."""
+
+    cpu: float
+    gpu: int
+
+
+def zero2(psi: int, gpus: int, nodes: int = 1, offload: bool = True, factor: float = 1.5) -> Estimate:
+    """Stages 1 and 2 on `nodes` of `gpus` each. offload: optimizer states and update in host memory."""
+    ranks = gpus * nodes
+    if offload:
+        return Estimate(psi * max(4 * ranks, 16) * factor, 2 * psi)
+    return Estimate(psi * 4 * gpus * factor, 2 * psi + int(18 * psi / ranks))
+
+
+def zero3(
+    psi: int, largest: int, gpus: int, nodes: int = 1, offload_optimizer: bool = True, offload_param: bool = True,
+    init: bool = True, factor: float = 1.5,
+) -> Estimate:  # fmt: skip
+    """Stage 3. largest: parameters of the largest layer, which is gathered with its gradients, 2 + 2 bytes each.
+
+    init: the model is made within zero.Init, so that no rank ever holds all of it. Parameters are offloaded only where
+    the optimizer is.
+    """
+    ranks, gathered, share = gpus * nodes, 4 * largest, 1 / nodes
+    if offload_optimizer and offload_param:
+        return Estimate(psi * (18 * share if init else max(4 * gpus, 18 * share)) * factor, gathered)
+    if offload_optimizer:
+        host = psi * (16 * share if init else max(4 * gpus, 16 * share)) * factor
+        return Estimate(host, gathered + int(2 * psi / ranks))
+    host = (largest if init else psi) * 4 * gpus * factor
+    return Estimate(host, gathered + int(18 * psi / ranks))
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+# memory.rst: 2,851 million parameters, of which the largest layer has 32, on one node of 8 GPUs; GB are 2³⁰ bytes.
+PSI, LARGEST, GPUS = 2_851_000_000, 32_000_000, 8
+ROWS = {
+    "ZeRO-3, both offloaded": (zero3(PSI, LARGEST, GPUS), "71.69", "0.12"),
+    "ZeRO-3, both offloaded, no Init": (zero3(PSI, LARGEST, GPUS, init=False), "127.45", "0.12"),
+    "ZeRO-3, optimizer offloaded": (zero3(PSI, LARGEST, GPUS, offload_param=False), "63.72", "0.78"),
+    "ZeRO-3, optimizer offloaded, no Init": (
+        zero3(PSI, LARGEST, GPUS, offload_param=False, init=False), "127.45", "0.78",
+    ),
+    "ZeRO-3": (zero3(PSI, LARGEST, GPUS, offload_optimizer=False), "1.43", "6.09"),
+    "ZeRO-3, no Init": (zero3(PSI, LARGEST, GPUS, offload_optimizer=False, init=False), "127.45", "6.09"),
+    "ZeRO-2, offloaded": (zero2(PSI, GPUS), "127.45", "5.31"),
+    # The documentation still has what an older release computed. The code of today gives 11.28.
+    "ZeRO-2": (Estimate(zero2(PSI, GPUS, offload=False).cpu, 4 * PSI + 16 * PSI // GPUS), "127.45", "15.93"),
+}  # fmt: skip
+
+FIGURES = [
+    Figure(
+        "DeepSpeed's estimates", f"{row}: {where}", printed, "GB", formula, nbytes / 2**30, decimals(2), evidence="code"
+    )
+    for row, (estimate, cpu, gpu) in ROWS.items()
+    for where, printed, nbytes, formula in (
+        ("host", cpu, estimate.cpu, "times 1.5"),
+        ("GPU", gpu, estimate.gpu, "4Ψ + 16Ψ/N, of an older release" if row == "ZeRO-2" else "2Ψ + 18Ψ/N, 4ψ + 18Ψ/N"),
+    )
+]

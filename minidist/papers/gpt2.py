@@ -1,0 +1,51 @@
+"""GPT-2 (Radford et al. 2019) and GPT-3 (Brown et al. 2020): their sizes. One head, tied to the embedding.
+
+v: vocabulary, s: positions, h: width, a: heads.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minidist.papers import megatron
+from minidist.papers.korthikanti import layer_activations
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPT as the papers' tables describe it."""
+
+    h: int
+    layers: int
+    a: int
+    s: int = 1024
+    v: int = 50_257
+
+    family: ClassVar = "gpt"  # what --model calls it
+
+    @property
+    def units(self) -> list[int]:
+        """Parameters of embedding, layers and head: (v + s)h, 12h² + 13h each, 2h."""
+        return megatron.units(self.v, self.s, self.h, self.layers)
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.units)
+
+    @property
+    def largest_layer(self) -> int:
+        """Parameters of the largest single layer: the embedding's matrix, or one of the MLP's with its bias."""
+        return max(self.v * self.h, 4 * self.h * self.h + 4 * self.h)
+
+    def activations(self, b: int, recompute: str, p: int) -> float:
+        """Bytes that the layers keep of a micro-batch of b sequences of s, without dropout, p bytes an element."""
+        layer = layer_activations(self.s, b, self.h, self.a, recompute=recompute, p=p, dropout=False)
+        return self.layers * layer
+
+
+MODELS = {
+    "gpt2": Model(768, 12, 12),
+    "gpt2-medium": Model(1024, 24, 16),
+    "gpt2-large": Model(1280, 36, 20),
+    "gpt2-xl": Model(1600, 48, 25),
+    "gpt3-175b": Model(12_288, 96, 96, s=2048),
+}

@@ -1,0 +1,427 @@
+"""Configurations as people publish them, good ones, broken ones and random ones: a plan, or one line."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minidist import UsageError
+from minidist.deepspeed import plan as planning
+from minidist.deepspeed import read
+from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS
+from minidist.deepspeed.plan import BATCH, Plan
+from minidist.nn.optim import SGD, AdamW
+
+pytest.importorskip("hjson")
+
+# ---- three styles in which they are published ------------------------------------------------------------------------
+
+EVERYTHING_AUTO = """
+{
+  "fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 500, "hysteresis": 2},
+  "bf16": {"enabled": "auto"},
+  "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+  "scheduler": {
+    "type": "WarmupDecayLR",
+    "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"}
+  },
+  "zero_optimization": {
+    "stage": 3, "overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": "auto",
+    "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto",
+    "stage3_max_live_parameters": 1e9, "stage3_gather_16bit_weights_on_model_save": true
+  },
+  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"
+}
+"""
+
+BY_HAND = """
+{
+  # a comment, a missing comma, a comma too many
+  train_batch_size: 32
+  "gradient_accumulation_steps": 2, // and another comment
+  "fp16": {"enabled": true,},
+  /* stage 3 without
+     its prefix */
+  "zero_optimization": {
+    "stage": 3
+    "prefetch_bucket_size": 5e7
+    "gather_16bit_weights_on_model_save": true,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true},
+  },
+}
+"""
+
+WITH_CHECKPOINTING = """
+{
+  "train_micro_batch_size_per_gpu": 2, "steps_per_print": 1e5, "wall_clock_breakdown": false,
+  "bf16": {"enabled": true}, "gradient_clipping": 0.5,
+  "zero_optimization": {"stage": 2, "overlap_comm": false, "allgather_bucket_size": 5e8, "round_robin_gradients": true},
+  "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true, "number_checkpoints": null}
+}
+"""
+
+
+def planned(text: str, ranks: int = 4, **typed: Any) -> Plan:
+    """typed: options that somebody gives."""
+    options = planning.defaults()
+    vars(options).update(typed)
+    return planning.make(read.parse(text, "ds_config.json"), ranks, options, set(typed), width=typed.get("width"))
+
+
+def test_everything_auto() -> None:
+    plan = planned(EVERYTHING_AUTO)
+    assert (plan.chapter, plan.batch, plan.micro_batch, plan.accumulate) == ("zero3", 16, 4, 1)
+    assert (plan.precision, plan.clip, plan.lr) == ("mixed", 1.0, 3e-3)
+    assert plan.optimizer == AdamW(0.9, 0.95, 1e-8, weight_decay=0.1)
+    assert plan.schedule is not None
+    assert plan.schedule(21) == 3e-3  # --warmup 20
+    assert plan.schedule(201) == 0  # --steps 200
+    config = plan.config
+    h = 64
+    assert config["zero_optimization.reduce_bucket_size"] == h * h
+    assert config["zero_optimization.prefetch_bucket_size"] == int(0.9 * h * h)
+    assert config["zero_optimization.param_persistence_threshold"] == 10 * h
+    assert config["zero_optimization.gather_16bit_weights_on_model_save"] is True
+    assert plan.loss_scale is not None
+    assert plan.loss_scale.window == 500
+
+
+def test_by_hand() -> None:
+    plan = planned(BY_HAND)
+    assert (plan.chapter, plan.batch, plan.micro_batch, plan.accumulate) == ("zero3", 32, 4, 2)
+    assert plan.config["zero_optimization.prefetch_bucket_size"] == 50_000_000
+    assert [note.split()[0] for note in plan.notes] == [
+        "zero_optimization.prefetch_bucket_size",
+        "zero_optimization.offload_optimizer.device",
+    ]
+    assert all(" has no effect here yet, because " in note for note in plan.notes)
+
+
+def test_with_checkpointing() -> None:
+    plan = planned(WITH_CHECKPOINTING)
+    assert (plan.chapter, plan.batch, plan.precision, plan.recompute) == ("zero2", 8, "bf16", "full")
+    assert plan.clip == 0.5
+    assert plan.loss_scale is None
+    assert len(plan.notes) == 4  # the bucket, the round robin, the partition, the host
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"), [("mixed", "mixed"), ("bf16", "bf16"), ("fp32", "fp32"), ("fp64", "fp64")]
+)
+def test_auto_follows_precision(precision: str, name: str) -> None:
+    assert planned(EVERYTHING_AUTO, precision=precision).precision == name
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(1, 16), (2, 16), (3, 15), (5, 15), (20, 20)])
+def test_auto_batches_divide(ranks: int, batch: int) -> None:
+    """A micro-batch is at least one sequence, and the same on every rank."""
+    assert planned(EVERYTHING_AUTO, ranks).batch == batch
+
+
+# ---- the rule of the batch sizes: runtime/config.py's cases, worked out by hand --------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "accumulate", "ranks", "found"),
+    [
+        (16, 2, 2, 4, (16, 2, 2)),
+        (16, 2, None, 4, (16, 2, 2)),
+        (16, None, 2, 4, (16, 2, 2)),
+        (None, 2, 2, 4, (16, 2, 2)),
+        (16, None, None, 4, (16, 4, 1)),
+        (None, 2, None, 4, (8, 2, 1)),
+        (None, None, None, 4, "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
+        (None, None, 2, 4, "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
+        (16, 3, 1, 4, "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+                      "gradient_acc_step * world_size 16 != 3 * 1 * 4"),
+        (10, None, None, 4, "world_size 10 != 2 * 1 * 4"),
+        (16, 3, None, 4, "world_size 16 != 3 * 1 * 4"),
+        (3, None, None, 4, "Micro batch size per gpu: 0 has to be greater than 0"),
+        (8, 4, None, 4, "Gradient accumulation steps: 0 has to be greater than 0"),
+    ],
+)  # fmt: skip
+def test_batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ranks: int, found: Any) -> None:
+    stated = {
+        "train_batch_size": batch,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": accumulate,
+    }
+    config = {key: value for key, value in stated.items() if value is not None}
+    if isinstance(found, str):
+        with pytest.raises(UsageError, match=re.escape(found)):
+            planning.make(config, ranks)
+    else:
+        plan = planning.make(config, ranks)
+        assert (plan.batch, plan.micro_batch, plan.accumulate) == found
+
+
+# ---- what is good ----------------------------------------------------------------------------------------------------
+
+T = '"train_batch_size": 16'
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ('{TBS}', "zero_optimization.stage", 0),
+        ('{TBS, "zero_optimization": {"stage": 1}}', "zero_optimization.stage", 1),
+        ('{TBS, "zero_optimization": true, "allgather_size": 5}', "", "there is no key allgather_size"),
+        ('{TBS, "zero_optimization": true}', "zero_optimization.stage", 1),
+        ('{TBS, "zero_optimization": false}', "zero_optimization.stage", 0),
+        ('{TBS, "zero_optimization": {"stage": 2, "cpu_offload": true}}',
+         "zero_optimization.offload_optimizer.device", "cpu"),
+        ('{TBS, "zero_optimization": {"offload_param": null}}', "zero_optimization.offload_param.device", "none"),
+        ('{TBS, "zero_optimization": {"stage3_gather_fp16_weights_on_model_save": true}}',
+         "zero_optimization.gather_16bit_weights_on_model_save", True),
+        ('{TBS, "zero_optimization": {"reduce_bucket_size": 5e8}}',
+         "zero_optimization.reduce_bucket_size", 500_000_000),
+        ('{TBS, "bfloat16": {"enabled": true}}', "bf16.enabled", True),
+        ('{TBS, "zero_optimization": {"zero_quantized_weights": false, "zero_hpz_partition_size": 1}}',
+         "zero_optimization.zero_hpz_partition_size", 1),
+        ('{TBS, "optimizer": {"type": "adam"}}', "optimizer.params.betas", (0.9, 0.999)),
+        ('{TBS, "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}', "optimizer.params.lr", 1e-3),
+        ('{TBS, "scheduler": {"type": "WarmupLR"}}', "scheduler.params.warmup_num_steps", 1000),
+        ('{TBS, "tensorboard": {"enabled": true, "whatever": 1}}', "train_batch_size", 16),
+        ('{TBS, "amp": {"enabled": false, "opt_level": "O1"}}', "train_batch_size", 16),
+        ('{TBS, "fp16": {"enabled": true, "loss_scale": 128}}', "fp16.loss_scale", 128.0),
+        ('{TBS, "gradient_clipping": 0}', "gradient_clipping", 0.0),
+        ('{TBS}', "gradient_clipping", 1.0),
+        ("train_batch_size: 16\nfp16: {enabled: true}", "fp16.enabled", True),
+    ],
+)  # fmt: skip
+def test_good(text: str, path: str, value: Any) -> None:
+    text = text.replace("TBS", T)
+    if path == "":
+        with pytest.raises(UsageError, match=value):
+            planned(text)
+        return
+    assert planned(text).config[path] == value
+
+
+# ---- what is broken: the whole line that is said ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{TBS "fp16": 1}', "ds_config.json: line 1, column 35: Bad key name"),
+        ('{\n  TBS,\n  "fp16" {}\n}', "ds_config.json: line 3, column 10: Expecting ':'"),
+        ('{\n  TBS,\n  "fp16": {"enabled": true\n}', "ds_config.json: line 4, column 2: "),
+        ('{TBS, TBS}', "the key 'train_batch_size' stands twice"),
+        ('{TBS, "fp16": {"enabled": true, "enabled": false}}', "the key 'enabled' stands twice"),
+        ('[1, 2]', "should be an object, {...}, not [1, 2]"),
+        ('{TBS, "fp16": true}', "fp16 should be an object, {...}, not true"),
+        ('{TBS, "optimizer": "Adam"}', "optimizer should be an object, {...}, not 'Adam'"),
+        ('{TBS, "zero_optimisation": {"stage": 2}}', "no key zero_optimisation: do you mean zero_optimization?"),
+        ('{TBS, "stage": 2}', "there is no key stage: do you mean zero_optimization.stage?"),
+        ('{TBS, "zero_optimization": {"stag": 2}}',
+         "no key zero_optimization.stag: do you mean zero_optimization.stage?"),
+        ('{TBS, "zero_optimization": {"stage": 2, "offload_optimizer": {"divice": "cpu"}}}',
+         "do you mean zero_optimization.offload_optimizer.device?"),
+        ('{TBS, "optimizer": {"type": "AdamW", "params": {"learning_rate": 1}}}',
+         "there is no key optimizer.params.learning_rate: do you mean optimizer.params."),
+        ('{TBS, "zero_optimization": {"stage": 4}}',
+         "zero_optimization.stage should be a whole number from 0 to 3, not 4"),
+        ('{TBS, "zero_optimization": {"stage": 2.5}}', "zero_optimization.stage should be a whole number from 0 to 3"),
+        ('{TBS, "zero_optimization": {"stage": "auto"}}', 'zero_optimization.stage cannot be "auto"'),
+        ('{TBS, "zero_optimization": {"overlap_comm": 1}}',
+         "zero_optimization.overlap_comm should be true or false, not 1"),
+        ('{TBS, "zero_optimization": {"prefetch_bucket_size": 1, "stage3_prefetch_bucket_size": 1}}', "stands twice"),
+        ('{TBS, "zero_optimization": {"zero_quantized_weights": true}}',
+         "zero_optimization.zero_quantized_weights true is not here, because"),
+        ('{TBS, "zero_optimization": {"zero_hpz_partition_size": 8}}', "zero_hpz_partition_size 8 is not here"),
+        ('{TBS, "zero_optimization": {"offload_param": {"device": "disk"}}}',
+         "should be one of none, cpu, nvme, not 'disk'"),
+        ('{TBS, "fp16": {"enabled": true}, "bf16": {"enabled": true}}', "cannot be simultaneously enabled"),
+        ('{TBS, "fp16": {"enabled": true, "hysteresis": 0}}',
+         "fp16.hysteresis should be a whole number from 1 on, not 0"),
+        ('{TBS, "fp16": {"enabled": true, "initial_scale_power": 2, "min_loss_scale": 8}}',
+         "fp16.min_loss_scale 8 is above 2^initial_scale_power, 4"),
+        ('{TBS, "fp16": {"enabled": "yes"}}', "fp16.enabled should be true or false, not 'yes'"),
+        ('{TBS, "gradient_clipping": -1}', "gradient_clipping should be a number from 0 to 1e+09, not -1"),
+        ('{TBS, "gradient_clipping": NaN}', "gradient_clipping should be a number"),
+        ('{TBS, "optimizer": {"type": "Lamb"}}', "optimizer.type 'Lamb' is not here: use one of Adam, AdamW, SGD"),
+        ('{TBS, "optimizer": {"params": {"lr": 1}}}', "optimizer.type is missing"),
+        ('{TBS, "optimizer": {"type": "Adam", "params": {"betas": [0.9]}}}',
+         "should be a list of two numbers, not [0.9]"),
+        ('{TBS, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}}',
+         "make it true, or"),
+        ('{TBS, "optimizer": {"type": "SGD", "params": {"weight_decay": 0.1, "momentum": 0.9}}}',
+         "leave one of the two"),
+        ('{TBS, "optimizer": {"type": "AdamW", "params": {"amsgrad": true}}}', "amsgrad true is not here"),
+        ('{TBS, "scheduler": {"type": "CosineAnnealing"}}',
+         "use one of WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRange"),
+        ('{TBS, "scheduler": {"type": "WarmupDecayLR"}}', "scheduler.params.total_num_steps is missing"),
+        ('{TBS, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}}}', "make it false"),
+        ('{TBS, "sparse_gradients": true}', "sparse_gradients true is not here, because gradients are dense"),
+        ('{TBS, "amp": {"enabled": true}}', "amp is not here, because it changes what is trained: switch it off"),
+        ('{TBS, "curriculum_learning": {"enabled": true}}', "curriculum_learning is not here"),
+        ('{TBS, "pipeline": {"stages": 2}}', "run minidist.pipeline"),
+        ('{"train_batch_size": 0}', "train_batch_size should be a whole number from 1 to 1000000000, not 0"),
+        ('{"train_batch_size": "16"}', "train_batch_size should be a whole number"),
+    ],
+)  # fmt: skip
+def test_broken(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(text.replace("TBS", T))
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "says"),
+    [
+        ("{TBS}", {"batch": 32},
+         'train_batch_size is 16, and --batch 32 was given: make it "auto", or leave --batch away'),
+        ('{TBS, "gradient_clipping": 0.5}', {"clip": 1.0}, "gradient_clipping is 0.5, and --clip 1.0 was given"),
+        ('{TBS, "fp16": {"enabled": true}}', {"precision": "fp32"}, "fp16.enabled is true, and --precision fp32"),
+        ('{TBS, "fp16": {"enabled": false}}', {"precision": "mixed"}, "fp16.enabled is false, and --precision mixed"),
+        ('{TBS, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}', {"lr": 3e-3}, "lr is 0.0001, and --lr 0.003"),
+        ('{TBS, "optimizer": {"type": "AdamW"}}', {"optimizer": "sgd"}, "optimizer.type is AdamW, and --optimizer sgd"),
+    ],
+)  # fmt: skip
+def test_an_option_that_contradicts(text: str, typed: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(text.replace("TBS", T), **typed)
+    assert says in str(refused.value)
+
+
+def test_sections_that_watch_have_a_line_if_they_are_on() -> None:
+    [note] = planned('{TBS, "wandb": {"enabled": true}, "tensorboard": {"enabled": false}}'.replace("TBS", T)).notes
+    assert note == "wandb has no effect here, because it watches a run and changes nothing in it"
+
+
+def test_options_fill_what_is_left_open() -> None:
+    plan = planned("{TBS}".replace("TBS", T), clip=0.25, precision="fp64", lr=1e-2, optimizer="sgd", weight_decay=0.0)
+    assert (plan.clip, plan.precision, plan.lr) == (0.25, "fp64", 1e-2)
+    assert plan.optimizer == SGD(0.9, 0.0)
+    assert plan.arguments() == [
+        *("--precision", "fp64", "--clip", "0.25", "--optimizer", "sgd", "--lr", "0.01", "--weight-decay", "0"),
+    ]
+
+
+def test_neither_fp16_nor_bf16_is_fp32() -> None:
+    assert planned("{TBS}".replace("TBS", T)).precision == "fp32"
+
+
+def test_strict_json_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "hjson", None)
+    assert planned(EVERYTHING_AUTO).stage == 3
+    with pytest.raises(UsageError, match=r"line 3, column 3: .*pip install 'minidist\[deepspeed\]'"):
+        planned(BY_HAND)
+
+
+def test_files(tmp_path: Path) -> None:
+    file = tmp_path / "ds_config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + textwrap.dedent(BY_HAND).encode())  # with a byte order mark, as some editors do
+    assert read.read(file)["train_batch_size"] == 32
+    file.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        read.read(file)
+    for path in (tmp_path, tmp_path / "no.json"):
+        with pytest.raises(UsageError, match="cannot read configuration"):
+            read.read(path)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_every_default_is_itself_a_value(path: str) -> None:
+    key = KEYS[path]
+    if key.default is not None:
+        assert key.read(key.default) == key.default
+    assert key.means
+
+
+def test_what_has_no_effect_has_a_reason_and_nothing_else_has() -> None:
+    for key in [*KEYS.values(), *(key for of in (*OPTIMIZERS.values(), *SCHEDULERS.values()) for key in of.values())]:
+        assert sum(map(bool, (key.never, key.yet, key.refused))) <= 1
+        assert bool(key.already) <= bool(key.never or key.yet)
+
+
+# ---- random ones -----------------------------------------------------------------------------------------------------
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-5, 40) | st.floats() | st.text(max_size=5)
+    | st.sampled_from(["auto", "cpu", "nvme", "none", "log", "linear", "AdamW", "SGD", 1e9, 5e8, 0.1, 2**70])
+)  # fmt: skip
+ANYTHING = st.recursive(
+    SCALARS, lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=4), some), max_leaves=4
+)
+
+
+def of_kind(path: str, default: Any) -> st.SearchStrategy[Any]:
+    """Values of about the kind that a key wants."""
+    if isinstance(default, bool) or path.endswith("enabled"):
+        return st.booleans()
+    if path.endswith("stage"):
+        return st.integers(0, 3)
+    return {int: st.sampled_from([0, 1, 2, 3, 16, 1e9]), float: st.floats(0, 1)}.get(type(default), SCALARS)
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> dict[str, Any]:
+    """Mostly what could be meant: known keys with values of about the right kind; now and then anything."""
+    config: dict[str, Any] = {"train_batch_size": draw(st.sampled_from([1440, 5040, "auto", "auto"]))}
+    types = {"optimizer": draw(st.sampled_from(list(OPTIMIZERS))), "scheduler": draw(st.sampled_from(list(SCHEDULERS)))}
+    table = {path: key for path, key in KEYS.items() if path not in BATCH}
+    for which, of in (("optimizer", OPTIMIZERS), ("scheduler", SCHEDULERS)):
+        table |= {f"{which}.params.{name}": key for name, key in of[types[which]].items()}
+    for path in draw(st.lists(st.sampled_from(list(table)), max_size=8, unique=True)):
+        default = table[path].default
+        likely = st.just(default) if draw(st.booleans()) else of_kind(path, default)
+        value = draw(ANYTHING if draw(st.integers(0, 39)) == 7 else likely)
+        *parents, last = path.split(".")
+        inner = config
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    for which, name in types.items():
+        if which in config:
+            config[which]["type"] = name
+    if draw(st.integers(0, 39)) == 7:
+        config[draw(st.text(max_size=8))] = draw(ANYTHING)
+    return config
+
+
+OUTCOMES = {"plans": 0, "lines": 0}
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(configurations(), st.integers(1, 9))
+def test_random_ones(config: dict[str, Any], ranks: int) -> None:
+    """A plan that keeps the rule of the batch sizes, or one line."""
+    plan, said = None, ""
+    try:
+        plan = planning.make(config, ranks)
+    except UsageError as refused:
+        said = str(refused)
+    OUTCOMES["plans" if plan else "lines"] += 1
+    if plan is None:
+        assert len(said.splitlines()) == 1
+        return
+    assert plan.batch == plan.micro_batch * plan.accumulate * ranks
+    assert 0 <= plan.settings(0).learning_rate(7) < float("inf")
+    assert all(len(note.splitlines()) == 1 for note in plan.notes)
+
+
+def test_random_ones_were_of_both_kinds() -> None:
+    assert min(OUTCOMES.values()) > 200 or not any(OUTCOMES.values()), OUTCOMES
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text(max_size=40) | st.text('{}[]":,\n#/*\\ abc0e.-', max_size=40))
+def test_random_texts(text: str) -> None:
+    try:
+        read.parse(text, "f.json")
+    except UsageError as refused:
+        said = str(refused)
+    else:
+        said = "read"
+    assert len(said.splitlines()) == 1

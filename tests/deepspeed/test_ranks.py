@@ -1,0 +1,241 @@
+"""Configurations on ranks: every stage gives data parallelism's losses, files of all kinds give the same run, and the
+verbs do what they say. One job."""
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from jobs import deepspeeds
+from minidist.deepspeed import explain
+from minidist.deepspeed import plan as planning
+from minidist.mpi.launch import launch
+
+pytest.importorskip("hjson")
+pytest.importorskip("yaml")
+
+RANKS = 4
+PRECISIONS = {"fp32": {}, "mixed": {"fp16": {"enabled": True}}, "bf16": {"bf16": {"enabled": True}}}
+SMALL = ["--steps", "2", "--layers", "2", "--width", "16", "--heads", "2", "--context", "16"]
+
+AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto"}}
+FILES = {
+    "zero3.json": json.dumps(
+        AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": "auto"}}
+    ),
+    "hand.json": """{ # by hand
+      train_batch_size: 16
+      "fp16": {"enabled": true,},
+      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+    }""",
+    "checkpointing.json": json.dumps(
+        AUTO | {"zero_optimization": {"stage": 2}, "activation_checkpointing": {"partition_activations": True}}
+    ),
+    "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}),
+    "ddp.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}}),
+    "sgd.json": json.dumps({"train_batch_size": 16, "optimizer": {"type": "SGD"}, "zero_optimization": {"stage": 1}}),
+    "timed.json": json.dumps({"train_batch_size": 16, "gradient_accumulation_steps": 2, "wall_clock_breakdown": True,
+                              "steps_per_print": 1, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 2}}),
+    "deepspeed.yaml": """
+distributed_type: DEEPSPEED
+mixed_precision: fp16
+num_machines: 1
+num_processes: 4
+deepspeed_config: {zero_stage: 3, gradient_accumulation_steps: 1, offload_optimizer_device: none, zero3_init_flag: true}
+""",
+    "fsdp.yaml": """
+distributed_type: FSDP
+mixed_precision: 'fp16'
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_backward_prefetch: BACKWARD_PRE
+""",
+    "fsdp2.yaml": """
+distributed_type: FSDP
+mixed_precision: fp16
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true, fsdp_activation_checkpointing: true}
+""",
+    "hybrid.yaml": """
+distributed_type: FSDP
+mixed_precision: fp16
+num_machines: 2
+fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}
+""",
+}  # fmt: skip
+
+
+def configuration(stage: int, accumulate: int, precision: str) -> dict[str, Any]:
+    return {
+        "train_batch_size": 16,
+        "gradient_accumulation_steps": accumulate,
+        "gradient_clipping": 0.5,
+        "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+        "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9, "warmup_num_steps": 3}},
+        **PRECISIONS[precision],
+    }
+
+
+CONFIGS = {
+    f"{precision} {accumulate} {stage}": configuration(stage, accumulate, precision)
+    for precision in PRECISIONS
+    for accumulate in (1, 2)
+    for stage in range(4)
+}
+
+
+def drawn(draw: random.Random) -> dict[str, Any]:
+    """A configuration that should run, of any stage, optimizer and schedule, in fp32."""
+    optimizer = draw.choice([
+        {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.8, 0.99], "weight_decay": draw.choice([0, 0.1])}},
+        {"type": "SGD", "params": {"lr": 0.5, "momentum": draw.choice([0, 0.9])}},
+    ])  # fmt: skip
+    scheduler = draw.choice([
+        {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-3, "warmup_max_lr": 1e-2, "warmup_num_steps": 3}},
+        {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 1, "total_num_steps": 5, "warmup_min_lr": 1e-3}},
+        {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 1, "total_num_steps": 5, "warmup_min_ratio": 0.5}},
+        {"type": "LRRangeTest", "params": {"lr_range_test_min_lr": 1e-3, "lr_range_test_step_size": 2}},
+        {"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 2,
+                                        "cycle_momentum": False}},
+    ])  # fmt: skip
+    config = {
+        "train_micro_batch_size_per_gpu": draw.choice([1, 2, 3]),
+        "gradient_accumulation_steps": draw.choice([1, 2, 3]),
+        "gradient_clipping": draw.choice([0, 0.1, 1.0]),
+        "zero_optimization": {"stage": draw.choice([0, 1, 2, 3]), "overlap_comm": draw.choice([True, False])},
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "activation_checkpointing": {"cpu_checkpointing": draw.choice([True, False])},
+    }
+    return {key: config[key] for key in config if key.startswith("train") or draw.random() < 0.8}
+
+
+RANDOM = {f"random {i}": drawn(random.Random(i)) for i in range(30)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("deepspeed")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    lines = {name: [str(folder / name), *SMALL] for name in FILES}
+    return launch("jobs.deepspeeds:everything", RANKS, CONFIGS | RANDOM, lines, str(folder), timeout=280).values[0]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_every_stage_gives_the_losses_of_data_parallelism(
+    found: dict[str, Any], precision: str, accumulate: int
+) -> None:
+    """To the last bit; with several micro-batches stages 2 and 3 sum over ranks first, 0 and 1 over micro-batches."""
+    losses = [found[f"{precision} {accumulate} {stage}"] for stage in range(4)]
+    if accumulate == 1:
+        assert losses == [losses[0]] * 4
+    else:
+        assert losses[:2] == [losses[0]] * 2
+        assert losses[2:] == [losses[2]] * 2
+        np.testing.assert_allclose(losses[2], losses[0], rtol={"fp32": 1e-6, "mixed": 2e-3, "bf16": 1e-2}[precision])
+
+
+@pytest.mark.parametrize(
+    "name", [*RANDOM, *(f"fp32 {accumulate} {stage}" for accumulate in (1, 2) for stage in (0, 3))]
+)
+def test_and_those_of_serial_training(found: dict[str, Any], name: str) -> None:
+    """Which is told the batch and the settings, and knows no stages."""
+    plan = planning.make((CONFIGS | RANDOM)[name], RANKS)
+    losses = deepspeeds.serially(plan.settings(deepspeeds.SEED), plan.batch)
+    np.testing.assert_allclose(found[name], losses, rtol=2e-5)
+    assert losses[0] != losses[-1]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], name: str) -> None:
+    others = {
+        **{"checkpointing.json": "zero2", "zero1.json": "zero1", "sgd.json": "zero1", "ddp.json": "data_parallel"},
+        **{"timed.json": "zero2", "hybrid.yaml": "parallel3d"},
+    }
+    chapter = others.get(name, "zero3")
+    assert found[name]["chapter"] == chapter
+    assert found[name]["status"] == 0
+    assert found[name]["holds"]
+    assert found[name]["claims"] >= 6
+
+
+def test_one_strategy_said_in_four_ways(found: dict[str, Any]) -> None:
+    """DeepSpeed's JSON, strict and by hand, Accelerate's YAML for DeepSpeed and for both FSDPs: the same losses, and,
+    but for recomputation, the same bytes."""
+    names = ["zero3.json", "hand.json", "deepspeed.yaml", "fsdp.yaml", "fsdp2.yaml", "zero1.json", "ddp.json"]
+    assert [found[name]["loss"] for name in names] == [found["zero3.json"]["loss"]] * len(names)
+    for name in names[1:4]:
+        assert found[name]["sent"] == found["zero3.json"]["sent"]
+        assert found[name]["memory"] == found["zero3.json"]["memory"]
+    assert found["fsdp2.yaml"]["memory"][0]["activations"] < found["fsdp.yaml"]["memory"][0]["activations"]
+
+
+@pytest.mark.parametrize("name", ["ddp.json", "zero1.json", "checkpointing.json", "zero3.json"])
+def test_explain_computes_what_is_counted(found: dict[str, Any], folder: Path, name: str) -> None:
+    """The formulas know nothing of padding: less than one element for a rank and unit."""
+    run, config = found[name], folder / name
+    plan = planning.make(explain.accelerate.load(str(config))[0].config, RANKS)
+    states = explain.zero.model_states(run["parameters"], RANKS, plan.stage)
+    for rank in run["memory"]:
+        for kind, expected in dataclasses.asdict(states).items():
+            assert expected <= rank[kind] <= expected + 12 * 5
+    volume = explain.zero.volume(run["parameters"], RANKS, plan.stage)
+    for phases in run["sent"]:
+        for phase, elements in volume.items():
+            assert 2 * elements <= phases[phase]["bytes"] <= 2 * elements + 2 * 2 * RANKS * 5
+
+
+def test_verbs(found: dict[str, Any]) -> None:
+    verbs = found["verbs"]
+    assert verbs["seen"] == [  # boundary, global, micro and skipped steps, loss scale: the first overflow is forgiven
+        [False, 0, 1, 0, 2.0**40],
+        [True, 1, 2, 1, 2.0**40],
+        [False, 1, 3, 1, 2.0**40],
+        [True, 2, 4, 2, 2.0**39],
+    ]
+    assert verbs["lr"] == [0.0]  # an overflow moves no schedule on
+    assert verbs["shape"] == [RANKS, deepspeeds.CONTEXT]
+    assert verbs["from the data"]
+    assert verbs["steps"] == 3
+    assert verbs["optimizer"] == "AdamW"
+    assert verbs["mean loss"] == pytest.approx(np.log(deepspeeds.VOCABULARY), rel=0.05)  # of a model that knows nothing
+
+
+def test_init_never_holds_more_than_its_shards_and_a_unit(found: dict[str, Any]) -> None:
+    init = found["init"]
+    shards, unit = 4 * init["parameters"] / RANKS, 8 * init["largest"]  # float32 masters; float64 as drawn
+    assert shards < init["peak"] <= 1.01 * shards + unit
+    assert init["traced"] < 1.2 * shards + 3 * unit + 200_000  # NumPy's own account: temporaries, declarations
+    assert init["traced"] < 4 * init["parameters"]  # as if one rank had it all
+    assert init["losses"] == init["without"]
+
+
+def test_gathered_parameters(found: dict[str, Any]) -> None:
+    drawn, initial = found["gathered"]["drawn"]
+    assert drawn == pytest.approx(initial, rel=1e-5)
+    assert found["gathered"]["means"] == [pytest.approx(drawn), 1.25, 1.25, 3.0, 3.0]
+
+
+def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) -> None:
+    kept = found["kept"]
+    assert len(set(map(tuple, kept["losses"].values()))) == 1
+    assert kept["steps"] == 2 * deepspeeds.STEPS
+    assert kept["saved"] == [True, False]
+    assert (folder / "kept/latest").read_text() == f"global_step{deepspeeds.STEPS}"
+    weights = load_file(folder / "16bit.safetensors")
+    assert {array.dtype for array in weights.values()} == {np.dtype("float16")}
+    assert {name: array.shape for name, array in weights.items()} == {
+        parameter.name: parameter.shape for unit in deepspeeds.model() for parameter in unit.parameters
+    }
