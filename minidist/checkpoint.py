@@ -55,14 +55,22 @@ __all__ = ["check", "check_folder", "differences", "export", "load", "opened", "
 # ---- save ------------------------------------------------------------------------------------------------------------
 
 
-def save(folder: str, engine: Engine, comm: Any, about: dict[str, Any], keep: int | None = None) -> None:
+def save(
+    folder: str,
+    engine: Engine,
+    comm: Any,
+    about: dict[str, Any],
+    keep: int | None = None,
+    tag: str | None = None,
+) -> None:
     """Write a checkpoint into `folder`; all ranks of `comm` must call. If that cannot be, a line says so, the work goes
     on, and what was in the folder is as it was.
 
-    about: what training says of itself beside its engine: `layout`, `identity`, `text` (see `Manifest`).
+    about: what training says of itself beside its engine: `layout`, `identity`, `text`, `client` (see `Manifest`).
     keep: how many checkpoints may be in the folder afterwards: the oldest go. None: any number.
+    tag: the checkpoint's name in the folder, instead of step000040.
     """
-    step = os.path.join(folder, f"step{engine.steps:06d}")
+    step = os.path.join(folder, tag or f"step{engine.steps:06d}")
     with draft_beside(step, comm) as draft:
         try:
             found = write_shards(draft, engine, comm, about)  # under a name that nobody loads
@@ -114,6 +122,7 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
         layout=about["layout"],
         identity=about["identity"],
         text={**about["text"], "position": engine.steps},  # batches are drawn one a step
+        client=about.get("client", {}),
     )
 
 

@@ -117,8 +117,9 @@ def _check_fields(where: str, found: Any, like: dict[str, Any]) -> None:
 
 
 def _check_identity(saved: dict[str, Any], identity: dict[str, Any]) -> None:
+    """What either does not say, a script for one, is taken to be the same."""
     for name, value in saved.items():
-        if value != identity[name]:
+        if value != identity.get(name, value):
             asked = f"{_short(value)} there, {identity[name]} here" if name != "characters" else "use the same --data"
             raise UsageError(f"is of another model: it has other {name}: {asked}")
 

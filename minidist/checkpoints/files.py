@@ -8,6 +8,7 @@ crash may leave the new name without the new content).
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import struct
@@ -97,6 +98,11 @@ def draft_of(path: str) -> str:
     """A name beside `path` that nobody has or can foresee."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f"{name[:40]}.{secrets.token_hex(8)}.tmp")
+
+
+def is_draft(name: str) -> bool:
+    """Whether a name is such a one."""
+    return re.search(r"\.[0-9a-f]{16}\.tmp$", name) is not None
 
 
 def remove(path: str) -> None:

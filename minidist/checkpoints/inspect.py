@@ -34,12 +34,14 @@ def print_contents(found: Manifest) -> None:
     """All but the arrays, in a few lines."""
     state, layout, identity = found.state, dict(found.layout), found.identity
     chapter, ranks = layout.pop("chapter"), layout.pop("ranks")
+    model = f"{identity['model']}, " if "model" in identity else ""
     axes = "".join(f", {axis} {size}" for axis, size in layout.items())
     size = sum(math.prod(shape) for shape in found.parameters.values())
     print(f"{found.folder}: step {state['steps']}, {state['updates']} updates")
     print(f"  saved by {chapter} on {ranks} rank{'s' * (ranks > 1)}{axes}")
     moments = f"{found.moments} moment{'s' * (found.moments != 1)}"
     tensors = f"{size:,} parameters in {len(found.parameters)} tensors"
-    print(f"  {identity['model']}, {tensors}, {moments} of each, {found.dtype}")
+    print(f"  {model}{tensors}, {moments} of each, {found.dtype}")
     scale = f", loss scale {state['loss_scale']['scale']:g}" if state["mixed"] else ""
-    print(f"  text {found.text['name']}, next batch {found.text['position']}, seed {found.random['seed']}{scale}")
+    text = f"text {found.text['name']}, " if "name" in found.text else ""
+    print(f"  {text}next batch {found.text['position']}, seed {found.random['seed']}{scale}")

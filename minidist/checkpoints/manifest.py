@@ -49,6 +49,7 @@ class Manifest:
     state: dict[str, Any]  # how far training is: steps, updates, loss scale
     random: dict[str, Any]  # batches and dropout of a step are drawn afresh from (seed, step): this is all their state
     text: dict[str, Any]  # the training text, and where in its order of batches training is
+    client: dict[str, Any]  # what a script that saves wants to have back
     dtype: str  # of all arrays, as safetensors calls it
     moments: int  # of each parameter
     parameters: dict[str, Shape]
@@ -112,13 +113,13 @@ def names_in(folder: str) -> list[str]:
     def age(name: str) -> tuple[int, str]:
         return os.stat(os.path.join(folder, name, NAME)).st_mtime_ns, name
 
-    found = [name for name in os.listdir(folder) if name.startswith("step") and not name.endswith(".tmp")]
+    found = [name for name in os.listdir(folder) if not files.is_draft(name)]
     return sorted((name for name in found if os.path.isfile(os.path.join(folder, name, NAME))), key=age)
 
 
 def drafts_in(folder: str) -> list[str]:
     """What is not, or no longer, a checkpoint."""
-    return [name for name in os.listdir(folder) if name.startswith(("step", LATEST)) and name.endswith(".tmp")]
+    return [name for name in os.listdir(folder) if files.is_draft(name)]
 
 
 def newest(path: str) -> str:
@@ -202,4 +203,4 @@ def of_file(path: str) -> Manifest:
     shard = Shard(name, os.path.getsize(path), "", {name: everything(shape) for name, shape in parameters.items()})
     identity, state = (json.loads(metadata.get(each, "{}")) for each in ("identity", "state"))
     moments = len({name.split("/")[0] for name in shapes if "/" in name})
-    return Manifest(folder, "", {}, identity, state, {}, {}, dtype, moments, parameters, [shard])
+    return Manifest(folder, "", {}, identity, state, {}, {}, {}, dtype, moments, parameters, [shard])

@@ -23,7 +23,7 @@ import numpy as np
 from safetensors.numpy import save as serialize
 
 from minidist import UsageError, checkpoint, data_parallel, zero1, zero2, zero3
-from minidist.claims.files import check_readable, write_whole
+from minidist.claims.files import write_whole
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero
@@ -215,32 +215,34 @@ class DeepSpeedEngine:
 
     # ---- what is kept -----------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, save_dir: str, tag: str | None = None) -> None:
-        """All that training needs to go on, as save_dir/tag.safetensors; `latest` names the tag. All ranks must call.
+    def save_checkpoint(
+        self, save_dir: str, tag: str | None = None, client_state: dict[str, Any] | None = None
+    ) -> None:
+        """All that training needs to go on, every rank's shard, in save_dir/tag; `latest` names the tag. All ranks
+        must call.
 
-        tag: global_step{N}, if none is given."""
-        tag = tag or f"global_step{self.global_steps}"
-        if self.comm.rank == 0:
-            os.makedirs(save_dir, exist_ok=True)
-        checkpoint.save(os.path.join(save_dir, f"{tag}.safetensors"), self.stage, {}, writer=self.comm.rank == 0)
-        if self.comm.rank == 0:
-            write_whole(os.path.join(save_dir, "latest"), tag.encode())
-        self.comm.barrier()
+        tag: global_step{N}, if none is given. client_state: anything that JSON can say, for load_checkpoint to return.
+        """
+        about = {
+            "layout": {"chapter": f"deepspeed, stage {self.plan.stage},", "ranks": self.comm.size},
+            "identity": {},
+            "text": {},
+            "client": client_state or {},
+        }
+        checkpoint.save(save_dir, self.stage, self.comm, about, tag=tag or f"global_step{self.global_steps}")
 
-    def load_checkpoint(self, load_dir: str, tag: str | None = None) -> str:
-        """Go on from there: from the tag that was saved last, if none is given. The file's path. All ranks must call.
+    def load_checkpoint(self, load_dir: str, tag: str | None = None) -> tuple[str, dict[str, Any]]:
+        """Go on from there: from the tag that was saved last, if none is given. Its folder, and its client_state. All
+        ranks must call.
 
-        Any stage, on any number of ranks, goes on from any other's. Raises UsageError for what is no such file, or is
+        Any stage, on any number of ranks, goes on from any other's. Raises UsageError for what is no checkpoint, or is
         another model's.
         """
-        if tag is None:
-            latest = os.path.join(load_dir, "latest")
-            check_readable("load_checkpoint", latest)
-            tag = Path(latest).read_text()
-        path = os.path.join(load_dir, f"{tag}.safetensors")
+        path = os.path.join(load_dir, tag) if tag else load_dir
         checkpoint.check(path, self.stage.units, {}, self.stage.settings.optimizer.moments, steps=sys.maxsize)
         checkpoint.load(path, self.stage)
-        return path
+        found = checkpoint.opened(path)
+        return found.folder, found.client
 
     def save_16bit_model(self, save_dir: str, save_filename: str = "model.safetensors") -> bool:
         """The parameters alone, as they are stored; False where stage 3 has them divided and

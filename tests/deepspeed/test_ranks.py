@@ -233,7 +233,9 @@ def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) ->
     assert len(set(map(tuple, kept["losses"].values()))) == 1
     assert kept["steps"] == 2 * deepspeeds.STEPS
     assert kept["saved"] == [True, False]
-    assert (folder / "kept/latest").read_text() == f"global_step{deepspeeds.STEPS}"
+    tag = f"global_step{deepspeeds.STEPS}"
+    assert (folder / "kept/latest").read_text() == f"{tag}\n"
+    assert kept["loaded"] == (str(folder / "kept" / tag), {"epoch": 2})
     weights = load_file(folder / "16bit.safetensors")
     assert {array.dtype for array in weights.values()} == {np.dtype("float16")}
     assert {name: array.shape for name, array in weights.items()} == {

@@ -163,12 +163,12 @@ def kept(comm: Any, folder: str) -> dict[str, Any]:
 
     engine = made(3)
     train(engine)
-    engine.save_checkpoint(f"{folder}/kept")
+    engine.save_checkpoint(f"{folder}/kept", client_state={"epoch": 2})
     losses = {"on": train(engine, first=STEPS)}
     for stage in range(4):
         other = made(stage)
-        other.load_checkpoint(f"{folder}/kept")
+        loaded = other.load_checkpoint(f"{folder}/kept")
         losses[f"stage {stage}"] = train(other, first=STEPS)
     divided = deepspeed.initialize(model=model(), config=STAGE_3, comm=comm, seed=SEED)[0]
     saved = [engine.save_16bit_model(folder, "16bit.safetensors"), divided.save_16bit_model(folder, "no.safetensors")]
-    return {"losses": losses, "steps": other.global_steps, "saved": saved}
+    return {"losses": losses, "steps": other.global_steps, "saved": saved, "loaded": loaded}
