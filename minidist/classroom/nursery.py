@@ -100,8 +100,8 @@ def main() -> None:
     """Do as asked until the socket is closed."""
     plan = json.loads(sys.argv[1])
     line = socket.socket(fileno=plan["line"])
-    import minidist.classroom.process
-    import minidist.classroom.ranks  # noqa: F401  (what ranks need is here before them)
+    import minidist.classroom.process  # noqa: F401  (what ranks need is here before them)
+    from minidist.classroom import ranks as on_rank
     from minidist.classroom.chapter import hide
     from minidist.mpi.target import find, load
 
@@ -110,6 +110,7 @@ def main() -> None:
     hide(plan["hidden"])
     isolation = sandbox.enter(plan["hidden"]) if plan["isolate"] else "not asked for"
     limits.adopt_orphans()
+    on_rank.taken.append(on_rank.fingerprint())
 
     targets: dict[str, Callable[..., Any]] = {}
     ranks: dict[int, int] = {}  # rank -> process
