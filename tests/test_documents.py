@@ -97,8 +97,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
     works = ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (allocator, "keep_freed_memory"))
-    works = (*works, (classroom, "grade"), (classroom, "find_submissions"), (cluster, "print_cluster"))
-    for module, work in works:
+    teaching = ((classroom, "grade"), (classroom, "find_submissions"))
+    for module, work in (*works, *teaching, (cluster, "print_cluster")):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
