@@ -100,7 +100,9 @@ def main() -> None:
     """Do as asked until the socket is closed."""
     plan = json.loads(sys.argv[1])
     line = socket.socket(fileno=plan["line"])
-    import minidist.classroom.process  # noqa: F401  (what ranks need is here before them)
+    import numpy.random  # noqa: F401  (what ranks need is here before them)
+
+    import minidist.classroom.process  # noqa: F401
     from minidist.classroom import ranks as on_rank
     from minidist.classroom.chapter import hide
     from minidist.mpi.target import find, load
