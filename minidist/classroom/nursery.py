@@ -53,7 +53,9 @@ class Nursery:
         plan = {"line": theirs.fileno(), "preload": str(preload or ""), "hidden": list(hidden), "isolate": isolate}
         command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", json.dumps(plan)]
         environment = {**os.environ, **SETTINGS, "PYTHONPATH": path}
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         theirs.close()
         self.isolation: str = self._ask({"do": "say hello"})  # why there are no namespaces; "" if there are
 
