@@ -21,6 +21,7 @@ demo: $(VENV)/.runtime ## train with ZeRO-3 on four ranks (N=2 for two)
 
 doctor: ## say what is wrong with the MPI set-up, and what mends it
 	@if [ -x $(VENV)/bin/python ]; then exec $(VENV)/bin/python -m minidist doctor; fi; \
+	echo "There is no $(VENV): make setup makes it, with all that is needed. Without it:"; \
 	exec python3 -m minidist doctor
 
 test: $(VENV)/.dev ## run the tests

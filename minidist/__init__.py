@@ -54,7 +54,7 @@ class Finished(Exception):
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext minidist` in a notebook: cells that begin with `%%mpirun -n 4` then run on four ranks."""
-    from minidist.cli import notebook
+    from minidist.classroom import notebook
 
     notebook.load(shell)
 

@@ -225,21 +225,47 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     assert all(type(number) is int for number in numbers([report["sent"], report["memory"]]))
 
 
-@pytest.mark.parametrize(("strategy", "n", "settings"), CASES)
-def test_a_chapter(strategy: str, n: int, settings: str, text: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("reports"))
+
+
+@cache
+def in_one_job(n: int, text: str, folder: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """{(strategy, settings): status, what was printed, report} of all cases of so many ranks: MPI is started once."""
+    cases = [(strategy, settings) for strategy, ranks, settings in CASES if ranks == n]
+    lines = [f"{strategy} {' '.join(COMMON)} {settings} --data {text}" for strategy, settings in cases]
+    found = launch("jobs.chapters:command_lines", n, lines, folder, timeout=300).values[0]
+    assert sorted(os.listdir(folder)) == sorted(f"{n}-{i}.json" for i in range(len(lines)))
+    for file in os.listdir(folder):
+        os.unlink(os.path.join(folder, file))
+    return dict(zip(cases, found.values(), strict=True))
+
+
+def alone(strategy: str, n: int, settings: str, text: str, folder: str) -> dict[str, Any]:
+    """The same of one case, as a reader starts it."""
     name, *flags = strategy.split()
-    file = tmp_path / "report.json"
-    options = [*flags, *COMMON, *settings.split(), "--data", text, "--json", str(file)]
-    done = chapter(n, name, *options, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert os.listdir(tmp_path) == ["report.json"]
-    report = json.loads(file.read_text(encoding="utf-8"))
+    done = chapter(
+        n, name, *flags, *COMMON, *settings.split(), "--data", text, "--json", "report.json", cwd=Path(folder)
+    )
+    assert done.stderr == ""
+    assert os.listdir(folder) == ["report.json"]
+    report = json.loads(Path(folder, "report.json").read_text(encoding="utf-8"))
+    os.unlink(os.path.join(folder, "report.json"))
+    return {"status": done.returncode, "printed": done.stdout, **report}
+
+
+@pytest.mark.parametrize(("strategy", "n", "settings"), CASES)
+def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str) -> None:
+    report = alone(strategy, n, settings, text, folder) if n == 3 else in_one_job(n, text, folder)[strategy, settings]
+    name, printed = strategy.split()[0], report.pop("printed")
+    assert report.pop("status") == 0
     check_schema(report, name, n)
     assert report["claims"]
     assert all(claim["holds"] for claim in report["claims"])
-    assert done.stdout.count("✓") == len(report["claims"])
-    assert "✗" not in done.stdout
-    assert "does not hold" not in done.stdout
+    assert printed.count("✓") == len(report["claims"])
+    assert "✗" not in printed
+    assert "does not hold" not in printed
 
     shapes = Shapes(settings, n)
     assert report["parameters"] == shapes.parameters
@@ -516,6 +542,18 @@ def test_serial_training_needs_no_mpi(text: str) -> None:
     done = python(0, "-c", program)
     assert (done.returncode, done.stderr) == (0, "")
     assert "training loss" in done.stdout
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "async"])
+def test_a_parameter_server_that_diverges_says_so_in_a_line(consistency: str, text: str) -> None:
+    """Its servers notice it, which know the whole gradient's norm, or its workers, which know their own."""
+    diverging = ["--lr", "900", "--optimizer", "sgd", "--steps", "30", "--consistency", consistency]
+    done = chapter(3, "parameter_server", *COMMON, *GPT.split(), "--data", text, *diverging)
+    assert (done.returncode, done.stderr.splitlines()[:1]) == (
+        1,
+        ["minidist: error: the gradient is not finite: lower --lr"],
+    )
+    assert "Traceback" not in done.stderr
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
 from minidist.memory import allocator
 from minidist.mpi import launch, run
+from minidist.mr import cluster
 from minidist.mr.plan import Plan
 from minidist.pp import options as pp_options
 
@@ -48,16 +49,18 @@ def texts() -> Iterator[tuple[str, str]]:
     yield "minidist/__main__.py", "\n".join(chapter.launch for chapter in CHAPTERS)
 
 
-def command_lines() -> list[Any]:
-    """(ranks, program, arguments) of each, named after the file that it stands in."""
-    found = {
-        (file, int(match["ranks"] or 1), match["program"], END.split(match["rest"])[0].strip())
-        for file, text in texts()
-        for match in LAUNCH.finditer(text)
-    }
-    worker = "minidist.mpi.worker"  # started by the launcher alone
-    lines = [(file, *line) for file, *line in sorted(found) if line[1] != worker]
-    return [pytest.param(*line, id=f"{file}: {line[1]} {line[2]}") for file, *line in lines]
+def stated() -> dict[tuple[int, str, str], list[str]]:
+    """Every command line as (ranks, program, arguments), and the files that it stands in."""
+    found: dict[tuple[int, str, str], list[str]] = {}
+    for file, text in texts():
+        for match in LAUNCH.finditer(text):
+            if match["program"] != "minidist.mpi.worker":  # started by the launcher alone
+                line = int(match["ranks"] or 1), match["program"], END.split(match["rest"])[0].strip()
+                found.setdefault(line, []).append(file)
+    return found
+
+
+STATED = stated()
 
 
 class WouldWork(Exception):
@@ -96,13 +99,9 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
     works = ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (allocator, "keep_freed_memory"))
-    for module, work in (
-        *works,
-        (inspect, "main"),
-        (convert, "to_fp32"),
-        (classroom, "grade"),
-        (classroom, "find_submissions"),
-    ):
+    teaching = ((classroom, "grade"), (classroom, "find_submissions"))
+    checkpoints = ((inspect, "main"), (convert, "to_fp32"))
+    for module, work in (*works, *teaching, *checkpoints, (cluster, "print_cluster")):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
@@ -123,7 +122,10 @@ def type_in(reader: Reader, ranks: int, program: str, arguments: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of runpy: the module is imported already
-@pytest.mark.parametrize(("ranks", "program", "arguments"), command_lines())
+@pytest.mark.parametrize(
+    ("ranks", "program", "arguments"),
+    [pytest.param(*line, id=f"{files[0]}: {line[1]} {line[2]}") for line, files in STATED.items()],
+)
 def test_the_program_takes_the_line(reader: Reader, ranks: int, program: str, arguments: str) -> None:
     assert type_in(reader, ranks, program, arguments) == 0
 
@@ -155,10 +157,10 @@ def test_a_line_of_yesterday_is_found(reader: Reader, program: str, arguments: s
 
 
 def test_lines_are_found_where_readers_find_them() -> None:
-    per_file = {line.id.split(":")[0] for line in command_lines()}
-    assert {str(file.relative_to(ROOT)) for file in READMES} - per_file <= {"CHANGELOG.md", "lessons/README.md"}
-    assert {f"minidist/{chapter.name}.py" for chapter in CHAPTERS} <= per_file
-    assert {str(file.relative_to(ROOT)) for file in ROOT.glob("lessons/*/*.ipynb")} <= per_file
+    of_lines = set(itertools.chain(*STATED.values()))
+    assert {str(file.relative_to(ROOT)) for file in READMES} - of_lines <= {"CHANGELOG.md", "lessons/README.md"}
+    assert {f"minidist/{chapter.name}.py" for chapter in CHAPTERS} <= of_lines
+    assert {str(file.relative_to(ROOT)) for file in ROOT.glob("lessons/*/*.ipynb")} <= of_lines
 
 
 # ---- what is named ---------------------------------------------------------------------------------------------------

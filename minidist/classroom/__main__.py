@@ -67,7 +67,11 @@ def grade_lessons(options: argparse.Namespace) -> int:
     check_apart({"--junit": options.junit}, {f"the exercise {file}": str(file) for file in graded_files})
     check_writable("--junit", options.junit)
     if options.gradescope:
-        options.gradescope.mkdir(parents=True, exist_ok=True)
+        try:
+            options.gradescope.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--gradescope {options.gradescope} cannot be a folder: {error.strerror}") from None
+        check_writable("--gradescope", str(options.gradescope / "results.json"))
     grades: list[Grade] = []
     for lesson in lessons:
         graded = grade(lesson, options.submission, options.hidden, options.patience, options.wire, options.seed)

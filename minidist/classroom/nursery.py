@@ -53,7 +53,9 @@ class Nursery:
         plan = {"line": theirs.fileno(), "preload": str(preload or ""), "hidden": list(hidden), "isolate": isolate}
         command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", json.dumps(plan)]
         environment = {**os.environ, **SETTINGS, "PYTHONPATH": path}
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         theirs.close()
         self.isolation: str = self._ask({"do": "say hello"})  # why there are no namespaces; "" if there are
 
@@ -100,8 +102,10 @@ def main() -> None:
     """Do as asked until the socket is closed."""
     plan = json.loads(sys.argv[1])
     line = socket.socket(fileno=plan["line"])
-    import minidist.classroom.process
-    import minidist.classroom.ranks  # noqa: F401  (what ranks need is here before them)
+    import numpy.random  # noqa: F401  (what ranks need is here before them)
+
+    import minidist.classroom.process  # noqa: F401
+    from minidist.classroom import ranks as on_rank
     from minidist.classroom.chapter import hide
     from minidist.mpi.target import find, load
 
@@ -110,6 +114,7 @@ def main() -> None:
     hide(plan["hidden"])
     isolation = sandbox.enter(plan["hidden"]) if plan["isolate"] else "not asked for"
     limits.adopt_orphans()
+    on_rank.taken.append(on_rank.fingerprint())
 
     targets: dict[str, Callable[..., Any]] = {}
     ranks: dict[int, int] = {}  # rank -> process

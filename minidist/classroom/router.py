@@ -67,13 +67,14 @@ def route(
     objects: bool = True,
     spoiled: Collection[Message] = (),
     seconds: float = 3600.0,
+    own_folders: bool = True,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
     target is "module:function" or "path/to/file.py:function". patience is in seconds, of which each rank may spend
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
     own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
-    other bytes.
+    other bytes. Without `own_folders` ranks are in this process's folder.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
@@ -86,7 +87,7 @@ def route(
                 outputs = [router.open_output(rank, name) for name in OUTPUTS]
                 for output in outputs:
                     theirs.callback(os.close, output)
-                own = folder / str(rank) if nursery.isolation else None
+                own = folder / str(rank) if nursery.isolation and own_folders else None
                 if own:
                     own.mkdir()
                 nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))

@@ -1,4 +1,4 @@
-"""A notebook's cell on the ranks: what `%%mpirun` lets every rank run (see `minidist.cli.notebook`)."""
+"""A notebook's cell on the ranks: what `%%mpirun` lets every rank run (see `minidist.classroom.notebook`)."""
 
 import ast
 import linecache

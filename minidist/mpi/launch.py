@@ -29,7 +29,7 @@ from typing import Any
 from minidist import UsageError
 from minidist.mpi import encode, hang, shm
 from minidist.mpi.hang import Look, Looks
-from minidist.mpi.worker import locked
+from minidist.mpi.worker import killed_by, locked
 
 OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
 PRINTED = 64 << 20  # bytes that a rank may print before it is ended
@@ -401,7 +401,7 @@ def _read_rank(mine: Path) -> tuple[RankResult, float]:
 def describe_exit(code: int) -> str:
     """How a process ended, by its exit code or minus the signal."""
     if code < 0:
-        return f"it was killed by signal {-code} ({signal.Signals(-code).name})"
+        return f"it was {killed_by(-code)}"
     return f"its process ended with status {code} before the function returned, as os._exit({code}) does"
 
 

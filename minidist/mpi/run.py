@@ -33,7 +33,7 @@ from minidist import Finished, Stopped, UsageError
 from minidist.mpi import output
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
-from minidist.mpi.worker import RANK_VARIABLES
+from minidist.mpi.worker import RANK_VARIABLES, killed_by
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
 MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
@@ -141,7 +141,7 @@ def stay_behind(rank: str) -> None:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
         _be_first_to_fail()
-        line = f"minidist: error: rank {rank} was killed by signal {-status} ({signal.Signals(-status).name})"
+        line = f"minidist: error: rank {rank} was {killed_by(-status)}"
         with suppress(OSError):
             os.write(2, f"{line}\n".encode())
         _wait_until_read(2)

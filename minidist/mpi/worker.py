@@ -54,6 +54,12 @@ def main() -> None:
     be_rank(folder, mine)
 
 
+def killed_by(number: int) -> str:
+    """A signal in words: "killed by signal 9 (SIGKILL)"; those of real time have no name."""
+    names = {known.value: f" ({known.name})" for known in signal.Signals}
+    return f"killed by signal {number}{names.get(number, '')}"
+
+
 def locked(path: Path) -> bool:
     """Whether some process holds the lock on `path`, that is, lives."""
     try:

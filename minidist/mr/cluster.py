@@ -179,5 +179,6 @@ def print_cluster(make_master: Callable[..., MasterPeer]) -> None:
             for name, row in rows.items()
         ],
     )
-    print("again: executions because of lost workers; near: maps begun where a copy of their split is.")
-    print("The paper: how slow its slow machines were it does not say; the dead were restarted at once.")
+    print("again: executions because of lost workers")
+    print("near:  maps begun where a copy of their split is")
+    print("The paper does not say how slow its slow machines were; it restarted the dead.")

@@ -46,7 +46,7 @@ def parser(doc: str) -> Parser:
     add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
     add("--resume", action="store_true", help="finish a job that was killed")
     add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
-    add("--inject", action="append", default=[], metavar="FAULT", help="cause a fault, see minidist/mr/faults.py")
+    add("--inject", action="append", default=[], metavar="FAULT", help="bad:TEXT, slow:RANK:FACTOR, ...: mr/faults.py")
     add("--cluster", action="store_true", help="simulate the paper's sort on a tenth of its cluster, no more")
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
     return made

@@ -40,7 +40,7 @@ class WorkerPeer:
     def __init__(self, plan: Plan, rank: int, disk: Disk, inbox: Mailbox, to_master: Mailbox) -> None:
         self.plan, self.job, self.rank = plan, plan.job, rank
         self.disk, self.inbox, self.to_master = disk, inbox, to_master
-        self.todo: deque[Attempt] = deque()
+        self.queue: deque[Attempt] = deque()
         self.unwanted: set[TaskName] = set()
         self.reduces: list[Attempt] = []  # in progress or about to be
         self.asked: dict[Place, int] = {}  # the pieces that the present reduce waits for, and who was asked for them
@@ -68,8 +68,8 @@ class WorkerPeer:
     def step(self) -> bool:
         """Answer, then do a task. Whether there was one, or a message."""
         busy = self.serve()
-        if self.todo and not self.ended:
-            self.work(self.todo.popleft())
+        if self.queue and not self.ended:
+            self.work(self.queue.popleft())
         elif self.ended and not self.drained and self.inbox.pending() <= self.lost:
             self.drained = True  # all that this worker has sent has arrived; when it is so everywhere, all may leave
             self.tell_master(messages.Drained(self.sent))
@@ -123,9 +123,9 @@ class WorkerPeer:
             match mail.message:
                 case messages.Do(task, source, skip):
                     self.unwanted.discard(task)
-                    self.todo.append(Attempt(task, source, skip, self.gasp))
+                    self.queue.append(Attempt(task, source, skip, self.gasp))
                     if task[0] == "reduce":
-                        self.reduces.append(self.todo[-1])
+                        self.reduces.append(self.queue[-1])
                 case messages.Drop(task):
                     self.unwanted.add(task)
                 case messages.Lost(maps):
@@ -163,8 +163,8 @@ class WorkerPeer:
         if not self.stalled:
             self.stalled = True
             self.tell_master(messages.Stalled())
-        if task := next((task for task in self.todo if task.name[0] == "map"), None):
-            self.todo.remove(task)
+        if task := next((task for task in self.queue if task.name[0] == "map"), None):
+            self.queue.remove(task)
             self.work(task)
         else:
             time.sleep(IDLE)

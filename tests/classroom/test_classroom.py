@@ -190,6 +190,14 @@ def test_a_grade_in_every_form(lessons):
     assert suite[1].find("failure").text == "-1 becomes 2"
 
 
+def test_results_that_cannot_be_written_are_refused_before_the_work(lessons):
+    (lessons / "file").write_text("")
+    for folder in ("file", "file/deeper"):
+        run = classroom(lessons, "grade", "lessons/01_tiny", "--gradescope", folder)
+        assert (run.returncode, run.stdout) == (2, "")
+        assert re.fullmatch(rf"minidist.*: error: --gradescope {folder} cannot be a folder: .*\n", run.stderr)
+
+
 def test_every_part_gets_a_line_even_if_the_process_that_grades_dies(lessons):
     (lessons / "secret").mkdir()
     (lessons / "secret" / "test_end.py").write_text(

@@ -1,10 +1,12 @@
 """What tests of all chapters run on ranks: their command lines; and gradients that overflow float16."""
 
 import hashlib
+import io
 import json
 import runpy
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,8 +70,8 @@ def one_overflows(comm: Comm) -> dict[str, Any]:
 
 
 def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
-    """Each as `python -m minidist.LINE` would run it on these ranks; its exit status and its report. One job for all
-    of them: MPI is started once."""
+    """Each as `python -m minidist.LINE` would run it on these ranks; its exit status, what this rank printed, and its
+    report. One job for all of them: MPI is started once."""
     found, load = {}, cache(data.load)
     for i, line in enumerate(lines):
         name, *options = line.split()
@@ -89,8 +91,14 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
             mock.patch("minidist.mpi.run.run", run),
             mock.patch("minidist.train.run", run),
             mock.patch("minidist.pp.options.run", run),
+            redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as printed,
         ):
             runpy.run_path(str(HOUSE / f"{name}.py"), run_name="__main__")
+        printed.seek(0)
         comm.barrier()  # until the report is there
-        found[line] = {"status": status[0], **json.loads(report.read_text(encoding="utf-8"))}
+        found[line] = {
+            "status": status[0],
+            "printed": printed.read(),
+            **json.loads(report.read_text(encoding="utf-8")),
+        }
     return found

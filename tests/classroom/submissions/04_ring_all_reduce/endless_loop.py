@@ -1,7 +1,7 @@
 """Pads the size in a loop that never changes it. No message is involved."""
 # loses: reduce_scatter_any
 # says: (?s)On 4 ranks, reduce_scatter of 13 float64: hung: rank \d had used \d s of processor time.*computing at endless_loop.py:\d+ in padded
-# patience: 2
+# patience: 1
 
 import numpy as np
 

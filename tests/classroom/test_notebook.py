@@ -16,14 +16,17 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 
-from minidist.cli.notebook import CellFailed  # noqa: E402
+from minidist.classroom import notebook  # noqa: E402
+from minidist.classroom.notebook import CellFailed  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def shell():
-    """One IPython for all tests, with a fresh notebook."""
+@pytest.fixture(params=["MPI", "no MPI"])
+def shell(request, monkeypatch):
+    """One IPython for all tests, with a fresh notebook; over MPI, and as where there is none."""
+    if request.param == "no MPI":
+        monkeypatch.setattr(notebook, "has_mpi", lambda: False)
     shell = InteractiveShell.instance()
     shell.reset()
     shell.run_line_magic("load_ext", "minidist")
@@ -107,7 +110,7 @@ def test_a_deadlock_says_who_waits_for_whom(shell):
             "%%mpirun -n 2\nexchange(comm, np.empty(3))",
         )
     number = len(shell.user_ns["In"]) - 1
-    where = f"at In[{number - 1}]:2 in exchange, called from In[{number}]:2"
+    where = f"at In[{number - 1}]:2" + f" in exchange, called from In[{number}]:2" * notebook.has_mpi()
     assert f"rank 0: recv(source=1) {where}\nrank 1: recv(source=0) {where}\nA cycle of waits" in str(failure.value)
 
 

@@ -9,20 +9,25 @@ between processes, as copies. With `--out total` the notebook then has `total`, 
 else comes back, and the ranks are gone when the cell ends.
 
 What the ranks print is shown rank by rank. A rank that fails, a deadlock, the timeout and an interrupt end all ranks.
+Where there is no MPI, the ranks' messages pass through the notebook's own process (see router.py).
 """
 
 import argparse
 import ast
 import builtins
+import importlib.util
 import inspect
 from types import CodeType, ModuleType
 from typing import Any
 
 from minidist import Finished, UsageError
+from minidist.classroom.nursery import Nursery
+from minidist.classroom.router import route
 from minidist.cli.options import Parser, at_least, within
 from minidist.mpi import encode
 from minidist.mpi.cell import Source
-from minidist.mpi.launch import JobFailed, launch
+from minidist.mpi.exchange import Rules
+from minidist.mpi.launch import Job, JobFailed, find_mpiexec, launch
 
 
 class CellFailed(JobFailed):
@@ -45,7 +50,7 @@ def mpirun(shell: Any, line: str, cell: str) -> None:
         code = "\n" + cell  # the line of %%mpirun counts, as it does on the screen
         sources, values, left_out = brought_along(compiled(code), shell.user_ns)
         sources.append((f"In[{len(shell.user_ns['In']) - 1}]", code))
-        job = launch("minidist.mpi.cell:run_cell", options.n, sources, values, names, timeout=options.timeout)
+        job = on_ranks("minidist.mpi.cell:run_cell", options.n, sources, values, names, timeout=options.timeout)
     except Finished as finished:
         print(finished)
         return
@@ -64,6 +69,21 @@ def mpirun(shell: Any, line: str, cell: str) -> None:
         raise CellFailed(job.report + "".join(hints))
     for name, returned in zip(names, zip(*job.values, strict=True), strict=True):
         shell.user_ns[name] = list(returned)
+
+
+def on_ranks(target: str, n: int, *arguments: Any, timeout: float) -> Job:
+    """A job on n ranks of MPI; where there is none, on processes without it."""
+    if has_mpi():
+        return launch(target, n, *arguments, timeout=timeout)
+    with Nursery() as nursery:
+        return route(nursery, target, [arguments] * n, Rules("eager"), timeout, own_folders=False)
+
+
+def has_mpi() -> bool:
+    try:
+        return bool(find_mpiexec()) and importlib.util.find_spec("mpi4py") is not None
+    except UsageError:
+        return False
 
 
 def parser() -> Parser:
