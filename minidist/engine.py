@@ -214,6 +214,7 @@ class Engine:
 
     def run_unit(self, unit: Unit, x: Array, batch: Batch, tape: Tape | None, left: Counter[Flat]) -> Array:
         """One unit's forward, on a tape if there is one."""
+        self.device.doing = f"in {unit.name}, {self.direction}"
         for flat in unit.reads:
             flat.bind(self.widened(self.parameters_of(flat)))
         y = self.passing(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
@@ -245,6 +246,7 @@ class Engine:
             x = self.run_again(passage) if passage.x else None
             self.direction = "backward"
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
+                self.device.doing = f"in {unit.name}, backward"
                 for flat in unit.reads:
                     flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
                 if x is not None:  # the last unit that is to run again: its backward follows at once
@@ -315,6 +317,7 @@ class Engine:
     @np.errstate(over="ignore", invalid="ignore")  # of parameters that have grown too large the next norm tells
     def apply_gradients(self) -> None:
         """The end of a step, whose gradients are complete on the ranks that share out the batch."""
+        self.device.doing = "in the update"
         self.sum_over_axes()
         norm = math.sqrt(self.squared_norm()) / self.loss_scale.scale
         overflow = not math.isfinite(norm)  # the same on every rank: all have the same norm

@@ -26,7 +26,7 @@ from minidist.claims.published import print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import print_report
 from minidist.claims.witness import print_witness, witness_claims
-from minidist.cli.options import Parser, at_least, in_one_process, ranks_here, within
+from minidist.cli.options import Parser, at_least, in_one_process, memory_size, ranks_here, within
 from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
 from minidist.memory import plot, witness
@@ -77,6 +77,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
     add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
+    add("--device-memory", type=memory_size, metavar="SIZE", help="of a rank, 1500KB: what is more is out of memory")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     add = made.add_argument_group("text and files").add_argument
     add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
@@ -168,6 +169,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         accumulate=options.accumulate,
         recompute=options.recompute,
         seed=options.seed,
+        capacity=options.device_memory,
     )
     if options.witness:
         witness.begin()

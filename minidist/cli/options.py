@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from minidist import Finished, UsageError
+from minidist import Finished, Stopped, UsageError
 from minidist.mpi import output
 
 
@@ -99,6 +99,14 @@ def within(low: float, high: float) -> Callable[[str], float]:
     return number
 
 
+def memory_size(text: str) -> int:
+    """An argument type: bytes, "1500KB" or "1.5MB"; K, M and G are thousands, as in the papers."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]?)B?", text, re.IGNORECASE)
+    if not found:
+        raise argparse.ArgumentTypeError(f"must be bytes, such as 1500KB or 1.5MB, not {text!r}")
+    return int(float(found[1]) * 1000 ** " KMG".index(found[2].upper() or " "))
+
+
 READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, less) who had left
 
 
@@ -125,6 +133,9 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             status = 2
             if rank_of_launch() == 0:
                 print(f"minidist: error: {' '.join(str(error).split())}", file=sys.stderr)
+        except Stopped as error:
+            status = 1
+            print(f"minidist: error: {error}", file=sys.stderr)
         except Finished as finished:
             status = 0
             if rank_of_launch() == 0:

@@ -83,6 +83,7 @@ class Pool:
         self, name: str, capacity: int | None = None, joint: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self.name, self.capacity = name, capacity
+        self.doing = "while the model is made"  # whoever uses the pool, for the error if something does not fit
         self.watchers: list[Watcher] = []
         of = {kind: [kind] for kind in KINDS} | {name: list(kinds) for name, kinds in (joint or {}).items()}
         of |= {NEEDED: [kind for kind in KINDS if kind != "workspace"], ALL: list(KINDS)}
@@ -177,8 +178,8 @@ class Pool:
             return
         listed = ", ".join(f"{kind} {self._sums[kind].now:,}" for kind in KINDS[:-1] if self._sums[kind].now)
         raise OutOfMemory(
-            f"out of memory: {nbytes:,} bytes of {kind} do not fit on the {self.name}, which has {self.capacity:,}"
-            f" and holds {listed or 'nothing'}"
+            f"out of memory {self.doing}: {nbytes:,} bytes of {kind} do not fit on the {self.name}, which has"
+            f" {self.capacity:,} and holds {listed or 'nothing'}"
         )
 
     def _make_sure(self, kind: str, shape: int | Sequence[int], dtype: np.typing.DTypeLike) -> None:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
+from minidist.memory.pool import OutOfMemory
 from minidist.mpi import output
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
@@ -67,8 +68,12 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     except BaseException as error:
         try:
             _be_first_to_fail()
-            mendable = isinstance(error, Stopped | UsageError)
-            text = f"minidist: error: {error}" if mendable else f"rank {comm.rank} failed:\n{explain(error)}"
+            if isinstance(error, OutOfMemory):
+                text = f"minidist: error: rank {comm.rank} is {error}"
+            elif isinstance(error, Stopped | UsageError):
+                text = f"minidist: error: {error}"
+            else:
+                text = f"rank {comm.rank} failed:\n{explain(error)}"
             sys.stderr.write(f"{text}\n")
         finally:
             abort(2 if isinstance(error, UsageError) else 1)

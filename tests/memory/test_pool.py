@@ -182,8 +182,8 @@ def test_what_does_not_fit_is_out_of_memory() -> None:
     with pytest.raises(OutOfMemory) as raised:
         pool.zeros("bucket", (3, 9), np.float32)
     assert str(raised.value) == (
-        "out of memory: 108 bytes of bucket do not fit on the device, which has 1,000 and holds parameters 600,"
-        " gathered 300"
+        "out of memory while the model is made: 108 bytes of bucket do not fit on the device, which has 1,000 and holds"
+        " parameters 600, gathered 300"
     )
     assert isinstance(raised.value, Stopped)  # a line and status 1, and no trace
     assert pool.zeros("bucket", 25, np.float32).nbytes == 100  # which is all that is left

@@ -199,7 +199,7 @@ def test_zero3_trains_where_data_parallelism_is_out_of_memory() -> None:
     found = launch("jobs.memories:with_capacity", 4, timeout=60).values
     for rank in found:
         assert rank["zero3"] == "trained"
-        assert rank["data_parallel"].startswith("out of memory: ")
+        assert rank["data_parallel"].startswith("out of memory while the model is made: ")
         assert " of optimizer do not fit on the device, which has " in rank["data_parallel"]
 
 

@@ -1,0 +1,69 @@
+"""`--device-memory`: a rank that holds more than its device is out of memory, as on a GPU, and the job ends."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minidist import UsageError
+from minidist.cli.options import Parser, memory_size
+from minidist.mpi.launch import mpiexec_for
+
+SHAPE = "--steps 3 --layers 2 --width 16 --context 16 --batch 8"
+
+
+def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    start = mpiexec_for(n) if n else []
+    command = [*start, sys.executable, "-m", *f"minidist.{line} {SHAPE}".split()]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def needs(n: int, line: str, folder: Path) -> int:
+    """The most that any rank held, by the report of a run without a limit."""
+    done = run(n, f"{line} --json report", folder)
+    assert done.returncode == 0, done.stderr
+    return max(rank["all but workspace"] for rank in json.loads((folder / "report").read_text())["memory"])
+
+
+@pytest.mark.parametrize(
+    ("n", "line", "more"),
+    [
+        (0, "train", None),
+        (4, "zero2", "zero1"),
+        (4, "zero3", "zero2"),
+        (2, "pipeline --schedule 1f1b", "pipeline --schedule gpipe"),
+    ],
+)
+def test_what_is_needed_is_enough_and_a_byte_less_is_not(n: int, line: str, more: str | None, tmp_path: Path) -> None:
+    """And what needs more by the papers (a lower stage, all micro-batches in flight) does not fit into the same."""
+    most = needs(n, line, tmp_path)
+    assert run(n, f"{line} --device-memory {most}", tmp_path).returncode == 0
+    for failing, capacity in ((line, most - 1), (more, most)):
+        if failing:
+            done = run(n, f"{failing} --device-memory {capacity}", tmp_path)
+            assert done.returncode == 1
+            who = r"rank \d is " if n else ""
+            where = r"(in \w+, (forward|backward|again)|in the update|while the model is made)"
+            assert re.fullmatch(
+                rf"minidist: error: {who}out of memory {where}: [\d,]+ bytes of \w+ do not fit on the device, which has"
+                rf" {capacity:,} and holds (\w+ [\d,]+(, )?)+\n",
+                done.stderr,
+            ), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1500KB", 1_500_000), ("1.5MB", 1_500_000), ("2 gb", 2 * 10**9), ("7", 7), ("7B", 7), ("0", 0)]
+)
+def test_sizes_are_in_thousands(text: str, size: int) -> None:
+    assert memory_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "KB", "1XB", "-1", "1,5MB", "1KiB", "nan"])
+def test_what_is_no_size_is_one_line(text: str) -> None:
+    parser = Parser("zero3", "")
+    parser.add_argument("--device-memory", type=memory_size)
+    with pytest.raises(UsageError, match=r"must be bytes, such as 1500KB or 1\.5MB, not"):
+        parser.parse_args([f"--device-memory={text}"])
