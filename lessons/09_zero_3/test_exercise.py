@@ -403,12 +403,16 @@ def test_memory_afterwards(submission: Submission) -> None:
         known = {"all-gather forward", "all-gather backward", "reduce-scatter gradients", "norm"}
         units = len(run.truth.flats)
         for rank, outcome in enumerate(outcomes):
+            usual = 2 * (3 * units + 1) * (run.n - 1)
+            found = f"{outcome.messages} messages, where {usual} are needed" if outcome.messages != usual else ""
             for (phase, _, line), (nbytes, _) in outcome.sent.items():
-                if phase not in known or line or outcome.messages != 2 * (3 * units + 1) * (run.n - 1):
-                    lose(
-                        f"On {run.label}: rank {rank} sends {nbytes:,} bytes in phase {phase!r} {line or 'in all'}."
-                        " After the update nothing needs to be sent: the next forward gathers."
-                    )
+                if phase not in known or line:
+                    found = f"{nbytes:,} bytes in phase {phase!r}{line and f' at {line}'}"
+            if found:
+                lose(
+                    f"On {run.label}: rank {rank} sends {found}. After the update nothing needs to be sent: the next"
+                    " forward gathers."
+                )
         values = [outcome.value for outcome in outcomes]
         check_losses(run, [value["losses"] for value in values], run.truth.losses, "the loss of batch")
         for number, wholes in enumerate(run.truth.parameters[1:]):

@@ -19,6 +19,7 @@ from minidist.classroom import limits
 from minidist.mpi.comm import Comm
 from minidist.mpi.target import find
 
+NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
@@ -126,13 +127,16 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started.
+    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started; but for modules that are
+    imported late, and source lines that a look at the stack reads.
 
     witness, made since then, must still be in its account, or that was cleared; it does not count.
     """
     if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
-    return tracemalloc.get_traced_memory()[0] - witness.nbytes
+    traces: Any = tracemalloc.take_snapshot().traces
+    held = sum(size for _, size, ((file, _), *_), *_ in traces._traces if not file.startswith(NOT_THE_PROGRAMS))
+    return held - witness.nbytes
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------

@@ -1,5 +1,5 @@
 """Halving and doubling: the ring's bytes in fewer messages, but only on 1, 2, 4, 8 ... ranks."""
-# loses: all_reduce, all_reduce_steps
+# loses: all_reduce, all_reduce_steps, memory
 # says: On 3 ranks, all_reduce of 12 float64, rank \d failed
 # says: cannot send to rank 3; ranks are 0 to 2
 
