@@ -77,7 +77,6 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
     add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
-    add("--device-memory", type=memory_size, metavar="SIZE", help="of a rank, 1500KB: what is more is out of memory")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     add = made.add_argument_group("text and files").add_argument
     add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
@@ -90,7 +89,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    add("--memory-plot", metavar="FILE", help="draw what ranks hold in the course of a step")
+    add("--memory-plot", metavar="FILE", help="draw a step; --device-memory 1500KB: no more")
+    add("--device-memory", type=memory_size, metavar="SIZE", help=unlisted)
     add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")
     made.renamed("--text", "--data")
     return made
