@@ -93,7 +93,7 @@ def test_a_traceback_shows_the_lines_of_the_cells(shell):
         (["%%mpirun --ranks 4\n1"], "%%mpirun: unrecognized arguments: --ranks 4"),
         (["%%mpirun -n 2\nx = 1\nif x:"], "line 3: expected an indented block"),
         (["%%mpirun -n 1 --out result\n1"], "the cell is to return result, but gave no value to that name"),
-        (["lock = object()", "%%mpirun -n 1\nlock"], "lock is a object, which cannot pass from the notebook"),
+        (["lock = object()", "%%mpirun -n 1\nlock"], "lock (of type object) cannot pass from the notebook to the ranks: make it in the cell."),
     ],
 )
 def test_a_mistake_is_said_plainly(shell, cells, words):
