@@ -10,7 +10,8 @@ else comes back, and the ranks are gone when the cell ends.
 
 What the ranks print is shown rank by rank: in Jupyter the last lines of each while they run, and in the end all of it,
 or of very much the beginning and the end. A rank that fails, a deadlock, the timeout and an interrupt end all ranks,
-and the cell says where they were. Where there is no MPI, messages pass through the notebook's own process (see router.py).
+and the cell says where they were. Where there is no MPI, the ranks' messages pass through the notebook's own process
+(see router.py).
 """
 
 import argparse
@@ -213,11 +214,17 @@ def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source
     needed, seen = names_in(code), {"comm", "np", *vars(builtins)}
     while needed:
         name = needed.pop()
-        if name in seen or name not in notebook:
+        if name in seen:
             continue
         seen.add(name)
+        if name not in notebook:
+            if any(re.search(rf"run_cell_magic\('mpirun'.*\b{name}\b", cell) for cell in cells[:-1]):
+                left_out[name] = (
+                    f"If {name} is of an earlier %%mpirun, it went with its ranks: keep it with --out {name}."
+                )
+            continue
         value = notebook[name]
-        definition = find_definition(name, cells) if getattr(value, "__module__", None) == "__main__" else None
+        definition = find_definition(name, value, cells) if getattr(value, "__module__", "") == "__main__" else None
         if isinstance(value, ModuleType):
             imports.append(f"import {value.__name__} as {name}")
         elif definition:
@@ -278,15 +285,25 @@ def names_in(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def find_definition(name: str, cells: list[str]) -> tuple[tuple[int, int], str] | None:
-    """((cell, line), text) of the last function or class `name` at the top level of a cell."""
+def find_definition(name: str, value: Any, cells: list[str]) -> tuple[tuple[int, int], str] | None:
+    """((cell, line), text) of the last function or class `name` at the top level of a cell; None if the name has got
+    another value since."""
     for number in reversed(range(len(cells))):
         for node in reversed(parsed(cells[number])):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name:
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                lines = cells[number].splitlines()[first - 1 : node.end_lineno]
-                return (number, first), "\n" * (first - 1) + "\n".join(lines) + "\n"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                if node.name == name:
+                    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                    lines = cells[number].splitlines()[first - 1 : node.end_lineno]
+                    return (number, first), "\n" * (first - 1) + "\n".join(lines) + "\n"
+            elif getattr(value, "__name__", "") != name and name in assigned(node):
+                return None
     return None
+
+
+def assigned(statement: ast.stmt) -> set[str]:
+    """The names to which a statement gives values."""
+    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, ast.Store)}
 
 
 def parsed(cell: str) -> list[ast.stmt]:

@@ -3,6 +3,7 @@
 import ast
 import linecache
 import os
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -35,6 +36,8 @@ def run_cell(comm: Comm, sources: list[Source], values: dict[str, Any], wanted: 
     except BaseException as error:
         forget_machinery(error)
         raise
+    if no_screen := sys.modules.get("minidist.mpi.no_screen"):  # something was drawn
+        no_screen.mention_unseen()
     for name in wanted:
         check_wanted(namespace, name)
     return [namespace[name] for name in wanted]

@@ -3,11 +3,20 @@
 import sys
 from typing import Any, NoReturn
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
+from matplotlib import pyplot
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from minidist import Stopped
 
-__all__ = ["FigureCanvas", "show"]
+INSTEAD = "Ranks have no screen: bring the numbers back with --out, and draw them in a cell without %%mpirun."
+
+
+class FigureCanvas(FigureCanvasAgg):
+    saved = False
+
+    def print_figure(self, *args: Any, **kwargs: Any) -> Any:
+        self.saved = True
+        return super().print_figure(*args, **kwargs)
 
 
 def show(*_: Any, **__: Any) -> NoReturn:
@@ -15,8 +24,11 @@ def show(*_: Any, **__: Any) -> NoReturn:
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("matplotlib"):
         frame = frame.f_back
-    where = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-    raise Stopped(
-        f"plt.show() was called at {where}. Ranks have no screen:"
-        " bring the numbers back with --out, and draw them in a cell without %%mpirun."
-    )
+    place = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+    raise Stopped(f"plt.show() was called at {place}. {INSTEAD}")
+
+
+def mention_unseen() -> None:
+    """A notebook shows what a cell has drawn; here it is lost, and that is said."""
+    if any(not pyplot.figure(number).canvas.saved for number in pyplot.get_fignums()):  # type: ignore[attr-defined]
+        print(f"A picture was drawn that nobody sees. {INSTEAD}", file=sys.stderr)
