@@ -3,20 +3,26 @@
 import sys
 from typing import Any, NoReturn
 
-from matplotlib import pyplot
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-
 from minidist import Stopped
 
 INSTEAD = "Ranks have no screen: bring the numbers back with --out, and draw them in a cell without %%mpirun."
 
 
-class FigureCanvas(FigureCanvasAgg):
-    saved = False
+def __getattr__(name: str) -> Any:
+    """FigureCanvas, when Matplotlib asks for it: it may be missing, and this module is none that imports it."""
+    if name != "FigureCanvas":
+        raise AttributeError(name)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    def print_figure(self, *args: Any, **kwargs: Any) -> Any:
-        self.saved = True
-        return super().print_figure(*args, **kwargs)
+    class FigureCanvas(FigureCanvasAgg):
+        saved = False
+
+        def print_figure(self, *args: Any, **kwargs: Any) -> Any:
+            self.saved = True
+            return super().print_figure(*args, **kwargs)
+
+    globals()[name] = FigureCanvas
+    return FigureCanvas
 
 
 def show(*_: Any, **__: Any) -> NoReturn:
@@ -30,5 +36,7 @@ def show(*_: Any, **__: Any) -> NoReturn:
 
 def mention_unseen() -> None:
     """A notebook shows what a cell has drawn; here it is lost, and that is said."""
+    from matplotlib import pyplot
+
     if any(not pyplot.figure(number).canvas.saved for number in pyplot.get_fignums()):  # type: ignore[attr-defined]
         print(f"A picture was drawn that nobody sees. {INSTEAD}", file=sys.stderr)
