@@ -8,8 +8,10 @@ classes that earlier cells define (their text is run again on the rank), importe
 between processes, as copies. With `--out total` the notebook then has `total`, a list of each rank's value. Nothing
 else comes back, and the ranks are gone when the cell ends.
 
-What the ranks print is shown rank by rank. A rank that fails, a deadlock, the timeout and an interrupt end all ranks.
-Where there is no MPI, the ranks' messages pass through the notebook's own process (see router.py).
+What the ranks print is shown rank by rank: in Jupyter the last lines of each while they run, and in the end all of it,
+or of very much the beginning and the end. A rank that fails, a deadlock, the timeout and an interrupt end all ranks,
+and the cell says where they were. Where there is no MPI, the ranks' messages pass through the notebook's own process
+(see router.py).
 """
 
 import argparse
@@ -17,24 +19,38 @@ import ast
 import builtins
 import importlib.util
 import inspect
-from types import CodeType, ModuleType
+import re
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from IPython.display import clear_output
 
 from minidist import Finished, UsageError
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import route
 from minidist.cli.options import Parser, at_least, within
 from minidist.mpi import encode
-from minidist.mpi.cell import Source
+from minidist.mpi.cell import Source, holds_named_tuple
 from minidist.mpi.exchange import Rules
-from minidist.mpi.launch import Job, JobFailed, find_mpiexec, launch
+from minidist.mpi.launch import Job, JobFailed, Watch, by_rank, find_mpiexec, launch
+
+EVERY = 0.5  # seconds between two looks at what ranks that run have printed
+LINES = 60  # that such a look shows of all ranks together, but LEAST of each
+LEAST = 3
+WIDEST = 200  # characters of such a line
+KEPT = 100_000  # characters of output that a cell keeps, of all ranks together; and of its report
 
 
 class CellFailed(JobFailed):
     """A cell that did not end well on every rank. The notebook shows the job's report and no frame of its own."""
 
     def _render_traceback_(self) -> list[str]:  # IPython asks for it
-        return [str(self)]
+        return [shortened(str(self), KEPT)]
 
 
 def load(shell: Any) -> None:
@@ -44,39 +60,81 @@ def load(shell: Any) -> None:
 
 def mpirun(shell: Any, line: str, cell: str) -> None:
     """Run `cell` on ranks, as the options on `line` say."""
+    live = Live(in_jupyter=hasattr(shell, "kernel"))
     try:
-        options = parser().parse_args(line.split())
-        names = [name for argument in options.out for name in argument.split(",")]
+        options = parser().parse_args(words_in(line))
+        names = [name for argument in options.out for name in argument.split(",") if name]
         code = "\n" + cell  # the line of %%mpirun counts, as it does on the screen
         sources, values, left_out = brought_along(compiled(code), shell.user_ns)
         sources.append((f"In[{len(shell.user_ns['In']) - 1}]", code))
-        job = on_ranks("minidist.mpi.cell:run_cell", options.n, sources, values, names, timeout=options.timeout)
+        job = on_ranks(
+            "minidist.mpi.cell:run_cell", options.n, sources, values, names, timeout=options.timeout, watch=live
+        )
     except Finished as finished:
         print(finished)
         return
     except UsageError as error:
         raise CellFailed(f"%%mpirun: {error}") from None
-    except KeyboardInterrupt:
-        raise CellFailed("Interrupted: every rank has been ended.") from None
-    if job.output:
-        print(job.output)
+    except KeyboardInterrupt:  # before there were ranks, or for the second time
+        raise CellFailed("The job was interrupted.") from None
+    except OSError as error:
+        raise CellFailed(f"%%mpirun: no ranks can be started: {error}") from None
+    output = by_rank(shortened(rank.stdout + rank.stderr, KEPT // options.n) for rank in job.ranks)
+    live.show(output)
     if job.status != "ok":
-        hints = [
-            f"\n{name} is a {kind}, which cannot pass from the notebook to the ranks: make it in the cell."
-            for name, kind in left_out.items()
-            if f"NameError: name '{name}' is not defined" in job.report
-        ]
-        raise CellFailed(job.report + "".join(hints))
+        advice = [f"\n{hint}" for mistake, hint in hints(left_out).items() if mistake in job.report]
+        raise CellFailed(job.report + "".join(advice))
     for name, returned in zip(names, zip(*job.values, strict=True), strict=True):
         shell.user_ns[name] = list(returned)
 
 
-def on_ranks(target: str, n: int, *arguments: Any, timeout: float) -> Job:
+class Live:
+    """The cell's output: while its ranks run the last lines of each, and in their place, in the end, what is kept.
+
+    Only Jupyter can put one thing in the place of another; in a terminal, nothing is shown before the end.
+    """
+
+    def __init__(self, in_jupyter: bool) -> None:
+        self.in_jupyter = in_jupyter
+        self.shown = ""
+        self.next = time.monotonic() + EVERY
+
+    def __call__(self, printed: Callable[[], list[str]]) -> None:
+        if not self.in_jupyter or time.monotonic() < self.next:
+            return
+        self.next = time.monotonic() + EVERY
+        texts = printed()
+        self.show(by_rank(last_lines(text, max(LEAST, LINES // len(texts))) for text in texts))
+
+    def show(self, text: str) -> None:
+        if text == self.shown:
+            return
+        if self.shown:
+            clear_output(wait=True)  # as soon as there is something else
+        print(text, flush=True)
+        self.shown = text
+
+
+def last_lines(text: str, number: int) -> str:
+    lines = text.splitlines()
+    cut = ["..."] if len(lines) > number else []
+    return "\n".join(cut + [line[:WIDEST] for line in lines[-number:]])
+
+
+def shortened(text: str, most: int) -> str:
+    """The text; of one that is longer than `most` characters, its beginning and its end."""
+    left_out = len(text) - most
+    if left_out <= 0:
+        return text
+    return f"{text[: most // 2]}\n[{left_out:,} characters are left out here]\n{text[-(most // 2) :]}"
+
+
+def on_ranks(target: str, n: int, *arguments: Any, timeout: float, watch: Watch) -> Job:
     """A job on n ranks of MPI; where there is none, on processes without it."""
     if has_mpi():
-        return launch(target, n, *arguments, timeout=timeout)
+        return launch(target, n, *arguments, timeout=timeout, watch=watch)
     with Nursery() as nursery:
-        return route(nursery, target, [arguments] * n, Rules("eager"), timeout, own_folders=False)
+        return route(nursery, target, [arguments] * n, Rules("eager"), timeout, own_folders=False, watch=watch)
 
 
 def has_mpi() -> bool:
@@ -90,16 +148,57 @@ def parser() -> Parser:
     made = Parser("notebook", __doc__ or "")
     made.prog, made.formatter_class = "%%mpirun", argparse.RawDescriptionHelpFormatter
     made.add_argument("-n", type=at_least(1), default=4, help="ranks (default: 4)")
+    hidden = argparse.SUPPRESS
+    made.add_argument("-np", type=at_least(1), dest="n", default=hidden, help=hidden)  # as some write to mpirun
     made.add_argument("--out", action="append", default=[], metavar="NAME", help="bring this variable back, as a list")
     made.add_argument("--timeout", type=within(0.1, 86400), default=60.0, help="seconds (default: 60)")
     return made
+
+
+def words_in(line: str) -> list[str]:
+    """The options of a cell, without the comment after them. Names after --out may be apart: a, b."""
+    try:
+        return shlex.split(re.sub(r"\s*,\s*", ",", line), comments=True)
+    except ValueError as error:
+        raise UsageError(f"{str(error).lower()} (--help lists the options)") from None
+
+
+# What a notebook understands and Python does not: how it looks, what it is, and what to do instead.
+NOTEBOOKS_OWN = {
+    r"([\w., ]+=\s*)?!": ("a command of the shell", "call subprocess.run"),
+    r"([\w., ]+=\s*)?%%?[a-zA-Z]": ("a magic of the notebook", "take it out"),
+    r"\?|.*\?$": ("a question to the notebook", "take it out"),
+}
 
 
 def compiled(code: str) -> CodeType:
     try:
         return compile(code, "the cell", "exec")
     except SyntaxError as error:
-        raise CellFailed(f"line {error.lineno}: {error.msg}\n    {(error.text or '').strip()}") from None
+        line = (error.text or "").strip()
+        what = f"{error.msg}\n    {line}"
+        for looks, (is_one, instead) in NOTEBOOKS_OWN.items():
+            if re.match(looks, line):
+                short = textwrap.shorten(line, 40, placeholder=" ...")
+                what = f"{short} is {is_one}, and ranks run plain Python: {instead}, or use a cell without %%mpirun."
+        if re.match(r"('await'|'async|asynchronous).* outside", error.msg):
+            what = "ranks have no event loop to await in: write an async function, and call asyncio.run on it."
+        raise CellFailed(f"line {error.lineno}: {what}") from None
+
+
+def hints(left_out: dict[str, str]) -> dict[str, str]:
+    """What reports of mistakes contain -> what to do.
+
+    left_out: what the cell names and the ranks do not have, and why.
+    """
+    return {
+        "NameError: name 'display' is not defined": "display() is the notebook's: print on the ranks, or bring the"
+        " value back with --out and display it in a cell without %%mpirun.",
+        "NameError: name 'get_ipython' is not defined": "Magics (%) and commands of the shell (!) are the notebook's,"
+        " also inside functions: take them out of what runs on ranks.",
+        "EOFError: EOF when reading a line": "Nobody can answer input() on a rank: ask in a cell without %%mpirun.",
+        **{f"NameError: name '{name}' is not defined": why for name, why in left_out.items()},
+    }
 
 
 def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source], dict[str, Any], dict[str, str]]:
@@ -111,31 +210,73 @@ def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source
     imports: list[str] = []
     found: dict[tuple[int, int], str] = {}  # (cell, line) -> a definition's text, on the lines that it has there
     values: dict[str, Any] = {}
-    left_out: dict[str, str] = {}  # name -> its type
+    left_out: dict[str, str] = {}  # name -> why, and what to do
     needed, seen = names_in(code), {"comm", "np", *vars(builtins)}
     while needed:
         name = needed.pop()
-        if name in seen or name not in notebook:
+        if name in seen:
             continue
         seen.add(name)
+        if name not in notebook:
+            if any(re.search(rf"run_cell_magic\('mpirun'.*\b{name}\b", cell) for cell in cells[:-1]):
+                left_out[name] = (
+                    f"If {name} is of an earlier %%mpirun, it went with its ranks: keep it with --out {name}."
+                )
+            continue
         value = notebook[name]
-        definition = find_definition(name, cells) if getattr(value, "__module__", None) == "__main__" else None
+        definition = find_definition(name, value, cells) if getattr(value, "__module__", "") == "__main__" else None
         if isinstance(value, ModuleType):
             imports.append(f"import {value.__name__} as {name}")
         elif definition:
             place, text = definition
             found[place] = text
             needed |= names_in(compile(text, "a definition", "exec"))
-        elif (inspect.isroutine(value) or inspect.isclass(value)) and value.__module__ not in (None, "__main__"):
+        elif can_be_imported(value):
             imports.append(f"from {value.__module__} import {value.__qualname__} as {name}")
+        elif statement := find_import(name, value, cells):
+            imports.append(statement)
+        elif reason := why_left_out(name, value):
+            left_out[name] = reason
         else:
-            try:
-                encode.check(value)
-                values[name] = value
-            except TypeError:
-                left_out[name] = type(value).__name__
+            values[name] = value
     definitions = [(f"In[{cell}]", text) for (cell, _), text in sorted(found.items())]
     return [("imports", "\n".join(sorted(imports))), *definitions], values, left_out
+
+
+def can_be_imported(value: Any) -> bool:
+    """Whether a function or class is to be found under its name in its module."""
+    if not (inspect.isroutine(value) or inspect.isclass(value)) or value.__module__ in (None, "__main__"):
+        return False
+    return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
+
+
+def find_import(name: str, value: Any, cells: list[str]) -> str:
+    """The `from ... import` in a cell that has made this name stand for this value; "" if there is none."""
+    statements = [node for cell in cells for node in parsed(cell) if isinstance(node, ast.ImportFrom) and node.module]
+    for statement in statements:
+        for alias in statement.names:
+            found = getattr(sys.modules.get(str(statement.module)), alias.name, None)
+            if name == (alias.asname or alias.name) and found is value:
+                return f"from {statement.module} import {alias.name} as {name}"
+    return ""
+
+
+def why_left_out(name: str, value: Any) -> str:
+    """Why a variable of the notebook cannot pass to the ranks, and what to do; "" if it can."""
+    if isinstance(value, FunctionType):
+        if value.__name__ == "<lambda>":
+            return f"{name} is a lambda, and ranks are given functions by their text: write it with def {name}(...)."
+        return f"{name} was not defined at the top level of a cell, where ranks get its text from: define it there."
+    if inspect.isclass(value) and issubclass(value, tuple) and hasattr(value, "_fields"):
+        return f"{name} was made by namedtuple(), without a text for the ranks: write class {name}(typing.NamedTuple)."
+    try:
+        encode.check(value)
+    except (TypeError, RecursionError):
+        kind = type(value).__name__
+        return f"{name} (of type {kind}) cannot pass from the notebook to the ranks: make it in the cell."
+    if holds_named_tuple(value):
+        return f"{name} has a named tuple in it, which would reach the ranks as a plain one: make it in the cell."
+    return ""
 
 
 def names_in(code: CodeType) -> set[str]:
@@ -144,16 +285,30 @@ def names_in(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def find_definition(name: str, cells: list[str]) -> tuple[tuple[int, int], str] | None:
-    """((cell, line), text) of the last function or class `name` at the top level of a cell."""
+def find_definition(name: str, value: Any, cells: list[str]) -> tuple[tuple[int, int], str] | None:
+    """((cell, line), text) of the last function or class `name` at the top level of a cell; None if the name has got
+    another value since."""
     for number in reversed(range(len(cells))):
-        try:
-            body = ast.parse(cells[number]).body
-        except SyntaxError:
-            continue
-        for node in reversed(body):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                lines = cells[number].splitlines()[first - 1 : node.end_lineno]
-                return (number, first), "\n" * (first - 1) + "\n".join(lines) + "\n"
+        for node in reversed(parsed(cells[number])):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                if node.name == name:
+                    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                    lines = cells[number].splitlines()[first - 1 : node.end_lineno]
+                    return (number, first), "\n" * (first - 1) + "\n".join(lines) + "\n"
+            elif getattr(value, "__name__", "") != name and name in assigned(node):
+                return None
     return None
+
+
+def assigned(statement: ast.stmt) -> set[str]:
+    """The names to which a statement gives values."""
+    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, ast.Store)}
+
+
+def parsed(cell: str) -> list[ast.stmt]:
+    """The statements of a cell; none of one that is no Python."""
+    try:
+        return ast.parse(cell).body
+    except SyntaxError:
+        return []

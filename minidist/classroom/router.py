@@ -30,7 +30,7 @@ from minidist.classroom import sense
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.mpi import frames, hang
 from minidist.mpi.exchange import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.mpi.launch import Job, RankResult, blame, describe_exit
+from minidist.mpi.launch import LAST, Job, RankResult, Watch, blame, describe_exit
 
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 OUTPUTS = ("stdout", "stderr", "stack")
@@ -68,13 +68,15 @@ def route(
     spoiled: Collection[Message] = (),
     seconds: float = 3600.0,
     own_folders: bool = True,
+    watch: Watch | None = None,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
     target is "module:function" or "path/to/file.py:function". patience is in seconds, of which each rank may spend
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
     own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
-    other bytes. Without `own_folders` ranks are in this process's folder.
+    other bytes. Without `own_folders` ranks are in this process's folder. `watch` as in launch: an interrupt of whoever
+    looks on ends the job, and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
@@ -92,7 +94,13 @@ def route(
                     own.mkdir()
                 nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))
             router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
-        router.run(patience)
+        try:
+            router.run(patience, watch)
+        except KeyboardInterrupt:
+            if watch is None:
+                raise
+            router.interrupted = True
+            router.hung = router.give_up("was interrupted")
         states = nursery.write_stacks() if router.hung else {}
         exits = nursery.end(router.first if router.gone else None)
         return router.outcome(exits, states, time.monotonic() - begin)
@@ -120,6 +128,7 @@ class Router:
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
         self.late = False  # it takes too long
+        self.interrupted = False  # by whoever looks on
 
     def connect(self, rank: int) -> socket.socket:
         """The rank's end of its line."""
@@ -146,10 +155,12 @@ class Router:
 
     # ---- in and out -------------------------------------------------------------------------------------------------
 
-    def run(self, patience: float) -> None:
+    def run(self, patience: float, watch: Watch | None = None) -> None:
         """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
         deadline = time.monotonic() + patience
         while not (all(self.exchange.finished) or self.first is not None or self.hung):
+            if watch:
+                watch(self.last)
             events = self.selector.select(TICK)
             for key, mask in events:
                 act: Callable[[int], None] = key.data
@@ -163,8 +174,16 @@ class Router:
                 self.hung = self.hung or self.exchange.deadlock()
             if time.monotonic() > deadline and not self.hung and self.first is None:
                 self.late = True
-                reason = f"it had not ended after {patience:g} s"
-                self.hung = Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
+                self.hung = self.give_up(f"it had not ended after {patience:g} s")
+
+    def give_up(self, reason: str) -> Deadlock:
+        """What the ranks are doing, when nobody waits for them any more."""
+        return Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
+
+    def last(self) -> list[str]:
+        """The last that each rank has printed."""
+        streams = [[self.printed[rank, name][-LAST:] for name in ("stdout", "stderr")] for rank in range(self.n)]
+        return ["".join(stream.decode(errors="ignore") for stream in of_rank) for of_rank in streams]
 
     def turn(self, rank: int, mask: int) -> None:
         """A rank's line can be written to, or read."""
@@ -301,7 +320,7 @@ class Router:
                 reason = f"rank {self.first} had used {used:.0f} s of processor time"
                 self.hung = Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
         if self.hung:
-            job.status, job.report = "hung", self.explain(self.hung)
+            job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
             computing = [rank for rank, wait in enumerate(self.exchange.waits) if not wait]
             job.starved = self.late and any(states.get(rank) in ("R", "D") for rank in computing)
         elif self.first is not None:
@@ -324,4 +343,5 @@ class Router:
                 look.where = f"{Path(innermost[1]).name}:{innermost[2]} in {innermost[3]}"
         for number, (rank, look) in enumerate(zip(self.ranks, hung.looks, strict=True)):
             rank.where, rank.state = look.where if look else "", hang.describe(number, hung.looks)
-        return f"The job hung: {hung.reason}.\n{hang.explain(hung.looks, hung.awaited)}"
+        what = hung.reason if self.interrupted else f"hung: {hung.reason}"
+        return f"The job {what}.\n{hang.explain(hung.looks, hung.awaited)}"

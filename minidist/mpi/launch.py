@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,10 @@ from minidist.mpi.worker import killed_by, locked
 
 OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
 PRINTED = 64 << 20  # bytes that a rank may print before it is ended
+LAST = 4_000  # bytes of each stream of a rank that somebody who looks on may see
+
+# Somebody who looks on while ranks run: called many times a second, with what reads the last that each has printed.
+Watch = Callable[[Callable[[], list[str]]], None]
 
 
 class JobFailed(RuntimeError):
@@ -67,6 +71,7 @@ class Job:
     machine   the ranks could not be started, for want of room in /dev/shm for example: no fault of the function
     killed    a rank disappeared: it was killed, it crashed, or it called os._exit
     hung      the ranks were ended at the timeout, or when it was certain that they would wait for ever
+    interrupted  they were ended because whoever looked on did not want to wait
     """
 
     status: str
@@ -84,8 +89,13 @@ class Job:
     @property
     def output(self) -> str:
         """What the ranks printed, rank by rank."""
-        printed = [(number, rank.stdout + rank.stderr) for number, rank in enumerate(self.ranks)]
-        return "\n".join(f"---- rank {number} ----\n{text.rstrip()}" for number, text in printed if text)
+        return by_rank(rank.stdout + rank.stderr for rank in self.ranks)
+
+
+def by_rank(printed: Iterable[str]) -> str:
+    """What each rank printed, under a line that names it; of a rank that printed nothing, nothing."""
+    named = enumerate(text.rstrip() for text in printed)
+    return "\n".join(f"---- rank {number} ----\n{text}" for number, text in named if text)
 
 
 def launch(
@@ -96,6 +106,7 @@ def launch(
     env: dict[str, str] | None = None,
     cwd: str | Path | None = None,
     mpiexec: str | None = None,
+    watch: Watch | None = None,
     **kwargs: Any,
 ) -> Job:
     """Call `target` on `n` ranks and return when the job and all its processes have ended.
@@ -103,10 +114,10 @@ def launch(
     target is "module:function" or "path/to/file.py:function"; of a file, the folder is on sys.path of the ranks, before
     that of this process. Arguments and results are what `minidist.mpi.encode` can write. timeout is in seconds, for the
     whole job; env adds to the environment. Raises UsageError if there is nothing to start, or no room for it; what
-    happens on the ranks is in the returned Job, never an exception.
+    happens on the ranks is in the returned Job, never an exception. With `watch`, that holds of KeyboardInterrupt too.
     """
     with started(target, n, *args, env=env, cwd=cwd, mpiexec=mpiexec, **kwargs) as running:
-        return running.wait(timeout)
+        return running.wait(timeout) if watch is None else running.wait_watched(timeout, watch)
 
 
 @contextmanager
@@ -222,6 +233,22 @@ class Running:
         assert job is not None
         return job
 
+    def wait_watched(self, timeout: float, watch: Watch) -> Job:
+        """The same, under the eyes of somebody whose interrupt ends the job."""
+
+        def look_on() -> bool:
+            watch(self._last)
+            return False
+
+        try:
+            job = self.wait_until(look_on, timeout)
+        except KeyboardInterrupt:
+            looks = self._look()
+            self.end()
+            job = _collect(self.folder, self.n, ("interrupted", "was interrupted", looks), self._seconds())
+        assert job is not None
+        return job
+
     def wait_until(self, done: Callable[[], bool], timeout: float) -> Job | None:
         """None as soon as `done()`, and the job goes on. A job that ends before that, hangs, or takes longer than
         `timeout` seconds from now is ended; then how it ended."""
@@ -229,7 +256,15 @@ class Running:
         if hung is None and done():
             return None
         self.end()
-        return _collect(self.folder, self.n, hung, time.monotonic() - self.start)
+        return _collect(self.folder, self.n, hung and ("hung", f"hung: {hung[1]}", hung[0]), self._seconds())
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    def _last(self) -> list[str]:
+        """The last that each rank has printed."""
+        mine = [self.folder / str(rank) for rank in range(self.n)]
+        return [last_of(folder / "stdout") + last_of(folder / "stderr") for folder in mine]
 
     def _watch(self, done: Callable[[], bool], deadline: float, too_late: str) -> tuple[Looks, str] | None:
         """Return None when it is done, the job has ended or a rank has failed; if it hangs, what the ranks were doing,
@@ -322,8 +357,11 @@ FAILURES = ("error", "exit")  # what a rank that failed or disappeared has recor
 # ---- reporting ------------------------------------------------------------------------------------------------------
 
 
-def _collect(folder: Path, n: int, hung: tuple[Looks, str] | None, seconds: float) -> Job:
-    """Read what the ranks left behind, and say what happened."""
+def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, seconds: float) -> Job:
+    """Read what the ranks left behind, and say what happened.
+
+    stopped: of a job that did not end by itself, its status, why it was ended, and what the ranks were doing.
+    """
     ranks, ended_at = zip(*[_read_rank(folder / str(rank)) for rank in range(n)], strict=True)
     job = Job(
         "ok", list(ranks), seconds, f"The job finished on {n} {'rank' if n == 1 else 'ranks'} in {seconds:.1f} s."
@@ -332,13 +370,13 @@ def _collect(folder: Path, n: int, hung: tuple[Looks, str] | None, seconds: floa
     if all(rank.finished for rank in ranks):
         return job
 
-    if hung:
-        looks, reason = hung
+    if stopped:
+        job.status, what, looks = stopped
         for number, (rank, look) in enumerate(zip(ranks, looks, strict=True)):
             rank.state, rank.error = hang.describe(number, looks), None
             if look is not None:
                 rank.where, rank.stack = look.where, look.stack
-        job.status, job.report = "hung", f"The job hung: {reason}.\n{hang.explain(looks)}"
+        job.report = f"The job {what}.\n{hang.explain(looks)}"
         return job
 
     if min(ended_at) == math.inf:
@@ -413,3 +451,12 @@ def text_of(path: Path) -> str:
         text = file.read(OUTPUT_LIMIT).decode(errors="replace")
     left_out = path.stat().st_size - OUTPUT_LIMIT
     return text + (f"\n[{left_out} more bytes left out]\n" if left_out > 0 else "")
+
+
+def last_of(path: Path) -> str:
+    """The last LAST bytes of a file of output, as text."""
+    if not path.exists():
+        return ""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST))
+        return file.read(LAST).decode(errors="ignore")  # the first letter may be cut

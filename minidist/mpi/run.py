@@ -108,7 +108,10 @@ def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[
 
 
 def explain(error: BaseException) -> str:
-    """The traceback of `error` below this room's own frames; for sys.exit, in words, who called it."""
+    """The traceback of `error` below this room's own frames; for sys.exit, in words, who called it; what the user can
+    mend is its own explanation."""
+    if isinstance(error, Stopped):
+        return str(error)
     if isinstance(error, SystemExit):
         caller = traceback.extract_tb(error.__traceback__)[-1]
         return (

@@ -1,6 +1,7 @@
 """`%%mpirun` in plain IPython, and in a kernel under nbclient, as JupyterLab runs it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,6 +71,40 @@ def test_the_last_definition_counts(shell):
     assert shell.user_ns["x"] == [3]
 
 
+def test_a_definition_that_has_been_replaced_is_not_brought_along(shell):
+    run(shell, "def f():\n    return 1\ndef g():\n    return f()", "f = lambda: 2")
+    sources, values, left_out = notebook.brought_along(compile("g()", "a cell", "exec"), shell.user_ns)
+    assert [text for _, text in sources] == ["", "\n\ndef g():\n    return f()\n"]
+    assert (values, list(left_out)) == ({}, ["f"])
+
+
+def test_what_an_earlier_cell_imports_is_imported_on_the_ranks(shell):
+    cell = "%%mpirun -n 1 --out x\nx = [exp(0), g(np.ones(3)), asyncio.run(late())]"
+    imports = "import asyncio\nfrom typing import Optional\nfrom numpy import exp"
+    definitions = "def g(x: Optional[int]):\n    return x.sum()\n\nasync def late():\n    return 4"
+    run(shell, imports, definitions, cell)
+    assert shell.user_ns["x"] == [[1.0, 3.0, 4]]
+
+
+def test_options_as_people_write_them(shell):
+    run(shell, "%%mpirun -np 3 --out a, b   # three ranks; it's enough\na = comm.size\nb = 2 * a")
+    assert (shell.user_ns["a"], shell.user_ns["b"]) == ([3] * 3, [6] * 3)
+
+
+def test_a_cell_keeps_the_beginning_and_the_end_of_what_is_very_long(shell, capsys):
+    prints = "print('a' * 200_000 + 'b' * 200_000)\ncomm.barrier()\n"
+    with pytest.raises(CellFailed) as failure:
+        run(shell, f"%%mpirun -n 2\n{prints}if comm.rank == 0:\n    raise ValueError('c' * 200_000)")
+    [a, b] = ["a" * 25_000, "b" * 24_999]  # and the end of the line
+    block = f"{a}\n[350,001 characters are left out here]\n{b}\n"
+    output, _, _ = capsys.readouterr().out.partition("rank 0 failed:")  # which IPython shows after it
+    assert output == f"---- rank 0 ----\n{block}---- rank 1 ----\n{block}"
+    [report] = failure.value._render_traceback_()
+    assert report.startswith("rank 0 failed:\nTraceback")
+    assert re.search(r"ccc\nrank 1: (finished|ended because rank 0 failed)$", report)
+    assert len(report) < 100_100
+
+
 def test_a_traceback_shows_the_lines_of_the_cells(shell):
     with pytest.raises(CellFailed) as failure:
         run(
@@ -86,6 +121,17 @@ def test_a_traceback_shows_the_lines_of_the_cells(shell):
     assert failure.value._render_traceback_() == [report]
 
 
+def test_of_a_mistake_in_a_message_only_the_cell_is_shown(shell):
+    with pytest.raises(CellFailed) as failure:
+        run(shell, "%%mpirun -n 1\ntry:\n    comm.send(3, 0)\nexcept Exception:\n    comm.send(np.ones(2), 7)")
+    number = len(shell.user_ns["In"]) - 1
+    report = str(failure.value)
+    assert [line.strip() for line in report.splitlines() if "File " in line] == [
+        f'File "In[{number}]", line {line}, in <module>' for line in (3, 5)
+    ]
+    assert report.endswith("CommError: rank 0: cannot send to rank 7; ranks are 0 to 0")
+
+
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
@@ -93,13 +139,72 @@ def test_a_traceback_shows_the_lines_of_the_cells(shell):
         (["%%mpirun --ranks 4\n1"], "%%mpirun: unrecognized arguments: --ranks 4"),
         (["%%mpirun -n 2\nx = 1\nif x:"], "line 3: expected an indented block"),
         (["%%mpirun -n 1 --out result\n1"], "the cell is to return result, but gave no value to that name"),
-        (["lock = object()", "%%mpirun -n 1\nlock"], "lock is a object, which cannot pass from the notebook"),
+        (["%%mpirun -n 2 --out 'x\n1"], "%%mpirun: no closing quotation"),
+        (
+            ["%%mpirun -n 1\nx = 1\n%time f(x)"],
+            "line 3: %time f(x) is a magic of the notebook, and ranks run plain Python",
+        ),
+        (["%%mpirun -n 1\nfor i in (1, 2):\n    x = !ls"], "line 3: x = !ls is a command of the shell, and ranks run"),
+        (["%%mpirun -n 1\nprint?"], "line 2: print? is a question to the notebook, and ranks run plain Python"),
+        (["%%mpirun -n 1\nwhile !True:\n    pass"], "line 2: invalid syntax"),
+        (["%%mpirun -n 1\nimport asyncio\nawait asyncio.sleep(0)"], "line 3: ranks have no event loop to await in"),
+        (
+            ["def f():\n    %time 1", "%%mpirun -n 1\nf()"],
+            "Magics (%) and commands of the shell (!) are the notebook's",
+        ),
+        (["%%mpirun -n 1\ninput()"], "Nobody can answer input() on a rank: ask in a cell without %%mpirun."),
+        (["%%mpirun -n 1 --out s\ns = {1}"], "TypeError: --out s: a value of type set cannot pass between processes"),
+        (
+            ["%%mpirun -n 1 --out p\nfrom collections import namedtuple\np = [namedtuple('P', 'x')(1)]"],
+            "TypeError: --out p: a named tuple would come back as a plain one",
+        ),
+        (
+            ["lock = object()", "%%mpirun -n 1\nlock"],
+            "lock (of type object) cannot pass from the notebook to the ranks: make it in the cell.",
+        ),
     ],
 )
 def test_a_mistake_is_said_plainly(shell, cells, words):
     with pytest.raises(CellFailed) as failure:
         run(shell, *cells)
     assert words in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("x = lambda: 1", "x is a lambda, and ranks are given functions by their text: write it with def x(...)."),
+        ("if True:\n    def x():\n        pass", "x was not defined at the top level of a cell"),
+        ("from collections import namedtuple\nx = namedtuple('x', 'a')", "write class x(typing.NamedTuple)."),
+        ("from collections import namedtuple\nx = {1: [namedtuple('P', 'a')(2)]}", "x has a named tuple in it"),
+        ("class C:\n    def f(self):\n        pass\nx = C().f", "x (of type method) cannot pass from the notebook"),
+        ("x = []\nx.append(x)", "x (of type list) cannot pass from the notebook to the ranks: make it in the cell."),
+        ("%%mpirun 0\nx = 1", "If x is of an earlier %%mpirun, it went with its ranks: keep it with --out x."),
+    ],
+)
+def test_what_cannot_pass_to_the_ranks_is_said_with_what_to_do(shell, cell, words):
+    shell.run_cell(cell, store_history=True)
+    shell.run_cell("x", store_history=True)
+    _, values, left_out = notebook.brought_along(compile("x", "a cell", "exec"), shell.user_ns)
+    assert (values, list(left_out)) == ({}, ["x"])
+    assert words in left_out["x"]
+
+
+def test_a_rank_can_draw_into_a_file_only(shell, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2]);"
+    run(shell, f"%%mpirun -n 1\n{draw}\nplt.savefig('{tmp_path}/picture.png')")
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    run(shell, f"%%mpirun -n 1\n{draw}")
+    assert "\nA picture was drawn that nobody sees. Ranks have no screen: bring the" in capsys.readouterr().out
+    with pytest.raises(CellFailed) as failure:
+        run(shell, "import matplotlib.pyplot as plt", f"%%mpirun -n 1\n{draw}\nplt.show()")
+    number = len(shell.user_ns["In"]) - 1
+    assert str(failure.value) == (
+        f"rank 0 failed:\nplt.show() was called at In[{number}]:4. Ranks have no screen: bring the numbers back with"
+        " --out, and draw them in a cell without %%mpirun."
+    )
 
 
 def test_a_deadlock_says_who_waits_for_whom(shell):
@@ -137,9 +242,18 @@ def ranks_in(folder):
     return [int(file.read_text()) for file in Path(folder).glob("rank*") if file.read_text()]
 
 
+GO_ON_WHEN_TOLD = """\
+%%mpirun -n 2
+import os, time
+print("begin", comm.rank)
+while not os.path.exists("go on"):
+    time.sleep(0.01)
+print("end", comm.rank)"""
+
 WAIT_FOR_EVER = """\
 %%mpirun -n 2
 import os, time
+print("here", comm.rank)
 with open(f"rank{comm.rank}", "w") as file:
     file.write(str(os.getpid()))
 while True:
@@ -151,27 +265,47 @@ def lives(pid):
     return state != "" and not state.startswith("Z")
 
 
-def test_in_a_kernel_an_interrupt_ends_every_rank(tmp_path):
-    client, env = kernel(["%load_ext minidist", WAIT_FOR_EVER, "%%mpirun -n 2 --out x\nx = comm.size", "x"], tmp_path)
-    pids = []
+@pytest.mark.parametrize("wire", ["MPI", "no MPI"])
+def test_in_a_kernel_output_is_seen_while_ranks_run_and_an_interrupt_ends_them(wire, tmp_path):
+    load = "%load_ext minidist\nfrom minidist.classroom import notebook"
+    if wire == "no MPI":
+        load += "\nnotebook.has_mpi = lambda: False"
+    cells = [load, GO_ON_WHEN_TOLD, WAIT_FOR_EVER, "%%mpirun -n 2 --out x\nx = comm.size", "x"]
+    client, env = kernel(cells, tmp_path)
+    pids, early = [], []
 
-    def interrupt():
+    def wait_until(condition):
         give_up = time.monotonic() + 60
-        while len(ranks_in(tmp_path)) < 2 and time.monotonic() < give_up:
-            time.sleep(0.1)
+        while not condition() and time.monotonic() < give_up:
+            time.sleep(0.05)
+
+    def tell_and_interrupt():
+        def look():
+            shown = "".join(output.get("text", "") for output in client.nb.cells[1].outputs)
+            early[:] = [shown]
+            return "begin 0" in shown and "begin 1" in shown
+
+        wait_until(look)
+        (tmp_path / "go on").touch()
+        wait_until(lambda: len(ranks_in(tmp_path)) == 2)
         pids.extend(ranks_in(tmp_path))
         os.kill(client.km.provisioner.pid, signal.SIGINT)
 
     client.allow_errors = True
     with client.setup_kernel(env=env):
         client.execute_cell(client.nb.cells[0], 0)
-        thread = threading.Thread(target=interrupt)
+        thread = threading.Thread(target=tell_and_interrupt)
         thread.start()
-        for index in (1, 2, 3):
+        for index in (1, 2, 3, 4):
             client.execute_cell(client.nb.cells[index], index)
         thread.join()
-    [interrupted] = client.nb.cells[1].outputs
-    assert interrupted.traceback == ["Interrupted: every rank has been ended."]
-    assert client.nb.cells[3].outputs[0].data["text/plain"] == "[2, 2]"
+    assert early == ["---- rank 0 ----\nbegin 0\n---- rank 1 ----\nbegin 1\n"]
+    [kept] = client.nb.cells[1].outputs
+    assert kept.text == "---- rank 0 ----\nbegin 0\nend 0\n---- rank 1 ----\nbegin 1\nend 1\n"
+    printed, interrupted = client.nb.cells[2].outputs
+    assert printed.text == "---- rank 0 ----\nhere 0\n---- rank 1 ----\nhere 1\n"
+    where = "computing at In[3]:7 in <module> (not in a message call)"
+    assert interrupted.traceback == [f"The job was interrupted.\nrank 0: {where}\nrank 1: {where}"]
+    assert client.nb.cells[4].outputs[0].data["text/plain"] == "[2, 2]"
     assert len(pids) == 2
     assert not any(lives(pid) for pid in pids)

@@ -423,6 +423,23 @@ def test_ctrl_c_in_the_launcher_ends_every_rank(tmp_path):
     assert not any(lives(pid) for pid in pids)
 
 
+def test_ctrl_c_of_somebody_who_looks_on_is_in_the_report(tmp_path):
+    seen = []
+
+    def look_on(printed):
+        seen.append(printed())
+        if seen[-1] == ["before the hang\n"] * 2:
+            signal.raise_signal(signal.SIGINT)
+
+    job = launch("jobs.launch_jobs:one_loops", 2, watch=look_on)
+    assert (seen[0], job.status) == (["", ""], "interrupted")
+    assert [rank.stdout for rank in job.ranks] == ["before the hang\n"] * 2
+    first, at_0, at_1 = job.report.splitlines()
+    assert first == "The job was interrupted."
+    assert at_0.startswith("rank 0: recv(source=1) at launch_jobs.py:")
+    assert at_1.startswith("rank 1: computing at launch_jobs.py:")
+
+
 def test_the_timeout_leaves_no_rank_and_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ids = tmp_path / "ids"
