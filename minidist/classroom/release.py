@@ -27,25 +27,12 @@ DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
 GIVEN = "given.py"  # what a lesson's notebook goes on with where a gap is not filled
 ANSWER = "answer"  # the tag of a notebook's cells that students do not get, and what folded answers begin with
 FOLDED = re.compile(rf"\s*<details>\s*<summary>[^\w<]*(?:<\w+>)?{ANSWER}.*?</details>", re.IGNORECASE | re.DOTALL)
-WIDTH = 118  # of sealed text
 
+# Of few lines, so that tracebacks, which have the chapter's line numbers, do not show this in place of the text.
 SEALED = '''\
 """Sealed: here is an answer to {lessons}. It runs as ever; its text is not in the student's edition."""
 
-exec(
-    compile(
-        __import__("zlib").decompress(
-            __import__("base64").b85decode(
-                """
-{text}
-""".replace("\\n", "")
-            )
-        ),
-        __file__,
-        "exec",
-        dont_inherit=True,
-    )
-)
+exec(compile(__import__("zlib").decompress(__import__("base64").b85decode("{text}")), __file__, "exec", dont_inherit=True))
 '''
 
 
@@ -115,8 +102,7 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
 def seal(file: Path, lessons: Sequence[str]) -> None:
     """Leave of a module what runs on any Python, but cannot be read."""
     text = base64.b85encode(zlib.compress(file.read_bytes(), 9)).decode()
-    rows = [text[start : start + WIDTH] for start in range(0, len(text), WIDTH)]
-    file.write_text(SEALED.format(lessons=" and ".join(lessons), text="\n".join(rows)))
+    file.write_text(SEALED.format(lessons=" and ".join(lessons), text=text))
 
 
 def without_answers(notebook: str) -> str:

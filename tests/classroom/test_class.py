@@ -100,36 +100,40 @@ def test_a_class_as_an_lms_leaves_it(lessons, capsys):
 
 
 def test_a_class_goes_on_where_it_was_interrupted(lessons, monkeypatch, capsys):
+    """What has been graded is not graded again, unless it was handed in anew or is to be graded otherwise."""
     lay(lessons / "all", {f"{name}/exercise.py": RIGHT + f"# {name}\n" for name in ("ada", "bob", "cem")})
     graded = []
 
-    def counted(lesson, file, **options):
+    def grade(lesson, file, **options):
         if file.parent.name == stop:
             raise KeyboardInterrupt
         graded.append(file.parent.name)
-        return real(lesson, file, **options)
+        lost = course.Part("b", "negative", 0.5, 0, "-1 becomes 2" if HALF in file.read_text() else "")
+        return course.Grade(lesson.name, file, [course.Part("a", "doubles", 2, 2), lost], seed=3, notes=["a note"])
 
-    real = course.grade
-    monkeypatch.setattr(course, "grade", counted)
-    command = ["class", "all", "--csv", "points.csv"]
+    monkeypatch.setattr(course, "grade", grade)
+    command = ["class", "all", "--csv", "points.csv", "--feedback", "pages"]
     stop = "bob"
     with pytest.raises(KeyboardInterrupt):
         main(command)
-    assert rows("points.csv")[1] == {"ada": ["2.5", "", ""], "bob": ["", "", ""], "cem": ["", "", ""]}
+    assert rows("points.csv")[1] == {"ada": ["2", "", ""], "bob": ["", "", ""], "cem": ["", "", ""]}
     with open("points.csv.jsonl", "a") as file:
-        file.write('{"of": "half a li')
+        file.write('\n{"of": "half a li')
     stop = ""
     assert main(command) == 0
-    assert rows("points.csv")[1] == {name: ["2.5", "", ""] for name in ("ada", "bob", "cem")}
+    assert rows("points.csv")[1] == {name: ["2", "", ""] for name in ("ada", "bob", "cem")}
     assert graded == ["ada", "bob", "cem"]
-    assert "1  doubles" in capsys.readouterr().out
+    assert re.search(r"1  doubles +3 of 3\n", capsys.readouterr().out)
 
     (lessons / "all" / "bob" / "exercise.py").write_text(HALF)  # handed in anew
     assert main(command) == 0
     assert graded == ["ada", "bob", "cem", "bob"]
-    assert rows("points.csv")[1]["bob"] == ["2", "", ""]
-    assert main([*command, "--seed", "7"]) == 0  # another seed may be another grade
+    assert "-1 becomes 2" in (lessons / "pages" / "bob.html").read_text()
+    assert main([*command, "--seed", "7"]) == 0
     assert len(graded) == 7
+    (lessons / "lessons" / "01_tiny" / "on_ranks.py").write_text("# other tests")
+    assert main(command) == 0
+    assert len(graded) == 10
 
 
 def test_hidden_parts_are_one_line_of_a_page(tmp_path):
@@ -219,13 +223,13 @@ def test_a_roster_that_is_none(lessons, capsys, text, words):
         (["all", "--csv", "all/points.csv"], "is in the folder of submissions"),
         (["all", "--feedback", "all/pages"], "is in the folder of submissions"),
         (["all", "--feedback", "bad.zip"], "--feedback bad.zip cannot be a folder"),
-        (["all", "--roster", "bad.zip", "--csv", "bad.zip"], "would overwrite the file of --roster"),
+        (["all", "--roster", "roster.csv", "--csv", "roster.csv"], "would overwrite the file of --roster"),
         (["all", "--lesson", "all"], "all is no lesson"),
         (["all", "--hidden", "all"], "there is no test_*.py in all"),
     ],
 )
 def test_a_wrong_command_is_one_line(lessons, arguments, words):
-    lay(lessons, {"all/ada.py": RIGHT, "empty/": "", "bad.zip": "no"})
+    lay(lessons, {"all/ada.py": RIGHT, "empty/": "", "bad.zip": "no", "roster.csv": ROSTER})
     with pytest.raises(Exception, match=re.escape(words)) as refused:
         main(["class", *arguments])
     assert type(refused.value).__name__ == "UsageError"
