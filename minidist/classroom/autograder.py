@@ -6,9 +6,11 @@ The folder has source/, the unpacked zip that `python -m minidist.classroom rele
 the student has uploaded; and results/.
 """
 
+import os
 import sys
 import tempfile
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from minidist.claims.files import write_json
 from minidist.classroom import reports
 from minidist.classroom.grade import MACHINE_FAULT, grade
 from minidist.classroom.handed_in import look, sort_out
+from minidist.classroom.release import model_answers
 
 WHAT = "Submit exercise.py, the file in which you have written your functions, by this name."
 NOTEBOOK = (
@@ -41,6 +44,8 @@ def results(folder: Path) -> dict[str, Any] | None:
     """What results.json is to say; None if a fault of the machine has left nothing to say."""
     [lesson] = (folder / "source" / "lesson").iterdir()
     hidden = folder / "source" / "hidden"
+    for module in model_answers([lesson]):
+        lock(module)
     with tempfile.TemporaryDirectory() as scratch:
         found = look(folder / "submission", Path(scratch))
         exercises, problems = sort_out(found, [lesson])
@@ -60,6 +65,15 @@ def results(folder: Path) -> dict[str, Any] | None:
         said = f"{shown} was graded. {WHAT}"
         document["output"] = "\n\n".join(text for text in (said, document.get("output", "")) if text)
     return document
+
+
+def lock(module: str) -> None:
+    """Let nobody read a chapter but root: where there are no namespaces, ranks are other users."""
+    spec = find_spec(module)
+    if spec is not None and spec.origin is not None and os.getuid() == 0:
+        source = Path(spec.origin)
+        for file in (source, *(source.parent / "__pycache__").glob(f"{source.stem}.*.pyc")):
+            file.chmod(0o600)
 
 
 def refusal(why: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Grade a submission, in a pytest of its own; or a whole class of them, one after the other.
+"""Grade a submission, in a pytest of its own.
 
 Whatever a submission does, every part gets a line: parts are written down before the first of them runs, and those that
 then have no outcome, because the grading process itself was ended, earn nothing and say so.
@@ -112,7 +112,7 @@ def grade(
     return graded
 
 
-# ---- lessons and classes ---------------------------------------------------------------------------------------------
+# ---- lessons ---------------------------------------------------------------------------------------------------------
 
 
 def check_lesson(lesson: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ FOLDED = re.compile(rf"\s*<details>\s*<summary>[^\w<]*(?:<\w+>)?{ANSWER}.*?</det
 SEALED = '''\
 """Sealed: here is an answer to {lessons}. It runs as ever; its text is not in the student's edition."""
 
-exec(compile(__import__("zlib").decompress(__import__("base64").b85decode("{text}")), __file__, "exec", dont_inherit=True))
+exec(compile(__import__("zlib").decompress(__import__("base64").b85decode("{text}")), __file__, "exec"))
 '''
 
 
@@ -123,7 +124,9 @@ def autograder(archive: Path, lesson: Path, hidden: Path | None) -> Path:
     """A zip with setup.sh and run_autograder at its root, as Gradescope's autograder specification asks."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         for name in ("setup.sh", "run_autograder"):
-            made.write(KIT / name, name)
+            script = zipfile.ZipInfo(name)
+            script.external_attr = (stat.S_IFREG | 0o755) << 16  # executable, however the clone has come here
+            made.writestr(script, (KIT / name).read_bytes())
         for name in INSTALLED:
             made.write(CLONE / name, name)
         add(made, PACKAGE, "minidist")

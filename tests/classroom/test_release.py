@@ -136,6 +136,7 @@ def submit(autograder, files):
         (autograder / name).mkdir()
     lay(autograder / "submission", files)
     shutil.copy(autograder / "source" / "run_autograder", autograder)
+    (autograder / "run_autograder").chmod(0o755)  # as Gradescope does
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run = subprocess.run(
         [autograder / "run_autograder"], cwd=autograder, env=env | {"AUTOGRADER": str(autograder)}, capture_output=True
