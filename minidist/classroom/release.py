@@ -26,8 +26,8 @@ PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", 
 INSTALLED = ("LICENSE", "README.md", "pyproject.toml")  # what pip needs besides the package
 DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
 GIVEN = "given.py"  # what a lesson's notebook goes on with where a gap is not filled
-ANSWER = "answer"  # the tag of a notebook's cells that students do not get, and what folded answers begin with
-FOLDED = re.compile(rf"\s*<details>\s*<summary>[^\w<]*(?:<\w+>)?{ANSWER}.*?</details>", re.IGNORECASE | re.DOTALL)
+ANSWERS = "answers"  # the tag of a notebook's cells that students do not get
+FOLDED = re.compile(r"\s*<details>\s*<summary>\W*answer.*?</details>", re.IGNORECASE | re.DOTALL)
 
 # Of few lines, so that tracebacks, which have the chapter's line numbers, do not show this in place of the text.
 SEALED = '''\
@@ -109,7 +109,7 @@ def seal(file: Path, lessons: Sequence[str]) -> None:
 def without_answers(notebook: str) -> str:
     """A notebook's JSON without the cells that are tagged as answers, and without answers that are folded."""
     document = json.loads(notebook)
-    document["cells"] = [cell for cell in document["cells"] if ANSWER not in cell["metadata"].get("tags", [])]
+    document["cells"] = [cell for cell in document["cells"] if ANSWERS not in cell["metadata"].get("tags", [])]
     for cell in document["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown" and FOLDED.search(text):

@@ -83,7 +83,7 @@ def test_answers_to_questions_stay_with_the_instructor():
     hint = "<details><summary>Hint 1</summary>\n\nLook at the answer's size.\n</details>"
     cells = [
         {"cell_type": "markdown", "metadata": {}, "source": [folded, hint]},
-        {"cell_type": "code", "metadata": {"tags": ["answer"]}, "source": ["x = 42"]},
+        {"cell_type": "code", "metadata": {"tags": ["answers"]}, "source": ["x = 42"]},
         {"cell_type": "code", "metadata": {}, "source": ["x = ..."]},
     ]
     kept = json.loads(release.without_answers(json.dumps({"cells": cells})))["cells"]
