@@ -16,7 +16,6 @@ from pathlib import Path
 from minidist import UsageError
 
 LONGEST = 1800.0  # seconds for all parts of a submission
-MACHINE_FAULT = 3  # exit status: something could not be graded, through no fault of its own
 
 
 @dataclass
@@ -32,6 +31,9 @@ class Part:
     seconds: float = 0
     done: bool = False
     machine: bool = False  # it could not be graded, for a fault of the machine, which `message` names
+
+
+MACHINE_FAULT = 3  # exit status: something could not be graded, through no fault of its own
 
 
 @dataclass
@@ -115,17 +117,17 @@ def grade(
 # ---- lessons ---------------------------------------------------------------------------------------------------------
 
 
+def check_hidden(folder: Path | None) -> None:
+    """Raise UsageError unless there are tests in an instructor's folder."""
+    if folder is not None and not list(folder.glob("test_*.py")):
+        raise UsageError(f"there is no test_*.py in {folder}")
+
+
 def check_lesson(lesson: Path) -> None:
     """Raise UsageError unless the folder is a lesson."""
     for name in ("exercise.py", "test_exercise.py", "on_ranks.py"):
         if not (lesson / name).is_file():
             raise UsageError(f"{lesson} is no lesson: it has no {name}")
-
-
-def check_hidden(folder: Path | None) -> None:
-    """Raise UsageError unless there are tests in an instructor's folder."""
-    if folder is not None and not list(folder.glob("test_*.py")):
-        raise UsageError(f"there is no test_*.py in {folder}")
 
 
 def lessons_in(folder: Path) -> list[Path]:
