@@ -2,6 +2,7 @@
 
     python -m minidist.classroom grade lessons/04_ring_all_reduce
     python -m minidist.classroom class submissions/ --csv points.csv
+    python -m minidist.classroom release OUT
 
 A lesson is a folder with `exercise.py` (the skeleton, which the student fills in), `test_exercise.py` (graded parts:
 pytest tests with points) and `on_ranks.py` (what those tests let the ranks do). The student's program runs on ranks
@@ -18,8 +19,18 @@ In the process that grades:
     diagnose.py       from a wrong array, which rank's part is missing or was added twice
     training.py       from a wrong shard or loss, what it holds instead; serial training is the truth
     pytest_plugin.py  points for tests, and the fixture `submission`
-    grade.py          one submission, in a pytest of its own; a class of them
-    reports.py        for people, for Gradescope, as JUnit and CSV
+    grade.py          one submission, in a pytest of its own
+    reports.py        for people, for Gradescope and as JUnit
+
+For an instructor:
+
+    release.py        a student's edition, and autograders for Gradescope
+    kit/              what these have besides the project: scripts, and what assistants are told
+    autograder.py     in Gradescope's container: results whatever is submitted
+    handed_in.py      which file is which lesson's exercise, in what a browser or an LMS leaves
+    roster.py         who is in a class, and whose is what
+    course.py         a class: a row for everybody, a column for each lesson
+    feedback.py       a page for each student
 
 Where ranks come from, and on them:
 

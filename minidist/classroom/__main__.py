@@ -2,7 +2,8 @@
 
 python -m minidist.classroom grade lessons/04_ring_all_reduce
 python -m minidist.classroom grade lessons/04_ring_all_reduce --submission their.py --gradescope results/
-python -m minidist.classroom class submissions/ --csv points.csv
+python -m minidist.classroom class submissions/ --roster students.csv --csv points.csv --feedback pages/
+python -m minidist.classroom release OUT
 """
 
 import argparse
@@ -12,46 +13,53 @@ from pathlib import Path
 
 from minidist import UsageError
 from minidist.claims.files import check_apart, check_writable, write_json, write_output
-from minidist.classroom import reports
-from minidist.classroom.grade import Grade, check_lesson, find_submissions, grade, lesson_of, lessons_in
+from minidist.classroom import course, reports
+from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, grade, lessons_in
+from minidist.classroom.release import release
 from minidist.cli.options import Parser, at_least, in_one_process, within
 from minidist.mpi.launch import find_mpiexec
 
 LESSONS = Path("lessons")
-MACHINE_FAULT = 3  # exit status: something could not be graded, through no fault of its own
+COMMANDS = ("grade", "class", "release")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser("classroom", __doc__ or "")
-    parser.set_defaults(command=None)
-    # Subcommands would be parsers of argparse's own kind, which print and exit; two parsers and a word do as well.
-    if arguments[:1] == ["grade"]:
-        parser.prog += " grade"
+    # Subcommands would be parsers of argparse's own kind, which print and exit; a parser and a word do as well.
+    command = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    parser.set_defaults(command=command)
+    if command is None:
+        parser.usage = "%(prog)s {grade,class,release} [options]"
+        parser.add_argument("command", choices=COMMANDS, help="one exercise, a folder of submissions, what to hand out")
+        return parser.parse_args(arguments)
+    parser.prog += f" {command}"
+    if command == "grade":
         parser.add_argument("lessons", nargs="*", type=Path, metavar="LESSON", help="folders; all in lessons/ if none")
         parser.add_argument(
             "--submission", type=Path, metavar="FILE", help="grade this file, not the lesson's exercise.py"
         )
         parser.add_argument("--gradescope", type=Path, metavar="DIR", help="write DIR/results.json for Gradescope")
         parser.add_argument("--junit", metavar="FILE", help="write the grade as JUnit XML")
-    elif arguments[:1] == ["class"]:
-        parser.prog += " class"
-        parser.add_argument("submissions", type=Path, help="a folder with STUDENT.py or STUDENT/exercise.py")
+    elif command == "class":
+        parser.add_argument("submissions", type=Path, help="a folder as a browser or an LMS leaves it")
+        parser.add_argument("--lesson", type=Path, metavar="LESSON", help="this one alone; else all in lessons/")
         parser.add_argument(
-            "--lesson", type=Path, metavar="LESSON", help="of all; else the one whose names they define"
+            "--roster", type=Path, metavar="FILE", help="CSV with a header: everybody's name, and others"
         )
-        parser.add_argument("--csv", metavar="FILE", help="write a row for each student")
+        parser.add_argument(
+            "--csv", type=Path, metavar="FILE", help="write a row for each student; goes on where it was"
+        )
+        parser.add_argument("--feedback", type=Path, metavar="FOLDER", help="write a page for each student")
     else:
-        parser.usage = "%(prog)s {grade,class} [options]"
-        parser.add_argument("command", choices=("grade", "class"), help="one exercise, or a folder of submissions")
+        parser.add_argument("out", type=Path, metavar="OUT", help="a new folder: student/, autograder/LESSON.zip")
     parser.add_argument("--hidden", type=Path, metavar="FOLDER", help="an instructor's folder with more test_*.py")
-    parser.add_argument(
-        "--patience", type=within(1, 3600), metavar="SECONDS", help="of processor time, for each rank of a part"
-    )
-    parser.add_argument("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
-    parser.add_argument("--seed", type=at_least(0), metavar="N", help="grade as before, inputs and order and all")
-    options = parser.parse_args(arguments[1:] if arguments[:1] in (["grade"], ["class"]) else arguments)
-    options.command = arguments[0]
-    return options
+    if command != "release":
+        parser.add_argument(
+            "--patience", type=within(1, 3600), metavar="SECONDS", help="of processor time, for each rank of a part"
+        )
+        parser.add_argument("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
+        parser.add_argument("--seed", type=at_least(0), metavar="N", help="grade as before, inputs and order and all")
+    return parser.parse_args(arguments[1:])
 
 
 def grade_lessons(options: argparse.Namespace) -> int:
@@ -86,37 +94,25 @@ def grade_lessons(options: argparse.Namespace) -> int:
     return 0 if all(graded.earned == graded.possible and not graded.error for graded in grades) else 1
 
 
-def grade_class(options: argparse.Namespace) -> int:
-    """Grade every submission, whatever the others do; print a line for each, and the class in figures."""
-    found = find_submissions(options.submissions)
-    lessons = [options.lesson] if options.lesson else lessons_in(LESSONS)
-    for lesson in lessons:
-        check_lesson(lesson)
-    check_apart({"--csv": options.csv}, {f"{student}'s submission": str(file) for student, file in found})
-    check_writable("--csv", options.csv)
-    rows = []
-    for student, file in found:
-        lesson = options.lesson or lesson_of(file, lessons)
-        if lesson is None:
-            graded = Grade("", file, error="it defines nothing that a lesson asks for")
-        else:
-            graded = grade(lesson, file, options.hidden, options.patience, options.wire, options.seed)
-        rows.append((student, graded))
-        outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
-        print(f"{student:30} {graded.lesson:25} {outcome}", flush=True)
-    if options.csv:
-        write_output(options.csv, reports.as_csv(rows).encode(errors="backslashreplace"))
-    print("\n" + reports.class_table([graded for _, graded in rows]))
-    return MACHINE_FAULT if any(graded.machine for _, graded in rows) else 0
-
-
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
+    if options.command != "grade":
+        lessons = [options.lesson] if getattr(options, "lesson", None) else lessons_in(LESSONS)
+        if not lessons:
+            raise UsageError(f"there are no lessons in {LESSONS}/: go to the top of a clone")
+    if options.command == "release":
+        for written in release(options.out, lessons, options.hidden):
+            print(written)
+        return 0
     if find_spec("pytest") is None:
         raise UsageError("grading needs pytest: pip install '.[mpich,lessons]'")
     if options.wire == "mpi":
         find_mpiexec()  # or say now that there is none
-    return grade_lessons(options) if options.command == "grade" else grade_class(options)
+    if options.command == "grade":
+        return grade_lessons(options)
+    how = {name: getattr(options, name) for name in ("hidden", "patience", "wire", "seed")}
+    outputs = course.Outputs(options.csv, options.feedback)
+    return course.grade_class(options.submissions, lessons, options.roster, outputs, how)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Grade a submission, in a pytest of its own; or a whole class of them, one after the other.
+"""Grade a submission, in a pytest of its own.
 
 Whatever a submission does, every part gets a line: parts are written down before the first of them runs, and those that
 then have no outcome, because the grading process itself was ended, earn nothing and say so.
@@ -31,6 +31,9 @@ class Part:
     seconds: float = 0
     done: bool = False
     machine: bool = False  # it could not be graded, for a fault of the machine, which `message` names
+
+
+MACHINE_FAULT = 3  # exit status: something could not be graded, through no fault of its own
 
 
 @dataclass
@@ -68,10 +71,9 @@ def grade(
     submission = submission or lesson / "exercise.py"
     if not submission.is_file():
         raise UsageError(f"there is no file {submission}")
-    if submission.suffix != ".py":
+    if submission.suffix.lower() != ".py":
         raise UsageError(f"{submission} is no Python file: name the student's .py file")
-    if hidden is not None and not list(hidden.glob("test_*.py")):
-        raise UsageError(f"there is no test_*.py in {hidden}")
+    check_hidden(hidden)
     with tempfile.TemporaryFile() as written:  # without a name, so that nobody else can write to it
         command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "-p", "no:cacheprovider"]
         command += ["-c", "/dev/null", f"--rootdir={lesson}", "--noconftest", "--import-mode=importlib", "-q"]
@@ -112,7 +114,13 @@ def grade(
     return graded
 
 
-# ---- lessons and classes ---------------------------------------------------------------------------------------------
+# ---- lessons ---------------------------------------------------------------------------------------------------------
+
+
+def check_hidden(folder: Path | None) -> None:
+    """Raise UsageError unless there are tests in an instructor's folder."""
+    if folder is not None and not list(folder.glob("test_*.py")):
+        raise UsageError(f"there is no test_*.py in {folder}")
 
 
 def check_lesson(lesson: Path) -> None:
@@ -125,17 +133,6 @@ def check_lesson(lesson: Path) -> None:
 def lessons_in(folder: Path) -> list[Path]:
     """All lessons in a folder, in order of their names."""
     return sorted(file.parent for file in folder.glob("*/on_ranks.py") if (file.parent / "exercise.py").is_file())
-
-
-def find_submissions(folder: Path) -> list[tuple[str, Path]]:
-    """(student, file): `folder/STUDENT.py`, and every exercise.py at any depth in `folder/STUDENT/`."""
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}")
-    found = [(file.stem, file) for file in folder.glob("*.py")]
-    found += [(file.relative_to(folder).parts[0], file) for file in folder.glob("*/**/exercise.py")]
-    if not found:
-        raise UsageError(f"there are no submissions in {folder}: neither STUDENT.py nor STUDENT/exercise.py")
-    return sorted(found)
 
 
 def lesson_of(submission: Path, lessons: Sequence[Path]) -> Path | None:

@@ -113,6 +113,9 @@ def main() -> None:
         load(plan["preload"])
     hide(plan["hidden"])
     isolation = sandbox.enter(plan["hidden"]) if plan["isolate"] else "not asked for"
+    others = bool(isolation) and plan["isolate"] and sandbox.others_can_run()
+    if others:
+        isolation += "; each was a user of its own"
     limits.adopt_orphans()
     on_rank.taken.append(on_rank.fingerprint())
 
@@ -133,7 +136,7 @@ def main() -> None:
                 process = os.fork()
                 if not process:
                     line.close()
-                    be_rank(question, targets.get(target), descriptors, isolated=not isolation)
+                    be_rank(question, targets.get(target), descriptors, not isolation, others)
                 ranks[question["rank"]] = process
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -167,9 +170,13 @@ def end(process: int, leaving: bool) -> Exit:
 
 
 def be_rank(
-    question: dict[str, Any], function: Callable[..., Any] | None, descriptors: Sequence[int], isolated: bool
+    question: dict[str, Any],
+    function: Callable[..., Any] | None,
+    descriptors: Sequence[int],
+    isolated: bool,
+    another: bool,
 ) -> NoReturn:
-    """In the new process."""
+    """In the new process, `isolated` in namespaces, or else perhaps as `another` user."""
     from minidist.classroom.process import perform
 
     line, stdout, stderr, stacks = descriptors
@@ -182,6 +189,10 @@ def be_rank(
     elif question["folder"]:
         os.chdir(question["folder"])
         os.environ["TMPDIR"] = question["folder"]
+        if another:
+            os.environ["HOME"] = question["folder"]
+            os.chmod("..", 0o711)  # to be passed through
+            sandbox.become_another(question["rank"], question["folder"])
     limits.set_limits(question["seconds"], isolated)
     faulthandler.enable(all_threads=False)
     for number in (STACK, signal.SIGXCPU):  # the latter comes a second before the end of its processor time

@@ -1,7 +1,5 @@
-"""A grade for people, for Gradescope, as JUnit and CSV; and a class in figures."""
+"""A grade for people, for Gradescope and as JUnit; and a class in figures."""
 
-import csv
-import io
 import re
 import statistics
 import textwrap
@@ -140,18 +138,3 @@ def junit(grades: Sequence[Grade]) -> str:
 def _printable(text: str) -> str:
     """XML has no way to write most control characters."""
     return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
-
-
-def as_csv(rows: Sequence[tuple[str, Grade]]) -> str:
-    """One row for each (student, grade), one column for each part."""
-    titles = list(dict.fromkeys(part.title for _, grade in rows for part in grade.parts))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(["student", "lesson", "points", "of", *titles, "look at next"])
-    for student, grade in rows:
-        earned = {part.title: f"{part.earned:g}" for part in grade.parts if not grade.machine}
-        lost = [part.message for part in grade.parts if part.earned < part.points]
-        hint = grade.error or (lost[0] if lost else "")
-        points = ["" if grade.machine else f"{grade.earned:g}", f"{grade.possible:g}"]
-        writer.writerow([student, grade.lesson, *points, *[earned.get(title, "") for title in titles], hint])
-    return text.getvalue()

@@ -2,7 +2,8 @@
 /tmp, and nothing else; no network; no processes but their own; another user.
 
 As root, or where users may make user namespaces, on Linux. `enter` is for the process from which ranks are forked,
-`enter_alone` for each rank. Elsewhere ranks have their limits alone (see limits.py), and the grade says so.
+`enter_alone` for each rank. Where root may make none, as in most containers, ranks are at least other users; elsewhere
+they have their limits alone (see limits.py). The grade says so.
 """
 
 import ctypes
@@ -14,6 +15,8 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC = 1, 2, 4, 32, 4096, 8192, 1 << 14
@@ -81,14 +84,39 @@ def enter_alone(rank: int) -> None:
     os.chdir(scratch[0])
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
     tempfile.tempdir = None  # what it has found outside
+    become_another(rank)
+
+
+def others_can_run() -> bool:
+    """Whether root's processes, as another user, would still find Python and what ranks import."""
+    if sys.platform != "linux" or os.getuid() != 0:
+        return False
+    folders = tempfile.gettempdir()  # where root makes those of ranks
+    child = os.fork()
+    if not child:
+        try:
+            become_another(0)
+            found = [Path(sys.executable), Path(os.__file__), Path(np.__file__), PACKAGE / "__init__.py"]
+            reached = all(os.access(file, os.R_OK) for file in found) and os.access(folders, os.X_OK)
+            os._exit(os.getuid() == 0 or not reached)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def become_another(rank: int, folder: str = "") -> None:
+    """A user of its own, with no privileges; the folder is its own, too."""
     libc = ctypes.CDLL(None)
     for capability in range(64):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     for user in (USERS + rank, NOBODY):
         with suppress(OSError):  # a user namespace may have no others
+            if folder:
+                os.chown(folder, user, user)
             os.setgroups([])
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
+            break
     drop_capabilities(libc)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # others of the same user cannot look into its memory

@@ -1,0 +1,85 @@
+"""In Gradescope's container: grade what is in submission/, and write results/results.json, whatever was submitted.
+
+    python -P -m minidist.classroom.autograder /autograder
+
+The folder has source/, the unpacked zip that `python -m minidist.classroom release` has made; submission/, with what
+the student has uploaded; and results/.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from minidist.claims.files import write_json
+from minidist.classroom import reports
+from minidist.classroom.grade import MACHINE_FAULT, grade
+from minidist.classroom.handed_in import look, sort_out
+from minidist.classroom.release import model_answers
+
+WHAT = "Submit exercise.py, the file in which you have written your functions, by this name."
+NOTEBOOK = (
+    "A notebook cannot be graded: copy the functions that you have written in it into exercise.py, see with"
+    " `make grade` what they earn, and submit that file."
+)
+
+
+def main(folder: Path) -> int:
+    try:
+        document = results(folder)
+    except Exception:
+        traceback.print_exc()  # for the instructor: Gradescope shows a student nothing of it
+        document = refusal("Not graded: the autograder failed. That is no fault of yours; tell your instructor.")
+    if document is None:
+        return MACHINE_FAULT
+    (folder / "results").mkdir(exist_ok=True)
+    write_json(str(folder / "results" / "results.json"), document)
+    return 0
+
+
+def results(folder: Path) -> dict[str, Any] | None:
+    """What results.json is to say; None if a fault of the machine has left nothing to say."""
+    [lesson] = (folder / "source" / "lesson").iterdir()
+    hidden = folder / "source" / "hidden"
+    for module in model_answers([lesson]):
+        lock(module)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = look(folder / "submission", Path(scratch))
+        exercises, problems = sort_out(found, [lesson])
+        for problem in problems:
+            print(problem)
+        if lesson.name not in exercises:
+            notebook = any(each.shown.suffix.lower() == ".ipynb" for each in found)
+            return refusal(f"Not graded: {'; '.join(problems)}. {NOTEBOOK if notebook else WHAT}")
+        shown, file, _ = exercises[lesson.name]
+        assert file is not None
+        graded = grade(lesson, file, hidden if hidden.is_dir() else None)
+    print(reports.table(graded))
+    if graded.machine:
+        return None
+    document = reports.gradescope(graded)
+    if shown.name != "exercise.py":
+        said = f"{shown} was graded. {WHAT}"
+        document["output"] = "\n\n".join(text for text in (said, document.get("output", "")) if text)
+    return document
+
+
+def lock(module: str) -> None:
+    """Let nobody read a chapter but root: where there are no namespaces, ranks are other users."""
+    spec = find_spec(module)
+    if spec is not None and spec.origin is not None and os.getuid() == 0:
+        source = Path(spec.origin)
+        for file in (source, *(source.parent / "__pycache__").glob(f"{source.stem}.*.pyc")):
+            file.chmod(0o600)
+
+
+def refusal(why: str) -> dict[str, Any]:
+    """No points, and the reason."""
+    return {"score": 0, "output": why, "visibility": "visible", "stdout_visibility": "hidden", "tests": []}
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve()))

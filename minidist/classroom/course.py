@@ -1,0 +1,195 @@
+"""Grade a class: a row for everybody in the roster or the folder, a column for each lesson.
+
+Every grade is written down when it is known, by what was graded and with what: the same command, after an interrupt or
+after somebody has handed in anew, grades only what has not been graded before.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from minidist import UsageError, __version__
+from minidist.claims.files import check_apart, check_writable, write_output
+from minidist.classroom import feedback, handed_in, reports, roster
+from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade
+
+
+@dataclass
+class Outputs:
+    """Where the class's grades go."""
+
+    csv: Path | None
+    feedback: Path | None  # a folder of pages
+
+    @property
+    def journal(self) -> Path | None:
+        """Grades as they were made, a line of JSON each."""
+        return self.csv and self.csv.with_name(f"{self.csv.name}.jsonl")
+
+    def check(self, submissions: Path, people: Path | None) -> None:
+        """Raise UsageError for what cannot be written, or would be graded the next time."""
+        options = {"--csv": self.csv, "the grades beside it": self.journal}
+        check_apart(
+            {option: str(file) for option, file in options.items() if file},
+            {"--roster": str(people)} if people else {},
+        )
+        for option, file in {**options, "--feedback": self.feedback}.items():
+            if file and submissions.resolve() in file.resolve().parents:
+                raise UsageError(f"{option} {file} is in the folder of submissions: put it elsewhere")
+        for option, file in options.items():
+            check_writable(option, str(file) if file else None)
+        if self.feedback:
+            try:
+                self.feedback.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"--feedback {self.feedback} cannot be a folder: {error.strerror}") from None
+            check_writable("--feedback", str(self.feedback / "page.html"))
+
+
+class Journal:
+    """The grades that have been made, by what was graded."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        self.grades: dict[str, Grade] = {}
+        if file and file.exists():
+            for line in file.read_text(errors="replace").splitlines():
+                with suppress(ValueError, TypeError, KeyError):  # an interrupt may have left half a line
+                    made = json.loads(line)
+                    parts = [Part(**part) for part in made["grade"].pop("parts")]
+                    made["grade"]["submission"] = Path(made["grade"]["submission"])
+                    self.grades[made["of"]] = Grade(**made["grade"], parts=parts)
+
+    def add(self, key: str, graded: Grade) -> None:
+        self.grades[key] = graded
+        if self.file:
+            with self.file.open("a") as file:
+                file.write("\n" + json.dumps({"of": key, "grade": asdict(graded)}, default=str))
+
+
+def grade_class(
+    submissions: Path, lessons: Sequence[Path], people: Path | None, outputs: Outputs, options: dict[str, Any]
+) -> int:
+    """Grade all that a folder or a zip holds, whatever it is; the exit status. options: `grade`'s."""
+    for lesson in lessons:
+        check_lesson(lesson)
+    check_hidden(options["hidden"])
+    known = roster.read(people) if people else None
+    outputs.check(submissions, people)
+    journal = Journal(outputs.journal)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = handed_in.look(opened(submissions, Path(scratch)), Path(scratch))
+        handed = roster.by_student(
+            [each for each in found if each.shown.parts], known, [lesson.name for lesson in lessons]
+        )
+        if not handed:
+            raise UsageError(f"there are no submissions in {submissions}: neither STUDENT.py nor STUDENT/exercise.py")
+        result = Class(handed, lessons, known, outputs)
+        result.write_csv()
+        for student in handed:
+            for lesson in lessons:
+                if exercise := result.sorted[student].exercises.get(lesson.name):
+                    assert exercise.file is not None
+                    key = fingerprint(exercise.file, lesson, options)
+                    graded = journal.grades.get(key) or grade(lesson, exercise.file, **options)
+                    if key not in journal.grades and not graded.machine:
+                        journal.add(key, graded)
+                    result.take(student, graded)
+            result.finish(student)
+    print("\n" + result.summary())
+    return MACHINE_FAULT if any(graded.machine for of in result.grades.values() for graded in of.values()) else 0
+
+
+def opened(submissions: Path, scratch: Path) -> Path:
+    """The folder of a class, which may come as a zip."""
+    if submissions.is_dir():
+        return submissions
+    if submissions.suffix.lower() != ".zip" or not submissions.is_file():
+        raise UsageError(f"there is no folder {submissions}")
+    folder = scratch / "all"
+    folder.mkdir()
+    if why := handed_in.unpack(submissions, folder):
+        raise UsageError(why)
+    return folder
+
+
+def fingerprint(exercise: Path, lesson: Path, options: dict[str, Any]) -> str:
+    """Of what was graded, and all that its grade depends on."""
+    hidden = options["hidden"]
+    tests = [lesson / "test_exercise.py", lesson / "on_ranks.py", *(sorted(hidden.glob("*.py")) if hidden else [])]
+    how = [__version__, lesson.name, *(str(options[name]) for name in ("patience", "wire", "seed"))]
+    content = [exercise.read_bytes(), *(file.read_bytes() for file in tests), *(text.encode() for text in how)]
+    return hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in content)).hexdigest()
+
+
+class Class:
+    """Everybody's grades, so far."""
+
+    def __init__(
+        self,
+        handed: dict[str, list[handed_in.Found]],
+        lessons: Sequence[Path],
+        known: roster.Roster | None,
+        outputs: Outputs,
+    ) -> None:
+        self.lessons, self.known, self.outputs = [lesson.name for lesson in lessons], known, outputs
+        self.sorted = {student: handed_in.sort_out(found, lessons, student) for student, found in handed.items()}
+        self.grades: dict[str, dict[str, Grade]] = {
+            student: {} for student in handed
+        }  # student -> lesson's name -> grade
+        self.pages = feedback.names(list(handed))
+        self.asked = [name for name in self.lessons if any(name in each.exercises for each in self.sorted.values())]
+
+    def problems(self, student: str) -> list[str]:
+        """What is to be said of a student besides points."""
+        exercises, problems = self.sorted[student]
+        said = [] if not self.known or student in self.known.rows else ["not in the roster"]
+        absent = [name for name in self.asked if name not in exercises and not any(name in each for each in problems)]
+        said += problems + ([f"no {name}" for name in absent] if exercises else [])
+        return said + [graded.error.splitlines()[0] for graded in self.grades[student].values() if graded.error]
+
+    def take(self, student: str, graded: Grade) -> None:
+        self.grades[student][graded.lesson] = graded
+        outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
+        print(f"{student:30} {graded.lesson:25} {outcome}", flush=True)
+        self.write_csv()
+
+    def finish(self, student: str) -> None:
+        """All of a student's lessons are graded."""
+        if not self.grades[student]:
+            print(f"{student:30} {'; '.join(self.problems(student))}", flush=True)
+        if self.outputs.feedback:
+            page = self.outputs.feedback / self.pages[student]
+            feedback.write(page, student, list(self.grades[student].values()), self.problems(student))
+
+    def write_csv(self) -> None:
+        if self.outputs.csv is None:
+            return
+        header = self.known.header if self.known else ["student"]
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow([*header, *self.lessons, "note"])
+        for student, grades in self.grades.items():
+            row = self.known.rows.get(student) if self.known else None
+            points = [
+                "" if name not in grades or grades[name].machine else f"{grades[name].earned:g}"
+                for name in self.lessons
+            ]
+            writer.writerow(
+                [*(row or [student] + [""] * (len(header) - 1)), *points, "; ".join(self.problems(student))]
+            )
+        write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))
+
+    def summary(self) -> str:
+        """The class in figures, and by name whatever an instructor has to see to."""
+        table = reports.class_table([graded for of in self.grades.values() for graded in of.values()])
+        lines = [f"{student}: {'; '.join(said)}" for student in self.grades if (said := self.problems(student))]
+        lines += [f"nobody has handed in {name}" for name in self.lessons if name not in self.asked]
+        return "\n".join([table, "", *lines]).strip()

@@ -1,0 +1,169 @@
+"""What somebody has handed in, as a browser, an LMS or Gradescope leaves it: which file is which lesson's exercise?
+
+A file is known by the names that it defines, or by a lesson's name among its folders; "exercise (1).py" and
+"Exercise-2.py" are as good as exercise.py. Nothing is guessed: of two different ones for a lesson both are named, and
+neither is taken.
+"""
+
+import os
+import re
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from minidist.classroom.grade import lesson_of
+
+EXERCISE = re.compile(r"(?:^|.*[ _-])exercise(?:[ _-]*\(?\d+\)?| ?[-–] ?copy| copy)*", re.IGNORECASE)
+NUMBERED = re.compile(r"(?:[ _-]*\(\d+\)|-\d+)$")  # what a browser or an LMS puts behind a name it has seen before
+DEBRIS = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
+LARGEST = 1 << 20  # bytes of a file that is looked into
+UNPACKED = 100 << 20, 10_000  # bytes and files of a zip
+
+
+class Found(NamedTuple):
+    """Something in a folder, or in a zip in it."""
+
+    shown: PurePath  # from the folder on, a zip being a folder
+    file: Path | None  # where its content is; None for a folder with nothing in it
+    trouble: str = ""  # of a zip that cannot be opened
+
+
+def look(folder: Path, scratch: Path) -> list[Found]:
+    """All that is in a folder, but for what systems leave behind; zips are unpacked into `scratch`, one level deep."""
+    found: list[Found] = []
+    for file in walk(folder):
+        shown = PurePath(os.path.relpath(file, folder))
+        if file.suffix.lower() != ".zip" or not file.is_file():
+            found.append(Found(shown, file if file.is_file() else None))
+            continue
+        place = scratch / str(len(list(scratch.iterdir())))
+        place.mkdir()
+        trouble = unpack(file, place)
+        inside = [] if trouble else [inner for inner in walk(place) if inner != place]
+        unpacked = shown.with_suffix("")
+        found += [Found(unpacked / inner.relative_to(place), inner if inner.is_file() else None) for inner in inside]
+        if not inside:
+            found.append(Found(shown, None, trouble or f"{shown} is empty"))
+    return sorted(found)
+
+
+def walk(folder: Path) -> list[Path]:
+    """Files, and folders that have none. Links are not followed: they may lead to what somebody else has handed in."""
+    kept: list[Path] = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not debris(name)]
+        inside = [Path(parent, name) for name in files if not debris(name)]
+        kept += [file for file in inside if file.is_file() and not file.is_symlink() and os.access(file, os.R_OK)]
+        if not folders and not inside:
+            kept.append(Path(parent))
+    return kept
+
+
+def debris(name: str) -> bool:
+    return name.startswith((".", "~$")) or name in DEBRIS
+
+
+def unpack(archive: Path, place: Path) -> str:
+    """Why it cannot be done, or ""."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            inside = opened.infolist()
+            if sum(each.file_size for each in inside) > UNPACKED[0] or len(inside) > UNPACKED[1]:
+                return f"{archive.name} holds more than {UNPACKED[0] >> 20} MB or {UNPACKED[1]:,} files"
+            opened.extractall(place)
+    except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        return f"{archive.name} cannot be unpacked: {error}"
+    return ""
+
+
+# ---- which is which --------------------------------------------------------------------------------------------------
+
+
+class Sorted(NamedTuple):
+    """Of one student."""
+
+    exercises: dict[str, Found]  # lesson's name -> its exercise
+    problems: list[str]  # in words: what was found twice, what is no exercise
+
+
+def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "") -> Sorted:
+    """Which file is the exercise of which lesson. A program that has the student's name counts like exercise.py."""
+    parts = {file.name for lesson in lessons for file in lesson.iterdir()} - {"exercise.py"}  # come with a copy of it
+    programs = [each for each in found if each.file and is_program(each) and each.shown.name not in parts]
+    belongs = {each.shown: lesson_at(each, lessons) for each in programs}
+    exercises: dict[str, Found] = {}
+    problems: list[str] = []
+    for lesson in lessons:
+        mine = [each for each in programs if belongs[each.shown] == lesson]
+        if not mine and len(lessons) == 1:  # then what is wrong with it is for its grade to say
+            mine = [each for each in programs if is_named(each, student)]
+        named = [each for each in mine if is_named(each, student)]
+        chosen = distinct(named or mine, lesson / "exercise.py")
+        if len(chosen) == 1:
+            exercises[lesson.name] = chosen[0]
+        elif chosen:
+            names = ", ".join(str(each.shown) for each in chosen)
+            problems.append(f"{lesson.name} found {times(len(chosen))}, keep one: {names}")
+    problems += [each.trouble for each in found if each.trouble]
+    if not exercises and not problems:
+        problems = [why_not(found, programs)]
+    return Sorted(exercises, problems)
+
+
+def times(number: int) -> str:
+    return "twice" if number == 2 else f"{number} times"
+
+
+def is_program(found: Found) -> bool:
+    return found.shown.suffix.lower() == ".py"
+
+
+def is_named(found: Found, student: str) -> bool:
+    stem = found.shown.stem
+    return bool(EXERCISE.fullmatch(stem)) or plain(student) in {plain(stem), plain(bare(stem))} - {""}
+
+
+def bare(name: str) -> str:
+    """A name without what a browser puts behind it."""
+    return NUMBERED.sub("", name)
+
+
+def plain(name: str) -> str:
+    """The words of a name, in what its spellings have in common."""
+    return " ".join(re.findall(r"[^\W_]+", unicodedata.normalize("NFC", name).casefold()))
+
+
+def lesson_at(found: Found, lessons: Sequence[Path]) -> Path | None:
+    """The lesson that a folder of it is named after, or whose names it defines."""
+    for lesson in lessons:
+        if lesson.name in found.shown.parts[:-1]:
+            return lesson
+    if found.file is None or found.file.stat().st_size > LARGEST:
+        return None
+    return lesson_of(found.file, lessons)
+
+
+def distinct(found: Sequence[Found], skeleton: Path) -> list[Found]:
+    """One of each content; the skeleton as it was handed out only if there is nothing else."""
+    contents = {each.file.read_bytes(): each for each in reversed(found) if each.file}
+    if len(contents) > 1:
+        contents.pop(skeleton.read_bytes(), None)
+    return list(contents.values())[::-1]
+
+
+def why_not(found: Sequence[Found], programs: Sequence[Found]) -> str:
+    """What there is in place of an exercise."""
+    files = [each.shown for each in found if each.file]
+    notebooks = [str(shown) for shown in files if shown.suffix.lower() == ".ipynb"]
+    if programs:
+        names = ", ".join(str(each.shown) for each in programs)
+        return f"{names} defines nothing that a lesson asks for"
+    if notebooks:
+        return f"{', '.join(notebooks)} is a notebook; what is graded is exercise.py"
+    if files:
+        shown = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
+        return f"no exercise.py, only {shown}"
+    return "nothing handed in"

@@ -1,0 +1,143 @@
+"""What an instructor hands out: a student's edition, and an autograder for each lesson.
+
+The student's edition is the project without its tests, which hold answers and wrong submissions, and without the text
+of what answers its lessons: chapters that do are sealed, for lessons and later chapters run them.
+"""
+
+import ast
+import base64
+import json
+import os
+import re
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist import UsageError
+from minidist.classroom.grade import check_hidden
+
+PACKAGE = Path(__file__).parents[1]
+CLONE = PACKAGE.parent
+KIT = Path(__file__).parent / "kit"
+PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "README.md", "pyproject.toml")
+INSTALLED = ("LICENSE", "README.md", "pyproject.toml")  # what pip needs besides the package
+DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
+GIVEN = "given.py"  # what a lesson's notebook goes on with where a gap is not filled
+ANSWERS = "answers"  # the tag of a notebook's cells that students do not get
+FOLDED = re.compile(r"\s*<details>\s*<summary>\W*answer.*?</details>", re.IGNORECASE | re.DOTALL)
+
+# Of few lines, so that tracebacks, which have the chapter's line numbers, do not show this in place of the text.
+SEALED = '''\
+"""Sealed: here is an answer to {lessons}. It runs as ever; its text is not in the student's edition."""
+
+exec(compile(__import__("zlib").decompress(__import__("base64").b85decode("{text}")), __file__, "exec"))
+'''
+
+
+def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None) -> list[Path]:
+    """Write out/student/ and, for each lesson, out/autograder/LESSON.zip; return what was written.
+
+    hidden: an instructor's folder with more tests, for autograders alone. Raises UsageError if `out` is not empty.
+    """
+    if not (CLONE / "pyproject.toml").is_file():
+        raise UsageError("release needs a clone of the project: pip install -e . in one, and run it there")
+    check_hidden(hidden)
+    inside = next(
+        (path for path in (PACKAGE, *lessons) if path.resolve() in [out.resolve(), *out.resolve().parents]), None
+    )
+    if inside:
+        raise UsageError(f"{out} is in {inside}, which is to be released: name a folder elsewhere")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise UsageError(f"{out} is not empty: name a new folder")
+        written = [students_edition(out / "student", lessons)]
+        (out / "autograder").mkdir()
+        return written + [autograder(out / "autograder" / f"{lesson.name}.zip", lesson, hidden) for lesson in lessons]
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written to: {error.strerror}") from None
+
+
+# ---- for students ----------------------------------------------------------------------------------------------------
+
+
+def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
+    """Everything but tests, broken chapters, and answers to these lessons."""
+    folder.mkdir()
+    for name in PROJECT:
+        if (CLONE / name).exists():
+            shutil.copy(CLONE / name, folder)
+    shutil.copytree(PACKAGE, folder / "minidist", ignore=DEBRIS)
+    for mutants in (folder / "minidist" / "claims" / "mutants").glob("*.toml"):
+        mutants.unlink()  # they quote the chapters that they break
+    if (readme := lessons[0].parent / "README.md").is_file():
+        (folder / "lessons").mkdir()
+        shutil.copy(readme, folder / "lessons")
+    for lesson in lessons:
+        copy = folder / "lessons" / lesson.name
+        shutil.copytree(lesson, copy, ignore=DEBRIS)
+        if (copy / GIVEN).exists():
+            seal(copy / GIVEN, [lesson.name])
+        for notebook in copy.glob("*.ipynb"):
+            notebook.write_text(without_answers(notebook.read_text()))
+    for module, answered in model_answers(lessons).items():
+        seal(folder / (module.replace(".", "/") + ".py"), answered)
+    shutil.copy(KIT / "for_assistants.md", folder / "AGENTS.md")
+    return folder
+
+
+def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
+    """The modules that lessons hide from ranks, HIDDEN in their tests, and of which lessons they are the answer."""
+    answered: dict[str, list[str]] = {}
+    for lesson in lessons:
+        for node in ast.parse((lesson / "test_exercise.py").read_text()).body:
+            if isinstance(node, ast.Assign) and [ast.unparse(name) for name in node.targets] == ["HIDDEN"]:
+                for module in ast.literal_eval(node.value):
+                    answered.setdefault(module, []).append(lesson.name)
+    return answered
+
+
+def seal(file: Path, lessons: Sequence[str]) -> None:
+    """Leave of a module what runs on any Python, but cannot be read."""
+    text = base64.b85encode(zlib.compress(file.read_bytes(), 9)).decode()
+    file.write_text(SEALED.format(lessons=" and ".join(lessons), text=text))
+
+
+def without_answers(notebook: str) -> str:
+    """A notebook's JSON without the cells that are tagged as answers, and without answers that are folded."""
+    document = json.loads(notebook)
+    document["cells"] = [cell for cell in document["cells"] if ANSWERS not in cell["metadata"].get("tags", [])]
+    for cell in document["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown" and FOLDED.search(text):
+            cell["source"] = FOLDED.sub("", text).splitlines(keepends=True)
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+# ---- for Gradescope --------------------------------------------------------------------------------------------------
+
+
+def autograder(archive: Path, lesson: Path, hidden: Path | None) -> Path:
+    """A zip with setup.sh and run_autograder at its root, as Gradescope's autograder specification asks."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        for name in ("setup.sh", "run_autograder"):
+            script = zipfile.ZipInfo(name)
+            script.external_attr = (stat.S_IFREG | 0o755) << 16  # executable, however the clone has come here
+            made.writestr(script, (KIT / name).read_bytes())
+        for name in INSTALLED:
+            made.write(CLONE / name, name)
+        add(made, PACKAGE, "minidist")
+        add(made, lesson, f"lesson/{lesson.name}")
+        if hidden:
+            add(made, hidden, "hidden")
+    return archive
+
+
+def add(archive: zipfile.ZipFile, folder: Path, name: str) -> None:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - DEBRIS(parent, folders))
+        for file in sorted(set(files) - DEBRIS(parent, files)):
+            archive.write(Path(parent, file), Path(name, Path(parent).relative_to(folder), file))

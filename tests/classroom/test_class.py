@@ -1,0 +1,247 @@
+"""A class: whatever folder an LMS leaves, everybody has a row, and nothing is graded twice."""
+
+import csv
+import io
+import re
+import zipfile
+from pathlib import Path, PurePath
+
+import pytest
+
+from classroom.tiny import HALF, HIDDEN, RIGHT, TRIPLE, classroom, lay, make_lessons
+from minidist.classroom import course, feedback, handed_in, roster
+from minidist.classroom.__main__ import main
+
+
+@pytest.fixture
+def lessons(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return make_lessons(tmp_path)
+
+
+def rows(file):
+    """{student: the other cells}, without the header; and the header."""
+    header, *body = csv.reader(io.StringIO(Path(file).read_text(), newline=""))
+    return header, {row[0]: row[1:] for row in body}
+
+
+ROSTER = """student,email,id,section
+Ada Lovelace,ada@uni.edu,1815,A
+Bob Noyce,noyce@uni.edu,1927,A
+Cem Özgür,cem@uni.edu,1990,B
+"Dora, née Day",dora@uni.edu,1001,B
+Eli Rest,eli@uni.edu,1002,B
+"""
+FOLDER = {
+    "Ada Lovelace_11_assignsubmission_file_/work/01_tiny/exercise.py": RIGHT,
+    "Ada Lovelace_11_assignsubmission_file_/work/01_tiny/test_exercise.py": "def double(): pass\n",
+    "Ada Lovelace_11_assignsubmission_file_/work/02_small/exercise (1).py": TRIPLE,
+    "Ada Lovelace_11_assignsubmission_file_/__MACOSX/work/._exercise.py": "\0",
+    "noycebob_LATE_1927_70000_exercise-2.py": HALF,
+    "dora/exercise.py": RIGHT,
+    "dora/exercise (1).py": HALF,
+    "dora/again/exercise.py": RIGHT,
+    "fay/lesson.ipynb": "{}",
+    "gus.py": "nothing here\n",
+    "hal/": "",
+}
+
+
+def test_a_class_as_an_lms_leaves_it(lessons, capsys):
+    lay(lessons / "handed in", FOLDER)
+    with zipfile.ZipFile(lessons / "handed in" / "Cem Özgür.zip", "w") as archive:
+        archive.writestr(
+            "my work/exercise copy.py", "def double(comm, x):\n    import os\n    os.kill(os.getpid(), 9)\n"
+        )
+        archive.writestr("my work/02_small/exercise.py", "def triple(comm, x:")
+    (lessons / "handed in" / "ivy.zip").write_bytes(b"PK no zip")
+    (lessons / "roster.csv").write_text("\ufeff" + ROSTER)
+    (lessons / "more").mkdir()
+    (lessons / "more" / "test_more.py").write_text(HIDDEN)
+    assert main(["class", "handed in", "--roster", "roster.csv", "--csv", "points.csv", "--feedback", "pages"]) == 0
+    printed = capsys.readouterr().out
+
+    header, points = rows("points.csv")
+    assert header == ["student", "email", "id", "section", "01_tiny", "02_small", "note"]
+    assert list(points) == [
+        "Ada Lovelace",
+        "Bob Noyce",
+        "Cem Özgür",
+        "Dora, née Day",
+        "Eli Rest",
+        "fay",
+        "gus",
+        "hal",
+        "ivy",
+    ]
+    assert points["Ada Lovelace"] == ["ada@uni.edu", "1815", "A", "2.5", "2.5", ""]
+    assert points["Bob Noyce"][3:] == ["2", "", "no 02_small"]
+    assert points["Cem Özgür"][3:] == ["0", "0", ""]
+    twice = "01_tiny found twice, keep one: dora/again/exercise.py, dora/exercise (1).py"
+    assert points["Dora, née Day"][3:] == ["", "", twice]
+    assert points["Eli Rest"][3:] == ["", "", "nothing handed in"]
+    unknown = "not in the roster; "
+    assert points["fay"][3:] == ["", "", unknown + "fay/lesson.ipynb is a notebook; what is graded is exercise.py"]
+    assert points["gus"][3:] == ["", "", unknown + "gus.py defines nothing that a lesson asks for"]
+    assert points["hal"][3:] == ["", "", unknown + "nothing handed in"]
+    assert points["ivy"][5].startswith(unknown + "ivy.zip cannot be unpacked: ")
+    for line in (f"Dora, née Day: {twice}", "Eli Rest: nothing handed in", "Bob Noyce: no 02_small"):
+        assert f"\n{line}\n" in printed
+    assert re.search(r"01_tiny: 3 submissions\n\n   1  doubles +2 of 3\n +2  negative numbers too +1 of 3\n", printed)
+
+    pages = {file.name: file.read_text() for file in (lessons / "pages").iterdir()}
+    assert set(pages) == {f"{student}.html" for student in points} - {"Dora, née Day.html"} | {"Dora_ née Day.html"}
+    assert "<h2>01_tiny: 2 of 2.5 points</h2>" in pages["Bob Noyce.html"]
+    assert "<pre>-1 becomes 2</pre>" in pages["Bob Noyce.html"]
+    assert "killed by signal 9" in pages["Cem Özgür.html"]
+    assert "&#x27;(&#x27; was never closed" in pages["Cem Özgür.html"]
+    assert twice in pages["Dora_ née Day.html"]
+    assert not re.search(r"(src|href)=", "".join(pages.values()))
+
+
+def test_a_class_goes_on_where_it_was_interrupted(lessons, monkeypatch, capsys):
+    """What has been graded is not graded again, unless it was handed in anew or is to be graded otherwise."""
+    lay(lessons / "all", {f"{name}/exercise.py": RIGHT + f"# {name}\n" for name in ("ada", "bob", "cem")})
+    graded = []
+
+    def grade(lesson, file, **options):
+        if file.parent.name == stop:
+            raise KeyboardInterrupt
+        graded.append(file.parent.name)
+        lost = course.Part("b", "negative", 0.5, 0, "-1 becomes 2" if HALF in file.read_text() else "")
+        return course.Grade(lesson.name, file, [course.Part("a", "doubles", 2, 2), lost], seed=3, notes=["a note"])
+
+    monkeypatch.setattr(course, "grade", grade)
+    command = ["class", "all", "--csv", "points.csv", "--feedback", "pages"]
+    stop = "bob"
+    with pytest.raises(KeyboardInterrupt):
+        main(command)
+    assert rows("points.csv")[1] == {"ada": ["2", "", ""], "bob": ["", "", ""], "cem": ["", "", ""]}
+    with open("points.csv.jsonl", "a") as file:
+        file.write('\n{"of": "half a li')
+    stop = ""
+    assert main(command) == 0
+    assert rows("points.csv")[1] == {name: ["2", "", ""] for name in ("ada", "bob", "cem")}
+    assert graded == ["ada", "bob", "cem"]
+    assert re.search(r"1  doubles +3 of 3\n", capsys.readouterr().out)
+
+    (lessons / "all" / "bob" / "exercise.py").write_text(HALF)  # handed in anew
+    assert main(command) == 0
+    assert graded == ["ada", "bob", "cem", "bob"]
+    assert "-1 becomes 2" in (lessons / "pages" / "bob.html").read_text()
+    assert main([*command, "--seed", "7"]) == 0
+    assert len(graded) == 7
+    (lessons / "lessons" / "01_tiny" / "on_ranks.py").write_text("# other tests")
+    assert main(command) == 0
+    assert len(graded) == 10
+
+
+def test_hidden_parts_are_one_line_of_a_page(tmp_path):
+    parts = [course.Part("a", "shown", 1, 1), course.Part("b", "a secret", 2, 0, "what it asks", hidden=True)]
+    feedback.write(tmp_path / "page.html", "<Ada>", [course.Grade("01", Path("x.py"), parts)], [])
+    page = (tmp_path / "page.html").read_text()
+    assert "<h1>&lt;Ada&gt;</h1>" in page
+    assert "01: 1 of 3 points" in page
+    assert "your instructor's own parts</td><td>0 of 2</td>" in page
+    assert "secret" not in page
+    assert "what it asks" not in page
+
+
+def test_pages_have_names_that_any_file_system_keeps_apart():
+    names = feedback.names(["Ada/../x", "ada_.._x", "..", "Özgür", "a" * 300])
+    assert list(names.values()) == ["Ada_.._x.html", "ada_.._x 2.html", "_.html", "Özgür.html", "a" * 100 + ".html"]
+
+
+# ---- whose is what ---------------------------------------------------------------------------------------------------
+
+
+def found(*names):
+    return [handed_in.Found(PurePath(name), Path(name)) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "students"),
+    [
+        (["ada.py", "bob/exercise.py", "cem/second/exercise.py"], ["ada", "bob", "cem"]),
+        (["ada (1).py", "Ada Lovelace.py"], ["ada", "Ada Lovelace"]),
+        (["lovelaceada_12_34_exercise.py", "noycebob_LATE_12_34_exercise-1.py"], ["lovelaceada", "noycebob"]),
+        (["Ada L_5_assignsubmission_file_/exercise.py", "Bob_6_assignsubmission_onlinetext_/x.html"], ["Ada L", "Bob"]),
+        (["01_tiny/ada.py", "01_tiny/bob/exercise.py", "02_small/ada/x.py"], ["ada", "bob"]),
+        (["Homework 4/ada/exercise.py", "Homework 4/bob/exercise.py"], ["ada", "bob"]),
+        (["ada/work/exercise.py"], ["ada"]),
+        (["01_tiny/exercise.py"], ["01_tiny"]),
+    ],
+)
+def test_a_student_s_name_without_a_roster(names, students):
+    assert list(roster.by_student(found(*names), None, ["01_tiny", "02_small"])) == students
+
+
+@pytest.mark.parametrize(
+    ("part", "student"),
+    [
+        ("ada", "Ada Lovelace"),  # of the address
+        ("ADA  LOVELACE", "Ada Lovelace"),
+        ("Ada_Lovelace_exercise", "Ada Lovelace"),
+        ("HW1_noyce_attempt_2026-01-02-03-04-05_exercise", "Bob Noyce"),
+        ("x_1815_70000_exercise", "Ada Lovelace"),
+        ("Cem O\u0308zgu\u0308r_3_assignsubmission_file_", "Cem Özgür"),  # as macOS writes it
+        ("Ada Smith", ""),  # somebody else
+        ("A", ""),  # a section is nobody's name
+        ("1815_1927", ""),  # two students'
+    ],
+)
+def test_a_student_s_name_in_the_roster(tmp_path, part, student):
+    (tmp_path / "roster.csv").write_text(ROSTER)
+    assert roster.read(tmp_path / "roster.csv").whose(part) == student
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("student,id\n", "has nobody in it"),
+        ("", "is no CSV file with a header"),
+        ("student,id\nada,1\nada,2\n", "has 'ada' twice"),
+        ("student,id\n,1\n", "student 1, ',1', does not fit the header"),
+        ("student\nLovelace, Ada\n", "does not fit the header"),
+    ],
+)
+def test_a_roster_that_is_none(lessons, capsys, text, words):
+    lay(lessons, {"roster.csv": text, "all/ada.py": RIGHT})
+    with pytest.raises(Exception, match=words):
+        main(["class", "all", "--roster", "roster.csv"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "there is no folder nowhere"),
+        (["all/ada.py"], "there is no folder all/ada.py"),
+        (["empty"], "there are no submissions in empty"),
+        (["bad.zip"], "bad.zip cannot be unpacked"),
+        (["all", "--roster", "nobody.csv"], "cannot read --roster nobody.csv"),
+        (["all", "--csv", "no/points.csv"], "there is no folder no"),
+        (["all", "--csv", "all/points.csv"], "is in the folder of submissions"),
+        (["all", "--feedback", "all/pages"], "is in the folder of submissions"),
+        (["all", "--feedback", "bad.zip"], "--feedback bad.zip cannot be a folder"),
+        (["all", "--roster", "roster.csv", "--csv", "roster.csv"], "would overwrite the file of --roster"),
+        (["all", "--lesson", "all"], "all is no lesson"),
+        (["all", "--hidden", "all"], "there is no test_*.py in all"),
+    ],
+)
+def test_a_wrong_command_is_one_line(lessons, arguments, words):
+    lay(lessons, {"all/ada.py": RIGHT, "empty/": "", "bad.zip": "no", "roster.csv": ROSTER})
+    with pytest.raises(Exception, match=re.escape(words)) as refused:
+        main(["class", *arguments])
+    assert type(refused.value).__name__ == "UsageError"
+
+
+def test_a_zip_of_them_all_and_status_2(lessons):
+    with zipfile.ZipFile(lessons / "all.zip", "w") as archive:
+        archive.writestr("all/ada/exercise.py", RIGHT)
+        archive.writestr("all/bob/notes.txt", "")
+    run = classroom(lessons, "class", "all.zip", "--lesson", "lessons/01_tiny")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert re.search(r"^ada +01_tiny +2.5 of 2.5$", run.stdout, re.MULTILINE)
+    assert "\nbob: no exercise.py, only all/bob/notes.txt" in run.stdout
+    run = classroom(lessons, "class", "nowhere")
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)

@@ -1,0 +1,237 @@
+"""What is handed out: a student's edition without answers in which everything runs, and autograders as Gradescope wants
+them, tried in its layout: /autograder/source, /autograder/submission, /autograder/results."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from classroom.grading import ANSWERS, LESSONS, ROOT, SUBMISSIONS, load
+from classroom.tiny import HALF, HIDDEN, RIGHT, classroom, lay, make_lessons
+from minidist.classroom import release, source
+from minidist.classroom.__main__ import main
+from minidist.classroom.submission import known_digests
+
+
+@pytest.fixture(scope="module")
+def edition(tmp_path_factory):
+    """The student's edition of the real lessons."""
+    return release.students_edition(tmp_path_factory.mktemp("release") / "student", list(LESSONS.values()))
+
+
+# ---- the student's edition -------------------------------------------------------------------------------------------
+
+
+def test_no_file_of_the_edition_has_an_answer(edition):
+    """As the grader recognizes them; nor has it tests, wrong submissions, or pieces of chapters in patches."""
+    programs = [*edition.rglob("*.py")]
+    texts = [program.read_text() for program in programs]
+    for notebook in edition.rglob("*.ipynb"):
+        cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+        texts += ["".join(cell["source"]) for cell in cells if not "".join(cell["source"]).startswith(("%", "!"))]
+    trees = [ast.parse(text) for text in texts]
+    asked = {lesson.name: load(lesson / "test_exercise.py") for lesson in LESSONS.values()}
+    for tests in asked.values():
+        answers = known_digests(tests.HIDDEN, tests.ASKED)
+        assert answers
+        for tree in trees:
+            assert not answers.items() & source.digests([tree], tests.ASKED).items()
+    handed_out = b"\n".join(file.read_bytes() for file in edition.rglob("*") if file.is_file())
+    for folder in (*ANSWERS.values(), *SUBMISSIONS.rglob("*.py")):
+        assert folder.read_bytes() not in handed_out
+    assert not [file for file in edition.rglob("*") if file.name in ("tests", "mutants.py", "__pycache__", ".git")]
+    assert not list(edition.rglob("*.toml")) or [file.name for file in edition.rglob("*.toml")] == ["pyproject.toml"]
+
+
+def test_sealed_chapters_run_and_the_others_are_as_they_were(edition):
+    program = (
+        "import inspect, pathlib, minidist, minidist.ring, minidist.zero2, minidist.zero3 as zero3, minidist.zero1\n"
+        "assert pathlib.Path(minidist.__file__).parent == pathlib.Path.cwd() / 'minidist'\n"
+        "print(zero3.__doc__.splitlines()[0], sorted(name for name in vars(minidist.ring) if name[0] != '_'))\n"
+        "print(zero3.ZeRO3.__mro__[1].__module__, 'def ' in inspect.getsource(minidist.zero1))\n"
+        "inspect.getsource(minidist.ring.reduce_scatter)\n"
+    )
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run([sys.executable, "-c", program], cwd=edition, env=env, capture_output=True, text=True)
+    import minidist.ring
+    import minidist.zero3
+
+    names = sorted(name for name in vars(minidist.ring) if name[0] != "_")
+    assert run.stdout.splitlines()[0] == f"{minidist.zero3.__doc__.splitlines()[0]} {names}"
+    assert run.stdout.splitlines()[1] == "minidist.zero2 True"
+    assert "OSError" in run.stderr.splitlines()[-1]  # of inspect: there is no text
+
+
+def test_an_assistant_is_told_to_explain(edition):
+    told = (edition / "AGENTS.md").read_text()
+    assert "Explain,\nand do not solve." in told
+    for place in re.findall(r"`((?:lessons|minidist)[^` ]*/)`", told):
+        assert (edition / place).is_dir()
+    assert not (ROOT / "AGENTS.md").exists()  # it is for students, not for who works on the project
+
+
+def test_answers_to_questions_stay_with_the_instructor():
+    folded = "Why?\n\n<details><summary>Answer</summary>\n\nBecause.\n</details>\n"
+    hint = "<details><summary>Hint 1</summary>\n\nLook at the answer's size.\n</details>"
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": [folded, hint]},
+        {"cell_type": "code", "metadata": {"tags": ["answers"]}, "source": ["x = 42"]},
+        {"cell_type": "code", "metadata": {}, "source": ["x = ..."]},
+    ]
+    kept = json.loads(release.without_answers(json.dumps({"cells": cells})))["cells"]
+    assert ["".join(cell["source"]) for cell in kept] == [f"Why?\n{hint}", "x = ..."]
+
+
+# ---- Gradescope ------------------------------------------------------------------------------------------------------
+
+CASES = {  # what was uploaded: points, and what the student reads
+    "right": ({"exercise.py": RIGHT}, 5.5, None),
+    "renamed": (
+        {"Exercise (1).py": HALF, "notes.txt": ""},
+        5,
+        r"^Exercise \(1\)\.py was graded\. Submit exercise\.py, ",
+    ),
+    "copy": ({"work/01_tiny/exercise.py": RIGHT, "work/01_tiny/test_exercise.py": "def double(): 0"}, 5.5, None),
+    "nothing": ({}, 0, r"^Not graded: nothing handed in\. Submit exercise\.py"),
+    "notebook": ({"lesson.ipynb": "{}"}, 0, r"lesson\.ipynb is a notebook.*copy the functions"),
+    "text": ({"exercise.py.txt": RIGHT}, 0, r"no exercise\.py, only exercise\.py\.txt"),
+    "twice": ({"a/exercise.py": RIGHT, "b/exercise.py": HALF}, 0, r"found twice, keep one: a/exercise\.py, b/"),
+    "garbage": ({"exercise.py": "\x00)"}, 0, None),
+}
+
+
+@pytest.fixture(scope="module")
+def autograder(tmp_path_factory):
+    """Gradescope's folder, but for the environment: setup.sh's is this one."""
+    folder = make_lessons(tmp_path_factory.mktemp("gradescope"))
+    lay(folder, {"more/test_more.py": HIDDEN})
+    run = classroom(folder, "release", "out", "--hidden", "more")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.split() == ["out/student", "out/autograder/01_tiny.zip", "out/autograder/02_small.zip"]
+    assert not (folder / "out" / "student" / "more").exists()
+    with zipfile.ZipFile(folder / "out" / "autograder" / "01_tiny.zip") as archive:
+        for name in ("setup.sh", "run_autograder"):
+            assert stat.S_IXUSR & archive.getinfo(name).external_attr >> 16
+        archive.extractall(folder / "autograder" / "source")
+    place = folder / "autograder"
+    (place / "environment" / "bin").mkdir(parents=True)
+    python = place / "environment" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{place / "source"}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return place
+
+
+def submit(autograder, files):
+    """Run the autograder as Gradescope does; what it has written."""
+    for name in ("submission", "results"):
+        shutil.rmtree(autograder / name, ignore_errors=True)
+        (autograder / name).mkdir()
+    lay(autograder / "submission", files)
+    shutil.copy(autograder / "source" / "run_autograder", autograder)
+    (autograder / "run_autograder").chmod(0o755)  # as Gradescope does
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = subprocess.run(
+        [autograder / "run_autograder"], cwd=autograder, env=env | {"AUTOGRADER": str(autograder)}, capture_output=True
+    )
+    assert run.returncode == 0
+    return json.loads((autograder / "results" / "results.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_there_are_results_whatever_is_submitted(autograder, case):
+    files, points, said = CASES[case]
+    results = submit(autograder, files)
+    check_format(results)
+    assert results["score"] == points
+    assert re.search(said, results["output"]) if said else "output" not in results
+    if points:
+        assert [(test["name"], test["max_score"], test["visibility"]) for test in results["tests"]] == [
+            ("doubles", 2, "visible"),
+            ("negative numbers too", 0.5, "visible"),
+            ("large numbers", 3, "hidden"),
+        ]
+    elif case == "garbage":
+        assert all("no Python" in test["output"] for test in results["tests"])
+
+
+def check_format(results):
+    """As gradescope-autograders.readthedocs.io/en/latest/specs has it."""
+    settings = {"hidden", "after_due_date", "after_published", "visible"}
+    optional = {
+        "execution_time",
+        "output",
+        "visibility",
+        "stdout_visibility",
+        "extra_data",
+        "test_output_format",
+        "tests",
+    }
+    assert results.keys() <= {"score", *optional}
+    assert isinstance(results["score"], int | float)
+    assert {results.get("visibility", "visible"), results["stdout_visibility"]} <= settings
+    for test in results["tests"]:
+        assert test.keys() <= {"score", "max_score", "status", "name", "number", "output", "visibility", "tags"}
+        assert test["status"] in ("passed", "failed")
+        assert 0 <= test["score"] <= test["max_score"]
+        assert test["visibility"] in settings
+        assert isinstance(test["output"], str)
+
+
+def test_there_are_results_even_if_the_autograder_itself_is_broken(autograder):
+    whole = autograder / "source" / "lesson"
+    whole.rename(autograder / "gone")
+    try:
+        results = submit(autograder, {"exercise.py": RIGHT})
+    finally:
+        (autograder / "gone").rename(whole)
+    assert (results["score"], results["tests"]) == (0, [])
+    assert "tell your instructor" in results["output"]
+    python = autograder / "environment" / "bin" / "python"
+    python.rename(python.with_name("no python"))
+    try:
+        results = submit(autograder, {"exercise.py": RIGHT})
+    finally:
+        python.with_name("no python").rename(python)
+    assert results["score"] == 0
+    assert "ended with status 127" in results["output"]
+
+
+@pytest.mark.parametrize("script", ["setup.sh", "run_autograder"])
+def test_scripts_are_bash(script):
+    assert subprocess.run(["bash", "-n", release.KIT / script]).returncode == 0
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "the following arguments are required: OUT"),
+        (["lessons"], "lessons is not empty: name a new folder"),
+        (["lessons/01_tiny/out"], "is in lessons/01_tiny, which is to be released"),
+        (["file"], "file cannot be written to"),
+        (["out", "--hidden", "lessons"], "there is no test_*.py in lessons"),
+    ],
+)
+def test_a_wrong_command_is_one_line(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(make_lessons(tmp_path))
+    Path("file").touch()
+    with pytest.raises(Exception, match=re.escape(words)) as refused:
+        main(["release", *arguments])
+    assert type(refused.value).__name__ == "UsageError"
+    assert not Path("out").exists()
+
+
+def test_release_needs_lessons(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match="there are no lessons in lessons/: go to the top of a clone"):
+        main(["release", "out"])
