@@ -93,13 +93,12 @@ def test_answers_to_questions_stay_with_the_instructor():
 # ---- Gradescope ------------------------------------------------------------------------------------------------------
 
 CASES = {  # what was uploaded: points, and what the student reads
-    "right": ({"exercise.py": RIGHT}, 5.5, None),
     "renamed": (
         {"Exercise (1).py": HALF, "notes.txt": ""},
         5,
         r"^Exercise \(1\)\.py was graded\. Submit exercise\.py, ",
     ),
-    "copy": ({"work/01_tiny/exercise.py": RIGHT, "work/01_tiny/test_exercise.py": "def double(): 0"}, 5.5, None),
+    "right": ({"work/01_tiny/exercise.py": RIGHT, "work/01_tiny/test_exercise.py": "def double(): 0"}, 5.5, None),
     "nothing": ({}, 0, r"^Not graded: nothing handed in\. Submit exercise\.py"),
     "notebook": ({"lesson.ipynb": "{}"}, 0, r"lesson\.ipynb is a notebook.*copy the functions"),
     "text": ({"exercise.py.txt": RIGHT}, 0, r"no exercise\.py, only exercise\.py\.txt"),
