@@ -20,6 +20,7 @@ import pytest
 from minidist import Finished, UsageError, checkpoint, train
 from minidist.__main__ import CHAPTERS
 from minidist.checkpoints import convert, inspect
+from minidist.classroom import course, release
 from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
 from minidist.memory import allocator
@@ -82,6 +83,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     for name in ("FILE", "FILE...", "my.txt", "tinyshakespeare.txt"):
         (tmp_path / name).write_text("To be, or not to be. " * 99)
     (tmp_path / "ds_config.json").write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}}')
+    (tmp_path / "students.csv").write_text("student\nAda\n")
     (tmp_path / "mymodule.py").write_text("from minidist.mr.jobs import WordCount as MyJob")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -99,8 +101,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     for module in (options, train, pp_options):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
     works = ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (allocator, "keep_freed_memory"))
-    teaching = ((classroom, "grade"), (classroom, "find_submissions"))
     checkpoints = ((inspect, "main"), (convert, "to_fp32"))
+    teaching = ((classroom, "grade"), (course, "opened"), (release, "students_edition"))
     for module, work in (*works, *teaching, *checkpoints, (cluster, "print_cluster")):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,

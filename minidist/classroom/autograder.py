@@ -2,8 +2,8 @@
 
     python -P -m minidist.classroom.autograder /autograder
 
-The folder has source/, the unpacked zip that `python -m minidist.classroom release` has made; submission/, with what
-the student has uploaded; and results/.
+The folder has source/, the unpacked zip that release.py has made; submission/, with what the student has uploaded; and
+results/.
 """
 
 import os

@@ -153,7 +153,7 @@ class Class:
         said = [] if not self.known or student in self.known.rows else ["not in the roster"]
         absent = [name for name in self.asked if name not in exercises and not any(name in each for each in problems)]
         said += problems + ([f"no {name}" for name in absent] if exercises else [])
-        return said + [graded.error.splitlines()[0] for graded in self.grades[student].values() if graded.error]
+        return said + [" ".join(graded.error.split()) for graded in self.grades[student].values() if graded.error]
 
     def take(self, student: str, graded: Grade) -> None:
         self.grades[student][graded.lesson] = graded

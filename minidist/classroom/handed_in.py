@@ -43,11 +43,10 @@ def look(folder: Path, scratch: Path) -> list[Found]:
         place.mkdir()
         trouble = unpack(file, place)
         inside = [] if trouble else [inner for inner in walk(place) if inner != place]
-        unpacked = shown.with_suffix("")
-        found += [Found(unpacked / inner.relative_to(place), inner if inner.is_file() else None) for inner in inside]
+        found += [Found(shown / inner.relative_to(place), inner if inner.is_file() else None) for inner in inside]
         if not inside:
             found.append(Found(shown, None, trouble or f"{shown} is empty"))
-    return sorted(found)
+    return sorted(found, key=lambda each: each.shown)
 
 
 def walk(folder: Path) -> list[Path]:
@@ -93,11 +92,11 @@ def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "")
     """Which file is the exercise of which lesson. A program that has the student's name counts like exercise.py."""
     parts = {file.name for lesson in lessons for file in lesson.iterdir()} - {"exercise.py"}  # come with a copy of it
     programs = [each for each in found if each.file and is_program(each) and each.shown.name not in parts]
-    belongs = {each.shown: lesson_at(each, lessons) for each in programs}
+    belongs = {each: lesson_at(each, lessons) for each in programs}
     exercises: dict[str, Found] = {}
     problems: list[str] = []
     for lesson in lessons:
-        mine = [each for each in programs if belongs[each.shown] == lesson]
+        mine = [each for each in programs if belongs[each] == lesson]
         if not mine and len(lessons) == 1:  # then what is wrong with it is for its grade to say
             mine = [each for each in programs if is_named(each, student)]
         named = [each for each in mine if is_named(each, student)]

@@ -69,29 +69,27 @@ def read(file: Path) -> Roster:
 def by_student(found: Sequence[Found], roster: Roster | None, lessons: Sequence[str]) -> dict[str, list[Found]]:
     """What each has handed in: those in the roster in its order, then whoever else is in the folder."""
     owners: dict[str, list[Found]] = {student: [] for student in roster.rows} if roster else {}
-    around = wrapping(found)
-    for each in found:
-        names = [*each.shown.parts[:-1], each.shown.stem if each.file else each.shown.name]
-        known = (student for name in names if roster and (student := roster.whose(name)))
-        owners.setdefault(next(known, "") or owner(each, around, lessons), []).append(each)
+    places = [tuple(re.sub(r"\.zip$", "", part, flags=re.IGNORECASE) for part in each.shown.parts) for each in found]
+    around = wrapping(places, found)
+    for each, parts in zip(found, places, strict=True):
+        if each.file:
+            parts = (*parts[:-1], PurePath(parts[-1]).stem)
+        known = (student for part in parts if roster and (student := roster.whose(part)))
+        owners.setdefault(next(known, "") or owner(parts, around, lessons), []).append(each)
     return owners
 
 
-def owner(found: Found, around: str, lessons: Sequence[str]) -> str:
+def owner(parts: Sequence[str], around: str, lessons: Sequence[str]) -> str:
     """STUDENT of STUDENT.py and STUDENT/..., in a folder for each lesson or not."""
-    parts = found.shown.parts
-    if len(parts) > 1 and parts[0] in (around, *lessons):
-        inner = PurePath(*parts[1:])
-        if len(inner.parts) > 1 or not EXERCISE.fullmatch(inner.stem):
-            parts = inner.parts
-    name = parts[0] if len(parts) > 1 or not found.file else PurePath(parts[0]).stem
-    name = LMS.sub("", name) or name
+    if len(parts) > 1 and parts[0] in (around, *lessons) and (len(parts) > 2 or not EXERCISE.fullmatch(parts[1])):
+        parts = parts[1:]
+    name = LMS.sub("", parts[0]) or parts[0]
     return re.sub(r" *\(\d+\)$", "", name) or name
 
 
-def wrapping(found: Sequence[Found]) -> str:
+def wrapping(places: Sequence[Sequence[str]], found: Sequence[Found]) -> str:
     """The folder that holds all students' folders, where a zip of them all has left one; "" without such."""
-    first = {each.shown.parts[0] for each in found}
-    inside = {each.shown.parts[1] for each in found if len(each.shown.parts) > 2}
-    files = any(len(each.shown.parts) < 3 and each.file for each in found)
-    return first.pop() if len(first) == 1 and len(inside) > 1 and not files else ""
+    first = {parts[0] for parts in places}
+    inside = {parts[1] for parts in places if len(parts) > 1}
+    folders = all(len(parts) > 2 or not each.file for parts, each in zip(places, found, strict=True))
+    return first.pop() if len(first) == 1 and len(inside) > 1 and folders else ""

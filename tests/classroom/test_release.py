@@ -16,7 +16,7 @@ import pytest
 
 from classroom.grading import ANSWERS, LESSONS, ROOT, SUBMISSIONS, load
 from classroom.tiny import HALF, HIDDEN, RIGHT, classroom, lay, make_lessons
-from minidist.classroom import release, source
+from minidist.classroom import release, sandbox, source
 from minidist.classroom.__main__ import main
 from minidist.classroom.submission import known_digests
 
@@ -93,13 +93,12 @@ def test_answers_to_questions_stay_with_the_instructor():
 # ---- Gradescope ------------------------------------------------------------------------------------------------------
 
 CASES = {  # what was uploaded: points, and what the student reads
-    "right": ({"exercise.py": RIGHT}, 5.5, None),
     "renamed": (
         {"Exercise (1).py": HALF, "notes.txt": ""},
         5,
         r"^Exercise \(1\)\.py was graded\. Submit exercise\.py, ",
     ),
-    "copy": ({"work/01_tiny/exercise.py": RIGHT, "work/01_tiny/test_exercise.py": "def double(): 0"}, 5.5, None),
+    "right": ({"work/01_tiny/exercise.py": RIGHT, "work/01_tiny/test_exercise.py": "def double(): 0"}, 5.5, None),
     "nothing": ({}, 0, r"^Not graded: nothing handed in\. Submit exercise\.py"),
     "notebook": ({"lesson.ipynb": "{}"}, 0, r"lesson\.ipynb is a notebook.*copy the functions"),
     "text": ({"exercise.py.txt": RIGHT}, 0, r"no exercise\.py, only exercise\.py\.txt"),
@@ -202,6 +201,27 @@ def test_there_are_results_even_if_the_autograder_itself_is_broken(autograder):
         python.with_name("no python").rename(python)
     assert results["score"] == 0
     assert "ended with status 127" in results["output"]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root can become another user")
+def test_a_rank_of_another_user_has_its_folder_and_nothing_of_root_s(tmp_path):
+    """What is done in Gradescope's container, where root can make no namespaces."""
+    lay(tmp_path, {"secret.py": RIGHT, "own/": ""})
+    (tmp_path / "secret.py").chmod(0o600)
+    child = os.fork()
+    if not child:
+        refused = 0
+        os.chdir(tmp_path / "own")
+        sandbox.become_another(3, str(tmp_path / "own"))
+        Path("mine").write_text("x")
+        secret = os.path.relpath(tmp_path / "secret.py")
+        for attempt in (Path(secret).read_text, lambda: os.kill(os.getppid(), 0), lambda: os.setuid(0)):
+            try:
+                attempt()
+            except PermissionError:
+                refused += 1
+        os._exit(refused if os.getuid() == sandbox.USERS + 3 else 9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
 @pytest.mark.parametrize("script", ["setup.sh", "run_autograder"])
