@@ -43,6 +43,11 @@ def check(name: str) -> None:
     """Run the function `name` as the grader does, say what is wrong, and let the notebook go on with it if it is right,
     else with the function that the lesson has for that."""
     tests = _tests()
+    if name not in tests.GAPS and not hasattr(tests, f"test_{name}"):
+        print(
+            f"✗ In this lesson there is no {name} to check: {', '.join(sorted(tests.GAPS))}, {', '.join(tests.ASKED)}."
+        )
+        return
     if name in tests.GAPS:
         part, where, used = tests.GAPS[name], "", "the lesson's own"
         other = getattr(importlib.import_module("given"), name)
@@ -180,7 +185,10 @@ def _no_number(answer: object) -> str:
         return "These are several numbers, or a comma that should be a point: write one, such as 1.5 or 1_000"
     if not isinstance(answer, numbers.Real):
         return f"A {type(answer).__name__} is no number: write one such as 1.5"
-    return "" if math.isfinite(float(answer)) else f"{answer} is not finite: write a number such as 1.5"
+    try:
+        return "" if math.isfinite(float(answer)) else f"{answer} is not finite: write a number such as 1.5"
+    except OverflowError:
+        return "That is too large to be compared: write a number such as 1.5"
 
 
 def compare(counted: Mapping[str, float]) -> None:

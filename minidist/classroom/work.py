@@ -2,18 +2,17 @@
 
 python -m minidist.classroom.work
 
-Each lesson's notebook, skeleton and what the notebook imports are copied to work/LESSON/. A file that is there is left as
-it is. What grades stays in lessons/, and grades the copy if there is one.
+Each lesson's notebook, skeleton and what the notebook imports are copied to work/LESSON/. A file that is there is left
+as it is. What grades stays in lessons/, and grades the copy if there is one.
 """
 
 import shutil
 import sys
 from pathlib import Path
 
-from minidist.classroom.grade import lessons_in
+from minidist.classroom.grade import WORK, lessons_in
 from minidist.cli.options import in_one_process
 
-WORK = "work"  # beside lessons/
 GRADING = ("test_exercise.py", "on_ranks.py")  # of the lesson alone
 
 
