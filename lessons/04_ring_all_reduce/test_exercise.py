@@ -354,23 +354,22 @@ def check_exchange(submission: Submission) -> None:
 def check_all_steps(submission: Submission, function: str) -> None:
     """After N-1 steps, what the function is to return; and in each step a chunk for the right neighbour."""
     name = f"{function}_step"
-    cases = []
-    for n, size in ((4, 4), (4, 12), (4, 13), (3, 7)):
-        each = case(submission, function, n, size)
-        label = f"{n} ranks, {n - 1} {name}s on {size} numbers"
-        cases.append(Case(n, label, each.inputs, {"function": function, "size": size}))
-    for each, outcomes in zip(cases, submission.run("call_steps", cases, [name]), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            for _, peer, line in outcome.sent:
-                if peer != (rank + 1) % each.n:
-                    lose(
-                        f"{who(each, rank)} sends to rank {peer} at {line}; its right neighbour is rank"
-                        f" {(rank + 1) % each.n}."
-                    )
-        check_values(each, outcomes)
-        for rank, outcome in enumerate(outcomes):
-            if outcome.messages != each.n - 1:
-                lose(f"{who(each, rank)} sent {outcome.messages} messages in {each.n - 1} steps; one a step is enough.")
+    for shapes in ([(4, 4), (4, 12)], [(4, 13), (3, 7)]):  # where all chunks are equal, what is wrong is seen best
+        cases = []
+        for n, size in shapes:
+            inputs = case(submission, function, n, size).inputs
+            label = f"{n} ranks, {n - 1} {name}s on {size} numbers"
+            cases.append(Case(n, label, inputs, {"function": function, "size": size}))
+        for each, outcomes in zip(cases, submission.run("call_steps", cases, [name]), strict=True):
+            for rank, outcome in enumerate(outcomes):
+                right = (rank + 1) % each.n
+                for _, peer, line in outcome.sent:
+                    if peer != right:
+                        lose(f"{who(each, rank)} sends to rank {peer} at {line}; its right neighbour is rank {right}.")
+            check_values(each, outcomes)
+            for rank, outcome in enumerate(outcomes):
+                if outcome.messages != each.n - 1:
+                    lose(f"{who(each, rank)} sent {outcome.messages} messages in {each.n - 1} steps: one each will do.")
 
 
 GAPS = {

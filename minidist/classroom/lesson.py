@@ -12,6 +12,7 @@ the notebook goes on with the chapter's function where that fails.
 """
 
 import functools
+import html
 import importlib
 import importlib.util
 import io
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 
 import minidist
+from minidist.classroom.notebook import brought_along, find_definition
 from minidist.mpi.comm import Comm
 
 CLONE = Path(minidist.__file__).parents[1]
@@ -41,34 +43,43 @@ theirs: set[str] = set()  # functions of which the student's own is in use
 
 def check(name: str) -> None:
     """Run the function `name` as the grader does, say what is wrong, and let the notebook go on with it if it is right,
-    else with the function that the lesson has for that."""
+    else with the function that the lesson has for that. Of a method, "ZeRO3.forget", it is said and no more."""
     tests = _tests()
-    if name not in tests.GAPS and not hasattr(tests, f"test_{name}"):
-        print(
-            f"✗ In this lesson there is no {name} to check: {', '.join(sorted(tests.GAPS))}, {', '.join(tests.ASKED)}."
-        )
-        return
     if name in tests.GAPS:
-        part, where, used = tests.GAPS[name], "", "the lesson's own"
-        other = getattr(importlib.import_module("given"), name)
-        said = _said_of_cells(name, part, tests)
-    else:
-        part, where, used = getattr(tests, f"test_{name}"), " in exercise.py", "the chapter's"
-        other = getattr(importlib.import_module(tests.HIDDEN[0]), name)
+        where, used = "", "the lesson's own"
+        said = _said_of_cells(name, tests.GAPS[name], tests)
+    elif name in tests.ASKED:
+        where, used = " in exercise.py", "the chapter's"
+        part = getattr(tests, "PARTS", {}).get(name) or getattr(tests, f"test_{name.rpartition('.')[2]}")
         said = _said(Path("exercise.py"), name, part, tests)
-    theirs.discard(name)
+    else:
+        known = ", ".join([*sorted(tests.GAPS), *tests.ASKED])
+        print(f"✗ In this lesson there is no {name} to check: {known}.")
+        return
     if not said:
         theirs.add(name)
         print(f"✓ {name} is right. The notebook goes on with yours.")
-        if where:
-            other = getattr(importlib.reload(importlib.import_module("exercise")), name)
-        else:
-            other = _shell().user_ns[name]
-    elif "is not written yet" in said:
-        print(f"○ {name}{where} is not filled in yet. Until it is, the notebook goes on with {used}.")
     else:
-        print(f"✗ {said}\n  Until {name} is right, the notebook goes on with {used}.")
-    _shell().user_ns[name] = other
+        theirs.discard(name)
+        open_gap = "is not written yet" in said
+        until = (
+            f"○ {name}{where} is not filled in yet. Until it is" if open_gap else f"✗ {said}\n  Until {name} is right"
+        )
+        print(f"{until}, the notebook goes on with {used}.")
+    if "." not in name:
+        _shell().user_ns[name] = _function(name, tests)
+
+
+def _function(name: str, tests: ModuleType) -> Any:
+    """What the notebook is to use under this name."""
+    if name not in theirs:
+        return getattr(importlib.import_module("given" if name in tests.GAPS else tests.HIDDEN[0]), name)
+    if name in tests.ASKED:
+        return getattr(importlib.reload(importlib.import_module("exercise")), name)
+    namespace = _shell().user_ns
+    _, text = find_definition(name, namespace["In"]) or ((0, 0), "")
+    exec(compile(text, "the cell", "exec"), namespace)
+    return namespace[name]
 
 
 def whose(name: str) -> str:
@@ -78,8 +89,6 @@ def whose(name: str) -> str:
 
 def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
     """What is said of a function that a cell defines, with what it needs of other cells; its lines are the cell's."""
-    from minidist.classroom.notebook import brought_along, find_definition
-
     namespace = _shell().user_ns
     found = find_definition(name, namespace["In"])
     if found is None:
@@ -251,7 +260,8 @@ class Watched:
 
 
 def show(figure: Any, alt: str) -> None:
-    """Display a Matplotlib figure, with words for those who do not see it."""
+    """Display a Matplotlib figure, with words for those who do not see it: as alt text, which nbconvert passes on, and
+    folded below the picture, for not every notebook program does."""
     from IPython.display import display
     from matplotlib.pyplot import close
 
@@ -260,3 +270,5 @@ def show(figure: Any, alt: str) -> None:
     close(figure)
     words = {"image/png": {"alt": alt}}
     display({"image/png": picture.getvalue(), "text/plain": alt}, metadata=words, raw=True)
+    folded = f"<details><summary><small>the picture in words</small></summary>{html.escape(alt)}</details>"
+    display({"text/html": folded, "text/plain": ""}, raw=True)

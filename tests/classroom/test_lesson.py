@@ -17,7 +17,7 @@ from minidist.classroom import lesson, work
 from minidist.classroom.grade import exercise_of
 
 ROOT = Path(__file__).parents[2]
-RING = ROOT / "lessons" / "04_ring_all_reduce"
+RING, ZERO_3 = (ROOT / "lessons" / name for name in ("04_ring_all_reduce", "09_zero_3"))
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ RING = ROOT / "lessons" / "04_ring_all_reduce"
 
 @pytest.fixture
 def clone(tmp_path, monkeypatch):
-    """A clone's lessons alone, in which one stands."""
+    """A clone's lessons alone, at whose top one stands."""
     shutil.copytree(RING, tmp_path / "lessons" / RING.name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -140,15 +140,32 @@ def test_predictions_that_cannot_be_read_are_said(desk, capsys):
 # ---- gaps ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def desks(tmp_path_factory):
+    """Copies in work/ of a clone's lessons, for all tests: so their checks share a process from which ranks come."""
+    clone = tmp_path_factory.mktemp("clone")
+    for of in (RING, ZERO_3):
+        shutil.copytree(of, clone / "lessons" / of.name)
+    work.copy_lessons(clone / "lessons")
+    return clone / "work"
+
+
 @pytest.fixture
-def shell(clone, monkeypatch):
+def shell(desks, monkeypatch):
     """An IPython in a copy of lesson 04."""
-    work.main()
-    copy = clone / "work" / RING.name
+    yield from shell_in(desks / RING.name, monkeypatch)
+
+
+@pytest.fixture
+def shell_09(desks, monkeypatch):
+    yield from shell_in(desks / ZERO_3.name, monkeypatch)
+
+
+def shell_in(copy, monkeypatch):
     monkeypatch.chdir(copy)
     monkeypatch.syspath_prepend(copy)
     for name in ("given", "exercise"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        sys.modules.pop(name, None)
     lesson._tests.cache_clear()
     shell = InteractiveShell.instance()
     shell.reset()
@@ -219,6 +236,83 @@ def test_a_gap_that_is_not_right_is_said_and_the_lessons_own_is_used(shell, caps
     for ours in ("Traceback", "minidist/", "on_ranks.py", f"{name}.py"):
         assert ours not in said
     assert "yours" not in lesson.whose(name).split()[:1]
+
+
+GATHER = """\
+from minidist.ring import all_gather, reduce_scatter
+
+def gather(comm, shard, rows, columns):
+    return all_gather(comm, shard, comm.size * shard.size)[: rows * columns].reshape(rows, columns)
+"""
+BACKWARD = """\
+def backward_layer(comm, shard, h, out, dout):
+    width = h.shape[1]
+    dz = dout * (1 - out**2)
+    with comm.phase("all-gather backward"):
+        w = gather(comm, shard, width, width)
+    with comm.phase("reduce-scatter gradients"):
+        gradient = reduce_scatter(comm, (h.T @ dz).reshape(-1))
+    return gradient, dz @ w.T
+"""
+GAPS_09 = {
+    "a view": (
+        "cut_shard",
+        "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank]",
+        "is a view of the",
+    ),
+    "no padding": (
+        "cut_shard",
+        "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank].copy()",
+        r"(?s)line 2 of the cell.*array split does not result in an equal division",
+    ),
+    "zeros and all": ("gather", GATHER.replace("[: rows * columns]", ""), r"(?s)line 2 of the cell|line 4 of the cell"),
+    "own part": (
+        "backward_layer",
+        BACKWARD.replace(
+            "reduce_scatter(comm, (h.T @ dz).reshape(-1))", "np.split((h.T @ dz).reshape(-1), 4)[comm.rank]"
+        ),
+        r"does not hold what it should: it is this rank's own part, not summed over the ranks",
+    ),
+    "a mean": (
+        "backward_layer",
+        BACKWARD.replace("return gradient", "return gradient / comm.size"),
+        r"it is the sum divided by the number of ranks",
+    ),
+    "no transpose": ("backward_layer", BACKWARD.replace("w.T", "w"), r"dh does not hold .*: W is not transposed"),
+    "another phase": (
+        "backward_layer",
+        BACKWARD.replace("all-gather backward", "again"),
+        r"sends .* in phase 'again', not in ",
+    ),
+    "nothing": (
+        "backward_layer",
+        BACKWARD.replace("return gradient, dz @ w.T", ""),
+        r"returned NoneType; two arrays are wanted",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "code", "words"), GAPS_09.values(), ids=GAPS_09)
+def test_the_gaps_of_lesson_09(shell_09, capsys, name, code, words):
+    for cell in (GATHER, code, f"check({name!r})"):
+        shell_09.run_cell(cell, store_history=True).raise_error()
+    said = capsys.readouterr().out
+    assert said.startswith("✗ ")
+    assert re.search(words, said), said
+    assert shell_09.user_ns[name].__module__ == "given"
+
+
+def test_a_method_is_checked_in_its_file(shell_09, capsys):
+    shutil.copy(ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py", "exercise.py")
+    text = Path("exercise.py").read_text()
+    Path("exercise.py").write_text(text.replace("flat.gathered = None", "raise NotImplementedError"))
+    for name in ("owned", "forget"):
+        shell_09.run_cell(f"check('ZeRO3.{name}')", store_history=True).raise_error()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "✓ ZeRO3.owned is right. The notebook goes on with yours."
+    assert said[1].startswith(
+        "○ ZeRO3.forget in exercise.py is not filled in yet. Until it is, the notebook goes on with the"
+    )
 
 
 def test_a_gap_that_is_right_is_used_also_after_it_was_wrong(shell, capsys):
