@@ -55,3 +55,41 @@ def call_confined(comm: Comm, exercise: ModuleType, x: Array) -> Any:
     returned."""
     value = exercise.all_reduce(comm, x)
     return returned(value[:: max(1, len(value) // 8)]) if isinstance(value, np.ndarray) else returned(value)
+
+
+# ---- the notebook's gaps ---------------------------------------------------------------------------------------------
+
+
+def call_pass(comm: Comm, exercise: ModuleType, x: Array) -> dict[str, Any]:
+    return {"returned": returned(exercise.pass_right(comm, x)), "x": x}
+
+
+def call_steps(comm: Comm, exercise: ModuleType, x: Array, function: str, size: int) -> dict[str, Any]:
+    """All N-1 steps of a reduce-scatter or an all-gather, in an array that the steps change; what they are to make."""
+    sizes = chunk_sizes(size, comm.size)
+    start = sum(sizes[: comm.rank])
+    mine = slice(start, start + sizes[comm.rank])
+    work = x.copy()
+    if function == "all_gather":
+        work = np.full(size, -1, x.dtype)
+        work[mine] = x
+    for step in range(1, comm.size):
+        getattr(exercise, f"{function}_step")(comm, work, step)
+    return {"returned": work if function == "all_gather" else work[mine].copy()}
+
+
+class OnlySendAndRecv:
+    """A communicator with which one must think about who goes first."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.rank, self.size, self.send, self.recv = comm.rank, comm.size, comm.send, comm.recv
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"comm.{name} is not to be used here: send and recv alone will do")
+
+
+def call_exchange(comm: Comm, exercise: ModuleType, x: Array) -> dict[str, Any]:
+    """Everyone's x one place on, around the ring."""
+    out = np.full_like(x, -1)
+    exercise.exchange(OnlySendAndRecv(comm), x, (comm.rank + 1) % comm.size, out, (comm.rank - 1) % comm.size)
+    return {"returned": out, "x": x}

@@ -1,10 +1,12 @@
 """The pictures of lesson 04. They draw what the ranks brought back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+from minidist.classroom.lesson import show
 
 RANKS = ["#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a"]  # a colour for each rank's numbers
 ALGORITHMS = {"server": "#b5524a", "tree": "#d99a2b", "ring": "#3b6ea8"}
@@ -15,42 +17,84 @@ FORMULAS = {
 }
 
 
-def draw_ring(histories: Sequence[Sequence[Any]], title: str, moving: Callable[[int, int], int]) -> None:
-    """One panel for each moment: rows are ranks, columns chunks, colours say whose numbers are in a chunk.
+def draw_ring(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) -> None:
+    """Four ranks in a ring, a panel for each step: what travels along each link. The last panel: what each rank holds.
 
-    histories[rank][moment] holds the four chunks, numbers with a digit for each rank; moving(rank, moment) is the chunk
-    that the rank sends next.
+    sent[rank][step] and held[rank] are arrays of numbers with a place for each rank: 330 is chunk 2, whose digit is 3,
+    of ranks 1 and 2.
     """
-    moments = len(histories[0])
-    fig, axes = plt.subplots(1, moments, figsize=(10.5, 2.9))
-    for moment, ax in enumerate(axes):
+    steps = max(map(len, sent))
+    columns = min(4, steps + 1)
+    rows = -(-(steps + 1) // columns)
+    fig, axes = plt.subplots(rows, columns, figsize=(10.5, 2.9 * rows + 0.35), squeeze=False)
+    for step, ax in enumerate(axes.flat):
+        ax.axis("off")
+        if step > steps:
+            continue
+        ax.set(xlim=(-1.75, 1.75), ylim=(-1.55, 1.55), aspect="equal")
+        ax.set_title(f"step {step + 1}" if step < steps else "at the end, each rank has", fontsize=10)
         for rank in range(4):
-            for c in range(4):
-                _draw_chunk(ax, rank, c, int(histories[rank][moment][c]))
-            if moment < moments - 1:
-                c = moving(rank, moment)
-                ax.add_patch(plt.Rectangle((c + 0.06, rank + 0.1), 0.88, 0.8, fill=False, color="black", lw=1.6))
-                ax.annotate(
-                    "", (c + 0.5, rank + 1.4), (c + 0.5, rank + 0.6), arrowprops={"arrowstyle": "-|>", "lw": 1.3}
-                )
-        ax.set(xlim=(0, 4), ylim=(4.45, -0.05), xlabel="chunk")
-        ax.set_xticks(np.arange(4) + 0.5, map(str, range(4)))
-        ax.set_yticks(np.arange(4) + 0.5, [f"rank {rank}" for rank in range(4)] if moment == 0 else [""] * 4)
-        for label, colour in zip(ax.get_yticklabels(), RANKS, strict=True):
-            label.set(color=colour, fontweight="bold")
-        ax.tick_params(length=0)
-        ax.set_title("at the start" if moment == 0 else f"after step {moment}", fontsize=10)
-        ax.spines[:].set_visible(False)
-    fig.suptitle(title, x=0.07, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.78, bottom=0.16, wspace=0.12)
+            x, y = _on_the_circle(rank) if step < steps else (-1.45, 1.05 - 0.7 * rank)
+            ax.add_patch(plt.Circle((x, y), 0.25, color=RANKS[rank], zorder=3))
+            ax.text(x, y, str(rank), color="white", ha="center", va="center", fontweight="bold", zorder=4)
+            if step < steps:
+                _draw_link(ax, rank, sent[rank][step : step + 1])
+            else:
+                for place, number in enumerate(np.ravel(held[rank])[:4]):
+                    _draw_number(ax, (x + 0.65 + 0.72 * place, y), int(number))
+    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    fig.subplots_adjust(left=0.0, right=1.0, top=1 - 0.6 / (2.9 * rows + 0.35), bottom=0.0, wspace=0.0, hspace=0.12)
+    show(fig, _in_words(sent, held, title))
 
 
-def _draw_chunk(ax: Any, rank: int, c: int, digits: int) -> None:
-    """A grey box with a coloured strip for every rank whose numbers are in the chunk."""
-    ax.add_patch(plt.Rectangle((c + 0.06, rank + 0.1), 0.88, 0.8, color="#eeeeee", lw=0))
-    for r in range(4):
-        if digits // 10**r % 10:
-            ax.add_patch(plt.Rectangle((c + 0.06 + 0.22 * r, rank + 0.1), 0.22, 0.8, color=RANKS[r], lw=0))
+def _on_the_circle(place: float) -> tuple[float, float]:
+    """Rank 0 on top, and on with the clock."""
+    return float(np.sin(np.pi / 2 * place)), float(np.cos(np.pi / 2 * place))
+
+
+def _draw_link(ax: Any, rank: int, message: Sequence[Any]) -> None:
+    """From a rank to the next, and what travels there: nothing, or one array."""
+    way = [_on_the_circle(rank + 0.2), _on_the_circle(rank + 0.8)]
+    style = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.28", "color": "#777777", "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", way[1], way[0], arrowprops=style)
+    x, y = _on_the_circle(rank + 0.5)
+    for array in message:
+        for place, number in enumerate(np.ravel(array)[:4]):
+            _draw_number(ax, (1.24 * x, 1.24 * y - 0.31 * place), int(number))
+
+
+def _draw_number(ax: Any, centre: tuple[float, float], number: int) -> None:
+    """A number, under a strip with a colour for every rank that is in it."""
+    x, y = centre[0] - 0.3, centre[1]
+    ax.add_patch(plt.Rectangle((x, y - 0.13), 0.6, 0.26, facecolor="white", edgecolor="#999999", lw=0.6, zorder=5))
+    for rank in range(4):
+        if number // 10**rank % 10:
+            ax.add_patch(
+                plt.Rectangle((x + 0.15 * (3 - rank), y - 0.13), 0.15, 0.26, color=RANKS[rank], lw=0, zorder=6)
+            )
+    for rank in range(4):
+        digit = number // 10**rank % 10
+        colour = "white" if digit else "#bbbbbb"
+        at = (x + 0.15 * (3 - rank) + 0.075, y - 0.01)
+        ax.text(*at, str(digit), ha="center", va="center", fontsize=8, color=colour, fontweight="bold", zorder=7)
+
+
+def _in_words(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) -> str:
+    """The same for those who do not see it."""
+    words = [f"{title}. Four ranks in a ring."]
+    for step in range(max(map(len, sent))):
+        travels = [
+            f"rank {rank} to {(rank + 1) % 4}: {_digits(of[step])}" for rank, of in enumerate(sent) if step < len(of)
+        ]
+        words.append(f"Step {step + 1}, {', '.join(travels)}.")
+    words.append(
+        "At the end, " + ", ".join(f"rank {rank} has {_digits(array)}" for rank, array in enumerate(held)) + "."
+    )
+    return " ".join(words)
+
+
+def _digits(array: Any) -> str:
+    return " ".join(str(int(number)) for number in np.ravel(array))
 
 
 def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], int], size: int) -> None:
@@ -69,3 +113,8 @@ def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], 
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("Dots: counted on ranks. Lines: the formulas.", loc="left", fontsize=10)
     fig.subplots_adjust(left=0.08, right=0.78, top=0.92, bottom=0.14)
+    show(
+        fig,
+        "What the busiest rank sends, in units of the array, for 2 to 16 ranks: the server's line climbs to 15, the"
+        " tree's goes up in steps to 4, the ring's stays below 2. The dots that were counted lie on the lines.",
+    )

@@ -11,13 +11,15 @@ earns its points or not; none needs a later one, and one mistake costs one part:
 """
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, working
-from minidist.classroom.submission import Case, Outcome, Submission, lose
+from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 from minidist.papers import collectives
 
 Array = np.ndarray
@@ -321,3 +323,58 @@ def test_timing(submission: Submission) -> None:
 @pytest.mark.points(1, "every message means something")
 def test_meaning(submission: Submission) -> None:
     check_meaning(submission, "call", {function: case(submission, function, 4, 12) for function in ASKED}, check_shapes)
+
+
+# ---- the notebook's gaps, which earn no points: check("reduce_scatter_step") runs these ------------------------------
+
+
+def check_passed_on(submission: Submission, function: str, target: str, **how: Any) -> None:
+    """Every rank has its left neighbour's x."""
+    cases = [Case(n, f"{n} ranks, {function} of 3 numbers", distinct(n, 3, submission.random)) for n in (4, 3, 2)]
+    for each, outcomes in zip(cases, submission.run(target, cases, [function], **how), strict=True):
+        for rank, outcome in enumerate(outcomes):
+            found, left = outcome.value["returned"], (rank - 1) % each.n
+            if isinstance(found, str):
+                lose(f"{who(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
+            if not np.array_equal(found, each.inputs[left]):
+                held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
+                what = f"rank {held[0]}'s" if held else "nobody's"
+                lose(f"{who(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbour's.")
+
+
+def check_pass_right(submission: Submission) -> None:
+    check_passed_on(submission, "pass_right", "call_pass")
+
+
+def check_exchange(submission: Submission) -> None:
+    """Where every send waits until somebody receives."""
+    check_passed_on(submission, "exchange", "call_exchange", rules=STRICT)
+
+
+def check_all_steps(submission: Submission, function: str) -> None:
+    """After N-1 steps, what the function is to return; and in each step a chunk for the right neighbour."""
+    name = f"{function}_step"
+    for shapes in ([(4, 4), (4, 12)], [(4, 13), (3, 7)]):  # where all chunks are equal, what is wrong is seen best
+        cases = []
+        for n, size in shapes:
+            inputs = case(submission, function, n, size).inputs
+            label = f"{n} ranks, {n - 1} {name}s on {size} numbers"
+            cases.append(Case(n, label, inputs, {"function": function, "size": size}))
+        for each, outcomes in zip(cases, submission.run("call_steps", cases, [name]), strict=True):
+            for rank, outcome in enumerate(outcomes):
+                right = (rank + 1) % each.n
+                for _, peer, line in outcome.sent:
+                    if peer != right:
+                        lose(f"{who(each, rank)} sends to rank {peer} at {line}; its right neighbour is rank {right}.")
+            check_values(each, outcomes)
+            for rank, outcome in enumerate(outcomes):
+                if outcome.messages != each.n - 1:
+                    lose(f"{who(each, rank)} sent {outcome.messages} messages in {each.n - 1} steps: one each will do.")
+
+
+GAPS = {
+    "pass_right": check_pass_right,
+    "reduce_scatter_step": partial(check_all_steps, function="reduce_scatter"),
+    "all_gather_step": partial(check_all_steps, function="all_gather"),
+    "exchange": check_exchange,
+}

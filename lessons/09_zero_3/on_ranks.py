@@ -261,3 +261,28 @@ def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> in
 def x_and_y(tokens: Array) -> tuple[Array, Array]:
     """Sequences and their targets, from (sequences, context + 1)."""
     return tokens[:, :-1], tokens[:, 1:]
+
+
+# ---- the notebook's gaps: a layer h -> tanh(h W) ---------------------------------------------------------------------
+
+
+def toy_cut(comm: Comm, exercise: ModuleType, w: Array) -> dict[str, Any]:
+    """The shard of a matrix that every rank has; whether it keeps the whole of it in memory."""
+    shard = exercise.cut_shard(w, comm.size, comm.rank)
+    return {"returned": returned(shard), "is a view": isinstance(shard, np.ndarray) and np.shares_memory(shard, w)}
+
+
+def toy_gather(comm: Comm, exercise: ModuleType, shard: Array, rows: int, columns: int) -> dict[str, Any]:
+    return {"returned": returned(exercise.gather(comm, shard, rows, columns))}
+
+
+def toy_forward(comm: Comm, exercise: ModuleType, mine: tuple[Array, Array]) -> dict[str, Any]:
+    shard, h = mine
+    return {"returned": returned(exercise.forward_layer(comm, shard, h))}
+
+
+def toy_backward(comm: Comm, exercise: ModuleType, mine: tuple[Array, Array, Array, Array]) -> dict[str, Any]:
+    pair = exercise.backward_layer(comm, *mine)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return {"returned": type(pair).__name__}
+    return {"gradient": returned(pair[0]), "dh": returned(pair[1])}

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 
+from minidist.classroom.lesson import show
 from minidist.papers.zero import FIGURE_1
 
 STATES = {"parameters": "#3b6ea8", "gradients": "#d99a2b", "optimizer": "#5a9e6f"}
 
 
-def draw_moments(moments: Sequence[tuple[str, str, int, int]], psi: int) -> None:
+def draw_moments(moments: Sequence[tuple[str, str, int, int]], psi: int, title: str = "") -> None:
     """What one rank holds besides its shards, moment after moment of a step.
 
     moments: (direction, unit, bytes of gathered parameters, bytes of gradients not yet reduced).
@@ -39,7 +40,15 @@ def draw_moments(moments: Sequence[tuple[str, str, int, int]], psi: int) -> None
     ax.tick_params(axis="x", length=0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(0.0, 0.9))
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.88, bottom=0.25)
+    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    fig.subplots_adjust(left=0.07, right=0.99, top=0.84, bottom=0.25)
+    highest = max(moments, key=lambda moment: moment[2] + moment[3])
+    show(
+        fig,
+        f"{title} What a rank holds besides its shards during one step, in bytes of psi: a bump for each unit in the"
+        " forward, and one for each in the backward, where its gradient comes on top. The highest is"
+        f" {(highest[2] + highest[3]) / psi:.2f} psi, at {highest[1]} in the {highest[0]}; all parameters are 2 psi.",
+    )
 
 
 def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5e9) -> None:
@@ -67,3 +76,10 @@ def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 0.12))
     fig.subplots_adjust(left=0.12, right=0.99, top=0.98, bottom=0.17)
+    totals = {name: sum(states) / psi * size / 1e9 for name, states in held.items()}
+    show(
+        fig,
+        "GB on each of 64 ranks for 7.5 billion parameters, counted and scaled: "
+        + ", ".join(f"{name} {total:.1f}" for name, total in totals.items())
+        + ". The numbers beside the bars are those that the paper prints. A dashed line stands at 32 GB.",
+    )

@@ -10,7 +10,8 @@ its points or not; none needs a later one, and one mistake costs one part:
 - Of memory, a part asks for what its methods add to what is held already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -431,3 +432,111 @@ def test_messages(submission: Submission) -> None:
 
     check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
     check_meaning(submission, "either", dict(cases(2)), check_worked)
+
+
+# ---- the notebook's gaps, which earn no points: check("gather") runs these -------------------------------------------
+
+WIDTH, ROWS = 16, 8  # of the notebook's layers, and of each rank's part of the batch
+
+
+def shards_of(w: Array, n: int) -> list[Array]:
+    """Every rank's, padded with zeros."""
+    flat = np.zeros(-(-w.size // n) * n)
+    flat[: w.size] = w.reshape(-1)
+    return np.split(flat, n)
+
+
+def check_toy(
+    who: str, what: str, found: Any, expected: Array, mistakes: Mapping[str, Array] = MappingProxyType({})
+) -> None:
+    """That an array is as expected; else which of the mistakes it is."""
+    if isinstance(found, str):
+        lose(f"{who}: {what} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
+    if found.shape != expected.shape:
+        lose(f"{who}: {what} has shape {found.shape} where {expected.shape} is wanted.")
+    if not np.allclose(found, expected, rtol=1e-12, atol=1e-12):
+        known = [words for words, wrong in mistakes.items() if np.allclose(found, wrong, rtol=1e-12, atol=1e-12)]
+        lose(f"{who}: {what} does not hold what it should{': ' + known[0] if known else ''}.")
+
+
+def check_cut_shard(submission: Submission) -> None:
+    for n, shape in ((4, (WIDTH, WIDTH)), (4, (5, 3)), (3, (WIDTH, WIDTH)), (1, (3, 3))):
+        w = submission.random.standard_normal(shape)
+        case = Case(n, f"{n} rank{'s' * (n > 1)}, a matrix {shape}", [w] * n)
+        [outcomes] = submission.run("toy_cut", [case], ["cut_shard"])
+        for rank, (outcome, shard) in enumerate(zip(outcomes, shards_of(w, n), strict=True)):
+            who = f"On {case.label}: rank {rank}"
+            check_toy(who, "the shard", outcome.value["returned"], shard)
+            if outcome.value["is a view"]:
+                lose(f"{who}'s shard is a view of the matrix, and keeps all of it in memory. Return a copy.")
+
+
+def check_gather(submission: Submission) -> None:
+    for n, shape in ((4, (WIDTH, WIDTH)), (4, (5, 3)), (3, (WIDTH, WIDTH))):
+        w = submission.random.standard_normal(shape)
+        case = Case(n, f"{n} ranks, a matrix {shape}", shards_of(w, n), {"rows": shape[0], "columns": shape[1]})
+        [outcomes] = submission.run("toy_gather", [case], ["gather"])
+        for rank, outcome in enumerate(outcomes):
+            check_toy(f"On {case.label}: rank {rank}", "what gather returned", outcome.value["returned"], w)
+
+
+def check_toy_phases(case: Case, outcomes: Sequence[Outcome], phases: Sequence[str]) -> None:
+    """N-1 messages in each, and none elsewhere."""
+    for rank, outcome in enumerate(outcomes):
+        messages = dict.fromkeys(phases, 0)
+        for (phase, _, line), (_, count) in outcome.sent.items():
+            if phase not in messages:
+                lose(f"On {case.label}: rank {rank} sends {line or 'something'} in phase {phase!r}, not in {phases}.")
+            messages[phase] += count
+        for phase, count in messages.items():
+            if count != case.n - 1:
+                lose(
+                    f"On {case.label}: rank {rank} sends {count} messages in phase {phase!r}; {case.n - 1} are needed."
+                )
+
+
+def check_forward_layer(submission: Submission) -> None:
+    n, draw = 4, submission.random.standard_normal
+    w, rows = draw((WIDTH, WIDTH)) / 4, draw((n, ROWS, WIDTH))
+    case = Case(n, f"{n} ranks with {ROWS} rows each", list(zip(shards_of(w, n), rows, strict=True)))
+    [outcomes] = submission.run("toy_forward", [case], ["forward_layer"])
+    for rank, outcome in enumerate(outcomes):
+        mistakes = {"tanh is missing": rows[rank] @ w, "W is transposed": np.tanh(rows[rank] @ w.T)}
+        check_toy(
+            f"On {case.label}: rank {rank}", "the output", outcome.value["returned"], np.tanh(rows[rank] @ w), mistakes
+        )
+    check_toy_phases(case, outcomes, ["all-gather forward"])
+
+
+def check_backward_layer(submission: Submission) -> None:
+    n, draw = 4, submission.random.standard_normal
+    w, (rows, slopes) = draw((WIDTH, WIDTH)) / 4, draw((2, n, ROWS, WIDTH))
+    outs = np.tanh(rows @ w)
+    dz = slopes * (1 - outs**2)
+    own = [h.T @ d for h, d in zip(rows, dz, strict=True)]
+    inputs = list(zip(shards_of(w, n), rows, outs, slopes, strict=True))
+    case = Case(n, f"{n} ranks with {ROWS} rows each", inputs)
+    [outcomes] = submission.run("toy_backward", [case], ["backward_layer"])
+    for rank, outcome in enumerate(outcomes):
+        who, value = f"On {case.label}: rank {rank}", outcome.value
+        if "returned" in value:
+            lose(f"{who}: backward_layer returned {value['returned']}; two arrays are wanted: return gradient, dh.")
+        shard = shards_of(np.sum(own, axis=0), n)[rank]
+        mistakes = {
+            "it is this rank's own part, not summed over the ranks": shards_of(own[rank], n)[rank],
+            "it is the sum divided by the number of ranks": shard / n,
+        }
+        check_toy(who, "the shard of the gradient", value["gradient"], shard, mistakes)
+        check_toy(who, "dh", value["dh"], dz[rank] @ w.T, {"W is not transposed": dz[rank] @ w})
+    check_toy_phases(case, outcomes, ["all-gather backward", "reduce-scatter gradients"])
+
+
+GAPS = {
+    "cut_shard": check_cut_shard,
+    "gather": check_gather,
+    "forward_layer": check_forward_layer,
+    "backward_layer": check_backward_layer,
+}
+
+# Of the methods without a part of their own, the first one that a mistake loses.
+PARTS = {"ZeRO3.forget": test_memory_forward, "ZeRO3.after_update": test_memory_afterwards}

@@ -20,6 +20,8 @@ In the process that grades:
     training.py       from a wrong shard or loss, what it holds instead; serial training is the truth
     pytest_plugin.py  points for tests, and the fixture `submission`
     grade.py          one submission, in a pytest of its own
+    work.py           students' copies of the lessons
+    lesson.py         in a lesson's notebook: gaps that are checked, predictions that are kept
     reports.py        for people, for Gradescope and as JUnit
 
 For an instructor:

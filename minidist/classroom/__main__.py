@@ -14,7 +14,7 @@ from pathlib import Path
 from minidist import UsageError
 from minidist.claims.files import check_apart, check_writable, write_json, write_output
 from minidist.classroom import course, reports
-from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, grade, lessons_in
+from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
 from minidist.cli.options import Parser, at_least, in_one_process, within
 from minidist.mpi.launch import find_mpiexec
@@ -36,7 +36,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if command == "grade":
         parser.add_argument("lessons", nargs="*", type=Path, metavar="LESSON", help="folders; all in lessons/ if none")
         parser.add_argument(
-            "--submission", type=Path, metavar="FILE", help="grade this file, not the lesson's exercise.py"
+            "--submission", type=Path, metavar="FILE", help="grade this file, not exercise.py in work/LESSON or LESSON"
         )
         parser.add_argument("--gradescope", type=Path, metavar="DIR", help="write DIR/results.json for Gradescope")
         parser.add_argument("--junit", metavar="FILE", help="write the grade as JUnit XML")
@@ -71,7 +71,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
         raise UsageError("--submission and --gradescope are for one lesson: name its folder")
     for lesson in lessons:
         check_lesson(lesson)
-    graded_files = [options.submission] if options.submission else [lesson / "exercise.py" for lesson in lessons]
+    graded_files = [options.submission] if options.submission else [exercise_of(lesson) for lesson in lessons]
     check_apart({"--junit": options.junit}, {f"the exercise {file}": str(file) for file in graded_files})
     check_writable("--junit", options.junit)
     if options.gradescope:

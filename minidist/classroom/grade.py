@@ -5,6 +5,7 @@ then have no outcome, because the grading process itself was ended, earn nothing
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from minidist import UsageError
 
+WORK = "work"  # where students' copies of the lessons are
 LONGEST = 1800.0  # seconds for all parts of a submission
 
 
@@ -65,10 +67,10 @@ def grade(
     wire: str = "router",
     seed: int | None = None,
 ) -> Grade:
-    """Grade a file, or the lesson's own exercise.py. hidden: a folder with more tests. patience: seconds of processor
+    """Grade a file, or the student's exercise.py. hidden: a folder with more tests. patience: seconds of processor
     time that a rank may use in a part. wire: "router" or "mpi". seed: to grade as before."""
     check_lesson(lesson)
-    submission = submission or lesson / "exercise.py"
+    submission = submission or exercise_of(lesson)
     if not submission.is_file():
         raise UsageError(f"there is no file {submission}")
     if submission.suffix.lower() != ".py":
@@ -128,6 +130,15 @@ def check_lesson(lesson: Path) -> None:
     for name in ("exercise.py", "test_exercise.py", "on_ranks.py"):
         if not (lesson / name).is_file():
             raise UsageError(f"{lesson} is no lesson: it has no {name}")
+
+
+def exercise_of(lesson: Path) -> Path:
+    """The student's copy in work/, which is beside lessons/, if it is there; else the skeleton itself."""
+    folder = lesson.resolve()
+    copy = folder.parents[1] / WORK / folder.name / "exercise.py"
+    if folder.parent.name != "lessons" or not copy.is_file():
+        return lesson / "exercise.py"
+    return copy if lesson.is_absolute() else Path(os.path.relpath(copy))
 
 
 def lessons_in(folder: Path) -> list[Path]:

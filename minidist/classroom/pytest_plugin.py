@@ -1,7 +1,8 @@
 """For pytest: `@pytest.mark.points(3, "what the part asks")` and the fixture `submission`.
 
-`pytest lessons/04_ring_all_reduce` grades the exercise.py beside the tests; `--submission FILE` grades another. A test
-file says in ASKED what a lesson asks for ("reduce_scatter", "ZeRO3.reduce"), and in HIDDEN which modules have it.
+`pytest lessons/04_ring_all_reduce` grades the student's copy in work/04_ring_all_reduce/, or if there is none the
+exercise.py beside the tests, and says which; `--submission FILE` grades another. A test file says in ASKED what a
+lesson asks for ("reduce_scatter", "ZeRO3.reduce"), and in HIDDEN which modules have it.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from minidist.classroom.grade import Part
+from minidist.classroom.grade import Part, exercise_of
 
 PARTS = pytest.StashKey[dict[str, Part]]()
 SUBMISSIONS = pytest.StashKey[dict[Path, Any]]()
@@ -21,7 +22,11 @@ SUBMISSIONS = pytest.StashKey[dict[Path, Any]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lessons of minidist")
-    group.addoption("--submission", metavar="FILE", help="the exercise to grade; default: exercise.py beside the tests")
+    group.addoption(
+        "--submission",
+        metavar="FILE",
+        help="the exercise to grade; default: the copy in work/, else exercise.py beside the tests",
+    )
     group.addoption("--lesson", metavar="FOLDER", help="where on_ranks.py is; default: beside the tests")
     group.addoption("--patience", type=float, default=10.0, help="seconds of processor time that a part's rank may use")
     group.addoption("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
@@ -54,7 +59,7 @@ def submission(request: pytest.FixtureRequest, submissions: dict[Path, Any]) -> 
     lesson = Path(option("--lesson") or beside)
     on_ranks = beside if (beside / "on_ranks.py").exists() else lesson
     if on_ranks not in submissions:
-        program = Path(option("--submission") or beside / "exercise.py")
+        program = Path(option("--submission") or exercise_of(beside))
         asked, hidden = (getattr(request.module, name, ()) for name in ("ASKED", "HIDDEN"))
         patience, wire, seed = (option(name) for name in ("--patience", "--wire", "--seed"))
         submissions[on_ranks] = Submission(
@@ -109,6 +114,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     elif parts:
         earned, possible = sum(part.earned for part in parts), sum(part.points for part in parts)
         seed = config.getoption("--seed")
+        for graded in config.stash[SUBMISSIONS].values():
+            terminalreporter.write_line(f"graded: {graded.program}")
         terminalreporter.write_line(f"{earned:g} of {possible:g} points (--seed {seed} grades the same again)")
         for note in notes(config):
             terminalreporter.write_line(note)

@@ -1,10 +1,15 @@
-"""The notebooks, executed from a clean kernel: their assertions hold, and what comes out is what is committed."""
+"""The notebooks, executed from a clean kernel: as they are opened, with gaps, they give what is committed; filled from
+the lesson's own functions and the model answer, every check is passed. Either way their assertions hold."""
 
+import ast
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+
+from classroom.grading import load
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -13,36 +18,151 @@ pytest.importorskip("matplotlib")
 
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
+ANSWERS = ROOT / "tests" / "classroom" / "answers"
+FORGET = """\
+import os, sys
+os.chdir({0!r})
+sys.path.insert(0, {0!r})
+for module in ("exercise", "given", "pictures"):
+    sys.modules.pop(module, None)
+from minidist.classroom import notebook
+notebook.has_mpi = lambda: False  # which is quicker
+"""
 
 
 def printed(notebook):
-    """(cell, text) of everything that cells print, return or fail with; of a picture that there is one."""
+    """(cell, text) of everything that cells print, return or fail with; of a picture that there is one, in words."""
     return [
-        (number, output.get("text") or "\n".join(output.get("traceback", [])) or sorted(output.get("data", {})))
+        (
+            number,
+            output.get("text") or "\n".join(output.get("traceback", [])) or sorted(output.get("data", {})),
+            output.get("metadata"),
+        )
         for number, cell in enumerate(notebook.cells)
         for output in cell.get("outputs", [])
     ]
 
 
+def filled(source, lesson):
+    """A cell's code, with the lesson's own functions in place of its gaps and a number in place of `...`."""
+    source = source.replace('", ...)', '", 1.75)')
+    if "raise NotImplementedError" not in source:
+        return source
+    given = {node.name: node for node in ast.parse((lesson / "given.py").read_text()).body if hasattr(node, "name")}
+    tree = ast.parse(source)
+    for number, node in enumerate(tree.body):
+        if isinstance(node, ast.FunctionDef) and "raise NotImplementedError" in ast.unparse(node):
+            tree.body[number] = given[node.name]
+            given[node.name].returns = None
+            for argument in given[node.name].args.args:
+                argument.annotation = None
+    return ast.unparse(tree)
+
+
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-def test_a_notebook_executes_and_gives_what_is_committed(lesson, tmp_path, monkeypatch):
+def test_a_notebook_executes_open_and_filled(lesson, tmp_path, monkeypatch):
+    """In one kernel, one after the other; a copy in work/ is what is filled."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    folder = shutil.copytree(lesson, tmp_path / lesson.name)
+    folder = shutil.copytree(lesson, tmp_path / "lessons" / lesson.name)
+    copy = tmp_path / "work" / lesson.name
+    shutil.copytree(folder, copy, ignore=lambda *_: ["test_exercise.py", "on_ranks.py"])
+    shutil.copy(ANSWERS / f"{lesson.name}.py", copy / "exercise.py")
+    before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     committed = nbformat.read(lesson / "lesson.ipynb", as_version=4)
+    opened = nbformat.read(folder / "lesson.ipynb", as_version=4)
     notebook = nbformat.read(folder / "lesson.ipynb", as_version=4)
-    for cell in notebook.cells:
+    for cell in [*opened.cells, *notebook.cells]:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    nbclient.NotebookClient(
-        notebook, timeout=600, resources={"metadata": {"path": folder}}, coalesce_streams=True
-    ).execute()
-    assert printed(notebook) == printed(committed)
+    client = nbclient.NotebookClient(
+        opened, timeout=600, resources={"metadata": {"path": folder}}, coalesce_streams=True
+    )
+    with client.setup_kernel():
+        for number, cell in enumerate(opened.cells):
+            client.execute_cell(cell, number)
+        assert printed(opened) == printed(committed)
+        forget = nbformat.v4.new_code_cell(FORGET.format(str(copy)))
+        opened.cells.append(forget)
+        client.execute_cell(forget, len(opened.cells) - 1)
+        client.nb = notebook
+        for number, cell in enumerate(notebook.cells):
+            if cell.cell_type == "code" and "once" not in cell.metadata.get("tags", []):  # once: no gap matters to it
+                cell.source = filled(cell.source, lesson)
+                client.execute_cell(cell, number)
+    checks = [
+        line
+        for _, text, _ in printed(notebook)
+        if isinstance(text, str)
+        for line in text.splitlines()
+        if line[:1] in "✓✗○" and line
+    ]
+    assert all(line.startswith("✓ ") for line in checks), checks
+    open_checks = [line for _, text, _ in printed(opened) for line in str(text).splitlines() if line[:2] == "○ "]
+    assert len(checks) == len(open_checks)
+    assert {file: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     assert "assert " in last.source
+    assert [output.text for output in last.outputs] == ["All claims hold.\n"]
 
 
 def test_every_lesson_is_complete():
     assert [lesson.name for lesson in LESSONS] == ["04_ring_all_reduce", "09_zero_3"]
     for lesson in LESSONS:
-        for name in ("exercise.py", "test_exercise.py", "on_ranks.py"):
+        for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "given.py", "pictures.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_a_lesson_has_the_form(lesson):
+    """A header, three to five gaps with a check each, predictions, words for pictures, folded answers and hints."""
+    text = (lesson / "lesson.ipynb").read_text()
+    document = json.loads(text)
+    assert text == json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    sources = ["".join(cell["source"]) for cell in document["cells"]]
+    for words in ("**You need**", "**It takes**", "**How hard**", "**You will be able to**"):
+        assert words in sources[0]
+    gaps = [number for number, source in enumerate(sources) if "# your turn" in source and "def " in source]
+    assert 3 <= len(gaps) <= 5
+    for number in gaps:
+        [name] = [node.name for node in ast.parse(sources[number]).body if isinstance(node, ast.FunctionDef)]
+        assert sources[number + 1] == f'check("{name}")'
+        assert "<details><summary>A hint</summary>" in sources[number + 2]
+    for cell, source in zip(document["cells"], sources, strict=True):
+        if "<summary>Answers" in source:
+            assert cell["metadata"]["tags"] == ["answers"]
+            assert source.startswith("<details>")
+            assert source.endswith("</details>")
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                assert len(output["metadata"]["image/png"]["alt"]) > 80
+    asked = [
+        source.partition('"')[2].partition('"')[0]
+        for source in "\n".join(sources).split("predict(")[1:]
+        if source[0] == '"'
+    ]
+    compared = "\n".join(sources).partition("compare({")[2]
+    assert asked
+    assert all(f'"{question}":' in compared for question in asked)
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_nothing_is_shown_before_it_is_asked(lesson):
+    """Neither the model answers, nor a link to the chapter, nor a definition of what is asked for."""
+    document = json.loads((lesson / "lesson.ipynb").read_text())
+    sources = ["".join(cell["source"]) for cell in document["cells"]]
+    [exercise] = [number for number, source in enumerate(sources) if "## The exercise" in source]
+    tests = load(lesson / "test_exercise.py")
+    [chapter, *_] = tests.HIDDEN
+    asked = [name.rpartition(".")[2] for name in tests.ASKED]
+    for number, source in enumerate(sources[: exercise + 1]):
+        assert f"/{chapter.replace('.', '/')}.py)" not in source, number
+        assert "inspect" not in source
+        assert "](given.py)" not in source
+        for name in asked:
+            assert f"def {name}(" not in source, (number, name)
+    shown = [
+        "".join(output.get("text", []))
+        for cell in document["cells"][: exercise + 1]
+        for output in cell.get("outputs", [])
+    ]
+    assert not any("def " in text for text in shown)

@@ -1,0 +1,35 @@
+"""What the notebook of lesson 09 goes on with where a gap is not filled: look here after you have tried."""
+
+import numpy as np
+
+from minidist.mpi.comm import Comm
+from minidist.ring import all_gather, reduce_scatter
+
+Array = np.ndarray
+
+
+def cut_shard(w: Array, n: int, rank: int) -> Array:
+    flat = w.reshape(-1)
+    flat = np.append(flat, np.zeros(-flat.size % n))
+    return np.split(flat, n)[rank].copy()
+
+
+def gather(comm: Comm, shard: Array, rows: int, columns: int) -> Array:
+    flat = all_gather(comm, shard, comm.size * shard.size)
+    return flat[: rows * columns].reshape(rows, columns)
+
+
+def forward_layer(comm: Comm, shard: Array, h: Array) -> Array:
+    with comm.phase("all-gather forward"):
+        w = gather(comm, shard, h.shape[1], h.shape[1])
+    return np.tanh(h @ w)
+
+
+def backward_layer(comm: Comm, shard: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
+    dz = dout * (1 - out**2)
+    with comm.phase("all-gather backward"):
+        w = gather(comm, shard, h.shape[1], h.shape[1])
+    dw = np.append(h.T @ dz, np.zeros(-w.size % comm.size))
+    with comm.phase("reduce-scatter gradients"):
+        gradient = reduce_scatter(comm, dw)
+    return gradient, dz @ w.T

@@ -1,0 +1,274 @@
+"""For a lesson's notebook: what was written in a gap is checked, what was predicted is kept.
+
+    from minidist.classroom.lesson import check, compare, predict
+
+    check("reduce_scatter_step")     the function of the cell above, run on ranks as the grader runs it
+    predict("busiest rank", 1.5)     kept in predictions.json beside the notebook ...
+    compare({"busiest rank": 1.75})  ... and shown beside what was counted
+
+A lesson's test_exercise.py has a check for each gap in GAPS; its given.py has functions for gaps that are not filled,
+with which the notebook goes on. Of what the exercise asks for, `check` runs the first graded part on exercise.py, and
+the notebook goes on with the chapter's function where that fails.
+"""
+
+import functools
+import html
+import importlib
+import importlib.util
+import io
+import json
+import math
+import numbers
+import re
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import EllipsisType, ModuleType
+from typing import Any
+
+import numpy as np
+
+import minidist
+from minidist.classroom.notebook import brought_along, find_definition
+from minidist.mpi.comm import Comm
+
+CLONE = Path(minidist.__file__).parents[1]
+PATIENCE = 3.0  # seconds of processor time for a rank of a check
+theirs: set[str] = set()  # functions of which the student's own is in use
+
+# ---- gaps ------------------------------------------------------------------------------------------------------------
+
+
+def check(name: str) -> None:
+    """Run the function `name` as the grader does, say what is wrong, and let the notebook go on with it if it is right,
+    else with the function that the lesson has for that. Of a method, "ZeRO3.forget", it is said and no more."""
+    tests = _tests()
+    if name in tests.GAPS:
+        where, used = "", "the lesson's own"
+        said = _said_of_cells(name, tests.GAPS[name], tests)
+    elif name in tests.ASKED:
+        where, used = " in exercise.py", "the chapter's"
+        part = getattr(tests, "PARTS", {}).get(name) or getattr(tests, f"test_{name.rpartition('.')[2]}")
+        said = _said(Path("exercise.py"), name, part, tests)
+    else:
+        known = ", ".join([*sorted(tests.GAPS), *tests.ASKED])
+        print(f"✗ In this lesson there is no {name} to check: {known}.")
+        return
+    if not said:
+        theirs.add(name)
+        print(f"✓ {name} is right. The notebook goes on with yours.")
+    else:
+        theirs.discard(name)
+        open_gap = "is not written yet" in said
+        until = (
+            f"○ {name}{where} is not filled in yet. Until it is" if open_gap else f"✗ {said}\n  Until {name} is right"
+        )
+        print(f"{until}, the notebook goes on with {used}.")
+    if "." not in name:
+        _shell().user_ns[name] = _function(name, tests)
+
+
+def _function(name: str, tests: ModuleType) -> Any:
+    """What the notebook is to use under this name."""
+    if name not in theirs:
+        return getattr(importlib.import_module("given" if name in tests.GAPS else tests.HIDDEN[0]), name)
+    if name in tests.ASKED:
+        return getattr(importlib.reload(importlib.import_module("exercise")), name)
+    namespace = _shell().user_ns
+    _, text = find_definition(name, namespace["In"]) or ((0, 0), "")
+    exec(compile(text, "the cell", "exec"), namespace)
+    return namespace[name]
+
+
+def whose(name: str) -> str:
+    """ "yours", or "not yours yet": which function of that name the notebook uses, by its last check."""
+    return "yours" if name in theirs else "not yours yet: the chapter's"
+
+
+def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
+    """What is said of a function that a cell defines, with what it needs of other cells; its lines are the cell's."""
+    namespace = _shell().user_ns
+    found = find_definition(name, namespace["In"])
+    if found is None:
+        return f"No cell has defined {name}: run the cell with `def {name}` first."
+    _, text = found
+    others, values, _ = brought_along(compile(text, name, "exec"), {**namespace, name: None})
+    kept = {key: value for key, value in values.items() if key != name and isinstance(value, numbers.Number | str)}
+    more = ["import numpy as np", *(code for _, code in others), *(f"{key} = {kept[key]!r}" for key in kept)]
+    with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
+        program = Path(folder) / f"{name}.py"
+        program.write_text(text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n")
+        said = _said(program, name, part, tests)
+    lines = text.splitlines()
+
+    def in_the_cell(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"line {number} of the cell, `{lines[number - 1].strip()}`" if number <= len(lines) else match[0]
+
+    said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*', in_the_cell, said)  # of tracebacks, with its line
+    return re.sub(rf"{name}\.py:(\d+)(?: in \w+)?", in_the_cell, said)
+
+
+def _said(program: Path, name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
+    """What a part says of a program, "" if it earns its points."""
+    import pytest
+
+    from minidist import UsageError
+    from minidist.classroom.submission import Submission
+    from minidist.classroom.wires import MachineFault
+
+    lesson = _folder()
+    try:
+        wire = _wire(lesson, tests.HIDDEN)
+        submission = Submission(
+            program, lesson / "on_ranks.py", PATIENCE, "router", secrets.randbits(30), (name,), tests.HIDDEN, wire
+        )
+        part(submission)
+    except (pytest.fail.Exception, MachineFault, UsageError) as lost:
+        return str(lost)
+    return ""
+
+
+@functools.cache
+def _wire(lesson: Path, hidden: tuple[str, ...]) -> Any:
+    """The process from which a notebook's checks have their ranks; it ends with the notebook's."""
+    from minidist.classroom.wires import RouterWire
+
+    return RouterWire(lesson / "on_ranks.py", hidden, isolate=False)
+
+
+@functools.cache
+def _tests() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("test_exercise", _folder() / "test_exercise.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _folder() -> Path:
+    """The folder with the tests of this notebook's lesson: here, or in lessons/ if this is a copy in work/."""
+    here = Path.cwd()
+    for folder in (
+        here,
+        here.parents[min(1, len(here.parents) - 1)] / "lessons" / here.name,
+        CLONE / "lessons" / here.name,
+    ):
+        if (folder / "test_exercise.py").is_file():
+            return folder
+    raise minidist.UsageError(f"{here} is no lesson's folder: make lessons makes you a copy of each, in work/")
+
+
+def _shell() -> Any:
+    return sys.modules["IPython"].get_ipython()
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+
+
+def predict(question: str, answer: float | EllipsisType = ...) -> None:
+    """Keep a number that answers `question`; `...` is none yet. Anything else is explained, and not kept."""
+    if answer is ...:
+        kept = _predictions().get(question)
+        print(f"{question}: " + ("no prediction yet; put a number in place of ..." if kept is None else f"{kept:g}"))
+    elif wrong := _no_number(answer):
+        print(f"{question}: not kept. {wrong}")
+    else:
+        file = _predictions_file()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(_predictions() | {question: float(answer)}, indent=1, ensure_ascii=False) + "\n")
+        print(f"{question}: you predict {float(answer):g}")
+
+
+def _no_number(answer: object) -> str:
+    """Why an answer is not a number that can be compared with a count; "" if it is."""
+    if isinstance(answer, str):
+        number = re.search(r"-?\d[\d_]*\.?\d*", answer)
+        return f"{answer!r} is text: write {number[0] if number else '1.5'}, without quotes and unit"
+    if isinstance(answer, bool):
+        return f"{answer} is no quantity: write a number such as 1.5"
+    if isinstance(answer, tuple | list | np.ndarray):
+        return "These are several numbers, or a comma that should be a point: write one, such as 1.5 or 1_000"
+    if not isinstance(answer, numbers.Real):
+        return f"A {type(answer).__name__} is no number: write one such as 1.5"
+    try:
+        return "" if math.isfinite(float(answer)) else f"{answer} is not finite: write a number such as 1.5"
+    except OverflowError:
+        return "That is too large to be compared: write a number such as 1.5"
+
+
+def compare(counted: Mapping[str, float]) -> None:
+    """Print each question with what was predicted and what was counted."""
+    predictions = _predictions()
+    width = max(map(len, counted))
+    print(f"{'':{width}}  you predicted    counted")
+    for question, count in counted.items():
+        predicted = predictions.get(question)
+        said = "-" if predicted is None else f"{predicted:g}"
+        print(f"{question:{width}}{said:>15}{count:>11g}{_verdict(predicted, count)}")
+
+
+def _verdict(predicted: float | None, count: float) -> str:
+    if predicted is None:
+        return ""
+    if math.isclose(predicted, count, rel_tol=0.02):
+        return "   right"
+    return f"   {predicted / count:.2g} times what was counted" if count and predicted > 0 else "   not so"
+
+
+def _predictions() -> dict[str, float]:
+    file = _predictions_file()
+    try:
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+    except ValueError:
+        print(f"{file} cannot be read: delete it, and predict again")
+        return {}
+
+
+def _predictions_file() -> Path:
+    """Beside the notebook; of one that was opened in lessons/, where its copy is or would be."""
+    here = Path.cwd()
+    return (here.parents[1] / "work" / here.name if here.parent.name == "lessons" else here) / "predictions.json"
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A communicator that keeps a copy of every array that is sent over it, in `sent`."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm, self.sent = comm, list[np.ndarray]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def send(self, array: np.ndarray, dest: int) -> None:
+        self.sent.append(array.copy())
+        self.comm.send(array, dest)
+
+    def isend(self, array: np.ndarray, dest: int) -> Any:
+        self.sent.append(array.copy())
+        return self.comm.isend(array, dest)
+
+    def sendrecv(self, array: np.ndarray, dest: int, out: np.ndarray, source: int) -> None:
+        self.sent.append(array.copy())
+        self.comm.sendrecv(array, dest, out, source)
+
+
+def show(figure: Any, alt: str) -> None:
+    """Display a Matplotlib figure, with words for those who do not see it: as alt text, which nbconvert passes on, and
+    folded below the picture, for not every notebook program does."""
+    from IPython.display import display
+    from matplotlib.pyplot import close
+
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    close(figure)
+    words = {"image/png": {"alt": alt}}
+    display({"image/png": picture.getvalue(), "text/plain": alt}, metadata=words, raw=True)
+    folded = f"<details><summary><small>the picture in words</small></summary>{html.escape(alt)}</details>"
+    display({"text/html": folded, "text/plain": ""}, raw=True)

@@ -1,0 +1,347 @@
+"""What a lesson's notebook does with what is written in it: copies in work/, predictions, gaps in a plain IPython."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("IPython", reason="the notebook's tests need ipykernel")
+from IPython.core.interactiveshell import InteractiveShell
+
+from minidist.classroom import lesson, work
+from minidist.classroom.grade import exercise_of
+
+ROOT = Path(__file__).parents[2]
+RING, ZERO_3 = (ROOT / "lessons" / name for name in ("04_ring_all_reduce", "09_zero_3"))
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A clone's lessons alone, at whose top one stands."""
+    shutil.copytree(RING, tmp_path / "lessons" / RING.name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_copy_is_made_once_and_never_written_over(clone, capsys):
+    before = {file: file.read_bytes() for file in clone.glob("lessons/*/*.*")}
+    assert work.main() == 0
+    copy = clone / "work" / RING.name
+    assert {file.name for file in copy.iterdir()} == {"exercise.py", "given.py", "lesson.ipynb", "pictures.py"}
+    (copy / "exercise.py").write_text("mine = 1\n")
+    (copy / "pictures.py").unlink()
+    assert work.main() == 0
+    assert (copy / "exercise.py").read_text() == "mine = 1\n"
+    assert (copy / "pictures.py").read_bytes() == (RING / "pictures.py").read_bytes()
+    assert work.main() == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        f"work/{RING.name}: your copy, to work in",
+        f"work/{RING.name}: your copy, to work in",
+        f"work/{RING.name}: yours, left as it is",
+    ]
+    assert {file: file.read_bytes() for file in clone.glob("lessons/*/*.*")} == before
+
+
+def test_the_copy_is_graded_if_it_is_there(clone):
+    beside, absolute = Path("lessons") / RING.name, clone / "lessons" / RING.name
+    assert exercise_of(beside) == beside / "exercise.py"
+    work.main()
+    assert exercise_of(beside) == Path("work") / RING.name / "exercise.py"
+    assert exercise_of(absolute) == clone / "work" / RING.name / "exercise.py"
+    (clone / "elsewhere").mkdir()
+    assert exercise_of(clone / "elsewhere") == clone / "elsewhere" / "exercise.py"
+
+
+def test_git_sees_nothing_of_work():
+    run = subprocess.run(["git", "check-ignore", "work/04_ring_all_reduce/exercise.py"], cwd=ROOT, capture_output=True)
+    if run.returncode == 128:
+        pytest.skip("this is no clone")
+    assert run.returncode == 0
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    folder = tmp_path / "work" / RING.name
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_prediction_is_kept_and_shown_beside_the_count(desk, capsys):
+    lesson.predict("server", ...)
+    lesson.predict("server", 14)
+    lesson.predict("ring", np.float32(1.75))
+    lesson.predict("server", ...)
+    assert json.loads((desk / "predictions.json").read_text()) == {"server": 14.0, "ring": 1.75}
+    assert capsys.readouterr().out.splitlines() == [
+        "server: no prediction yet; put a number in place of ...",
+        "server: you predict 14",
+        "ring: you predict 1.75",
+        "server: 14",
+    ]
+    lesson.compare({"server": 7.0, "ring": 1.75, "tree": 3})
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split() for row in rows] == [
+        ["server", "14", "7", "2", "times", "what", "was", "counted"],
+        ["ring", "1.75", "1.75", "right"],
+        ["tree", "-", "3"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("7 arrays", "'7 arrays' is text: write 7, without quotes and unit"),
+        ("many", "'many' is text: write 1.5, without quotes and unit"),
+        (True, "True is no quantity"),
+        ((1, 75), "a comma that should be a point"),
+        ([7], "several numbers"),
+        (None, "A NoneType is no number"),
+        (1j, "A complex is no number"),
+        (float("nan"), "nan is not finite"),
+        (10**400, "is too large"),
+    ],
+)
+def test_what_is_no_number_is_explained_in_a_line_and_not_kept(desk, capsys, answer, words):
+    lesson.predict("server", 3)
+    lesson.predict("server", answer)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2
+    assert said[1].startswith("server: not kept. ")
+    assert words in said[1]
+    assert json.loads((desk / "predictions.json").read_text()) == {"server": 3.0}
+
+
+def test_a_notebook_that_was_opened_in_lessons_keeps_predictions_in_work(clone, monkeypatch, capsys):
+    monkeypatch.chdir(clone / "lessons" / RING.name)
+    lesson.predict("server", 3)
+    assert (clone / "work" / RING.name / "predictions.json").exists()
+    assert not (clone / "lessons" / RING.name / "predictions.json").exists()
+
+
+def test_predictions_that_cannot_be_read_are_said(desk, capsys):
+    (desk / "predictions.json").write_text("{")
+    lesson.compare({"server": 7.0})
+    assert "predictions.json cannot be read: delete it, and predict again" in capsys.readouterr().out
+
+
+# ---- gaps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def desks(tmp_path_factory):
+    """Copies in work/ of a clone's lessons, for all tests: so their checks share a process from which ranks come."""
+    clone = tmp_path_factory.mktemp("clone")
+    for of in (RING, ZERO_3):
+        shutil.copytree(of, clone / "lessons" / of.name)
+    work.copy_lessons(clone / "lessons")
+    return clone / "work"
+
+
+@pytest.fixture
+def shell(desks, monkeypatch):
+    """An IPython in a copy of lesson 04."""
+    yield from shell_in(desks / RING.name, monkeypatch)
+
+
+@pytest.fixture
+def shell_09(desks, monkeypatch):
+    yield from shell_in(desks / ZERO_3.name, monkeypatch)
+
+
+def shell_in(copy, monkeypatch):
+    monkeypatch.chdir(copy)
+    monkeypatch.syspath_prepend(copy)
+    for name in ("given", "exercise"):
+        sys.modules.pop(name, None)
+    lesson._tests.cache_clear()
+    shell = InteractiveShell.instance()
+    shell.reset()
+    shell.run_cell("import numpy as np\nfrom minidist.classroom.lesson import check", store_history=True)
+    yield shell
+    lesson._tests.cache_clear()
+    for name in ("given", "exercise"):
+        sys.modules.pop(name, None)
+
+
+PASS = "# a comment\n\ndef pass_right(comm, x):\n    n, rank = comm.size, comm.rank\n"
+STEP = """\
+def reduce_scatter_step(comm, work, step):
+    n, rank = comm.size, comm.rank
+    sending = work[chunk(work.size, n, (rank - step) % n)]
+    adding = work[chunk(work.size, n, (rank - step - 1) % n)]
+    incoming = np.empty_like(adding)
+    comm.sendrecv(sending, (rank + 1) % n, incoming, (rank - 1) % n)
+    adding += incoming
+"""
+CHUNK = """\
+def chunk(size, n, i):
+    short, longer = divmod(size, n)
+    start = i * short + min(i, longer)
+    return slice(start, start + short + (i < longer))
+"""
+EXCHANGE = "def exchange(comm, array, dest, out, source):\n"
+GAPS = {
+    "open": (
+        "pass_right",
+        PASS + "    raise NotImplementedError",
+        r"○ pass_right is not filled in yet\. Until it is, ",
+    ),
+    "nothing comes back": ("pass_right", PASS + "    out = x.copy()", r"✗ .*rank 0 returned None, not an array"),
+    "its own": ("pass_right", PASS + "    return x", r"✗ .*rank 0 ends with rank 0's numbers; rank 3's are wanted"),
+    "an error": (
+        "pass_right",
+        PASS + "    out = np.empty_like(y)",
+        r"(?s)✗ .*line 5 of the cell, `out = np\.empty_like\(y\)`.*NameError: name 'y' is not defined",
+    ),
+    "blocked": (
+        "exchange",
+        EXCHANGE + "    comm.send(array, dest)\n    comm.recv(out, source)",
+        r"(?s)✗ .*rank 0: send\(dest=1\) at line 2 of the cell, `comm\.send\(array, dest\)`.*A cycle of waits",
+    ),
+    "not allowed": (
+        "exchange",
+        EXCHANGE + "    comm.sendrecv(array, dest, out, source)",
+        r"(?s)✗ .*line 2 of the cell.*comm\.sendrecv is not to be used here: send and recv alone",
+    ),
+    "to the left": (
+        "reduce_scatter_step",
+        STEP.replace("(rank + 1) % n, incoming, (rank - 1) % n", "(rank - 1) % n, incoming, (rank + 1) % n"),
+        r"✗ .*rank 0 sends to rank 3 at line 6 of the cell, `comm\.sendrecv.*`; its right neighbour is rank 1",
+    ),
+    "forgets": ("reduce_scatter_step", STEP.replace("+=", "="), r"✗ .*rank \d's chunk \d is missing"),
+}
+
+
+@pytest.mark.parametrize(("name", "code", "words"), GAPS.values(), ids=GAPS)
+def test_a_gap_that_is_not_right_is_said_and_the_lessons_own_is_used(shell, capsys, name, code, words):
+    for cell in (CHUNK, code, f"check({name!r})"):
+        shell.run_cell(cell, store_history=True).raise_error()
+    said = capsys.readouterr().out
+    assert re.match(words, said), said
+    assert "the notebook goes on with the lesson's own" in said
+    assert shell.user_ns[name].__module__ == "given"
+    for ours in ("Traceback", "minidist/", "on_ranks.py", f"{name}.py"):
+        assert ours not in said
+    assert "yours" not in lesson.whose(name).split()[:1]
+
+
+GATHER = """\
+from minidist.ring import all_gather, reduce_scatter
+
+def gather(comm, shard, rows, columns):
+    return all_gather(comm, shard, comm.size * shard.size)[: rows * columns].reshape(rows, columns)
+"""
+BACKWARD = """\
+def backward_layer(comm, shard, h, out, dout):
+    width = h.shape[1]
+    dz = dout * (1 - out**2)
+    with comm.phase("all-gather backward"):
+        w = gather(comm, shard, width, width)
+    with comm.phase("reduce-scatter gradients"):
+        gradient = reduce_scatter(comm, (h.T @ dz).reshape(-1))
+    return gradient, dz @ w.T
+"""
+GAPS_09 = {
+    "a view": (
+        "cut_shard",
+        "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank]",
+        "is a view of the",
+    ),
+    "no padding": (
+        "cut_shard",
+        "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank].copy()",
+        r"(?s)line 2 of the cell.*array split does not result in an equal division",
+    ),
+    "zeros and all": ("gather", GATHER.replace("[: rows * columns]", ""), r"(?s)line 2 of the cell|line 4 of the cell"),
+    "own part": (
+        "backward_layer",
+        BACKWARD.replace(
+            "reduce_scatter(comm, (h.T @ dz).reshape(-1))", "np.split((h.T @ dz).reshape(-1), 4)[comm.rank]"
+        ),
+        r"does not hold what it should: it is this rank's own part, not summed over the ranks",
+    ),
+    "a mean": (
+        "backward_layer",
+        BACKWARD.replace("return gradient", "return gradient / comm.size"),
+        r"it is the sum divided by the number of ranks",
+    ),
+    "no transpose": ("backward_layer", BACKWARD.replace("w.T", "w"), r"dh does not hold .*: W is not transposed"),
+    "another phase": (
+        "backward_layer",
+        BACKWARD.replace("all-gather backward", "again"),
+        r"sends .* in phase 'again', not in ",
+    ),
+    "nothing": (
+        "backward_layer",
+        BACKWARD.replace("return gradient, dz @ w.T", ""),
+        r"returned NoneType; two arrays are wanted",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "code", "words"), GAPS_09.values(), ids=GAPS_09)
+def test_the_gaps_of_lesson_09(shell_09, capsys, name, code, words):
+    for cell in (GATHER, code, f"check({name!r})"):
+        shell_09.run_cell(cell, store_history=True).raise_error()
+    said = capsys.readouterr().out
+    assert said.startswith("✗ ")
+    assert re.search(words, said), said
+    assert shell_09.user_ns[name].__module__ == "given"
+
+
+def test_a_method_is_checked_in_its_file(shell_09, capsys):
+    shutil.copy(ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py", "exercise.py")
+    text = Path("exercise.py").read_text()
+    Path("exercise.py").write_text(text.replace("flat.gathered = None", "raise NotImplementedError"))
+    for name in ("owned", "forget"):
+        shell_09.run_cell(f"check('ZeRO3.{name}')", store_history=True).raise_error()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "✓ ZeRO3.owned is right. The notebook goes on with yours."
+    assert said[1].startswith(
+        "○ ZeRO3.forget in exercise.py is not filled in yet. Until it is, the notebook goes on with the"
+    )
+
+
+def test_a_gap_that_is_right_is_used_also_after_it_was_wrong(shell, capsys):
+    right = (
+        PASS + "    out = np.empty_like(x)\n    comm.sendrecv(x, (rank + 1) % n, out, (rank - 1) % n)\n    return out"
+    )
+    for cell in (PASS + "    raise NotImplementedError", "check('pass_right')", right, "check('pass_right')"):
+        shell.run_cell(cell, store_history=True).raise_error()
+    assert capsys.readouterr().out.splitlines()[1:] == ["✓ pass_right is right. The notebook goes on with yours."]
+    assert shell.user_ns["pass_right"].__module__ == "__main__"
+    assert lesson.whose("pass_right") == "yours"
+
+
+def test_the_exercise_is_checked_in_its_file(shell, capsys):
+    for text, words, module in (
+        ((RING / "exercise.py").read_text(), "○ all_gather in exercise.py is not filled in yet", "minidist.ring"),
+        ((ROOT / "tests/classroom/answers" / f"{RING.name}.py").read_text(), "✓ all_gather is right", "exercise"),
+    ):
+        Path("exercise.py").write_text(text)
+        shell.run_cell("check('all_gather')", store_history=True).raise_error()
+        assert capsys.readouterr().out.startswith(words)
+        assert shell.user_ns["all_gather"].__module__ == module
+
+
+def test_a_function_that_no_cell_has_is_said(shell, capsys):
+    shell.run_cell("check('exchange')", store_history=True).raise_error()
+    assert capsys.readouterr().out.startswith("✗ No cell has defined exchange: run the cell with `def exchange` first.")
+
+
+def test_a_name_that_is_nobodys_is_said(shell, capsys):
+    shell.run_cell("check('exchagne')", store_history=True).raise_error()
+    assert "there is no exchagne to check: all_gather_step, exchange, " in capsys.readouterr().out
