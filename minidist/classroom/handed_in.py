@@ -147,10 +147,13 @@ def lesson_at(found: Found, lessons: Sequence[Path]) -> Path | None:
 
 def distinct(found: Sequence[Found], skeleton: Path) -> list[Found]:
     """One of each content; the skeleton as it was handed out only if there is nothing else."""
-    contents = {each.file.read_bytes(): each for each in reversed(found) if each.file}
+    contents: dict[bytes, Found] = {}
+    for each in found:
+        if each.file:
+            contents.setdefault(each.file.read_bytes(), each)
     if len(contents) > 1:
         contents.pop(skeleton.read_bytes(), None)
-    return list(contents.values())[::-1]
+    return list(contents.values())
 
 
 def why_not(found: Sequence[Found], programs: Sequence[Found]) -> str:
