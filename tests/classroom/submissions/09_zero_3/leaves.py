@@ -1,6 +1,6 @@
 """Rank 1 leaves when it has updated its shard."""
 # loses: memory_afterwards
-# says: On 4 ranks, rank 1 failed after the update:\nsys.exit\(0\) was called at leaves.py:\d+
+# says: On 4 ranks, mixed precision, rank 1 failed after the update:\nsys.exit\(0\) was called at leaves.py:\d+
 
 import sys
 
