@@ -37,7 +37,7 @@ lessons: $(VENV)/.lessons ## open your copies of the lessons, in work/, in Jupyt
 	$(IN_VENV) jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/work \
 	    $$(test "$$(id -u)" != 0 || echo --allow-root)
 
-grade: $(VENV)/.lessons ## grade your exercises in work/ (LESSON=lessons/04_ring_all_reduce: one)
+grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_reduce: one)
 	@$(IN_VENV) python -m minidist.classroom grade $(LESSON) || [ $$? -eq 1 ]
 
 bench: $(VENV)/.runtime ## measure speed beside MPI, and beside PyTorch if installed
