@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import ring
+from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, manifest
 from minidist.checkpoints.checks import check, check_folder, differences
 from minidist.checkpoints.files import Tensor
@@ -50,7 +50,7 @@ from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.precision import Precision
 from minidist.nn.tensor import Array
 
-__all__ = ["check", "check_folder", "differences", "export", "load", "opened", "save", "size", "weights"]
+__all__ = ["check", "check_folder", "differences", "export", "load", "opened", "save", "size", "tagged", "weights"]
 
 # ---- save ------------------------------------------------------------------------------------------------------------
 
@@ -68,14 +68,14 @@ def save(
 
     about: what training says of itself beside its engine: `layout`, `identity`, `text`, `client` (see `Manifest`).
     keep: how many checkpoints may be in the folder afterwards: the oldest go. None: any number.
-    tag: the checkpoint's name in the folder, instead of step000040.
+    tag: the checkpoint's name, instead of step000040; an older one of this name goes.
     """
     step = os.path.join(folder, tag or f"step{engine.steps:06d}")
     with draft_beside(step, comm) as draft:
         try:
             found = write_shards(draft, engine, comm, about)  # under a name that nobody loads
             if found:
-                publish(folder, found, os.path.basename(step), keep)
+                publish(folder, found, os.path.basename(step), keep, replaces=tag)
         except OSError as error:
             output.lost((error.filename or step).replace(draft, step), error)
 
@@ -151,7 +151,7 @@ def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
     return shares
 
 
-def publish(folder: str, found: Manifest, name: str, keep: int | None) -> None:
+def publish(folder: str, found: Manifest, name: str, keep: int | None, replaces: str | None = None) -> None:
     """Make a checkpoint of a folder of shards. Killed before any of these lines, or in it, the job leaves a folder of
     which `latest` names a checkpoint that is whole: this one, or the one before. Raises OSError."""
     files.write_text(os.path.join(found.folder, manifest.NAME), found.as_json())
@@ -162,16 +162,19 @@ def publish(folder: str, found: Manifest, name: str, keep: int | None) -> None:
     with files.replacing(os.path.join(folder, manifest.LATEST)) as draft:
         files.write_text(draft, f"{name}\n")  # and only now it is the newest,
     others = [other for other in manifest.names_in(folder) if other != name]
+    replaced = manifest.tagged_in(folder, replaces)[:-1] if replaces else []
     too_many = len(others) + 1 - keep if keep else 0
-    for old in others[: max(too_many, 0)]:  # and the oldest may go: their names first, so that none is seen half there
+    for old in dict.fromkeys(
+        [*replaced, *others[: max(too_many, 0)]]
+    ):  # and the oldest may go: their names first, so that none is seen half there
         os.rename(os.path.join(folder, old), files.draft_of(os.path.join(folder, old)))
     for left in manifest.drafts_in(folder):  # and with them what a job that was killed has left
         files.remove(os.path.join(folder, left))
 
 
 def free_name(folder: str, name: str) -> str:
-    """The name, or, where a run came this way before, the first of NAME-2, NAME-3, … that is not taken."""
-    names = (name if i == 1 else f"{name}-{i}" for i in itertools.count(1))
+    """The name, or, where a run came this way before, the first of NAME~2, NAME~3, … that is not taken."""
+    names = (name if i == 1 else f"{name}~{i}" for i in itertools.count(1))
     return next(name for name in names if not os.path.lexists(os.path.join(folder, name)))
 
 
@@ -207,6 +210,13 @@ def load(path: str, engine: Engine) -> None:
     engine.steps, engine.updates = state["steps"], state["updates"]
     if engine.scaled and state["mixed"]:
         vars(engine.loss_scale).update(state["loss_scale"])
+
+
+def tagged(folder: str, tag: str) -> str:
+    """The checkpoint in a folder that was saved last under a tag. Raises UsageError if there is none."""
+    if names := manifest.tagged_in(folder, tag) if os.path.isdir(folder) else []:
+        return os.path.join(folder, names[-1])
+    raise UsageError(f"{folder} has no checkpoint with the tag {tag}")
 
 
 def opened(path: str) -> Manifest:

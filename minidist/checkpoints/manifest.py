@@ -117,6 +117,12 @@ def names_in(folder: str) -> list[str]:
     return sorted((name for name in found if os.path.isfile(os.path.join(folder, name, NAME))), key=age)
 
 
+def tagged_in(folder: str, tag: str) -> list[str]:
+    """The checkpoints in a folder that were saved under a tag, as TAG, TAG~2, TAG~3, ..., the oldest first: one, unless
+    a job was killed while it replaced it."""
+    return [name for name in names_in(folder) if name.partition("~")[0] == tag]
+
+
 def drafts_in(folder: str) -> list[str]:
     """What is not, or no longer, a checkpoint."""
     return [name for name in os.listdir(folder) if files.is_draft(name)]

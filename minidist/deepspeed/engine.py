@@ -11,7 +11,9 @@ the engine takes this rank's share of them; and a communicator is passed in, for
 """
 
 import itertools
+import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,8 @@ import numpy as np
 from safetensors.numpy import save as serialize
 
 from minidist import UsageError, checkpoint, data_parallel, zero1, zero2, zero3
+from minidist.checkpoints.files import is_draft
+from minidist.checkpoints.manifest import LATEST
 from minidist.claims.files import write_whole
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
@@ -221,15 +225,23 @@ class DeepSpeedEngine:
         """All that training needs to go on, every rank's shard, in save_dir/tag; `latest` names the tag. All ranks
         must call.
 
-        tag: global_step{N}, if none is given. client_state: anything that JSON can say, for load_checkpoint to return.
+        tag: global_step{N}, if none is given; an older checkpoint of this tag is replaced. client_state: anything that
+        JSON can say, for load_checkpoint to return. Raises UsageError for what is no tag or cannot be said.
         """
+        tag = tag or f"global_step{self.global_steps}"
+        if re.fullmatch(r"[^/~.][^/~]*", tag) is None or tag == LATEST or is_draft(tag):
+            raise UsageError(f"save_checkpoint: a tag is a name for a folder, without a ~: not {tag!r}")
+        try:
+            json.dumps(client_state)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"save_checkpoint: client_state cannot be written as JSON: {error}") from None
         about = {
-            "layout": {"chapter": f"deepspeed, stage {self.plan.stage},", "ranks": self.comm.size},
+            "layout": {"chapter": "deepspeed", "ranks": self.comm.size, "zero": self.plan.stage},
             "identity": {},
             "text": {},
             "client": client_state or {},
         }
-        checkpoint.save(save_dir, self.stage, self.comm, about, tag=tag or f"global_step{self.global_steps}")
+        checkpoint.save(save_dir, self.stage, self.comm, about, tag=tag)
 
     def load_checkpoint(self, load_dir: str, tag: str | None = None) -> tuple[str, dict[str, Any]]:
         """Go on from there: from the tag that was saved last, if none is given. Its folder, and its client_state. All
@@ -238,7 +250,7 @@ class DeepSpeedEngine:
         Any stage, on any number of ranks, goes on from any other's. Raises UsageError for what is no checkpoint, or is
         another model's.
         """
-        path = os.path.join(load_dir, tag) if tag else load_dir
+        path = checkpoint.tagged(load_dir, tag) if tag else load_dir
         checkpoint.check(path, self.stage.units, {}, self.stage.settings.optimizer.moments, steps=sys.maxsize)
         checkpoint.load(path, self.stage)
         found = checkpoint.opened(path)

@@ -3,6 +3,7 @@ verbs do what they say. One job."""
 
 import dataclasses
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -234,8 +235,15 @@ def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) ->
     assert kept["steps"] == 2 * deepspeeds.STEPS
     assert kept["saved"] == [True, False]
     tag = f"global_step{deepspeeds.STEPS}"
-    assert (folder / "kept/latest").read_text() == f"{tag}\n"
-    assert kept["loaded"] == (str(folder / "kept" / tag), {"epoch": 2})
+    assert (folder / "kept/latest").read_text() == f"{tag}~2\n"
+    assert sorted(os.listdir(folder / "kept")) == [f"{tag}~2", "latest"]
+    assert kept["loaded"] == [(str(folder / "kept" / f"{tag}~2"), {"epoch": 2})] * 2
+    says = [
+        *["a tag is a name for a folder, without a ~"] * 3,
+        "cannot be written as JSON",
+        "no checkpoint with the tag other",
+    ]
+    assert all(words in line for words, line in zip(says, kept["refused"], strict=True)), kept["refused"]
     weights = load_file(folder / "16bit.safetensors")
     assert {array.dtype for array in weights.values()} == {np.dtype("float16")}
     assert {name: array.shape for name, array in weights.items()} == {

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from minidist import deepspeed
+from minidist import UsageError, deepspeed
 from minidist.deepspeed import __main__ as door
 from minidist.deepspeed import zero
 from minidist.deepspeed.engine import DeepSpeedEngine
@@ -163,12 +164,21 @@ def kept(comm: Any, folder: str) -> dict[str, Any]:
 
     engine = made(3)
     train(engine)
-    engine.save_checkpoint(f"{folder}/kept", client_state={"epoch": 2})
+    for epoch in (1, 2):  # the second in place of the first
+        engine.save_checkpoint(f"{folder}/kept", client_state={"epoch": epoch})
     losses = {"on": train(engine, first=STEPS)}
     for stage in range(4):
         other = made(stage)
-        loaded = other.load_checkpoint(f"{folder}/kept")
+        loaded = [other.load_checkpoint(f"{folder}/kept", tag) for tag in (None, f"global_step{STEPS}")]
         losses[f"stage {stage}"] = train(other, first=STEPS)
     divided = deepspeed.initialize(model=model(), config=STAGE_3, comm=comm, seed=SEED)[0]
     saved = [engine.save_16bit_model(folder, "16bit.safetensors"), divided.save_16bit_model(folder, "no.safetensors")]
-    return {"losses": losses, "steps": other.global_steps, "saved": saved, "loaded": loaded}
+    refused = []
+    for how in ({"tag": "../up"}, {"tag": "a~2"}, {"tag": "latest"}, {"client_state": {"model": object()}}):
+        with pytest.raises(UsageError) as raised:
+            engine.save_checkpoint(f"{folder}/kept", **how)
+        refused.append(str(raised.value))
+    with pytest.raises(UsageError) as raised:
+        engine.load_checkpoint(f"{folder}/kept", tag="other")
+    refused.append(str(raised.value))
+    return {"losses": losses, "steps": other.global_steps, "saved": saved, "loaded": loaded, "refused": refused}
