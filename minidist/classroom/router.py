@@ -30,7 +30,7 @@ from minidist.classroom import sense
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.mpi import frames, hang
 from minidist.mpi.exchange import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.mpi.launch import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.mpi.job import LAST, Job, RankResult, Watch, blame, describe_exit
 
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 OUTPUTS = ("stdout", "stderr", "stack")

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,73 +29,11 @@ from typing import Any
 from minidist import UsageError
 from minidist.mpi import encode, hang, shm
 from minidist.mpi.hang import Look, Looks
-from minidist.mpi.worker import killed_by, locked
+from minidist.mpi.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.mpi.worker import locked
 
 OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
 PRINTED = 64 << 20  # bytes that a rank may print before it is ended
-LAST = 4_000  # bytes of each stream of a rank that somebody who looks on may see
-
-# Somebody who looks on while ranks run: called many times a second, with what reads the last that each has printed.
-Watch = Callable[[Callable[[], list[str]]], None]
-
-
-class JobFailed(RuntimeError):
-    """The job did not end well on every rank; the message is its report."""
-
-
-@dataclass
-class RankResult:
-    """What one rank did."""
-
-    finished: bool = False  # its function returned
-    value: Any = None  # what the function returned
-    error: str | None = (
-        None  # the traceback, or in words how it ended; None for a rank that was merely ended with the rest
-    )
-    error_type: str | None = None  # "ValueError"; "SystemExit" if it called sys.exit; None if it did not raise
-    state: str = ""  # in one line, as the report says it: "finished", "ended because rank 2 failed", ...
-    where: str = ""  # of a rank in a job that hung: "exercise.py:31 in exchange"
-    stack: str = ""  # of a rank in a job that hung: all its frames, the innermost last
-    stdout: str = ""
-    stderr: str = ""
-    sent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # (phase, peer) -> (bytes, messages)
-    control: tuple[int, int] = (0, 0)  # (bytes, messages)
-
-
-@dataclass
-class Job:
-    """How a job ended. `status` is one of
-
-    ok        every rank finished
-    failed    a rank raised an exception or called sys.exit
-    machine   the ranks could not be started, for want of room in /dev/shm for example: no fault of the function
-    killed    a rank disappeared: it was killed, it crashed, or it called os._exit
-    hung      the ranks were ended at the timeout, or when it was certain that they would wait for ever
-    interrupted  they were ended because whoever looked on did not want to wait
-    """
-
-    status: str
-    ranks: list[RankResult]
-    seconds: float  # from before mpiexec started until the last process had ended
-    report: str  # what happened, for people
-
-    @property
-    def values(self) -> list[Any]:
-        """What each rank returned, in order of rank. Raises JobFailed if the job did not end well."""
-        if self.status != "ok":
-            raise JobFailed(self.report)
-        return [rank.value for rank in self.ranks]
-
-    @property
-    def output(self) -> str:
-        """What the ranks printed, rank by rank."""
-        return by_rank(rank.stdout + rank.stderr for rank in self.ranks)
-
-
-def by_rank(printed: Iterable[str]) -> str:
-    """What each rank printed, under a line that names it; of a rank that printed nothing, nothing."""
-    named = enumerate(text.rstrip() for text in printed)
-    return "\n".join(f"---- rank {number} ----\n{text}" for number, text in named if text)
 
 
 def launch(
@@ -396,24 +334,6 @@ def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, secon
     return job
 
 
-def blame(job: Job, first: int, verb: str) -> None:
-    """Say in the job's report that this rank has ended it, and what became of the others."""
-    cause = job.ranks[first]
-    cause.state = verb
-    lines = [f"rank {first} {verb}:", str(cause.error)]
-    if job.status != "failed" and cause.stderr:
-        lines.append(f"The end of its stderr:\n{cause.stderr[-2000:].rstrip()}")
-    for number, rank in enumerate(job.ranks):
-        if number == first:
-            continue
-        if rank.error_type:
-            rank.state = f"failed too, with {rank.error_type}"
-        elif not rank.finished:
-            rank.state, rank.error = f"ended because rank {first} {verb}", None
-        lines.append(f"rank {number}: {rank.state}")
-    job.report = "\n".join(lines)
-
-
 def _read_rank(mine: Path) -> tuple[RankResult, float]:
     """What a rank recorded, and when it failed or disappeared (infinity if it did neither)."""
     rank = RankResult(stdout=text_of(mine / "stdout"), stderr=text_of(mine / "stderr"))
@@ -434,13 +354,6 @@ def _read_rank(mine: Path) -> tuple[RankResult, float]:
         rank.error, rank.error_type = f"what it recorded cannot be read: {error}", type(error).__name__
         return rank, 0.0
     return rank, math.inf
-
-
-def describe_exit(code: int) -> str:
-    """How a process ended, by its exit code or minus the signal."""
-    if code < 0:
-        return f"it was {killed_by(-code)}"
-    return f"its process ended with status {code} before the function returned, as os._exit({code}) does"
 
 
 def text_of(path: Path) -> str:

@@ -10,7 +10,8 @@ from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import route
 from minidist.mpi.comm import Comm
 from minidist.mpi.exchange import Rules
-from minidist.mpi.launch import RankResult, launch
+from minidist.mpi.job import RankResult
+from minidist.mpi.launch import launch
 from minidist.mpi.threads import run_threads
 
 

@@ -21,7 +21,8 @@ from hypothesis import given
 from minidist import UsageError
 from minidist.mpi import encode, hang
 from minidist.mpi.hang import Look
-from minidist.mpi.launch import JobFailed, find_mpiexec, launch, started
+from minidist.mpi.job import JobFailed
+from minidist.mpi.launch import find_mpiexec, launch, started
 from minidist.mpi.stack import main_stack
 
 JOBS = Path(__file__).parents[1] / "jobs"
