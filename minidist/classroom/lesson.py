@@ -11,7 +11,6 @@ with which the notebook goes on. Of what the exercise asks for, `check` runs the
 the notebook goes on with the chapter's function where that fails.
 """
 
-import ast
 import functools
 import html
 import importlib
@@ -32,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import minidist
-from minidist.classroom.notebook import brought_along
+from minidist.classroom.notebook import brought_along, find_definition
 from minidist.mpi.comm import Comm
 
 CLONE = Path(minidist.__file__).parents[1]
@@ -78,7 +77,8 @@ def _function(name: str, tests: ModuleType) -> Any:
     if name in tests.ASKED:
         return getattr(importlib.reload(importlib.import_module("exercise")), name)
     namespace = _shell().user_ns
-    exec(compile(_definition(name), "the cell", "exec"), namespace)
+    _, text = find_definition(name, namespace["In"]) or ("", "")
+    exec(compile(text, "the cell", "exec"), namespace)
     return namespace[name]
 
 
@@ -90,9 +90,10 @@ def whose(name: str) -> str:
 def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
     """What is said of a function that a cell defines, with what it needs of other cells; its lines are the cell's."""
     namespace = _shell().user_ns
-    text = _definition(name)
-    if not text:
+    found = find_definition(name, namespace["In"])
+    if found is None:
         return f"No cell has defined {name}: run the cell with `def {name}` first."
+    _, text = found
     others, values, _ = brought_along(compile(text, name, "exec"), {**namespace, name: None})
     kept = {key: value for key, value in values.items() if key != name and isinstance(value, numbers.Number | str)}
     more = ["import numpy as np", *(code for _, code in others), *(f"{key} = {kept[key]!r}" for key in kept)]
@@ -108,21 +109,6 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
 
     said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*', in_the_cell, said)  # of tracebacks, with its line
     return re.sub(rf"{name}\.py:(\d+)(?: in \w+)?", in_the_cell, said)
-
-
-def _definition(name: str) -> str:
-    """The last definition of a function in the notebook's cells, on the lines that it has in its cell, or "". What the
-    name stands for now does not matter: it may be the lesson's own function."""
-    for cell in reversed(_shell().user_ns["In"]):
-        try:
-            body = ast.parse(cell).body
-        except SyntaxError:  # also of cells with magics
-            continue
-        for node in reversed(body):
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                lines = cell.splitlines()[node.lineno - 1 : node.end_lineno]
-                return "\n" * (node.lineno - 1) + "\n".join(lines) + "\n"
-    return ""
 
 
 def _said(program: Path, name: str, part: Callable[[Any], None], tests: ModuleType) -> str:

@@ -37,7 +37,8 @@ from minidist.cli.options import Parser, at_least, within
 from minidist.mpi import encode
 from minidist.mpi.cell import Source, holds_named_tuple
 from minidist.mpi.exchange import Rules
-from minidist.mpi.launch import Job, JobFailed, Watch, by_rank, find_mpiexec, launch
+from minidist.mpi.job import Job, JobFailed, Watch, by_rank
+from minidist.mpi.launch import find_mpiexec, launch
 
 EVERY = 0.5  # seconds between two looks at what ranks that run have printed
 LINES = 60  # that such a look shows of all ranks together, but LEAST of each
@@ -224,7 +225,7 @@ def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source
                 )
             continue
         value = notebook[name]
-        definition = find_definition(name, value, cells) if getattr(value, "__module__", "") == "__main__" else None
+        definition = find_definition(name, cells, value) if getattr(value, "__module__", "") == "__main__" else None
         if isinstance(value, ModuleType):
             imports.append(f"import {value.__name__} as {name}")
         elif definition:
@@ -285,9 +286,9 @@ def names_in(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def find_definition(name: str, value: Any, cells: list[str]) -> tuple[tuple[int, int], str] | None:
-    """((cell, line), text) of the last function or class `name` at the top level of a cell; None if the name has got
-    another value since."""
+def find_definition(name: str, cells: list[str], value: Any = None) -> tuple[tuple[int, int], str] | None:
+    """((cell, line), text) of the last function or class `name` at the top level of a cell, on the lines that it has
+    there; None if a cell has given the name another value since, by the `value` that it has now."""
     for number in reversed(range(len(cells))):
         for node in reversed(parsed(cells[number])):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -295,7 +296,7 @@ def find_definition(name: str, value: Any, cells: list[str]) -> tuple[tuple[int,
                     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                     lines = cells[number].splitlines()[first - 1 : node.end_lineno]
                     return (number, first), "\n" * (first - 1) + "\n".join(lines) + "\n"
-            elif getattr(value, "__name__", "") != name and name in assigned(node):
+            elif getattr(value, "__name__", name) != name and name in assigned(node):
                 return None
     return None
 
