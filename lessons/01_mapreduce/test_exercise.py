@@ -1,8 +1,8 @@
 """The grade of lesson 01: `pytest lessons/01_mapreduce`, or `make grade` for a table.
 
 Each part asks for one thing of one function, and loads exercise.py anew; the lesson's own code stands in for the
-others. Texts are drawn afresh. What is right is worked out here, from what the parts give the functions, and compared here. A
-part earns its points or not; none needs a later one, and one mistake costs one part: what is asked of order, of regions
+others. Texts are drawn afresh. What is right is worked out here, from what the parts give the functions. A part earns
+its points or not; none needs a later one, and one mistake costs one part: what is asked of order, of regions
 or of repeating a task is asked of the pairs that came back, whichever they are.
 """
 
@@ -163,29 +163,29 @@ def test_map_sorted(submission: Submission) -> None:
 @pytest.mark.points(2, "map_task: combine, once for each key, with all its values")
 def test_map_combine(submission: Submission) -> None:
     lines = draw_lines(submission)
-    plain = [pair for region in regions_of(submission, lines, "all") for pair in region]
+    plain = values_of(regions_of(submission, lines, "all"))
+    for combine, most in (("joined", 1), ("in two", 2)):
+        found = values_of(regions_of(submission, lines, combine))
+        for key, values in plain.items():
+            wanted, pairs = min(most, len(values)), found.get(key, [])
+            if len(pairs) != wanted:
+                lose(
+                    f"map emits {len(values)} pairs with the key {key!r}; combine, called once with all these values,"
+                    f" returns {wanted}, and {len(pairs)} are in the regions. When, and how often, is it called?"
+                )
+            combined = sorted("+".join(pairs).split("+"))
+            if combined != sorted(values):
+                lose(
+                    f"For the key {key!r} map emits the values {sorted(values)}; what combine was given is {combined}."
+                )
+
+
+def values_of(regions: Sequence[Pairs]) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
-    for key, value in plain:
-        values.setdefault(key, []).append(value)
-    for combine in ("joined", "in two"):
-        found = [pair for region in regions_of(submission, lines, combine) for pair in region]
-        expected = [(key, text) for key, of_key in values.items() for text in combined(of_key, combine)]
-        if len(found) == len(plain) > len(expected):
-            lose(f"With a combine there are {len(found)} pairs as without one. Where is job.combine called?")
-        many = Counter(key for key, _ in found) - Counter(key for key, _ in expected)
-        if many:
-            key, more = many.most_common(1)[0]
-            lose(
-                f"For the key {key!r} there are {more} pairs more than combine returns when it gets all values of the"
-                " task at once. Is it called once for each key, after the last line?"
-            )
-        check_same_pairs(found, expected, "After combine")
-
-
-def combined(values: list[str], combine: str) -> list[str]:
-    """What the job's combine returns for these values."""
-    parts = [values] if combine == "joined" else [values[::2], values[1::2]]
-    return ["+".join(part) for part in parts if part]
+    for region in regions:
+        for key, value in region:
+            values.setdefault(key, []).append(value)
+    return values
 
 
 # ---- shuffle ---------------------------------------------------------------------------------------------------------
@@ -194,15 +194,16 @@ def combined(values: list[str], combine: str) -> list[str]:
 def shuffle_case(
     submission: Submission, n: int, empty: bool = False, foreign: bool = False, function: str = "shuffle"
 ) -> Case:
-    """Every rank has a region for each rank; no two are equal, and all have different lengths, but for empty ones."""
-    lengths = submission.random.permutation(n * n) + 1
+    """Every rank has a region for each rank. No two are equal, and a rank's own is its shortest: who sends another
+    region than he should does not send more for that."""
+    lengths = submission.random.permutation(n * n) + 20
     inputs = []
     for rank in range(n):
         regions = []
         for dest in range(n):
             words = sorted(str(word) for word in submission.random.choice(FOREIGN if foreign else WORDS, 4))
             nothing = empty and (rank + dest) % 3 == 0
-            padding = "x" * int(lengths[rank * n + dest])
+            padding = "x" * (1 if dest == rank else int(lengths[rank * n + dest]))
             regions.append("" if nothing else "".join(f"{word}\t{rank}{dest}{padding}\n" for word in words))
         inputs.append(regions)
     kind = ", some regions empty" * empty + ", words of other alphabets" * foreign
@@ -295,7 +296,7 @@ OTHERS: list[tuple[int, dict[str, bool]]] = [
 
 @pytest.mark.points(1, "shuffle: to each other rank the bytes of its region, once")
 def test_shuffle_bytes(submission: Submission) -> None:
-    cases = [shuffle_case(submission, 4), shuffle_case(submission, 3, foreign=True)]
+    cases = [shuffle_case(submission, n) for n in (4, 3)]
     for case, outcomes in zip(cases, submission.run("call_shuffle", cases, ["shuffle"]), strict=True):
         check_shape(case, outcomes)
         for rank, outcome in enumerate(outcomes):
@@ -303,24 +304,21 @@ def test_shuffle_bytes(submission: Submission) -> None:
 
 
 def check_bytes(case: Case, rank: int, outcome: Outcome) -> None:
-    """No more than a region and its length to each other rank, in two messages."""
-    sent, messages, lines = Counter[int](), Counter[int](), dict[int, str]()
-    for (_, peer, line), (number_of_bytes, number_of_messages) in outcome.sent.items():
-        sent[peer] += number_of_bytes
+    """No more than a region and its length for each other rank, in two messages."""
+    here, messages = f"On {case.label}: rank {rank}", Counter[int]()
+    for (_, peer, line), (_, number_of_messages) in outcome.sent.items():
         messages[peer] += number_of_messages
-        lines[peer] = line
-    for peer in sent:
-        region, here = nbytes(case, rank, peer), f"On {case.label}: rank {rank}"
-        at = f" at {lines[peer]}" if lines[peer] else ""
         if peer == rank:
-            lose(f"{here} sends to itself{at}. What is its own needs no message.")
-        if sent[peer] > region + 2 * LENGTH:
-            lose(
-                f"{here} sends {sent[peer]:,} bytes to rank {peer}{at}; its region for that rank is {region:,} bytes in"
-                f" UTF-8, and a length is {LENGTH}. What else goes there?"
-            )
+            lose(f"{here} sends to itself at {line}. What is its own needs no message.")
         if messages[peer] > 2:
-            lose(f"{here} sends {messages[peer]} messages to rank {peer}{at}; a length and a region are two.")
+            lose(f"{here} sends {messages[peer]} messages to rank {peer}; a length and a region are two.")
+    regions = sum(nbytes(case, rank, dest) for dest in range(case.n) if dest != rank)
+    if outcome.nbytes > regions + 2 * LENGTH * (case.n - 1):
+        lines = ", ".join(sorted({line for _, _, line in outcome.sent if line}))
+        lose(
+            f"{here} sends {outcome.nbytes:,} bytes, at {lines}. Its regions for other ranks are {regions:,} bytes in"
+            f" UTF-8, and a length is {LENGTH}. What else is sent?"
+        )
 
 
 @pytest.mark.points(1, "shuffle: nothing depends on luck: sends that wait, order")
