@@ -38,9 +38,12 @@ def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]]
                     ls="--" if own else "-",
                 )
             )
-            pairs = regions[rank][r].replace("\t", "  ").splitlines() if arrived else ["has not", "arrived"]
-            for place, pair in enumerate(pairs):
-                ax.text(r + 0.08, top - 0.1 - 0.22 * place, pair, va="top", fontsize=9, family="monospace")
+            said = regions[rank][r].replace("\t", "  ") or "nothing" if arrived else "has not\narrived"
+            for place, line in enumerate(said.splitlines()):
+                colour = "black" if "  " in line else "#999999"
+                ax.text(
+                    r + 0.08, top - 0.1 - 0.22 * place, line, va="top", fontsize=9, family="monospace", color=colour
+                )
     for rank in range(n):
         ax.text(-0.08, -(rank + 0.5) * height, f"map task {rank}\non rank {rank}", ha="right", va="center", fontsize=9)
     fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
@@ -118,6 +121,6 @@ def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> N
     maps = sum(kind == "map" for kind, _ in again)
     show(
         fig,
-        f"{title}. Worker {lost} stops at {death:g} seconds. Rows below: {len(helpers)} workers, each of which does some"
-        f" of its tasks again: {maps} maps, which it had finished, and {len(again) - maps} reduce, which it was at.",
+        f"{title}. Worker {lost} stops at {death:g} seconds. Rows below: {len(helpers)} workers, which do its"
+        f" tasks again: {maps} maps, which it had finished, and {len(again) - maps} reduce, which it was at.",
     )

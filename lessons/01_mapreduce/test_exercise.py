@@ -203,7 +203,7 @@ def shuffle_case(
         for dest in range(n):
             words = sorted(str(word) for word in submission.random.choice(FOREIGN if foreign else WORDS, 4))
             nothing = empty and (rank + dest) % 3 == 0
-            padding = "x" * (1 if dest == rank else int(lengths[rank * n + dest]))
+            padding = "x" * (18 if dest == rank else int(lengths[rank * n + dest]))
             regions.append("" if nothing else "".join(f"{word}\t{rank}{dest}{padding}\n" for word in words))
         inputs.append(regions)
     kind = ", some regions empty" * empty + ", words of other alphabets" * foreign
