@@ -106,7 +106,7 @@ def call_merge(comm: Comm, exercise: ModuleType, runs: list[list[list[str]]], fu
 
 
 def call_merge_slowly(comm: Comm, exercise: ModuleType, runs: list[list[list[str]]]) -> Any:
-    """How many pairs of each run have been read when each of the first three keys is there; the type of no merge."""
+    """Each of the first three keys, and how many pairs of each run have been read by then; the type of no merge."""
     read = Counter[int]()
 
     def reading(number: int) -> Iterator[tuple[str, str]]:
@@ -117,7 +117,7 @@ def call_merge_slowly(comm: Comm, exercise: ModuleType, runs: list[list[list[str
     made = exercise.merge([reading(number) for number in range(len(runs))])
     if not isinstance(made, Iterable):
         return type(made).__name__
-    return [[read[number] for number in range(len(runs))] for _ in islice(made, 3)]
+    return [[text_or_type(key), [read[number] for number in range(len(runs))]] for key, _ in islice(made, 3)]
 
 
 # ---- reduce_task -----------------------------------------------------------------------------------------------------

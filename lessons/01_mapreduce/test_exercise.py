@@ -277,7 +277,7 @@ def test_shuffle(submission: Submission) -> None:
 @pytest.mark.points(1, "shuffle: empty regions, any text, any number of ranks")
 def test_shuffle_any(submission: Submission) -> None:
     cases = [shuffle_case(submission, 4)]
-    cases += [shuffle_case(submission, n, **kind) for n, kind in OTHERS]
+    cases += [shuffle_case(submission, n, empty, foreign) for n, empty, foreign in OTHERS]
     plain, *runs = submission.run("call_shuffle", cases, ["shuffle"])
     check_shape(cases[0], plain)
     check = check_runs if are_right(cases[0], plain) else check_shape
@@ -285,13 +285,13 @@ def test_shuffle_any(submission: Submission) -> None:
         check(case, outcomes)
 
 
-OTHERS: list[tuple[int, dict[str, bool]]] = [
-    (4, {"empty": True}),
-    (4, {"foreign": True}),
-    (3, {}),
-    (5, {"empty": True, "foreign": True}),
-    (1, {}),
-]
+OTHERS = [
+    (4, True, False),
+    (4, False, True),
+    (3, False, False),
+    (5, True, True),
+    (1, False, False),
+]  # N, empty, foreign
 
 
 @pytest.mark.points(1, "shuffle: to each other rank the bytes of its region, once")
@@ -359,7 +359,8 @@ def grouped(runs: Sequence[Pairs]) -> list[tuple[str, list[str]]]:
 
 
 def check_merge(submission: Submission, function: str) -> None:
-    for runs in (draw_runs(submission), draw_runs(submission, 1), [], [[]], draw_runs(submission, 7, 12)):
+    some: list[list[Pairs]] = [draw_runs(submission), draw_runs(submission, 1), [], [[]], draw_runs(submission, 7, 12)]
+    for runs in some:
         label = f"{function} of {len(runs)} run{'s' * (len(runs) != 1)}"
         given = [[list(pair) for pair in run] for run in runs]
         found = run_one(submission, "call_merge", label, given, function, function=function)
@@ -399,7 +400,7 @@ def test_merge_slowly(submission: Submission) -> None:
         lose(f"merge returned {named(found)}; keys with their values are wanted.")
     if not found:
         lose("merge of 4 runs yields nothing.")
-    for (key, _), read in zip(grouped(runs), found, strict=False):
+    for key, read in found:
         for run, (pairs, so_far) in enumerate(zip(runs, read, strict=True)):
             needed = sum(other <= key for other, _ in pairs)
             if so_far > needed + 1:
@@ -443,7 +444,8 @@ def is_whole(found: str | None, expected: str) -> str:
 
 @pytest.mark.points(1, "reduce_task: a line for all that reduce returns")
 def test_reduce_task(submission: Submission) -> None:
-    for runs in (draw_runs(submission), [[], []], [[(word, "1") for word in sorted(FOREIGN)]]):
+    some: list[list[Pairs]] = [draw_runs(submission), [[], []], [[(word, "1") for word in sorted(FOREIGN)]]]
+    for runs in some:
         label = f"reduce_task of {len(runs)} runs"
         found = run_one(submission, "call_reduce", label, [region_text(run) for run in runs], "reduce_task")
         if wrong := is_whole(found, reduced(runs)):
