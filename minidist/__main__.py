@@ -102,7 +102,7 @@ def contents() -> str:
         lines.append((title if plain else f"\033[1m{title}\033[0m") + paper)
     others = [f"    {chapter.launch}" for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
     lines += ["", f"To run one: {USUAL.format('NAME')}, but", *others]
-    lines.append("Lessons: 01 MapReduce, 04 the ring, 09 ZeRO-3. See lessons/README.md; make lessons")
+    lines.append("Lessons: 01 MapReduce, 04 the ring, 09 ZeRO-3; see lessons/README.md")
     return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor"])
 
 

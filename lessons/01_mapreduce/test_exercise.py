@@ -26,12 +26,13 @@ WORDS = ["the", "cat", "dog", "a", "sees", "end", "of", "and", "bird", "tree", "
 FOREIGN = ["straße", "été", "naïve", "猫", "犬", "год"]
 LENGTH = 8  # bytes of a length; a submission may need twice as many
 Pairs = list[tuple[str, str]]
+Tries = dict[str, tuple[Any, dict[str, Any]]]  # label: (input, arguments)
 
 
-def run_one(submission: Submission, target: str, label: str, given: Any, asked: str, **arguments: Any) -> Any:
-    """What a function of on_ranks.py brings back from one rank."""
-    [[outcome]] = submission.run(target, [Case(1, label, [given], arguments)], [asked])
-    return outcome.value
+def run_alone(submission: Submission, target: str, asked: str, tries: Tries, **same: Any) -> list[Any]:
+    """What a function of on_ranks.py brings back from one rank, for each try."""
+    cases = [Case(1, label, [given], {**arguments, **same}) for label, (given, arguments) in tries.items()]
+    return [outcome.value for [outcome] in submission.run(target, cases, [asked])]
 
 
 def named(found: str) -> str:
@@ -42,37 +43,34 @@ def named(found: str) -> str:
 # ---- partition -------------------------------------------------------------------------------------------------------
 
 
-def check_partition(submission: Submission, function: str, target_function: str) -> None:
+def check_partition(submission: Submission, function: str) -> None:
     """crc32 of a key, modulo the number of reducers."""
     words = [str(word) for word in submission.random.permutation(WORDS)]
-    for keys in (words, [*FOREIGN, "", "a b"]):
-        for reducers in (4, 7, 1):
-            found = run_one(
-                submission,
-                "call_partition",
-                f"{function} into {reducers}",
-                keys,
-                target_function,
-                reducers=reducers,
-                function=target_function,
-            )
-            for key, (r, salted) in zip(keys, found, strict=True):
-                expected = crc32(key.encode()) % reducers
-                if r != expected:
-                    how = "0 to be sure" if reducers == 1 else f"{expected}: the crc32 of its bytes, modulo {reducers}"
-                    lose(f"{function}({key!r}, {reducers}) is {r}; it should be {how}.{is_it_hash(found, salted)}")
+    tries = {
+        f"{function} of {what} into {reducers}": (keys, {"reducers": reducers})
+        for what, keys in (("words", words), ("any texts", [*FOREIGN, "", "a b"]))
+        for reducers in (4, 7, 1)
+    }
+    found_in = run_alone(submission, "call_partition", function, tries, function=function)
+    for (keys, arguments), found in zip(tries.values(), found_in, strict=True):
+        reducers = arguments["reducers"]
+        for key, (r, _) in zip(keys, found, strict=True):
+            expected = crc32(key.encode()) % reducers
+            if r != expected:
+                how = f"the crc32 of its bytes, modulo {reducers}"
+                lose(f"{function}({key!r}, {reducers}) is {r}; it should be {expected}: {how}.{is_it_hash(found)}")
 
 
-def is_it_hash(found: Sequence[Sequence[Any]], salted: int) -> str:
+def is_it_hash(found: Sequence[Sequence[Any]]) -> str:
     """A remark on Python's own hash, if that is what all answers are."""
-    if all(r == hashed for r, hashed in found) and len(found) > 1:
+    if all(r == hashed for r, hashed in found):
         return " Is that hash()? Python's hash of a text is another number in every process."
     return ""
 
 
 @pytest.mark.points(2, "partition: the same reduce task for a key, everywhere")
 def test_partition(submission: Submission) -> None:
-    check_partition(submission, "partition", "partition")
+    check_partition(submission, "partition")
 
 
 # ---- map_task --------------------------------------------------------------------------------------------------------
@@ -89,17 +87,24 @@ def emitted(lines: Sequence[str]) -> Pairs:
     return [(word, f"a.txt:{i + 1}") for i, word in enumerate(" ".join(lines).split())]
 
 
-def regions_of(submission: Submission, lines: list[str], combine: str, reducers: int = 3) -> list[Pairs]:
-    """The regions that map_task returned, taken apart. Loses the part for what is no list of regions."""
-    how = f", combine {combine}" if combine else ", no combine"
-    label = f"map_task of {len(lines)} lines for {reducers} reduce tasks{how}"
-    found = run_one(submission, "call_map", label, lines, "map_task", combine=combine, reducers=reducers)
-    if isinstance(found, str):
-        lose(f"On {label}: map_task returned {named(found)}, not a list of {reducers} texts.")
-    regions = [pairs_in(region, f"On {label}: region {r}") for r, region in enumerate(found)]
-    if sum(map(len, regions)) < len({word for line in lines for word in line.split()}) / 2:
-        lose(f"On {label}: {sum(map(len, regions))} pairs in all regions; that is not half of the keys.")
-    return regions
+def regions_of(submission: Submission, lines: list[str], *how: tuple[str, int]) -> list[list[Pairs]]:
+    """For each combine and number of reduce tasks the regions that map_task returned, taken apart. Loses the part for
+    what is no list of regions."""
+    tries: Tries = {}
+    for combine, reducers in how:
+        label = f"map_task of {len(lines)} lines for {reducers} reduce tasks"
+        label += f", combine {combine}" if combine else ", no combine"
+        tries[label] = lines, {"combine": combine, "reducers": reducers}
+    made = []
+    for label, found in zip(tries, run_alone(submission, "call_map", "map_task", tries), strict=True):
+        if isinstance(found, str):
+            lose(f"On {label}: map_task returned {named(found)}, not a list of texts.")
+        regions = [pairs_in(region, f"On {label}: region {r}") for r, region in enumerate(found)]
+        pairs = sum(map(len, regions))
+        if pairs < len(set(" ".join(lines).split())) / 2:
+            lose(f"On {label}: {pairs} pairs in all regions; that is not half as many as there are keys.")
+        made.append(regions)
+    return made
 
 
 def pairs_in(text: str, where: str) -> Pairs:
@@ -131,14 +136,15 @@ def number(value: str) -> int:
 @pytest.mark.points(2, "map_task: all that map emits, for every line")
 def test_map_task(submission: Submission) -> None:
     lines = draw_lines(submission)
-    regions = regions_of(submission, lines, "")
+    [regions] = regions_of(submission, lines, ("", 3))
     check_same_pairs([pair for region in regions for pair in region], emitted(lines), "In the regions of map_task")
 
 
 @pytest.mark.points(1, "map_task: each pair in the region of its key")
 def test_map_regions(submission: Submission) -> None:
-    for reducers in (3, 1, 40):
-        regions = regions_of(submission, draw_lines(submission), "all", reducers)
+    numbers = (3, 1, 40)
+    made = regions_of(submission, draw_lines(submission), *(("all", reducers) for reducers in numbers))
+    for reducers, regions in zip(numbers, made, strict=True):
         if len(regions) != reducers:
             lose(f"For {reducers} reduce tasks map_task returned {len(regions)} regions; each has one, empty or not.")
         for r, region in enumerate(regions):
@@ -149,7 +155,8 @@ def test_map_regions(submission: Submission) -> None:
 
 @pytest.mark.points(1, "map_task: regions are sorted; values of a key stay in order")
 def test_map_sorted(submission: Submission) -> None:
-    for region in regions_of(submission, draw_lines(submission), "all", 2):
+    [regions] = regions_of(submission, draw_lines(submission), ("all", 2))
+    for region in regions:
         for (key, value), (following, later) in itertools.pairwise(region):
             if following < key:
                 lose(f"In a region {following!r} comes after {key!r}. The reduce task merges: it needs sorted regions.")
@@ -163,9 +170,8 @@ def test_map_sorted(submission: Submission) -> None:
 @pytest.mark.points(2, "map_task: combine, once for each key, with all its values")
 def test_map_combine(submission: Submission) -> None:
     lines = draw_lines(submission)
-    plain = values_of(regions_of(submission, lines, "all"))
-    for combine, most in (("joined", 1), ("in two", 2)):
-        found = values_of(regions_of(submission, lines, combine))
+    plain, *combined_ones = map(values_of, regions_of(submission, lines, ("all", 3), ("joined", 3), ("in two", 3)))
+    for most, found in enumerate(combined_ones, 1):  # values that combine returns for a key
         for key, values in plain.items():
             wanted, pairs = min(most, len(values)), found.get(key, [])
             if len(pairs) != wanted:
@@ -323,9 +329,9 @@ def check_bytes(case: Case, rank: int, outcome: Outcome) -> None:
 
 @pytest.mark.points(1, "shuffle: nothing depends on luck: sends that wait, order")
 def test_timing(submission: Submission) -> None:
-    cases = [shuffle_case(submission, n) for n in (4, 3)]
+    cases = [shuffle_case(submission, 3)]
     if submission.wire.name == "mpi":  # which puts small messages aside
-        large = shuffle_case(submission, 4)
+        large = shuffle_case(submission, 3)
         large.inputs = [[region * 5000 for region in regions] for regions in large.inputs]
         cases.append(large)
     check_timing(submission, "call_shuffle", {"shuffle": cases}, check_shape)
@@ -333,7 +339,7 @@ def test_timing(submission: Submission) -> None:
 
 @pytest.mark.points(1, "shuffle: every message means something")
 def test_meaning(submission: Submission) -> None:
-    check_meaning(submission, "call_shuffle", {"shuffle": shuffle_case(submission, 4)}, check_shape)
+    check_meaning(submission, "call_shuffle", {"shuffle": shuffle_case(submission, 2)}, check_shape)
 
 
 # ---- merge -----------------------------------------------------------------------------------------------------------
@@ -360,13 +366,20 @@ def grouped(runs: Sequence[Pairs]) -> list[tuple[str, list[str]]]:
 
 def check_merge(submission: Submission, function: str) -> None:
     some: list[list[Pairs]] = [draw_runs(submission), draw_runs(submission, 1), [], [[]], draw_runs(submission, 7, 12)]
-    for runs in some:
-        label = f"{function} of {len(runs)} run{'s' * (len(runs) != 1)}"
-        given = [[list(pair) for pair in run] for run in runs]
-        found = run_one(submission, "call_merge", label, given, function, function=function)
+    tries: Tries = {
+        f"{function} of {what(runs)}": ([[list(pair) for pair in run] for run in runs], {}) for runs in some
+    }
+    found_in = run_alone(submission, "call_merge", function, tries, function=function)
+    for label, runs, found in zip(tries, some, found_in, strict=True):
         if isinstance(found, str):
             lose(f"On {label}: it returned {named(found)}; keys with their values are wanted.")
         check_groups(found, grouped(runs), label)
+
+
+def what(runs: Sequence[Pairs]) -> str:
+    """ "2 runs of 9 pairs" """
+    pairs = sum(map(len, runs))
+    return f"{len(runs)} run{'s' * (len(runs) != 1)} of {pairs} pairs"
 
 
 def check_groups(found: Sequence[Sequence[Any]], expected: Sequence[tuple[str, list[str]]], label: str) -> None:
@@ -395,11 +408,11 @@ def test_merge(submission: Submission) -> None:
 def test_merge_slowly(submission: Submission) -> None:
     runs = draw_runs(submission, 4, 30)
     given = [[list(pair) for pair in run] for run in runs]
-    found = run_one(submission, "call_merge_slowly", "merge of 4 runs", given, "merge")
+    [found] = run_alone(submission, "call_merge_slowly", "merge", {f"merge of {what(runs)}": (given, {})})
     if isinstance(found, str):
         lose(f"merge returned {named(found)}; keys with their values are wanted.")
     if not found:
-        lose("merge of 4 runs yields nothing.")
+        lose(f"merge of {what(runs)} yields nothing.")
     for key, read in found:
         for run, (pairs, so_far) in enumerate(zip(runs, read, strict=True)):
             needed = sum(other <= key for other, _ in pairs)
@@ -445,9 +458,9 @@ def is_whole(found: str | None, expected: str) -> str:
 @pytest.mark.points(1, "reduce_task: a line for all that reduce returns")
 def test_reduce_task(submission: Submission) -> None:
     some: list[list[Pairs]] = [draw_runs(submission), [[], []], [[(word, "1") for word in sorted(FOREIGN)]]]
-    for runs in some:
-        label = f"reduce_task of {len(runs)} runs"
-        found = run_one(submission, "call_reduce", label, [region_text(run) for run in runs], "reduce_task")
+    tries: Tries = {f"reduce_task of {what(runs)}": (list(map(region_text, runs)), {}) for runs in some}
+    found_in = run_alone(submission, "call_reduce", "reduce_task", tries)
+    for label, runs, found in zip(tries, some, found_in, strict=True):
         if wrong := is_whole(found, reduced(runs)):
             lose(f"On {label}: {wrong}.")
 
@@ -455,7 +468,7 @@ def test_reduce_task(submission: Submission) -> None:
 @pytest.mark.points(1, "reduce_task: the output appears when it is complete")
 def test_commit(submission: Submission) -> None:
     runs = [region_text(run) for run in draw_runs(submission)]
-    seen = run_one(submission, "call_commit", "reduce_task of 4 runs", runs, "reduce_task")
+    [seen] = run_alone(submission, "call_commit", "reduce_task", {"reduce_task of 4 runs": (runs, {})})
     check_commit(seen, "while job.reduce was still being called", "job.reduce had raised an exception")
     if seen["changed"]:
         lose(
@@ -477,16 +490,17 @@ def check_commit(seen: dict[str, Any], meanwhile: str, failure: str) -> None:
 @pytest.mark.points(1, "reduce_task: done twice, counted once")
 def test_twice(submission: Submission) -> None:
     runs = [region_text(run) for run in draw_runs(submission)]
-    once = run_one(submission, "call_twice", "reduce_task done once", runs, "reduce_task", how="once")
+    tries = {f"reduce_task done {how}": (runs, {"how": how}) for how in REPEATED}
+    once, *repeated = run_alone(submission, "call_twice", "reduce_task", tries)
     if not once:
-        lose("On reduce_task done once: there is no output.")
-    for how in REPEATED:
-        found = run_one(submission, "call_twice", f"reduce_task done {how}", runs, "reduce_task", how=how)
+        lose("When reduce_task is done once, there is no output.")
+    for how, found in zip(REPEATED[1:], repeated, strict=True):
         if wrong := is_whole(found, once):
             lose(f"When reduce_task is done {how}: {wrong}. Whose file has it written to?")
 
 
 REPEATED = (
+    "once",
     "by two workers, one after the other",
     "by the same worker again, after it has failed",
     "by two workers at the same time",
@@ -507,9 +521,9 @@ PARTS = {
 
 def check_receive(submission: Submission) -> None:
     """The left neighbour's text, whatever its length."""
-    for texts in (["one", "two two", "three three three"], ["straße", "", "猫"]):
-        case = Case(3, "3 ranks, a text for each", texts)
-        [outcomes] = submission.run("call_receive", [case], ["receive_text"])
+    cases = [Case(3, "3 ranks", texts) for texts in (["one", "two two", "three three three"], ["straße", "", "猫"])]
+    for case, outcomes in zip(cases, submission.run("call_receive", cases, ["receive_text"]), strict=True):
+        texts = case.inputs
         for rank, outcome in enumerate(outcomes):
             sent, found = texts[(rank - 1) % 3], outcome.value
             if found != sent:
@@ -526,7 +540,7 @@ def check_in_turns(submission: Submission) -> None:
 
 def check_commit_gap(submission: Submission) -> None:
     lines = [f"{word}\t{i}\n" for i, word in enumerate(WORDS[:5])]
-    seen = run_one(submission, "call_commit_lines", "commit of 5 lines", lines, "commit")
+    [seen] = run_alone(submission, "call_commit_lines", "commit", {"commit of 5 lines": (lines, {})})
     check_commit(seen, "before the last line was there", "the lines had ended in an exception")
     for how, when in (("once", "once"), ("twice", "twice"), ("both", "by two workers at the same time")):
         if wrong := is_whole(seen[how], "".join(lines)):
@@ -535,7 +549,7 @@ def check_commit_gap(submission: Submission) -> None:
 
 GAPS = {
     "receive_text": check_receive,
-    "region_of": partial(check_partition, function="region_of", target_function="region_of"),
+    "region_of": partial(check_partition, function="region_of"),
     "in_turns": check_in_turns,
     "merge_runs": partial(check_merge, function="merge_runs"),
     "commit": check_commit_gap,
