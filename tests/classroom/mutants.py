@@ -214,21 +214,21 @@ MAPREDUCE = [
         "merge: every key",
         ("merge",),
         [("    if values:\n        yield key, values\n", "")],
-        r"merge of 4 runs: the key '\w+' is missing",
+        r"merge of 4 runs of 22 pairs: the key '\w+' is missing",
     ),
     Mutant(
         "one_run_after_the_other",
         "merge: a key's values from all runs",
         ("merge",),
         [(MERGED, "(pair for run in runs for pair in run)")],
-        r"On merge of 4 runs: '\w+' comes after '\w+'; keys are to come in increasing order",
+        r"On merge of 4 runs of 22 pairs: '\w+' comes after '\w+'; keys are to come in increasing order",
     ),
     Mutant(
         "last_run_first",
         "merge: values in order of runs",
         ("merge",),
         [(MERGED, "heapq.merge(*list(runs)[::-1], key=lambda pair: pair[0])")],
-        r"On merge of 4 runs: the values of '\w+' are in another order",
+        r"On merge of 4 runs of 22 pairs: the values of '\w+' are in another order",
     ),
     Mutant(
         "sorts_everything",
@@ -242,7 +242,7 @@ MAPREDUCE = [
         "reduce_task: all that reduce returns",
         ("reduce_task",),
         [(TEXTS, TEXTS.replace("job.reduce(key, values)", "list(job.reduce(key, values))[:1]"))],
-        r"On reduce_task of 4 runs: it has (the line|\d+ lines)",
+        r"On reduce_task of 4 runs of 22 pairs: it has (the line|\d+ lines)",
     ),
     Mutant(
         "writes_in_place",
