@@ -58,7 +58,9 @@ def check_partition(submission: Submission, function: str) -> None:
             expected = crc32(key.encode()) % reducers
             if r != expected:
                 how = f"the crc32 of its bytes, modulo {reducers}"
-                lose(f"{function}({key!r}, {reducers}) is {r}; it should be {expected}: {how}.{is_it_hash(found)}")
+                lose(
+                    f"{function}({key!r}, {reducers}) is {named(str(r))}; it should be {expected}: {how}.{is_it_hash(found)}"
+                )
 
 
 def is_it_hash(found: Sequence[Sequence[Any]]) -> str:

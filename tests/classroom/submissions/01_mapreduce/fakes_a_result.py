@@ -1,7 +1,7 @@
 """Says that all is well, in every way that a rank has, and returns nothing."""
 # keeps: nothing
-# says: partition\('\w+', 4\) is NoneType; it should be \d
-# says: map_task returned None, not a list of 3 texts
+# says: partition\('\w+', 4\) is None; it should be \d
+# says: map_task returned None, not a list of texts
 # says: rank 0 returned None, not a list of 4 texts
 # says: On reduce_task of 4 runs of 22 pairs: there is no output
 
