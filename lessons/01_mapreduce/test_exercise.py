@@ -57,10 +57,8 @@ def check_partition(submission: Submission, function: str) -> None:
         for key, (r, _) in zip(keys, found, strict=True):
             expected = crc32(key.encode()) % reducers
             if r != expected:
-                how = f"the crc32 of its bytes, modulo {reducers}"
-                lose(
-                    f"{function}({key!r}, {reducers}) is {named(str(r))}; it should be {expected}: {how}.{is_it_hash(found)}"
-                )
+                wrong = f"{function}({key!r}, {reducers}) is {named(str(r))}; it should be {expected}"
+                lose(f"{wrong}: the crc32 of its bytes, modulo {reducers}.{is_it_hash(found)}")
 
 
 def is_it_hash(found: Sequence[Sequence[Any]]) -> str:
