@@ -87,13 +87,21 @@ def emitted(lines: Sequence[str]) -> Pairs:
     return [(word, f"a.txt:{i + 1}") for i, word in enumerate(" ".join(lines).split())]
 
 
+COMBINES = {
+    "": "no combine",
+    "all": "a combine that returns all values",
+    "joined": "a combine that returns one value",
+    "in two": "a combine that returns two values",
+}
+
+
 def regions_of(submission: Submission, lines: list[str], *how: tuple[str, int]) -> list[list[Pairs]]:
     """For each combine and number of reduce tasks the regions that map_task returned, taken apart. Loses the part for
     what is no list of regions."""
     tries: Tries = {}
     for combine, reducers in how:
         label = f"map_task of {len(lines)} lines for {reducers} reduce tasks"
-        label += f", combine {combine}" if combine else ", no combine"
+        label += f", with {COMBINES[combine]}"
         tries[label] = lines, {"combine": combine, "reducers": reducers}
     made = []
     for label, found in zip(tries, run_alone(submission, "call_map", "map_task", tries), strict=True):
@@ -119,15 +127,6 @@ def pairs_in(text: str, where: str) -> Pairs:
     return [(line.partition("\t")[0], line.partition("\t")[2]) for line in lines]
 
 
-def check_same_pairs(found: Pairs, expected: Pairs, where: str) -> None:
-    """The same pairs, as often, in any order."""
-    one, other = Counter(found), Counter(expected)
-    for what, difference in (("is missing", other - one), ("is not wanted, or is there too often", one - other)):
-        if difference:
-            key, value = next(iter(difference))
-            lose(f"{where}: the pair ({key!r}, {value!r}) {what}.")
-
-
 def number(value: str) -> int:
     """The place of the word that a value is of."""
     return int(value.rpartition(":")[2]) if value.rpartition(":")[2].isdigit() else -1
@@ -137,7 +136,10 @@ def number(value: str) -> int:
 def test_map_task(submission: Submission) -> None:
     lines = draw_lines(submission)
     [regions] = regions_of(submission, lines, ("", 3))
-    check_same_pairs([pair for region in regions for pair in region], emitted(lines), "In the regions of map_task")
+    found, wanted = Counter(pair for region in regions for pair in region), Counter(emitted(lines))
+    for what, difference in (("is missing", wanted - found), ("is not wanted, or is there too often", found - wanted)):
+        for key, value in difference:
+            lose(f"The pair ({key!r}, {value!r}) {what}. (Here map emits each word with its place in all lines.)")
 
 
 @pytest.mark.points(1, "map_task: each pair in the region of its key")

@@ -1,6 +1,6 @@
 """The notebook's functions as they are: words alone are counted, and runs are lists."""
 # loses: map_task, map_combine, merge_slowly
-# says: In the regions of map_task: the pair \('[\wé]+', 'a.txt:\d+'\) is missing
+# says: The pair \('[\wé]+', 'a.txt:\d+'\) is missing
 # says: When merge yields the key '\w+', it has read \d+ pairs of run \d
 
 import heapq
