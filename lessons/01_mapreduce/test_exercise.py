@@ -369,7 +369,7 @@ def grouped(runs: Sequence[Pairs]) -> list[tuple[str, list[str]]]:
 def check_merge(submission: Submission, function: str) -> None:
     some: list[list[Pairs]] = [draw_runs(submission), draw_runs(submission, 1), [], [[]], draw_runs(submission, 7, 12)]
     tries: Tries = {
-        f"{function} of {what(runs)}": ([[list(pair) for pair in run] for run in runs], {}) for runs in some
+        f"{function} of {count_of(runs)}": ([[list(pair) for pair in run] for run in runs], {}) for runs in some
     }
     found_in = run_alone(submission, "call_merge", function, tries, function=function)
     for label, runs, found in zip(tries, some, found_in, strict=True):
@@ -378,7 +378,7 @@ def check_merge(submission: Submission, function: str) -> None:
         check_groups(found, grouped(runs), label)
 
 
-def what(runs: Sequence[Pairs]) -> str:
+def count_of(runs: Sequence[Pairs]) -> str:
     """ "2 runs of 9 pairs" """
     pairs = sum(map(len, runs))
     return f"{len(runs)} run{'s' * (len(runs) != 1)} of {pairs} pairs"
@@ -410,11 +410,11 @@ def test_merge(submission: Submission) -> None:
 def test_merge_slowly(submission: Submission) -> None:
     runs = draw_runs(submission, 4, 30)
     given = [[list(pair) for pair in run] for run in runs]
-    [found] = run_alone(submission, "call_merge_slowly", "merge", {f"merge of {what(runs)}": (given, {})})
+    [found] = run_alone(submission, "call_merge_slowly", "merge", {f"merge of {count_of(runs)}": (given, {})})
     if isinstance(found, str):
         lose(f"merge returned {named(found)}; keys with their values are wanted.")
     if not found:
-        lose(f"merge of {what(runs)} yields nothing.")
+        lose(f"merge of {count_of(runs)} yields nothing.")
     for key, read in found:
         for run, (pairs, so_far) in enumerate(zip(runs, read, strict=True)):
             needed = sum(other <= key for other, _ in pairs)
@@ -460,7 +460,7 @@ def is_whole(found: str | None, expected: str) -> str:
 @pytest.mark.points(1, "reduce_task: a line for all that reduce returns")
 def test_reduce_task(submission: Submission) -> None:
     some: list[list[Pairs]] = [draw_runs(submission), [[], []], [[(word, "1") for word in sorted(FOREIGN)]]]
-    tries: Tries = {f"reduce_task of {what(runs)}": (list(map(region_text, runs)), {}) for runs in some}
+    tries: Tries = {f"reduce_task of {count_of(runs)}": (list(map(region_text, runs)), {}) for runs in some}
     found_in = run_alone(submission, "call_reduce", "reduce_task", tries)
     for label, runs, found in zip(tries, some, found_in, strict=True):
         if wrong := is_whole(found, reduced(runs)):
