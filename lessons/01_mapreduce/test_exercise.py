@@ -293,13 +293,8 @@ def test_shuffle_any(submission: Submission) -> None:
         check(case, outcomes)
 
 
-OTHERS = [
-    (4, True, False),
-    (4, False, True),
-    (3, False, False),
-    (5, True, True),
-    (1, False, False),
-]  # N, empty, foreign
+# (N, whether some are empty, whether words are of other alphabets)
+OTHERS = [(4, True, False), (4, False, True), (3, False, False), (5, True, True), (1, False, False)]
 
 
 @pytest.mark.points(1, "shuffle: to each other rank the bytes of its region, once")
