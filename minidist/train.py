@@ -89,10 +89,10 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    add("--memory-plot", metavar="FILE", help="draw a step; --device-memory, --host-memory 2MB: limits")
-    add("--device-memory", type=memory_size, metavar="SIZE", help=unlisted)
+    add("--device-memory", type=memory_size, metavar="SIZE", help="a rank can hold, as 1500KB; --host-memory SIZE")
     add("--host-memory", type=memory_size, metavar="SIZE", help=unlisted)
-    add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")
+    add("--memory-plot", metavar="FILE", help="draw what it holds; --witness: check it (slow)")
+    add("--witness", action="store_true", help=unlisted)
     made.renamed("--text", "--data")
     return made
 
