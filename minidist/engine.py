@@ -79,6 +79,7 @@ class Engine:
     """Serial training: the truth to which every other engine is compared."""
 
     holds_a_stage = False  # whether other ranks have other units
+    updates_on = "device"  # in which memory the optimizer works: or "host"
 
     def __init__(self, units: list[Unit], settings: Settings) -> None:
         self.units, self.settings, self.precision = units, settings, settings.precision
@@ -93,6 +94,7 @@ class Engine:
         self.host = Pool("host", settings.host_capacity, beside=self.device)  # and what it has moved out of the way
         self.link = Link(self.device, self.host)
         self.pools, self.links = [self.device, self.host], [self.link]
+        self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
@@ -106,11 +108,11 @@ class Engine:
         start = self.device.hold("workspace", flat.initial(self.settings.seed))  # float64 (padded,)
         self.allocate(flat, start)
         flat.master, _ = self.owned(flat)
-        if self.precision.mixed:
-            master = start[self.piece(flat)].astype(self.precision.updated)
-            flat.master = self.device.hold("optimizer", master)
+        if self.precision.mixed or self.states is not self.device:
+            kind = "optimizer" if self.precision.mixed else "parameters"
+            flat.master = self.states.hold(kind, start[self.piece(flat)].astype(self.precision.updated))
         like = flat.master.size, flat.master.dtype
-        flat.moments = [self.device.zeros("optimizer", *like) for _ in range(self.settings.optimizer.moments)]
+        flat.moments = [self.states.zeros("optimizer", *like) for _ in range(self.settings.optimizer.moments)]
 
     def allocate(self, flat: Flat, start: Array) -> None:
         """Make the arrays for a Flat's parameters and gradients. Here: all of both."""
@@ -331,10 +333,7 @@ class Engine:
             raise OverflowError(f"the gradient of step {self.steps} is not finite: lower --lr")
         if not overflow:
             scale = clipping_factor(norm, self.settings.clip) / self.loss_scale.scale
-            for flat in self.flats:
-                self.update(flat, scale)
-            self.after_update()
-            self.updates += 1
+            self.update_all(scale)
         if self.scaled:
             self.loss_scale.update(overflow)
         for flat in self.flats:
@@ -355,19 +354,34 @@ class Engine:
         """Σ g² over all gradients of the model: not finite if one of them overflowed."""
         return sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted)
 
-    def update(self, flat: Flat, scale: float) -> None:
-        """Let the optimizer update this rank's piece of a Flat; gradients are to be multiplied by `scale`."""
+    def update_all(self, scale: float) -> None:
+        """The update of all that this rank owns, and whatever makes it known; gradients are to be multiplied by
+        `scale`."""
+        for flat in self.flats:
+            self.update(flat, self.owned(flat)[1], scale)
+            self.refresh(flat)
+        self.after_update()
+        self.updates += 1
+
+    def update(self, flat: Flat, grad: Array, scale: float) -> None:
+        """Let the optimizer update this rank's piece of a Flat, by the gradient of that piece."""
         lr = self.settings.learning_rate(self.updates)
-        param, grad = self.owned(flat)
-        decayed = min(max(flat.decayed - self.piece(flat).start, 0), param.size)
+        decayed = min(max(flat.decayed - self.piece(flat).start, 0), flat.master.size)
         self.settings.optimizer.update(
             flat.master, grad, flat.moments, scale=scale, lr=lr, step=self.updates + 1, decayed=decayed
         )
+
+    def refresh(self, flat: Flat) -> None:
+        """The parameters of this rank's piece as they are stored, from what the optimizer has updated."""
         if self.precision.mixed:
-            param[...] = flat.master  # rounded to how it is stored
+            param, _ = self.owned(flat)
+            param[...] = flat.master  # rounded
 
     def after_update(self) -> None:
         """Parameters have changed. Here everyone that needs them has them."""
+
+    def settle(self) -> None:
+        """Let what runs beside the steps come to its end: before a look from outside. Here nothing does."""
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 

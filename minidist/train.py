@@ -346,6 +346,7 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
                 progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
             if options.save_every and (step + 1) % options.save_every == 0 and step + 1 < options.steps:
                 checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
+        engine.settle()
     finally:
         progress.close()
     return history
@@ -401,14 +402,22 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
+    closing: Closing = print_zero_closing,
+    check: Callable[[Job], None] = lambda job: None,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started."""
+    """Run a chapter on the ranks that mpirun started. check: raises UsageError for what its own options cannot be."""
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
-    run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
-        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
-    )
+
+    def checked(comm: Any) -> Job:
+        job = prepare(made, sys.argv[1:], comm.size)
+        check(job)
+        return job
+
+    def work(comm: Any, job: Job) -> int:
+        return run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims, closing)
+
+    run(prepare=checked, main=work)
 
 
 class NoLedger:

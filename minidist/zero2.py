@@ -32,7 +32,7 @@ class ZeRO2(ZeRO1):
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
-        flat.grad = self.device.zeros("gradients", flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
+        flat.grad = self.states.zeros("gradients", flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param[self.piece(flat)], flat.grad
