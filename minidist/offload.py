@@ -72,7 +72,8 @@ class Offload(ZeRO2):
         self.spare: dict[Flat, Array] = {}  # a second gradient for each Flat: one is updated by, the other collected in
         self.clock, self.host_clock = Clock(), Clock()
         super().__init__(units, settings, comm, axes)
-        rooms = [self.host.empty("workspace", BLOCK, settings.precision.updated) for _ in range(threads)]
+        largest = min(BLOCK, max(flat.master.size for flat in self.flats))
+        rooms = [self.host.empty("workspace", largest, settings.precision.updated) for _ in range(threads)]
         self.settings = replace(settings, optimizer=InThreads(settings.optimizer, rooms))
         self.beside = ThreadPoolExecutor(1, "host")
         self.pending: Future[None] | None = None  # the update that runs beside

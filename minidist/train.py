@@ -239,7 +239,7 @@ class History:
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
     moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links in that step, by direction and phase
-    held: plot.History = field(default_factory=plot.History)  # in the course of one step, to be drawn
+    held: dict[str, plot.History] = field(default_factory=dict)  # by pool, in the course of one step, to be drawn
 
 
 class Driver(Protocol):
@@ -268,7 +268,7 @@ def run_job(
     keep_freed_memory()
     driver = driver or engine
     options, corpus = job.options, job.corpus
-    watching = witness.Witness(engine.device) if options.witness else None
+    watching = witness.Witness(*engine.pools) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
         say_differences(job, comm)
@@ -333,7 +333,7 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
             comm.ledger.reset()
             for link in engine.links:
                 link.reset()
-            with history.held.of(engine.device) if step == drawn else nullcontext():
+            with plot.recorded(engine.pools) if step == drawn else nullcontext(history.held) as history.held:
                 loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
