@@ -43,6 +43,7 @@ SAVED = {
     "hosts": f"parallel3d --dp 4 --pp 1 --tp 1 --zero 3 --shard 2 {EXACT}",
     "llama": f"parallel3d --dp 1 --pp 2 --tp 2 --zero 2 --precision fp64 --accumulate 2 {LLAMA}",
     "sgd": f"zero2 --optimizer sgd --clip 0.5 {EXACT}",
+    "offloaded": f"offload {EXACT}",
 }
 # Which go on from them, to five steps: ranks, from what, chapter and options.
 LOADED = [
@@ -50,6 +51,10 @@ LOADED = [
     (4, "parts", f"pipeline --schedule gpipe {PIPED}"),
     (4, "shards", f"tensor_parallel {EXACT}"),
     (4, "hosts", f"parallel3d --dp 2 --pp 2 --tp 1 --zero 3 {EXACT}"),
+    (4, "offloaded", f"zero3 {EXACT}"),
+    (4, "shards", f"offload --zero 1 {EXACT}"),
+    (3, "offloaded", f"offload --zero 3 {EXACT}"),
+    (3, "grid", f"offload {EXACT}"),
     (3, "grid", f"zero1 {EXACT}"),
     (3, "copies", f"zero3 {EXACT}"),
     (3, "shards", f"pipeline --schedule 1f1b {PIPED}"),

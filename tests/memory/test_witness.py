@@ -29,6 +29,7 @@ ALIKE = (
     "zero1",
     "zero2",
     "zero3",
+    "offload",
 )  # the same arithmetic on the same rows, around which memory differs
 WITH_FLUSH = ("naive", "gpipe", "1f1b", "zb-h1", "zb-h2")
 
@@ -39,6 +40,7 @@ def lines(n: int) -> list[str]:
     some += ["--precision mixed --recompute full --accumulate 2", "--precision mixed --recompute selective"]
     some += ["--precision fp32 --model llama --kv-heads 12 --optimizer sgd"]
     chapters = [*ALIKE, "data_parallel --reduce server", "zero3 --keep-last", "tensor_parallel"]
+    chapters += [f"offload --zero {1 + n % 3}", "offload --zero 3"]
     if n in (1, 2, 4):
         chapters += ["tensor_parallel --sequence-parallel", "tensor_parallel --gather-logits"]
     made = [f"{name} {SHAPE} --layers 2 {some[(i + n) % len(some)]}" for i, name in enumerate(chapters)]
