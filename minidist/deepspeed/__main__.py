@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import data_parallel, parallel3d, train, zero1, zero2, zero3
+from minidist import data_parallel, offload, parallel3d, train, zero1, zero2, zero3
+from minidist.claims.published import print_offload_closing, print_zero_closing
 from minidist.cli.options import Parser
 from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
-from minidist.deepspeed.engine import LADDER, DeepSpeedEngine
+from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.plan import Plan
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
@@ -28,6 +29,7 @@ CLAIMS = (data_parallel.claims, zero1.claims, zero2.claims, zero3.claims)  # by 
 ADD_OPTIONS = {
     "data_parallel": data_parallel.add_options,
     "zero3": zero3.add_options,
+    "offload": offload.add_options,
     "parallel3d": grid_options.add_options,
 }
 
@@ -100,9 +102,11 @@ def main(comm: Comm, prepared: Prepared) -> int:
         print("\n".join(f"minidist: {text}" for text in [*plan.notes, line]), file=sys.stderr, flush=True)
     if plan.shard:
         return parallel3d.main(comm, job)
-    stage = LADDER[plan.stage](job.units, job.settings, comm)
+    stage = engine_of(plan)(job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
-    return train.run_job(job, stage, comm, CLAIMS[plan.stage], driver=driver)
+    if plan.offload:
+        return train.run_job(job, stage, comm, offload.claims, print_offload_closing, driver)
+    return train.run_job(job, stage, comm, CLAIMS[plan.stage], print_zero_closing, driver)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ WITHOUT_EFFECT = {
     "fsdp_transformer_layer_cls_to_wrap": "a unit is the embedding, a block or the head",
     "fsdp_min_num_params": "a unit is the embedding, a block or the head",
     "fsdp_state_dict_type": "checkpoints are minidist's own",
-    "fsdp_offload_params": "a rank's memory is not divided into a device's and its host's",
+    "fsdp_offload_params": "parameters stay on the device",
 }
 FSDP = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing"),

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, checkpoint, data_parallel, zero1, zero2, zero3
+from minidist import UsageError, checkpoint, data_parallel, offload, zero1, zero2, zero3
 from minidist.checkpoints.files import is_draft
 from minidist.checkpoints.manifest import LATEST
 from minidist.claims.files import write_whole
@@ -89,11 +89,16 @@ def initialize(
     if lr_scheduler is not None:
         settings.learning_rate = lr_scheduler
     shards = zero.shards_within(model)
-    stage = LADDER[plan.stage](model, settings, comm)
+    stage = engine_of(plan)(model, settings, comm)
     zero.take_over(stage, shards)
     engine = DeepSpeedEngine(stage, plan, comm)
     batches = micro_batches(training_data, plan, seed) if training_data is not None else None
     return Initialized(engine, settings.optimizer, batches, Scheduler(stage))
+
+
+def engine_of(plan: Plan) -> Callable[..., DataParallel]:
+    """What makes the plan's engine, of units, settings and ranks."""
+    return offload.ENGINES[plan.stage] if plan.offload else LADDER[plan.stage]
 
 
 def width_of(model: list[Unit]) -> int:

@@ -17,7 +17,7 @@ from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import deepspeed, gpt2, llama, llama3, zero
+from minidist.papers import deepspeed, gpt2, llama, llama3, zero, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
 Model = gpt2.Model | llama.Model
@@ -124,13 +124,26 @@ def memory(plan: Plan, model: Model) -> Iterator[str]:
     if plan.shard:
         yield f"  G = {plan.shard} ranks of a host share a copy"
     yield line("parameters", f"{p}Ψ{divided[0]}", of.parameters)
-    yield line("gradients", f"{p}Ψ{divided[1]}", of.gradients)
-    yield line("optimizer states", f"{k}Ψ{divided[2]}", of.optimizer)
-    yield line("model states", "together", of.total)
+    if plan.offload:
+        yield from on_the_host(plan, model)
+    else:
+        yield line("gradients", f"{p}Ψ{divided[1]}", of.gradients)
+        yield line("optimizer states", f"{k}Ψ{divided[2]}", of.optimizer)
+        yield line("model states", "together", of.total)
     if plan.stage >= 2:
         yield line("units in passing", "stage 2: gradients; 3: parameters too", passing(plan, model))
     kept = model.activations(plan.micro_batch, plan.recompute, p)
     yield line("activations of the layers", f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}", kept)
+
+
+def on_the_host(plan: Plan, model: Model) -> Iterator[str]:
+    """What ZeRO-Offload moves out of a rank's device."""
+    (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
+    if plan.stage == 1:
+        yield line("gradients", f"{p}Ψ", p * psi)
+    yield line("on the host: gradients", f"{p}Ψ/N", p * psi / n)
+    copy = 0 if BYTES[plan.precision].master else p  # where the states have no copy of the parameters
+    yield line("  optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
 
 
 def line(what: str, formula: str, nbytes: float) -> str:
@@ -168,6 +181,10 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
         sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
         yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
     yield line("all that is sent", "", sum(sent.values()))
+    if plan.offload:
+        moved = zero_offload.moved(model.parameters, plan.ranks, plan.stage, a)
+        yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
+        yield line("parameters from the host", f"{p}·Ψ/N", p * moved["parameters"])
 
 
 def command(plan: Plan, model: Model) -> Iterator[str]:

@@ -91,7 +91,8 @@ class Key(NamedTuple):
 
 
 ELEMENTS = whole(0)
-OFF_DEVICE = "a rank's memory is not divided into a device's and its host's"
+OFF_DEVICE = "parameters stay on the device"
+NO_NVME = "what leaves a device goes to its host, and no further"
 MOVED = "a rank keeps its activations where it computes them"
 QUANTISED = "what is sent is what is stored: nothing is quantised"
 UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
@@ -250,16 +251,16 @@ ZERO = {
         already=(True, False),
     ),
     "offload_optimizer.device": Key(one_of("none", "cpu", "nvme"), "none", "where optimizer states are kept",
-                                    yet=OFF_DEVICE, already=("none",)),
-    "offload_optimizer.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),
-    "offload_optimizer.buffer_count": Key(whole(1), 4, "buffers of an nvme", yet=OFF_DEVICE),
+                                    yet=NO_NVME, already=("none", "cpu")),
+    "offload_optimizer.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=NO_NVME, already=(None,)),
+    "offload_optimizer.buffer_count": Key(whole(1), 4, "buffers of an nvme", yet=NO_NVME),
     "offload_optimizer.pin_memory": Key(
         flag, True, "page-locked host memory", never="no device copies by itself", already=(True, False)
     ),
-    "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", yet=OFF_DEVICE, already=(False,)),
-    "offload_optimizer.pipeline_write": Key(flag, False, "write behind", yet=OFF_DEVICE, already=(False,)),
-    "offload_optimizer.fast_init": Key(flag, False, "fill an nvme fast", yet=OFF_DEVICE, already=(False,)),
-    "offload_optimizer.ratio": Key(number(1), 1.0, "share of the states", yet=OFF_DEVICE, already=(1.0,)),
+    "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", yet=NO_NVME, already=(False,)),
+    "offload_optimizer.pipeline_write": Key(flag, False, "write behind", yet=NO_NVME, already=(False,)),
+    "offload_optimizer.fast_init": Key(flag, False, "fill an nvme fast", yet=NO_NVME, already=(False,)),
+    "offload_optimizer.ratio": Key(number(1), 1.0, "share of the states", yet="all of them go", already=(1.0,)),
     "offload_param.device": Key(one_of("none", "cpu", "nvme"), "none", "where parameters are kept",
                                 yet=OFF_DEVICE, already=("none",)),
     "offload_param.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),

@@ -36,12 +36,13 @@ class Plan:
     schedule: Callable[[int], float] | None  # of the learning rate; None: the configuration has none
     loss_scale: LossScale | None  # None: as mixed precision has it by default, or losses are not scaled
     shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
+    offload: bool = False  # gradients, optimizer states and the update to the host
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
 
     @property
     def chapter(self) -> str:
-        return "parallel3d" if self.shard else CHAPTERS[self.stage]
+        return "parallel3d" if self.shard else "offload" if self.offload else CHAPTERS[self.stage]
 
     def said(self) -> dict[str, Any]:
         """What options of a command line say of it, by their names."""
@@ -61,6 +62,7 @@ class Plan:
         usual = defaults()
         grid = ["--dp", self.ranks, "--pp", 1, "--tp", 1, "--zero", self.stage, "--shard", self.shard]
         words = [str(word) for word in grid] if self.shard else []
+        words += ["--zero", str(self.stage)] if self.offload else []
         for option, value in self.said().items():
             if value != getattr(usual, option):
                 exact = isinstance(value, float) and float(f"{value:g}") == value
@@ -150,6 +152,7 @@ def make(
     )
     if "optimizer.type" in checked.stated:
         plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
+    plan.offload = _offload(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
@@ -158,6 +161,17 @@ def make(
     checked.values.update(zip(BATCH, (batch, micro_batch, accumulate), strict=True))
     checked.values.update({"fp16.enabled": plan.precision == "mixed", "bf16.enabled": plan.precision == "bf16"})
     return plan
+
+
+def _offload(config: Config, plan: Plan) -> bool:
+    """Whether the optimizer works on the host."""
+    if config[f"{ROOM}.offload_optimizer.device"] != "cpu":
+        return False
+    if plan.stage and not plan.shard:
+        return True
+    reason = "with hybrid sharding yet" if plan.shard else "in stage 0, which divides nothing: take stage 1, 2 or 3"
+    plan.notes.append(f"{ROOM}.offload_optimizer.device has no effect {reason}")
+    return False
 
 
 def _conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,18 @@ FILES = {
     "hand.json": """{ # by hand
       train_batch_size: 16
       "fp16": {"enabled": true,},
-      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none"}},
     }""",
     "checkpointing.json": json.dumps(
         AUTO | {"zero_optimization": {"stage": 2}, "activation_checkpointing": {"partition_activations": True}}
     ),
     "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}),
+    **{
+        f"offload{stage}.json": json.dumps(
+            AUTO | {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": True}}}
+        )
+        for stage in (1, 2, 3)
+    },
     "ddp.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}}),
     "sgd.json": json.dumps({"train_batch_size": 16, "optimizer": {"type": "SGD"}, "zero_optimization": {"stage": 1}}),
     "timed.json": json.dumps({"train_batch_size": 16, "gradient_accumulation_steps": 2, "wall_clock_breakdown": True,
@@ -71,12 +78,12 @@ fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}
 }  # fmt: skip
 
 
-def configuration(stage: int, accumulate: int, precision: str) -> dict[str, Any]:
+def configuration(stage: int, accumulate: int, precision: str, where: str = "none") -> dict[str, Any]:
     return {
         "train_batch_size": 16,
         "gradient_accumulation_steps": accumulate,
         "gradient_clipping": 0.5,
-        "zero_optimization": {"stage": stage},
+        "zero_optimization": {"stage": stage, "offload_optimizer": {"device": where}},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
         "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9, "warmup_num_steps": 3}},
         **PRECISIONS[precision],
@@ -88,6 +95,11 @@ CONFIGS = {
     for precision in PRECISIONS
     for accumulate in (1, 2)
     for stage in range(4)
+} | {
+    f"{precision} {accumulate} {stage} offloaded": configuration(stage, accumulate, precision, "cpu")
+    for precision in PRECISIONS
+    for accumulate in (1, 2)
+    for stage in (1, 2, 3)
 }
 
 
@@ -140,6 +152,8 @@ def test_every_stage_gives_the_losses_of_data_parallelism(
 ) -> None:
     """To the last bit; with several micro-batches stages 2 and 3 sum over ranks first, 0 and 1 over micro-batches."""
     losses = [found[f"{precision} {accumulate} {stage}"] for stage in range(4)]
+    for stage in (1, 2, 3):
+        assert found[f"{precision} {accumulate} {stage} offloaded"] == losses[stage]
     if accumulate == 1:
         assert losses == [losses[0]] * 4
     else:
@@ -164,6 +178,7 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
     others = {
         **{"checkpointing.json": "zero2", "zero1.json": "zero1", "sgd.json": "zero1", "ddp.json": "data_parallel"},
         **{"timed.json": "zero2", "hybrid.yaml": "parallel3d"},
+        **{f"offload{stage}.json": "offload" for stage in (1, 2, 3)},
     }
     chapter = others.get(name, "zero3")
     assert found[name]["chapter"] == chapter
@@ -184,6 +199,26 @@ def test_one_strategy_said_in_four_ways(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["ddp.json", "zero1.json", "checkpointing.json", "zero3.json"])
+def test_offloading_moves_what_explain_says(found: dict[str, Any], folder: Path) -> None:
+    """The same losses and messages as without; the device is left what is read there, up to the units' padding."""
+    for stage in (1, 2, 3):
+        name = f"offload{stage}.json"
+        run, text = found[name], explain.explain([str(folder / name), "--ranks", str(RANKS), "--model", "gpt2"])
+        assert run["loss"] == found["zero3.json"]["loss"]
+        psi, padding = run["parameters"], 12 * 5 * RANKS
+        for rank, below, moved in zip(run["memory"], run["below"], run["moved"], strict=True):
+            assert rank["optimizer"] == 0
+            assert 0 <= rank["gradients"] - (2 * psi if stage == 1 else 0) <= padding
+            for kind, factor in (("gradients", 2), ("optimizer", 12)):
+                assert 0 <= below["host"][kind] - factor * psi / RANKS <= padding
+            for way in ("device to host", "host to device"):
+                (counts,) = moved[way].values()
+                assert 0 <= counts["bytes"] - 2 * psi / RANKS <= padding
+        assert re.search(r"on the host: gradients +4Ψ/N" if "fp32" in text else r"on the host: gradients +2Ψ/N", text)
+        assert re.search(r"parameters from the host +2·Ψ/N|parameters from the host +4·Ψ/N", text)
+        assert f"python -m minidist.offload --zero {stage}" in text
+
+
 def test_explain_computes_what_is_counted(found: dict[str, Any], folder: Path, name: str) -> None:
     """The formulas know nothing of padding: less than one element for a rank and unit."""
     run, config = found[name], folder / name
