@@ -64,6 +64,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.zero3",
     ),
     Chapter(
+        "offload",
+        "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory",
+        "mpirun -n 4 python -m minidist.offload",
+    ),
+    Chapter(
         "tensor_parallel",
         "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
         "mpirun -n 4 python -m minidist.tensor_parallel",

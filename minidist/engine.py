@@ -91,7 +91,7 @@ class Engine:
         self.steps = self.updates = 0  # an overflow makes a step without an update
         joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
         self.device = Pool("device", settings.capacity, joint)  # what this rank holds
-        self.host = Pool("host", settings.host_capacity, joint, beside=self.device)  # and what it has moved out of the way
+        self.host = Pool("host", settings.host_capacity, joint, beside=self.device)  # and what it has moved there
         self.link = Link(self.device, self.host)
         self.pools, self.links = [self.device, self.host], [self.link]
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there

@@ -35,14 +35,14 @@ from typing import Any
 import numpy as np
 
 from minidist import UsageError, checkpoint, ring, train
-from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.claim import Claim
+from minidist.claims.offload import link_claims, memory_claims, optimum_claims, time_claims
 from minidist.claims.published import print_offload_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.cli.options import at_least, ranks_here
 from minidist.data_parallel import Axes
 from minidist.engine import Settings
-from minidist.memory.partition import best, partitions
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -50,7 +50,6 @@ from minidist.nn.layers import Unit
 from minidist.nn.ops import BLOCK
 from minidist.nn.optim import InThreads
 from minidist.nn.tensor import Array
-from minidist.papers import zero_offload
 from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
 from minidist.zero3 import ZeRO3
@@ -190,82 +189,17 @@ ENGINES = {1: Offload1, 2: Offload, 3: Offload3}
 
 
 def claims(run: Run) -> list[Claim]:
-    """What the paper says of this run, beside what it held, sent and moved."""
-    stage, n = run.options.zero, run.ranks
-    psi, p, k = run.model.parameters(n), run.bytes.stored, run.optimizer_bytes
-    buffers = 1 if run.options.delayed_update is None else 2  # one step's gradients, or two steps'
-    copy = 0 if run.bytes.master else p  # of the parameters, where the optimizer has no master copy of its own
-    device = {"parameters": (p, stage == 3), "gradients": (p if stage == 1 else 0, False), "optimizer": (0, False)}
-    host = {"parameters": (copy, True), "gradients": (p * buffers, True), "optimizer": (k, True)}
-    made = []
-    for pool, kinds in (("device", device), ("host", host)):
-        for kind, (factor, divided) in kinds.items():
-            formula = f"{factor}Ψ{'/N' * divided}" if factor else "0"
-            held = run.memory_of(kind, pool)
-            made.append(
-                on_each_rank(
-                    "Offload §4.2", f"{pool}: {kind}", formula, factor * psi / (n if divided else 1), held, "bytes"
-                )
-            )
-    largest = max(run.model.units(n)) * p / n
-    made.append(
-        on_each_rank(
-            "arithmetic", "host: on the way", f"{p}·max ψ/N", largest, run.memory_of("messages", "host"), "bytes"
-        )
-    )
-    if stage == 2:
-        made.append(peak_claim(run, "arithmetic", "device: peak of buckets", buckets=1))
-    if stage == 3:
-        made.append(peak_claim(run, "FSDP §3.2.1", "device: peak gathered", buckets=2))
-    return [*made, *link_claims(run), *traffic_claims(run, stage), *schedule_claims(run), *optimum_claims()]
-
-
-def link_claims(run: Run) -> list[Claim]:
-    """What goes over each rank's link in a step."""
-    stage, a, n, p = run.options.zero, run.options.accumulate, run.ranks, run.bytes.stored
-    elements = zero_offload.moved(run.model.parameters(n), n, stage, a)
-    down, up = (p * elements[what] for what in ("gradients", "parameters"))
-    times = a if stage > 1 and a > 1 else 1
-    formulas = f"{p * times}Ψ/N", f"{p}Ψ/N", f"{p * (times + 1)}Ψ/N"
-    ways = "device to host", "host to device"
-    together = [sum(moved) for moved in zip(*map(run.moved_in, ways), strict=True)]
+    """What the papers say of this run, beside what it held, sent and moved, and of the optimum."""
+    stage, passing = run.options.zero, []
+    if stage > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
+        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=stage - 1))
     return [
-        on_each_rank("Offload §4.2", "gradients down", formulas[0], down, run.moved_in(ways[0], "gradients"), "bytes"),
-        on_each_rank("Offload §4.2", "parameters up", formulas[1], up, run.moved_in(ways[1], "parameters"), "bytes"),
-        on_each_rank("Offload §3.3", "all that is moved", formulas[2], down + up, together, "bytes"),
-    ]
-
-
-def schedule_claims(run: Run) -> list[Claim]:
-    """What the last step that updated took on the logical clock; nothing, where steps overflowed, which take less."""
-    if any(rank["skipped"] for rank in run.counted):
-        return []
-    units, delayed = run.options.layers + 2, run.options.delayed_update is not None  # 2: the embedding and the head
-    passes, update = (FORWARD + BACKWARD) * units * run.options.accumulate, UPDATE * units
-    expected = zero_offload.step_time(passes, update, delayed)
-    counted = [rank["step time"] for rank in run.counted]
-    formula = "max(passes, update)" if delayed else "passes + update"
-    return [on_each_rank("Offload §5.2", "time of a step", formula, expected, counted, "units of time")]
-
-
-def optimum_claims() -> list[Claim]:
-    """That no other way is better, by trying all."""
-    found = list(partitions(zero_offload.NODES, zero_offload.EDGES, on_device=zero_offload.FWD_BWD))
-    optimal = best(found)
-    _, reduction = zero_offload.TABLE_1["g16", "update super"]
-    return [
-        Claim(
-            "Offload §3.3", "least that is moved", "4M", zero_offload.LEAST, optimal[0].moved, "bytes of a parameter"
-        ),
-        Claim(
-            "Offload §3.4",
-            "least on the device",
-            "16M / 8",
-            16 / float(reduction.printed),
-            optimal[0].device,
-            "bytes of a parameter",
-        ),
-        Claim("Offload §3.5", "ways to do both", "1", 1, len(optimal), "ways"),
+        *memory_claims(run),
+        *passing,
+        *link_claims(run),
+        *traffic_claims(run, stage),
+        *time_claims(run, FORWARD + BACKWARD, UPDATE),
+        *optimum_claims(),
     ]
 
 

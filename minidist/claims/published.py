@@ -46,7 +46,7 @@ def print_zero_closing(run: Run) -> None:
 def print_offload_closing(run: Run) -> None:
     """The letters of ZeRO-Offload's claims, how long its host took, and the paper's table 1 by trying everything."""
     print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit, ψ_emb of its embedding;")
-    print("M: Ψ, as the paper writes it. Passes, of a unit: 1 forward, 2 backward; update: 4.")
+    print("M: Ψ, as the paper writes it; P: passes, of each unit 1 forward and 2 backward; U: updates, of each 4.")
     activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
     print(f"Besides, on rank 0's device: activations {number(activations)}, fp32 workspace {number(workspace)}.")
     if "waited ms" in (seen := run.counted[0]):

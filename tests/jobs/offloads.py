@@ -26,7 +26,7 @@ def train(make: Any, model: str, precision: str, mode: str, accumulate: int, *co
 
 
 def matrix(comm: Comm) -> dict[str, Any]:
-    """{"engine, model, precision, mode, accumulate": losses and parameters}: of rank 0, the losses summed over ranks."""
+    """{"engine, model, precision, mode, accumulate": losses, summed over ranks, and rank 0's parameters}."""
     makers: dict[str, Any] = {"data_parallel": DataParallel, "zero2": ZeRO2}
     makers |= {f"offload {stage}": engine for stage, engine in ENGINES.items()}
     found = {}
