@@ -454,9 +454,14 @@ def check_toy(
         lose(f"{who}: {what} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
     if found.shape != expected.shape:
         lose(f"{who}: {what} has shape {found.shape} where {expected.shape} is wanted.")
+    if found.dtype != expected.dtype:
+        lose(f"{who}: {what} is {found.dtype} where {expected.dtype} is wanted, as it was.")
     if not np.allclose(found, expected, rtol=1e-12, atol=1e-12):
         known = [words for words, wrong in mistakes.items() if np.allclose(found, wrong, rtol=1e-12, atol=1e-12)]
-        lose(f"{who}: {what} does not hold what it should{': ' + known[0] if known else ''}.")
+        at = tuple(map(int, np.argwhere(~np.isclose(found, expected, rtol=1e-12, atol=1e-12))[0]))
+        place = f"index {at[0] if len(at) == 1 else at}"
+        words = known[0] if known else f"at {place} there is {found[at]:.6g} where {expected[at]:.6g} is wanted"
+        lose(f"{who}: {what} does not hold what it should: {words}.")
 
 
 def check_cut_shard(submission: Submission) -> None:
@@ -466,9 +471,11 @@ def check_cut_shard(submission: Submission) -> None:
         [outcomes] = submission.run("toy_cut", [case], ["cut_shard"])
         for rank, (outcome, shard) in enumerate(zip(outcomes, shards_of(w, n), strict=True)):
             who = f"On {case.label}: rank {rank}"
-            check_toy(who, "the shard", outcome.value["returned"], shard)
+            every_nth = np.append(w, np.zeros(-w.size % n))[rank::n]
+            mistakes = {f"it is every {n}-th number; a shard is cut in one piece": every_nth}
+            check_toy(who, "the shard", outcome.value["returned"], shard, mistakes)
             if outcome.value["is a view"]:
-                lose(f"{who}'s shard is a view of the matrix, and keeps all of it in memory. Return a copy.")
+                lose(f"{who}'s shard is a view of the whole matrix, and keeps all of it in memory. Return a copy.")
 
 
 def check_gather(submission: Submission) -> None:
@@ -477,7 +484,11 @@ def check_gather(submission: Submission) -> None:
         case = Case(n, f"{n} ranks, a matrix {shape}", shards_of(w, n), {"rows": shape[0], "columns": shape[1]})
         [outcomes] = submission.run("toy_gather", [case], ["gather"])
         for rank, outcome in enumerate(outcomes):
-            check_toy(f"On {case.label}: rank {rank}", "what gather returned", outcome.value["returned"], w)
+            mistakes = {
+                f"it is rank {rank}'s shard again and again": np.resize(case.inputs[rank], shape),
+                "its numbers are in another order": np.reshape(w.reshape(-1), shape, order="F"),
+            }
+            check_toy(f"On {case.label}: rank {rank}", "what gather returned", outcome.value["returned"], w, mistakes)
 
 
 def check_toy_phases(case: Case, outcomes: Sequence[Outcome], phases: Sequence[str]) -> None:
@@ -486,7 +497,11 @@ def check_toy_phases(case: Case, outcomes: Sequence[Outcome], phases: Sequence[s
         messages = dict.fromkeys(phases, 0)
         for (phase, _, line), (_, count) in outcome.sent.items():
             if phase not in messages:
-                lose(f"On {case.label}: rank {rank} sends {line or 'something'} in phase {phase!r}, not in {phases}.")
+                where = "outside of every comm.phase" if phase == "main" else f"in phase {phase!r}"
+                lose(
+                    f"On {case.label}: rank {rank} sends {where}{line and f' at {line}'}; what is sent here belongs"
+                    f" into phase {' or '.join(map(repr, phases))}."
+                )
             messages[phase] += count
         for phase, count in messages.items():
             if count != case.n - 1:
@@ -525,9 +540,14 @@ def check_backward_layer(submission: Submission) -> None:
         mistakes = {
             "it is this rank's own part, not summed over the ranks": shards_of(own[rank], n)[rank],
             "it is the sum divided by the number of ranks": shard / n,
+            "it is that of the transpose: dz.T @ h in place of h.T @ dz": shards_of(np.sum(own, axis=0).T, n)[rank],
+        }
+        wrong = {
+            "W is not transposed": dz[rank] @ w,
+            "it is made of dout; dz is what came through the tanh": slopes[rank] @ w.T,
         }
         check_toy(who, "the shard of the gradient", value["gradient"], shard, mistakes)
-        check_toy(who, "dh", value["dh"], dz[rank] @ w.T, {"W is not transposed": dz[rank] @ w})
+        check_toy(who, "dh", value["dh"], dz[rank] @ w.T, wrong)
     check_toy_phases(case, outcomes, ["all-gather backward", "reduce-scatter gradients"])
 
 

@@ -90,6 +90,8 @@ def whose(name: str) -> str:
 def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
     """What is said of a function that a cell defines, with what it needs of other cells; its lines are the cell's."""
     namespace = _shell().user_ns
+    if wrong := _no_python(name, namespace["In"]):
+        return wrong
     found = find_definition(name, namespace["In"])
     if found is None:
         return f"No cell has defined {name}: run the cell with `def {name}` first."
@@ -107,8 +109,21 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
         number = int(match[1])
         return f"line {number} of the cell, `{lines[number - 1].strip()}`" if number <= len(lines) else match[0]
 
-    said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*', in_the_cell, said)  # of tracebacks, with its line
+    # Of tracebacks, with its line and the marks below that.
+    said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*(\n +[~^]+$)?', in_the_cell, said, flags=re.MULTILINE)
     return re.sub(rf"{name}\.py:(\d+)(?: in \w+)?", in_the_cell, said)
+
+
+def _no_python(name: str, cells: list[str]) -> str:
+    """What is wrong with the last cell that begins to define `name`, if that is no Python: it has defined nothing."""
+    for cell in reversed(cells):
+        if re.search(rf"^def {name}\b", cell, re.MULTILINE):
+            try:
+                compile(cell, "the cell", "exec")
+            except SyntaxError as error:
+                return f"The last cell with `def {name}` is no Python, line {error.lineno}: {error.msg}"
+            return ""
+    return ""
 
 
 def _said(program: Path, name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
