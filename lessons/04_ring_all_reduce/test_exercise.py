@@ -12,7 +12,6 @@ earns its points or not; none needs a later one, and one mistake costs one part:
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
