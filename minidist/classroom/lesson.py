@@ -89,7 +89,8 @@ def _given() -> ModuleType:
 
 def whose(name: str) -> str:
     """ "yours", or "not yours yet": which function of that name the notebook uses, by its last check."""
-    return "yours" if name in theirs else "not yours yet: the chapter's"
+    used = "the lesson's own" if name in vars(_given()) else "the chapter's"
+    return "yours" if name in theirs else f"not yours yet: {used}"
 
 
 def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:

@@ -322,7 +322,8 @@ ENGINE = [
         [
             (
                 "        gradient = ring.reduce_scatter(comm, gradient)\n    return gradient, dz",
-                "        ring.reduce_scatter(comm, gradient)\n    return np.split(gradient, comm.size)[comm.rank].copy(), dz",
+                "        ring.reduce_scatter(comm, gradient)\n"
+                "    return np.split(gradient, comm.size)[comm.rank].copy(), dz",
             )
         ],
         r"it was updated by this rank's own gradient, not summed over the ranks",
