@@ -107,13 +107,15 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
     more = ["import numpy as np", *(code for _, code in others), *(f"{key} = {kept[key]!r}" for key in kept)]
     with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
         program = Path(folder) / f"{name}.py"
-        program.write_text(text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n")
+        whole = text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n"
+        program.write_text(whole)
         said = _said(program, name, part, tests)
-    lines = text.splitlines()
+    last, lines = len(text.splitlines()), whole.splitlines()
 
     def in_the_cell(match: re.Match[str]) -> str:
         number = int(match[1])
-        return f"line {number} of the cell, `{lines[number - 1].strip()}`" if number <= len(lines) else match[0]
+        place = f"line {number} of the cell" if number <= last else "a line of another cell"
+        return f"{place}, `{lines[number - 1].strip()}`"
 
     # Of tracebacks, with its line and the marks below that.
     said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*(\n +[~^]+$)?', in_the_cell, said, flags=re.MULTILINE)
