@@ -41,6 +41,7 @@ import numpy as np
 from minidist import ring  # noqa: F401
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
+from minidist.ring import all_gather, reduce_scatter  # noqa: F401
 from minidist.zero1 import ZeRO1
 
 Array = np.ndarray
