@@ -61,11 +61,10 @@ def check(name: str) -> None:
         print(f"✓ {name} is right. The notebook goes on with yours.")
     else:
         theirs.discard(name)
-        open_gap = "is not written yet" in said
-        until = (
-            f"○ {name}{where} is not filled in yet. Until it is" if open_gap else f"✗ {said}\n  Until {name} is right"
-        )
-        print(f"{until}, the notebook goes on with {used}.")
+        if "is not written yet" in said:
+            print(f"○ {name}{where} is not filled in yet; the notebook goes on with {used}.")
+        else:
+            print(f"✗ {said}\n  Until {name} is right, the notebook goes on with {used}.")
     if "." not in name:
         _shell().user_ns[name] = _function(name, tests)
 
