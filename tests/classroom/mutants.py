@@ -603,7 +603,7 @@ ENGINE = [
         "another_phase",
         "reduce: in phase reduce-scatter gradients",
         ("reduce_wire",),
-        [('"reduce-scatter gradients"', '"gradients"')],
+        [('self.comm.phase("reduce-scatter gradients"', 'self.comm.phase("gradients"')],
         r"in phase 'gradients', where phase 'reduce-scatter gradients' is asked for",
     ),
     Mutant(
