@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -86,13 +87,15 @@ def perform(chapter: str, options: str, n: int) -> list[Sent]:
 
 def of_rank(rank: int, n: int, folder: Path) -> Iterator[Sent]:
     """What a rank has sent to each other, of both accounts, from the files that they have left."""
-    own = json.loads((folder / f"{rank}.json").read_text(encoding="utf-8"))
+    own: Counter[tuple[str, int, str]] = Counter()
+    for (kind, _, peer, unit), count in json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")):
+        own[kind, peer, unit] += count
     # A line of what the program sent itself: E, rank, peer, "948408 bytes", "57 msgs sent", and sizes.
     lines = (folder / f"library.{rank}.prof").read_text(encoding="utf-8").splitlines()
     fields = [line.split("\t") for line in lines if line.startswith("E")]
     library = {int(peer): (int(nbytes.split()[0]), int(sent.split()[0])) for _, _, peer, nbytes, sent, *_ in fields}
     for peer in range(n):
-        payload, control = (tuple(own[kind].get(str(peer), (0, 0))) for kind in ("payload", "control"))
+        payload, control = ((own[kind, peer, "bytes"], own[kind, peer, "messages"]) for kind in ("payload", "control"))
         yield Sent(rank, peer, payload, control, library.get(peer, (0, 0)))
 
 

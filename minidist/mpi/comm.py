@@ -14,6 +14,7 @@ so.
 import functools
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -48,7 +49,7 @@ class Ledger:
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
-        self._before: dict[str, dict[int, list[int]]] = {"payload": {}, "control": {}}  # by peer, until the last reset
+        self._before: Counter[tuple[str, str, int, str]] = Counter()  # until the last reset, as `ever` has it
 
     def count(self, peer: int, nbytes: int) -> None:
         key = self.phase, peer
@@ -95,15 +96,15 @@ class Ledger:
         self.sent_control.clear()
         self.received = 0
 
-    def ever(self) -> dict[str, dict[int, list[int]]]:
-        """{"payload": {peer: [bytes, messages]}, "control": ...}: whatever this process has sent, resets or not."""
-        total = {kind: {peer: list(counts) for peer, counts in peers.items()} for kind, peers in self._before.items()}
-        sent = [("payload", peer, counts) for (_, peer), counts in self.sent.items()]
-        sent += [("control", peer, counts) for peer, counts in self.sent_control.items()]
-        for kind, peer, (nbytes, messages) in sent:
-            entry = total[kind].setdefault(peer, [0, 0])
-            entry[0] += nbytes
-            entry[1] += messages
+    def ever(self) -> Counter[tuple[str, str, int, str]]:
+        """{(kind, phase, peer, "bytes" or "messages"): number}: all that this process has ever sent, whatever has been
+        reset. kind: "payload", or "control", which has no phase."""
+        total = self._before.copy()
+        sent = [("payload", phase, peer, counts) for (phase, peer), counts in self.sent.items()]
+        sent += [("control", "", peer, counts) for peer, counts in self.sent_control.items()]
+        for kind, phase, peer, (nbytes, messages) in sent:
+            total[kind, phase, peer, "bytes"] += nbytes
+            total[kind, phase, peer, "messages"] += messages
         return total
 
     def check_requests(self, besides: Sequence["Request"] = ()) -> None:

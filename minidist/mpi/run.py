@@ -81,7 +81,7 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
         finally:
             abort(2 if isinstance(error, UsageError) else 1)
     if folder := os.environ.get(AUDIT):
-        Path(folder, f"{comm.rank}.json").write_text(json.dumps(comm.ledger.ever()), encoding="utf-8")
+        Path(folder, f"{comm.rank}.json").write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
     MPI.Finalize()
     sys.exit(status)
 

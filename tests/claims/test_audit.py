@@ -25,7 +25,13 @@ C\t1\t2\t12 bytes\t4 msgs sent
 def test_both_accounts_are_read_and_compared_peer_by_peer(tmp_path: Path) -> None:
     """What MPI sends for itself, I and C, is not the program's."""
     (tmp_path / "library.1.prof").write_text(LIBRARY)
-    (tmp_path / "1.json").write_text(json.dumps({"payload": {"2": [4777320, 210]}, "control": {"0": [576, 5]}}))
+    sent = {("payload", "a", 2, "bytes"): 4777000, ("payload", "b", 2, "bytes"): 320, ("control", "", 0, "bytes"): 576}
+    sent |= {
+        ("payload", "a", 2, "messages"): 200,
+        ("payload", "b", 2, "messages"): 10,
+        ("control", "", 0, "messages"): 5,
+    }
+    (tmp_path / "1.json").write_text(json.dumps([*sent.items()]))
     assert list(audit.of_rank(1, 3, tmp_path)) == [
         audit.Sent(1, 0, (0, 0), (576, 5), (576, 5)),
         audit.Sent(1, 1, (0, 0), (0, 0), (0, 0)),
@@ -44,7 +50,16 @@ def test_a_ledger_knows_what_was_sent_before_it_was_reset() -> None:
         ledger.count_control(1, 7)
         ledger.reset()
     ledger.count(2, 5)
-    assert ledger.ever() == {"payload": {1: [220, 4], 2: [7, 3]}, "control": {1: [14, 2]}}
+    assert ledger.ever() == {
+        ("payload", "main", 1, "bytes"): 100,
+        ("payload", "main", 1, "messages"): 1,
+        ("payload", "other", 1, "bytes"): 120,
+        ("payload", "other", 1, "messages"): 3,
+        ("payload", "other", 2, "bytes"): 7,
+        ("payload", "other", 2, "messages"): 3,
+        ("control", "", 1, "bytes"): 14,
+        ("control", "", 1, "messages"): 2,
+    }
     assert (ledger.total(), ledger.control) == (5, (0, 0))
 
 
