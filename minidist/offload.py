@@ -89,7 +89,7 @@ class Offload(ZeRO2):
     def reduce(self, flat: Flat) -> None:
         """Sum a bucket; this rank's shard of it goes down, to be added to what the host has of this step."""
         assert flat.bucket is not None
-        shard = flat.bucket[ring.chunk(flat.padded, flat.comm.size, flat.comm.rank)]  # (padded/N,)
+        shard = flat.bucket[self.piece(flat)]  # (padded/N,)
         with self.comm.phase("reduce-scatter gradients"):
             ring.reduce_scatter(flat.comm, flat.bucket, out=shard)
         arrived = self.host.empty("messages", shard.size, shard.dtype)
