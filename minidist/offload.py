@@ -24,6 +24,7 @@ device until they are complete, stage 3 keeps a shard of the parameters there.
 
 --delayed-update N (section 5.2): after N steps, when training has calmed down, the update no longer waits. The host
 works on one step's gradients while the device is in the next one's passes, with parameters that are one update behind.
+A checkpoint waits for the update that is under way, so that who goes on from it goes on as the run that saved it.
 """
 
 import os

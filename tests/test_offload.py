@@ -92,20 +92,15 @@ def test_what_fails_beside_the_passes_ends_the_step() -> None:
     assert launch("jobs.offloads:breaks", 2).values == ["step 2: out of memory in a thread"] * 2
 
 
-def test_overlap_on_the_clock() -> None:
+def test_overlap_on_the_clock(tmp_path: Path) -> None:
     """Passes of 3 units of time a micro-batch for each unit of the model, an update of 4: what is longer counts."""
-    for accumulate in (1, 2):
-        for after, expected in ((None, 3 * (3 * accumulate + 4)), (1, 3 * max(3 * accumulate, 4))):
-            line = f"{SHAPE} --steps 4 --accumulate {accumulate} --precision fp32 --json report.json"
-            line += f" --delayed-update {after}" if after is not None else ""
-            (claim,) = [claim for claim in report(line)["claims"] if claim["claim"] == "time of a step"]
-            assert claim["expected"] == claim["counted"] == expected
-
-
-@cache
-def report(line: str) -> dict[str, Any]:
-    found = launch("jobs.chapters:command_lines", 1, [f"offload {line.replace(' --json report.json', '')}"], "/tmp")
-    return next(iter(found.values[0].values()))
+    line = f"offload {SHAPE} --steps 4 --precision fp32 --accumulate"
+    times = {f"{line} {a}": 3 * (3 * a + 4) for a in (1, 2)}
+    times |= {f"{line} {a} --delayed-update 1": 3 * max(3 * a, 4) for a in (1, 2)}
+    reports = launch("jobs.chapters:command_lines", 1, list(times), str(tmp_path)).values[0]
+    for line, expected in times.items():
+        (claim,) = [claim for claim in reports[line]["claims"] if claim["claim"] == "time of a step"]
+        assert claim["expected"] == claim["counted"] == expected
 
 
 # ---- the link --------------------------------------------------------------------------------------------------------
