@@ -16,7 +16,7 @@ down, updated parameters come up, and what is in float32 stays below.
     backward of a unit, reduce-scatter  2ψ/N down              add it to the shard's gradient     2Ψ/N held
                                                                norm, Adam on the shard           12Ψ/N held
     this rank's part of the parameters  2Ψ/N up                round the updated shard to float16
-    all-gather                                                                          (section 4.2, figure 5)
+    all-gather                                                                          (section 4.2, figure 4)
 
 Each rank's host has its shard of ZeRO-2, so N ranks move together what one alone would: 4Ψ. With a micro-batches to a
 step, each sends its gradients down. --zero 1 and 3 are DeepSpeed's other stages: stage 1 keeps whole gradients on the
