@@ -275,7 +275,11 @@ class Comm:
         """The array that the port is to send, and its tag; counts it."""
         if not isinstance(array, np.ndarray):
             raise self._no_array("send", array)
-        if not 0 <= dest < self.size:
+        try:
+            known = 0 <= dest < self.size
+        except (TypeError, ValueError):  # an array, where the arguments have another order
+            known = False
+        if not known:
             raise self._no_such_rank("send to", dest)
         tag = message_tag(array.dtype, array.size, self._largest_tag)
         if tag is None:
@@ -290,7 +294,11 @@ class Comm:
     def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
         if not isinstance(out, np.ndarray):
             raise self._no_array("receive into", out)
-        if not 0 <= source < self.size:
+        try:
+            known = 0 <= source < self.size
+        except (TypeError, ValueError):
+            known = False
+        if not known:
             raise self._no_such_rank("receive from", source)
         if not out.flags.writeable:
             raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
@@ -325,7 +333,12 @@ class Comm:
             f" {verb.capitalize()} {instead}"
         )
 
-    def _no_such_rank(self, verb: str, peer: int) -> CommError:
+    def _no_such_rank(self, verb: str, peer: Any) -> CommError:
+        if not isinstance(peer, int | float | np.number):
+            return CommError(
+                f"rank {self.rank}: cannot {verb} a {type(peer).__name__}: a rank is a number, 0 to {self.size - 1}."
+                " The order of arguments is array, dest, out, source"
+            )
         return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
 
     def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:
