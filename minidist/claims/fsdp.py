@@ -1,0 +1,173 @@
+"""What FSDP says of a run, beside what it held, sent, and read off its clock."""
+
+from dataclasses import replace
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.published import print_zero_closing
+from minidist.claims.run import Run
+from minidist.claims.tables import mark, number, show, table_of
+from minidist.claims.zero import memory_claims, traffic_claims
+from minidist.papers import fsdp
+from minidist.papers.collectives import ring_all_reduce
+
+HYBRID = "2M(W-G)/(GW)"
+
+
+def claims(run: Run) -> list[Claim]:
+    if run.options.strategy == "no_shard":
+        return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
+    states = memory_claims(replace(run, ranks=run.options.shard), stage=3)  # on each host as if there were no other
+    return [*states, *passing_claims(run), *sent_claims(run), *time_claims(run)]
+
+
+def passing_claims(run: Run) -> list[Claim]:
+    """What is held of whole units. An embedding that the head reads as well is there beside each of the others."""
+    options, p, f = run.options, run.bytes.stored, run.options.shard
+    units, psi = run.model.units(f), run.model.parameters(f)
+    largest, tied = units[0] + max(units[1:]) if run.model.tied else max(units), " + ψ_emb" * run.model.tied
+    before = options.prefetch * (options.forward_prefetch or options.backward_prefetch == "pre")
+    window = max(before + 1, options.prefetch * (options.backward_prefetch == "post"))
+    gathered, formula = together(run, window), f"{p}·(max of {window} ψ{tied})"
+    if options.strategy == "shard_grad_op":
+        gathered, formula = psi, f"{p}Ψ"
+    bucket, held = (psi, f"{p}Ψ") if options.no_sync else (largest, f"{p}·(max ψ{tied})")
+    arriving = max(units) * (f - 1) // f
+    return [
+        on_each_rank("FSDP §3.4", "gathered at a time", formula, p * gathered, run.memory_of("gathered"), "bytes"),
+        on_each_rank("FSDP §3.3.4", "whole gradients", held, p * bucket, run.memory_of("bucket"), "bytes"),
+        on_each_rank(
+            "beside it", "shards to be summed", f"{p}·max ψ(F-1)/F", p * arriving, run.memory_of("messages"), "bytes"
+        ),
+    ]
+
+
+def together(run: Run, window: int) -> int:
+    """Parameters of so many consecutive units, the largest there are; of a tied embedding besides."""
+    units = run.model.units(run.options.shard)
+    always = units.pop(0) if run.model.tied else 0
+    return always + max(sum(units[i : i + window]) for i in range(len(units)))
+
+
+def sent_claims(run: Run) -> list[Claim]:
+    """What a rank sends in a step."""
+    p, w, f = run.bytes.stored, run.ranks, run.options.shard
+    psi, times, hosts = run.model.parameters(f), collectives_of(run), w // f
+    claims = []
+    for phase, a in times.items():
+        formula, expected = f"{p}·{a if a != 1 else ''}Ψ(F-1)/F", p * fsdp.volume(psi, f, a)
+        claims.append(on_each_rank("FSDP §3.2.1", phase, formula, expected, run.sent_in(phase), "bytes"))
+    rings = [ring_all_reduce(unit // f, hosts).sent for unit in run.model.units(f)]
+    across = [p * sum(sent[host] for sent in rings) for host in range(hosts)]
+    inside = p * fsdp.volume(psi, f, sum(times.values()))
+    norm = 8 * (f - 1)  # a float64 to each rank that has another shard, which the paper leaves out
+    formula = f"{p}·{sum(times.values())}Ψ(F-1)/F + 8(F-1)"
+    if hosts > 1:
+        formula += f" + {HYBRID}"
+        outside = [
+            sum(sent for peer, sent in to.items() if peer // f != rank // f) for rank, to in enumerate(run.sent_to)
+        ]
+        expected = [across[rank // f] for rank in range(w)]
+        claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, expected, outside, "bytes"))
+    for name, counted, shift in (
+        ("all that is sent", [run.sent_by(rank) for rank in range(w)], 0),
+        ("all that arrives", run.received, -1),  # across hosts, what the host before has sent
+    ):
+        everything = [inside + norm + across[(rank // f + shift) % hosts] for rank in range(w)]
+        claims.append(on_each_rank("together", name, formula, everything, counted, "bytes"))
+    return claims
+
+
+def collectives_of(run: Run) -> dict[str, int]:
+    options = run.options
+    return fsdp.collectives(options.strategy != "shard_grad_op", options.accumulate, options.no_sync)
+
+
+# ---- the clock -------------------------------------------------------------------------------------------------------
+
+
+def time_claims(run: Run) -> list[Claim]:
+    """The paper gives two units at a time; of more it does not say how long they take."""
+    options = run.options
+    if options.prefetch > 1:
+        return []
+    prefetch = options.backward_prefetch
+    formula = f"Σ {'max(f,g)' if options.forward_prefetch else 'f+g'} + Σ {WAY_BACK[prefetch]}"
+    counted = [rank["time"] for rank in run.counted]
+    return [on_each_rank("FSDP §3.3", "a step's time", formula, time(run, prefetch), counted, "units of time")]
+
+
+WAY_BACK = {"none": "r+g+b", "post": "max(b,r)+g", "pre": "max(b,r+g)"}
+
+
+def time(run: Run, prefetch: str) -> float:
+    """Of all forwards and backwards of a step, with this backward prefetch: in a unit of time a rank runs a parameter's
+    forward, half its backward, or sends it."""
+    options, times = run.options, collectives_of(run)
+    forward, backward = computing(run)
+    units, tied = [fsdp.volume(psi, options.shard, 1) for psi in run.model.units(options.shard)], run.model.tied
+    again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head's first, for both of them
+    nothing = [0.0] * len(units)
+    total = 0.0
+    for k in range(1, options.accumulate + 1):
+        gathers = units if k <= times["all-gather forward"] else nothing
+        gathers_again = again if times["all-gather backward"] else nothing
+        reduces = units if k == options.accumulate or not options.no_sync else nothing
+        total += fsdp.forward_time(forward, gathers, options.forward_prefetch)
+        total += fsdp.backward_time(backward[::-1], gathers_again[::-1], reduces[::-1], prefetch)
+    return total
+
+
+def computing(run: Run) -> tuple[list[int], list[int]]:
+    """The time of each unit's forward and backward, with the forward once more where it is recomputed."""
+    forward = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
+    embedding, *blocks, head = forward
+    again = run.options.recompute == "full"
+    return forward, [2 * embedding, *((2 + again) * block for block in blocks), 2 * head]
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+def print_closing(run: Run) -> None:
+    """The letters; what overlap is worth; of hybrid sharding, and of what else the paper prints, how it comes out."""
+    options, w, f = run.options, run.ranks, run.options.shard
+    if options.strategy == "no_shard":
+        print_zero_closing(run)
+        return
+    print(f"F = {f} of W = {w} ranks divide Ψ parameters, {number(run.model.parameters(f))} with each unit's padding;")
+    print("ψ: those of a unit, ψ_emb of the embedding; M: bytes of all parameters. In a unit of time a")
+    print("rank runs a parameter's forward, half its backward, or sends it. Of a unit: f forward,")
+    print("b backward, g gather, r reduce-scatter.")
+    print_overlap(run)
+    if f < w:
+        print_across_hosts(run.bytes.stored * run.model.parameters(f), w, f)
+    print()
+    table = table_of(left=("figure", "which"), right=("formula", "here", "printed"))
+    table.add_column("", no_wrap=True)
+    for figure in fsdp.FIGURES:
+        cells = (figure.source, figure.cell, figure.formula, figure.shown(), figure.printed)
+        table.add_row(*cells, mark(figure.agrees()))
+    show("What the paper prints, by the same formulas", table)
+
+
+def print_overlap(run: Run) -> None:
+    """How much of the time on the wire went by while units computed."""
+    took, computed = run.counted[0]["time"], run.options.accumulate * sum(map(sum, computing(run)))
+    wire = sum(collectives_of(run).values()) * fsdp.volume(
+        run.model.parameters(run.options.shard), run.options.shard, 1
+    )
+    print(
+        f"A step takes {number(took)} of it: {number(computed)} to compute, {number(took - computed)} to wait for the wire,"
+    )
+    print(f"which is busy for {number(wire)}: {hidden(wire, took - computed)} of that is hidden.")
+
+
+def hidden(wire: float, waited: float) -> str:
+    return f"{1 - waited / wire:.0%}" if wire else "nothing"
+
+
+def print_across_hosts(m: float, w: int, g: int) -> None:
+    """The paper's own figure for what leaves a host, beside what its formula should give."""
+    printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
+    print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")
+    print(f"The FSDP paper prints 2M(W-1)/(GW), {number(printed)}: {printed / exact:.2f} times as much.")

@@ -1,0 +1,311 @@
+"""FSDP: ZeRO-3 as PyTorch has it. A unit's parameters come, and its gradient goes, while another unit computes.
+
+    mpirun -n 4 python -m minidist.fsdp
+    mpirun -n 4 python -m minidist.fsdp --strategy shard_grad_op
+    mpirun -n 4 python -m minidist.fsdp --strategy hybrid_shard --shard 2
+    mpirun -n 4 python -m minidist.fsdp --backward-prefetch none --accumulate 4 --no-sync
+
+Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", VLDB 2023, section 3.
+
+    FSDP says            ZeRO says, and this book                                  sent      parameters held
+    FlatParameter        Flat (minidist/nn/flat.py), of a unit
+    unshard, reshard     gather, forget (minidist/zero3.py)
+    sharding factor F    N: the ranks that have a shard each; W is all ranks
+    FULL_SHARD           ZeRO-3                                                    3Ψ        2Ψ/N + a few units
+    SHARD_GRAD_OP        ZeRO-2: no reshard between forward and backward           2Ψ        2Ψ/N + 2Ψ
+    HYBRID_SHARD         ZeRO-3 on each host, of G ranks, and across hosts         3Ψ, and   2Ψ/G + a few units
+                         data parallelism: F = G                                   2Ψ/G across
+    NO_SHARD             data parallelism: F = 1                                   2Ψ        2Ψ
+    no_sync              to accumulate as ZeRO-1 does: whole, and reduce once
+
+(SHARD_GRAD_OP is ZeRO-2 on the wire. But between two steps nobody has whole parameters: the forward gathers them.)
+
+**Overlap.** ZeRO-3 as zero3.py has it waits for each of its collectives. Here they are started, and go on while the rank
+computes. One channel carries them all, in the order in which they are started (section 3.3.2), so in a backward it
+matters when the gather of the next unit is. Let a unit compute for b, be gathered in g and reduce-scattered in r:
+
+    --backward-prefetch    the next unit's gather is started      a unit takes
+    none                   when it is needed                      b + r + g
+    post                   after this one's backward, and then    max(b, r) + g
+                           this one's reduce-scatter
+    pre                    before this one's backward             max(b, r + g)
+
+Of the second and third the last unit's reduce-scatter goes on behind the next unit's backward. A forward waits for g + f
+or, with --forward-prefetch, max(f, g) (section 3.3.3). A logical clock counts it (minidist/mpi/clock.py): in a unit of
+time a rank runs a parameter's forward, half its backward, or sends it. All ranks do the same at the same time, so each
+knows from its own clock when what the others send is there.
+
+**Memory.** With --prefetch K there are K units ahead of the one in use, K + 1 gathered at a time. The paper's rate
+limiter (section 3.4) allows two gathers at a time: K = 1. `post` drops a unit before the next comes, so K are enough.
+
+**Accumulation** (section 3.3.4). A reduce-scatter for each of a micro-batches, 3aΨ; or with --no-sync one for all of them,
+(2a+1)Ψ, and a whole gradient, 2Ψ bytes, is held meanwhile.
+"""
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minidist import UsageError, ring, train
+from minidist.claims.fsdp import claims, print_closing
+from minidist.cli.options import Parser, at_least
+from minidist.data_parallel import Axes, DataParallel
+from minidist.engine import Loss, Passage, Segment, Settings
+from minidist.mpi.clock import Clock
+from minidist.mpi.comm import Comm, Request
+from minidist.mpi.run import run
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Batch, Unit
+from minidist.nn.tensor import Array
+from minidist.zero3 import ZeRO3, across_hosts
+
+STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")
+
+
+# ---- collectives under way -------------------------------------------------------------------------------------------
+
+
+def start_all_gather(comm: Comm, x: Array, out: Array) -> list[Request]:
+    """Put everyone's shard x (S/N,) together in out (S,). Each goes straight to everyone: the bytes of the ring, in
+    which every message has to wait for the one before."""
+    parts = ring.cut(out, comm.size)
+    parts[comm.rank][...] = x
+    return [*(comm.irecv(parts[peer], peer) for peer in others(comm)), *(comm.isend(x, peer) for peer in others(comm))]
+
+
+def start_reduce_scatter(comm: Comm, x: Array, arriving: Array) -> list[Request]:
+    """Send each rank its shard of x (S,), and receive what the others have of this rank's: arriving (N-1, S/N)."""
+    parts = ring.cut(x, comm.size)
+    receives = [comm.irecv(shard, peer) for shard, peer in zip(arriving, others(comm), strict=True)]
+    return [*receives, *(comm.isend(parts[peer], peer) for peer in others(comm))]
+
+
+def others(comm: Comm) -> list[int]:
+    """From the next rank on, around: the order in which the ring adds up."""
+    return [(comm.rank + distance) % comm.size for distance in range(1, comm.size)]
+
+
+@dataclass
+class Started:
+    """A collective under way."""
+
+    requests: list[Request]
+    through: float  # when it will be, by this rank's clock
+
+
+# ---- the engine ------------------------------------------------------------------------------------------------------
+
+
+class FSDP(ZeRO3):
+    """ZeRO-3 whose collectives go on while units compute."""
+
+    def __init__(
+        self,
+        units: list[Unit],
+        settings: Settings,
+        comm: Comm,
+        axes: Axes | None = None,
+        reshard_after_forward: bool = True,
+        forward_prefetch: bool = False,
+        backward_prefetch: str = "pre",
+        prefetch: int = 1,
+        no_sync: bool = False,
+    ) -> None:
+        self.reshard_after_forward, self.no_sync = reshard_after_forward, no_sync
+        self.forward_prefetch, self.backward_prefetch = forward_prefetch, backward_prefetch
+        self.limit = prefetch  # units that may be gathered ahead of the one in use
+        self.coming: list[tuple[Unit, int]] = []  # units that this pass has still to run, and what each costs
+        self.ahead = self.behind = 0  # of them, in this pass: gathered before a unit runs, and after
+        self.gathering: dict[Flat, Started] = {}
+        self.reducing: tuple[Flat, Array, Started] | None = None
+        self.clock, self.took = Clock(), 0.0  # the forwards and backwards of a step
+        if no_sync:
+            self.accumulated = settings.accumulate  # as in ZeRO-1
+        super().__init__(units, settings, comm, axes)
+
+    # ---- what a pass has to run, and when it prefetches ---------------------------------------------------------------
+
+    def forward(self, x: Array, y: Array) -> Loss:
+        if self.micro_batch == 0:
+            self.clock = Clock(bandwidth=self.precision.bytes)  # a unit of time for each parameter that is sent
+        return super().forward(x, y)
+
+    def run(
+        self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
+    ) -> tuple[Array, list[Passage]]:
+        self.coming = [(unit, 1) for segment in segments for unit in segment.units]
+        self.ahead, self.behind = self.limit * self.forward_prefetch, 0
+        return super().run(segments, x, batch, keep)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
+        self.coming = [each for passage in reversed(passages) for each in way_back(passage.segment)]
+        self.ahead, self.behind = (self.limit * (self.backward_prefetch == when) for when in ("pre", "post"))
+        dx = super().run_back(passages, dy, weights)
+        self.finish_reduce()
+        self.took = self.clock.now
+        return dx
+
+    # ---- parameters ----------------------------------------------------------------------------------------------------
+
+    def parameters_of(self, flat: Flat) -> Array:
+        """All of them (padded,). When a unit has all that it reads, the next ones' are sent for, and it computes."""
+        self.start_gather(flat)
+        if flat in self.gathering:
+            self.wait(self.gathering.pop(flat))
+        unit, cost = self.coming[0]
+        if flat is unit.reads[-1]:
+            self.coming.pop(0)
+            self.prefetch(self.ahead)
+            self.clock.work(cost * sum(read.padded for read in unit.reads))
+        assert flat.gathered is not None
+        return flat.gathered
+
+    def prefetch(self, units: int) -> None:
+        """Start to gather what the next units read."""
+        for unit, _ in self.coming[:units]:
+            for flat in unit.reads:
+                self.start_gather(flat)
+
+    def start_gather(self, flat: Flat) -> None:
+        """Unless it is here, or on its way."""
+        if flat.gathered is None:
+            flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
+            with self.comm.phase(f"all-gather {self.direction}", leave_open=True):
+                self.gathering[flat] = self.start(start_all_gather(flat.comm, flat.param, flat.gathered))
+
+    def leave(self, unit: Unit, left: Counter[Flat]) -> None:
+        super().leave(unit, left)
+        self.prefetch(self.behind)
+
+    def forget(self, flat: Flat) -> None:
+        """Reshard, but for what stays: from the forward to the backward, and with no_sync to the step's last one."""
+        last = self.direction == "backward" and (self.last_micro_batch or not self.no_sync)
+        if self.reshard_after_forward or last or not self.training:
+            flat.gathered = None
+
+    # ---- gradients -----------------------------------------------------------------------------------------------------
+
+    def collect(self, flat: Flat) -> None:
+        if flat.bucket is None:
+            self.finish_reduce()  # its bucket goes before the next one comes
+        super().collect(flat)
+
+    def reduce(self, flat: Flat) -> None:
+        """Start to sum its bucket over the ranks; of these sums one is under way at a time."""
+        self.finish_reduce()
+        assert flat.bucket is not None
+        arriving = self.device.empty("messages", (flat.shards - 1, flat.grad.size), self.precision.stored)
+        with self.comm.phase("reduce-scatter gradients", leave_open=True):
+            started = self.start(start_reduce_scatter(flat.comm, flat.bucket, arriving))
+        self.reducing = flat, arriving, started
+
+    def finish_reduce(self) -> None:
+        """Each rank adds its shard of the sum to what it has of this step; the bucket is given back."""
+        if self.reducing:
+            flat, arriving, started = self.reducing
+            self.wait(started)
+            assert flat.bucket is not None
+            mine = flat.bucket[self.piece(flat)]
+            flat.grad += functools.reduce(np.add, [*arriving, mine])  # as the ring adds up, so to the same bits
+            flat.bucket = self.reducing = None
+
+    # ---- the channel ---------------------------------------------------------------------------------------------------
+
+    def start(self, requests: list[Request]) -> Started:
+        sent = sum(request.array.nbytes for request in requests if request.kind == "isend")
+        return Started(requests, self.clock.start(sent))
+
+    def wait(self, started: Started) -> None:
+        for request in started.requests:
+            request.wait()
+        self.clock.wait(started.through)
+
+    def counted(self) -> dict[str, Any]:
+        return {**super().counted(), "time": self.took}
+
+
+def way_back(segment: Segment) -> list[tuple[Unit, int]]:
+    """The units of a segment in the order in which its backward runs them, and what each costs, its forward being 1. If
+    the segment runs again, its last unit does so right before its own backward."""
+    *before, last = segment.units
+    back = [(unit, 2) for unit in reversed(before)]
+    if segment.again:
+        return [*((unit, 1) for unit in before), (last, 3), *back]
+    return [(last, 2), *back]
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+def add_options(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--strategy", choices=STRATEGIES, metavar="NAME", default="full_shard", help=f"or {', '.join(STRATEGIES[1:])}")
+    add("--shard", type=at_least(1), metavar="G", help="hybrid_shard: ranks of a host; default: half of them")
+    add("--backward-prefetch", choices=("pre", "post", "none"), metavar="WHEN", help="pre, post or none; default: pre")
+    add("--forward-prefetch", action="store_true", help="gather the next units before a forward, too")
+    add("--prefetch", type=at_least(1), metavar="K", help="units gathered ahead; default: 1")
+    add("--no-sync", action="store_true", help="--accumulate: reduce gradients once a step, held whole until then")
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
+    """Parse, check, and fill in what depends on the strategy. Raises UsageError for whatever cannot work."""
+    job = train.prepare(made, arguments, ranks)
+    o = job.options
+    if o.shard and o.strategy != "hybrid_shard":
+        raise UsageError(f"--shard is of --strategy hybrid_shard: {o.strategy} has one way to divide {ranks} ranks")
+    if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
+        raise UsageError(
+            "--strategy no_shard gathers nothing: leave --backward-prefetch, --forward-prefetch, --prefetch"
+        )
+    if o.strategy == "no_shard" and o.no_sync:
+        raise UsageError("--strategy no_shard holds whole gradients, and reduces once a step anyway: leave --no-sync")
+    if o.strategy == "shard_grad_op" and o.backward_prefetch:
+        raise UsageError("--strategy shard_grad_op gathers nothing in its backward: leave --backward-prefetch")
+    if o.no_sync and o.accumulate == 1:
+        raise UsageError("--no-sync is of several micro-batches: use it with --accumulate 2 or more")
+    if o.strategy == "hybrid_shard":
+        o.shard = o.shard or (ranks if ranks % 2 else ranks // 2)
+        if ranks % o.shard:
+            works = max(n for n in range(1, min(o.shard, ranks + 1)) if ranks % n == 0)
+            raise UsageError(f"{ranks} ranks cannot be divided into hosts of --shard {o.shard}: use --shard {works}")
+    else:
+        o.shard = 1 if o.strategy == "no_shard" else ranks  # the paper's sharding factor F
+    o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
+    return job
+
+
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
+    """The engine of what `prepare` has let pass."""
+    if options.strategy == "no_shard":
+        return DataParallel(units, settings, comm)
+    axes = Axes(rows=comm)  # all ranks share out the batch
+    if options.shard < comm.size:
+        host, across = comm.split(comm.rank // options.shard), comm.split(comm.rank % options.shard)
+        across_hosts(units, host, across)
+        comm = host
+    return FSDP(
+        *(units, settings, comm, axes),
+        reshard_after_forward=options.strategy != "shard_grad_op",
+        forward_prefetch=options.forward_prefetch,
+        backward_prefetch=options.backward_prefetch,
+        prefetch=options.prefetch,
+        no_sync=options.no_sync,
+    )
+
+
+def main(comm: Comm, job: train.Job) -> int:
+    """Train and report."""
+    engine = make_engine(job.units, job.settings, comm, job.options)
+    return train.run_job(job, engine, comm, claims, print_closing)
+
+
+if __name__ == "__main__":
+    made = train.parser(__doc__ or "", "fsdp")  # python -OO drops docstrings
+    add_options(made)
+    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)
