@@ -7,39 +7,36 @@
 
 Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", VLDB 2023, section 3.
 
-    FSDP says            ZeRO says, and this book                                  sent      parameters held
-    FlatParameter        Flat (minidist/nn/flat.py), of a unit
-    unshard, reshard     gather, forget (minidist/zero3.py)
-    sharding factor F    N: the ranks that have a shard each; W is all ranks
-    FULL_SHARD           ZeRO-3                                                    3Ψ        2Ψ/N + a few units
-    SHARD_GRAD_OP        ZeRO-2: no reshard between forward and backward           2Ψ        2Ψ/N + 2Ψ
-    HYBRID_SHARD         ZeRO-3 on each host, of G ranks, and across hosts         3Ψ, and   2Ψ/G + a few units
-                         data parallelism: F = G                                   2Ψ/G across
-    NO_SHARD             data parallelism: F = 1                                   2Ψ        2Ψ
-    no_sync              to accumulate as ZeRO-1 does: whole, and reduce once
+    what FSDP calls     ZeRO calls, and this book                                     sent        parameters held
+    FlatParameter       Flat (`minidist/nn/flat.py`), of a unit
+    unshard, reshard    gather, forget (`minidist/zero3.py`)
+    sharding factor F   N: among how many ranks a unit is divided, of W in all
+    FULL_SHARD          ZeRO-3: F = W                                                 3Ψ          2Ψ/N + a few units
+    SHARD_GRAD_OP       ZeRO-2: no reshard from the forward to the backward           2Ψ          2Ψ/N + 2Ψ
+    HYBRID_SHARD        ZeRO-3 on a host of G ranks, data parallelism across: F = G   3Ψ + 2Ψ/G   2Ψ/G + a few units
+    NO_SHARD            data parallelism: F = 1                                       2Ψ          2Ψ
+    no_sync             ZeRO-1's accumulation: whole gradients, reduced once a step
 
-(SHARD_GRAD_OP is ZeRO-2 on the wire. But between two steps nobody has whole parameters: the forward gathers them.)
+SHARD_GRAD_OP is ZeRO-2 on the wire. Between steps it is ZeRO-3: nobody has whole parameters, and the forward gathers.
 
-**Overlap.** ZeRO-3 as zero3.py has it waits for each of its collectives. Here they are started, and go on while the rank
-computes. One channel carries them all, in the order in which they are started (section 3.3.2), so in a backward it
-matters when the gather of the next unit is. Let a unit compute for b, be gathered in g and reduce-scattered in r:
+Overlap. In `zero3.py` a rank waits for each collective; here it starts them, and computes meanwhile. One channel has
+them all, in the order in which they are started, so it matters when a backward starts the next unit's gather (section
+3.3.2). Where a unit computes for b, is gathered in g, and its gradient is reduce-scattered in r:
 
-    --backward-prefetch    the next unit's gather is started      a unit takes
-    none                   when it is needed                      b + r + g
-    post                   after this one's backward, and then    max(b, r) + g
-                           this one's reduce-scatter
-    pre                    before this one's backward             max(b, r + g)
+    --backward-prefetch   the next unit's gather is started             a unit takes
+    none                  when it is needed                             b + r + g
+    post                  between this one's backward and its reduce    max(b, r) + g    r beside the next backward
+    pre                   before this one's backward                    max(b, r + g)    and g beside this one
 
-Of the second and third the last unit's reduce-scatter goes on behind the next unit's backward. A forward waits for g + f
-or, with --forward-prefetch, max(f, g) (section 3.3.3). A logical clock counts it (minidist/mpi/clock.py): in a unit of
-time a rank runs a parameter's forward, half its backward, or sends it. All ranks do the same at the same time, so each
-knows from its own clock when what the others send is there.
+In a forward of f a unit takes f + g, and with --forward-prefetch max(f, g) (section 3.3.3). A logical clock counts that
+(`minidist/mpi/clock.py`): in a unit of time a rank runs the forward of a parameter, half its backward, or sends it. All
+ranks do the same at the same time, so each knows by its own clock when what the others send is there.
 
-**Memory.** With --prefetch K there are K units ahead of the one in use, K + 1 gathered at a time. The paper's rate
-limiter (section 3.4) allows two gathers at a time: K = 1. `post` drops a unit before the next comes, so K are enough.
+Memory. --prefetch K units are gathered ahead of the one in use. The paper's rate limiter (section 3.4) lets two gathers
+be in flight or in use: K = 1. `post` drops a unit before it sends for the next, and holds K where `pre` holds K + 1.
 
-**Accumulation** (section 3.3.4). A reduce-scatter for each of a micro-batches, 3aΨ; or with --no-sync one for all of them,
-(2a+1)Ψ, and a whole gradient, 2Ψ bytes, is held meanwhile.
+Accumulation (section 3.3.4). Each of a micro-batches reduces, 3aΨ, or with --no-sync the last one for all: (2a+1)Ψ. The
+price is a whole gradient, held from the first to the last.
 """
 
 import functools
@@ -122,13 +119,13 @@ class FSDP(ZeRO3):
         self.coming: list[tuple[Unit, int]] = []  # units that this pass has still to run, and what each costs
         self.ahead = self.behind = 0  # of them, in this pass: gathered before a unit runs, and after
         self.gathering: dict[Flat, Started] = {}
-        self.reducing: tuple[Flat, Array, Started] | None = None
+        self.reducing: tuple[Flat, list[Array], Started] | None = None
         self.clock, self.took = Clock(), 0.0  # the forwards and backwards of a step
         if no_sync:
             self.accumulated = settings.accumulate  # as in ZeRO-1
         super().__init__(units, settings, comm, axes)
 
-    # ---- what a pass has to run, and when it prefetches ---------------------------------------------------------------
+    # ---- what a pass has to run, and when it prefetches --------------------------------------------------------------
 
     def forward(self, x: Array, y: Array) -> Loss:
         if self.micro_batch == 0:
@@ -151,11 +148,11 @@ class FSDP(ZeRO3):
         self.took = self.clock.now
         return dx
 
-    # ---- parameters ----------------------------------------------------------------------------------------------------
+    # ---- parameters --------------------------------------------------------------------------------------------------
 
     def parameters_of(self, flat: Flat) -> Array:
         """All of them (padded,). When a unit has all that it reads, the next ones' are sent for, and it computes."""
-        self.start_gather(flat)
+        whole = self.start_gather(flat)
         if flat in self.gathering:
             self.wait(self.gathering.pop(flat))
         unit, cost = self.coming[0]
@@ -163,8 +160,7 @@ class FSDP(ZeRO3):
             self.coming.pop(0)
             self.prefetch(self.ahead)
             self.clock.work(cost * sum(read.padded for read in unit.reads))
-        assert flat.gathered is not None
-        return flat.gathered
+        return whole
 
     def prefetch(self, units: int) -> None:
         """Start to gather what the next units read."""
@@ -172,12 +168,13 @@ class FSDP(ZeRO3):
             for flat in unit.reads:
                 self.start_gather(flat)
 
-    def start_gather(self, flat: Flat) -> None:
-        """Unless it is here, or on its way."""
+    def start_gather(self, flat: Flat) -> Array:
+        """Send for all of a Flat (padded,), unless it is here or on its way."""
         if flat.gathered is None:
             flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
             with self.comm.phase(f"all-gather {self.direction}", leave_open=True):
                 self.gathering[flat] = self.start(start_all_gather(flat.comm, flat.param, flat.gathered))
+        return flat.gathered
 
     def leave(self, unit: Unit, left: Counter[Flat]) -> None:
         super().leave(unit, left)
@@ -189,7 +186,7 @@ class FSDP(ZeRO3):
         if self.reshard_after_forward or last or not self.training:
             flat.gathered = None
 
-    # ---- gradients -----------------------------------------------------------------------------------------------------
+    # ---- gradients ---------------------------------------------------------------------------------------------------
 
     def collect(self, flat: Flat) -> None:
         if flat.bucket is None:
@@ -203,19 +200,17 @@ class FSDP(ZeRO3):
         arriving = self.device.empty("messages", (flat.shards - 1, flat.grad.size), self.precision.stored)
         with self.comm.phase("reduce-scatter gradients", leave_open=True):
             started = self.start(start_reduce_scatter(flat.comm, flat.bucket, arriving))
-        self.reducing = flat, arriving, started
+        self.reducing = flat, [*arriving, flat.bucket[self.piece(flat)]], started
 
     def finish_reduce(self) -> None:
-        """Each rank adds its shard of the sum to what it has of this step; the bucket is given back."""
+        """Add the sum, this rank's shard of it, to what there is of this step. The bucket is given back."""
         if self.reducing:
-            flat, arriving, started = self.reducing
+            flat, addends, started = self.reducing
             self.wait(started)
-            assert flat.bucket is not None
-            mine = flat.bucket[self.piece(flat)]
-            flat.grad += functools.reduce(np.add, [*arriving, mine])  # as the ring adds up, so to the same bits
+            flat.grad += functools.reduce(np.add, addends)  # as the ring adds them up, so to the same bits
             flat.bucket = self.reducing = None
 
-    # ---- the channel ---------------------------------------------------------------------------------------------------
+    # ---- the channel -------------------------------------------------------------------------------------------------
 
     def start(self, requests: list[Request]) -> Started:
         sent = sum(request.array.nbytes for request in requests if request.kind == "isend")
@@ -254,34 +249,39 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
-    """Parse, check, and fill in what depends on the strategy. Raises UsageError for whatever cannot work."""
+    """Parse and check. Raises UsageError for whatever cannot work."""
     job = train.prepare(made, arguments, ranks)
-    o = job.options
-    if o.shard and o.strategy != "hybrid_shard":
-        raise UsageError(f"--shard is of --strategy hybrid_shard: {o.strategy} has one way to divide {ranks} ranks")
-    if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
-        raise UsageError(
-            "--strategy no_shard gathers nothing: leave --backward-prefetch, --forward-prefetch, --prefetch"
-        )
-    if o.strategy == "no_shard" and o.no_sync:
-        raise UsageError("--strategy no_shard holds whole gradients, and reduces once a step anyway: leave --no-sync")
-    if o.strategy == "shard_grad_op" and o.backward_prefetch:
-        raise UsageError("--strategy shard_grad_op gathers nothing in its backward: leave --backward-prefetch")
-    if o.no_sync and o.accumulate == 1:
-        raise UsageError("--no-sync is of several micro-batches: use it with --accumulate 2 or more")
-    if o.strategy == "hybrid_shard":
-        o.shard = o.shard or (ranks if ranks % 2 else ranks // 2)
-        if ranks % o.shard:
-            works = max(n for n in range(1, min(o.shard, ranks + 1)) if ranks % n == 0)
-            raise UsageError(f"{ranks} ranks cannot be divided into hosts of --shard {o.shard}: use --shard {works}")
-    else:
-        o.shard = 1 if o.strategy == "no_shard" else ranks  # the paper's sharding factor F
-    o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
+    complete(job.options, ranks)
     return job
 
 
+def complete(options: train.Options, ranks: int) -> None:
+    """Fill in what depends on the strategy. Raises UsageError for what does not go together."""
+    o, strategy = options, f"--strategy {options.strategy}"
+    if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
+        raise UsageError(
+            f"{strategy} gathers nothing: leave --backward-prefetch, --forward-prefetch and --prefetch away"
+        )
+    if o.strategy == "no_shard" and o.no_sync:
+        raise UsageError(f"{strategy} has whole gradients, and reduces them once a step anyway: leave --no-sync away")
+    if o.strategy == "shard_grad_op" and o.backward_prefetch:
+        raise UsageError(f"{strategy} gathers nothing in its backward: leave --backward-prefetch away")
+    if o.no_sync and o.accumulate == 1:
+        raise UsageError("--no-sync is of several micro-batches: use it with --accumulate 2 or more")
+    if o.shard and o.strategy != "hybrid_shard":
+        raise UsageError(f"--shard is of --strategy hybrid_shard: {strategy} leaves no choice")
+    if o.strategy != "hybrid_shard":
+        o.shard = 1 if o.strategy == "no_shard" else ranks  # the paper's F
+    elif o.shard is None:
+        o.shard = ranks if ranks % 2 else ranks // 2
+    elif ranks % o.shard:
+        works = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n < o.shard)
+        raise UsageError(f"{ranks} ranks are no hosts of --shard {o.shard} each: use --shard {works}")
+    o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
+
+
 def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
-    """The engine of what `prepare` has let pass."""
+    """options: complete."""
     if options.strategy == "no_shard":
         return DataParallel(units, settings, comm)
     axes = Axes(rows=comm)  # all ranks share out the batch

@@ -49,31 +49,27 @@ def together(run: Run, window: int) -> int:
 
 
 def sent_claims(run: Run) -> list[Claim]:
-    """What a rank sends in a step."""
-    p, w, f = run.bytes.stored, run.ranks, run.options.shard
-    psi, times, hosts = run.model.parameters(f), collectives_of(run), w // f
+    """What a rank sends in a step: by phase, to other hosts, and together."""
+    p, f, hosts = run.bytes.stored, run.options.shard, run.ranks // run.options.shard
+    host = [rank // f for rank in range(run.ranks)]
+    psi, collectives = run.model.parameters(f), collectives_of(run)
     claims = []
-    for phase, a in times.items():
-        formula, expected = f"{p}·{a if a != 1 else ''}Ψ(F-1)/F", p * fsdp.volume(psi, f, a)
-        claims.append(on_each_rank("FSDP §3.2.1", phase, formula, expected, run.sent_in(phase), "bytes"))
+    for phase, times in collectives.items():
+        formula, elements = f"{p}·{times if times != 1 else ''}Ψ(F-1)/F", fsdp.volume(psi, f, times)
+        claims.append(on_each_rank("FSDP §3.2.1", phase, formula, p * elements, run.sent_in(phase), "bytes"))
     rings = [ring_all_reduce(unit // f, hosts).sent for unit in run.model.units(f)]
-    across = [p * sum(sent[host] for sent in rings) for host in range(hosts)]
-    inside = p * fsdp.volume(psi, f, sum(times.values()))
-    norm = 8 * (f - 1)  # a float64 to each rank that has another shard, which the paper leaves out
-    formula = f"{p}·{sum(times.values())}Ψ(F-1)/F + 8(F-1)"
+    across = [p * sum(sent[i] for sent in rings) for i in range(hosts)]  # from each rank of the i-th host
     if hosts > 1:
-        formula += f" + {HYBRID}"
-        outside = [
-            sum(sent for peer, sent in to.items() if peer // f != rank // f) for rank, to in enumerate(run.sent_to)
-        ]
-        expected = [across[rank // f] for rank in range(w)]
-        claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, expected, outside, "bytes"))
-    for name, counted, shift in (
-        ("all that is sent", [run.sent_by(rank) for rank in range(w)], 0),
-        ("all that arrives", run.received, -1),  # across hosts, what the host before has sent
-    ):
-        everything = [inside + norm + across[(rank // f + shift) % hosts] for rank in range(w)]
-        claims.append(on_each_rank("together", name, formula, everything, counted, "bytes"))
+        outside = [sum(sent for peer, sent in to.items() if host[peer] != host[i]) for i, to in enumerate(run.sent_to)]
+        promised = [across[i] for i in host]
+        claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, promised, outside, "bytes"))
+    norm = 8 * (f - 1)  # a float64 for each of the other shards, which the paper leaves out
+    inside = p * fsdp.volume(psi, f, sum(collectives.values())) + norm
+    formula = f"{p}·{sum(collectives.values())}Ψ(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
+    sent = [run.sent_by(rank) for rank in range(run.ranks)]
+    for name, counted, from_host in (("all that is sent", sent, 0), ("all that arrives", run.received, -1)):
+        promised = [inside + across[(i + from_host) % hosts] for i in host]
+        claims.append(on_each_rank("together", name, formula, promised, counted, "bytes"))
     return claims
 
 
@@ -152,18 +148,12 @@ def print_closing(run: Run) -> None:
 
 def print_overlap(run: Run) -> None:
     """How much of the time on the wire went by while units computed."""
-    took, computed = run.counted[0]["time"], run.options.accumulate * sum(map(sum, computing(run)))
-    wire = sum(collectives_of(run).values()) * fsdp.volume(
-        run.model.parameters(run.options.shard), run.options.shard, 1
-    )
-    print(
-        f"A step takes {number(took)} of it: {number(computed)} to compute, {number(took - computed)} to wait for the wire,"
-    )
-    print(f"which is busy for {number(wire)}: {hidden(wire, took - computed)} of that is hidden.")
-
-
-def hidden(wire: float, waited: float) -> str:
-    return f"{1 - waited / wire:.0%}" if wire else "nothing"
+    f, collectives = run.options.shard, sum(collectives_of(run).values())
+    wire = fsdp.volume(run.model.parameters(f), f, collectives)
+    computed = run.options.accumulate * sum(map(sum, computing(run)))
+    waited = run.counted[0]["time"] - computed
+    print(f"Forwards and backwards of a step: {number(computed)} to compute, {number(waited)} to wait for the wire,")
+    print(f"which is busy for {number(wire)}; {f'{1 - waited / wire:.0%}' if wire else 'none'} of that is hidden.")
 
 
 def print_across_hosts(m: float, w: int, g: int) -> None:

@@ -8,9 +8,10 @@ channel, and whoever receives it is at least as late as the message:
 (Lamport, "Time, clocks, and the ordering of events in a distributed system", CACM 1978, with durations.) However the
 operating system schedules the processes, the times come out the same, to the last digit.
 
-What is sent while the rank works goes over its channel, one after the other in the order in which it was started:
+What is sent while the rank works goes over its channel, one after the other in the order in which it was started, and
+whoever waits for it is at least as late as it is through:
 
-    channel = max(channel, t) + latency + bytes / bandwidth      when it is through; whoever waits for it: t = max(t, that)
+    channel = max(channel, t) + latency + bytes / bandwidth
 """
 
 import math

@@ -9,8 +9,8 @@ from minidist.papers.models import padded
 
 
 def collectives(reshard: bool = True, accumulate: int = 1, no_sync: bool = False) -> dict[str, int]:
-    """How often a step of `accumulate` micro-batches gathers each unit, and reduce-scatters its gradient (sections 3.2.1
-    and 3.3.4): 3a times together; without resharding after the forward 2a times.
+    """How often a step of `accumulate` micro-batches gathers each unit, and reduce-scatters its gradient: 3a times
+    together, or without resharding after the forward 2a times (sections 3.2.1 and 3.3.4).
 
     With no_sync gradients add up whole and are reduced once a step: 2a+1. What is not resharded after the forward then
     stays from micro-batch to micro-batch as well, as PyTorch does it: 2, whatever a.
@@ -40,8 +40,8 @@ def across_hosts_as_printed(m: float, w: int, g: int) -> float:
 
 # ---- how long it takes -----------------------------------------------------------------------------------------------
 # Of units in the order in which they run: f or b to compute, g to be gathered, r for a gradient's reduce-scatter. One
-# channel carries all collectives in the order in which they are issued (section 3.3.2); with prefetching, two units at a
-# time are gathered or on their way (section 3.4).
+# channel carries all collectives in the order in which they are issued (section 3.3.2). Where they are prefetched, two
+# units at a time are gathered or on their way (section 3.4).
 
 
 def forward_time(f: Sequence[float], g: Sequence[float], prefetch: bool) -> float:
