@@ -64,6 +64,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.zero3",
     ),
     Chapter(
+        "fsdp",
+        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetch, hybrid sharding",
+        "mpirun -n 4 python -m minidist.fsdp",
+    ),
+    Chapter(
         "tensor_parallel",
         "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
         "mpirun -n 4 python -m minidist.tensor_parallel",
@@ -75,7 +80,7 @@ CHAPTERS = (
     ),
     Chapter(
         "parallel3d",
-        "Narayanan et al., SC 2021; Zhao et al., FSDP, VLDB 2023",
+        "Narayanan et al., Megatron-LM, SC 2021: all axes at once",
         "mpirun -n 8 python -m minidist.parallel3d",
     ),
 )
