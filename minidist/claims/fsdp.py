@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.published import print_zero_closing
+from minidist.claims.published import as_printed, print_zero_closing
 from minidist.claims.run import Run
-from minidist.claims.tables import mark, number, show, table_of
+from minidist.claims.tables import number
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.papers import fsdp
 from minidist.papers.collectives import ring_all_reduce
@@ -125,7 +125,7 @@ def computing(run: Run) -> tuple[list[int], list[int]]:
 
 
 def print_closing(run: Run) -> None:
-    """The letters; what overlap is worth; of hybrid sharding, and of what else the paper prints, how it comes out."""
+    """The letters, what overlap is worth, and of hybrid sharding the paper's own figure."""
     options, w, f = run.options, run.ranks, run.options.shard
     if options.strategy == "no_shard":
         print_zero_closing(run)
@@ -137,13 +137,7 @@ def print_closing(run: Run) -> None:
     print_overlap(run)
     if f < w:
         print_across_hosts(run.bytes.stored * run.model.parameters(f), w, f)
-    print()
-    table = table_of(left=("figure", "which"), right=("formula", "here", "printed"))
-    table.add_column("", no_wrap=True)
-    for figure in fsdp.FIGURES:
-        cells = (figure.source, figure.cell, figure.formula, figure.shown(), figure.printed)
-        table.add_row(*cells, mark(figure.agrees()))
-    show("What the paper prints, by the same formulas", table)
+    print(f"{as_printed(fsdp.FIGURES)} figures are as the paper prints them: python -m minidist papers --paper fsdp")
 
 
 def print_overlap(run: Run) -> None:
