@@ -10,14 +10,15 @@ Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel",
     what FSDP calls     ZeRO calls, and this book                                     sent        parameters held
     FlatParameter       Flat (`minidist/nn/flat.py`), of a unit
     unshard, reshard    gather, forget (`minidist/zero3.py`)
-    sharding factor F   N: among how many ranks a unit is divided, of W in all
-    FULL_SHARD          ZeRO-3: F = W                                                 3Ψ          2Ψ/N + a few units
-    SHARD_GRAD_OP       ZeRO-2: no reshard from the forward to the backward           2Ψ          2Ψ/N + 2Ψ
-    HYBRID_SHARD        ZeRO-3 on a host of G ranks, data parallelism across: F = G   3Ψ + 2Ψ/G   2Ψ/G + a few units
+    sharding factor F   N: the ranks that divide a unit, of W in all
+    FULL_SHARD          ZeRO-3: F = W                                                 3Ψ          2Ψ/F + a few units
+    SHARD_GRAD_OP       ZeRO-2: no reshard from the forward to the backward           2Ψ          2Ψ/F + 2Ψ
+    HYBRID_SHARD        ZeRO-3 on a host of G ranks, data parallelism across: F = G   3Ψ + 2Ψ/G   2Ψ/F + a few units
     NO_SHARD            data parallelism: F = 1                                       2Ψ          2Ψ
     no_sync             ZeRO-1's accumulation: whole gradients, reduced once a step
 
-SHARD_GRAD_OP is ZeRO-2 on the wire. Between steps it is ZeRO-3: nobody has whole parameters, and the forward gathers.
+SHARD_GRAD_OP is ZeRO-2 on the wire; between steps it is ZeRO-3: nobody has whole parameters, and the forward gathers.
+(The outermost unit, which PyTorch never reshards after its forward, is here as the others: `zero3.py --keep-last`.)
 
 Overlap. In `zero3.py` a rank waits for each collective; here it starts them, and computes meanwhile. One channel has
 them all, in the order in which they are started, so it matters when a backward starts the next unit's gather (section
@@ -36,15 +37,14 @@ Memory. --prefetch K units are gathered ahead of the one in use. The paper's rat
 be in flight or in use: K = 1. `post` drops a unit before it sends for the next, and holds K where `pre` holds K + 1.
 
 Accumulation (section 3.3.4). Each of a micro-batches reduces, 3aΨ, or with --no-sync the last one for all: (2a+1)Ψ. The
-price is a whole gradient, held from the first to the last.
+price is a whole gradient, held from the first to the last. SHARD_GRAD_OP then keeps parameters as long: 2Ψ, not 2aΨ.
 """
 
 import functools
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,8 +87,7 @@ def others(comm: Comm) -> list[int]:
     return [(comm.rank + distance) % comm.size for distance in range(1, comm.size)]
 
 
-@dataclass
-class Started:
+class Started(NamedTuple):
     """A collective under way."""
 
     requests: list[Request]
@@ -99,7 +98,7 @@ class Started:
 
 
 class FSDP(ZeRO3):
-    """ZeRO-3 whose collectives go on while units compute."""
+    """ZeRO-3 whose collectives go on while units compute. prefetch: units gathered ahead, of the one in use."""
 
     def __init__(
         self,
@@ -115,21 +114,22 @@ class FSDP(ZeRO3):
     ) -> None:
         self.reshard_after_forward, self.no_sync = reshard_after_forward, no_sync
         self.forward_prefetch, self.backward_prefetch = forward_prefetch, backward_prefetch
-        self.limit = prefetch  # units that may be gathered ahead of the one in use
+        self.limit = prefetch
         self.coming: list[tuple[Unit, int]] = []  # units that this pass has still to run, and what each costs
-        self.ahead = self.behind = 0  # of them, in this pass: gathered before a unit runs, and after
+        self.ahead = self.behind = 0  # how many of them are sent for before a unit computes, and after
         self.gathering: dict[Flat, Started] = {}
-        self.reducing: tuple[Flat, list[Array], Started] | None = None
-        self.clock, self.took = Clock(), 0.0  # the forwards and backwards of a step
+        self.reducing: tuple[Flat, list[Array], Started] | None = None  # with what is to be added up
+        self.clock, self.took = Clock(), 0.0  # of the forwards and backwards of a step
         if no_sync:
             self.accumulated = settings.accumulate  # as in ZeRO-1
         super().__init__(units, settings, comm, axes)
 
-    # ---- what a pass has to run, and when it prefetches --------------------------------------------------------------
+    # ---- a pass: which units come, and how many of them are sent for -------------------------------------------------
+    # PyTorch records the order in a forward, and takes it backwards (section 3.3.2). Here the model is a list of units.
 
     def forward(self, x: Array, y: Array) -> Loss:
         if self.micro_batch == 0:
-            self.clock = Clock(bandwidth=self.precision.bytes)  # a unit of time for each parameter that is sent
+            self.clock = Clock(bandwidth=self.precision.bytes)  # to send a parameter takes a unit of time
         return super().forward(x, y)
 
     def run(
@@ -177,6 +177,7 @@ class FSDP(ZeRO3):
         return flat.gathered
 
     def leave(self, unit: Unit, left: Counter[Flat]) -> None:
+        """The unit has run, and its gradient is not reduced yet."""
         super().leave(unit, left)
         self.prefetch(self.behind)
 
@@ -190,7 +191,7 @@ class FSDP(ZeRO3):
 
     def collect(self, flat: Flat) -> None:
         if flat.bucket is None:
-            self.finish_reduce()  # its bucket goes before the next one comes
+            self.finish_reduce()  # the last one's bucket goes before this one's comes
         super().collect(flat)
 
     def reduce(self, flat: Flat) -> None:
@@ -213,6 +214,7 @@ class FSDP(ZeRO3):
     # ---- the channel -------------------------------------------------------------------------------------------------
 
     def start(self, requests: list[Request]) -> Started:
+        """Put on the clock what has just been started."""
         sent = sum(request.array.nbytes for request in requests if request.kind == "isend")
         return Started(requests, self.clock.start(sent))
 
@@ -242,10 +244,10 @@ def add_options(parser: Parser) -> None:
     add = parser.add_argument
     add("--strategy", choices=STRATEGIES, metavar="NAME", default="full_shard", help=f"or {', '.join(STRATEGIES[1:])}")
     add("--shard", type=at_least(1), metavar="G", help="hybrid_shard: ranks of a host; default: half of them")
-    add("--backward-prefetch", choices=("pre", "post", "none"), metavar="WHEN", help="pre, post or none; default: pre")
+    add("--backward-prefetch", choices=("pre", "post", "none"), metavar="W", help="pre, post or none; default: pre")
     add("--forward-prefetch", action="store_true", help="gather the next units before a forward, too")
     add("--prefetch", type=at_least(1), metavar="K", help="units gathered ahead; default: 1")
-    add("--no-sync", action="store_true", help="--accumulate: reduce gradients once a step, held whole until then")
+    add("--no-sync", action="store_true", help="reduce once for all micro-batches (--accumulate)")
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
@@ -259,9 +261,7 @@ def complete(options: train.Options, ranks: int) -> None:
     """Fill in what depends on the strategy. Raises UsageError for what does not go together."""
     o, strategy = options, f"--strategy {options.strategy}"
     if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
-        raise UsageError(
-            f"{strategy} gathers nothing: leave --backward-prefetch, --forward-prefetch and --prefetch away"
-        )
+        raise UsageError(f"{strategy} gathers nothing: leave --prefetch, --forward-prefetch and --backward-prefetch")
     if o.strategy == "no_shard" and o.no_sync:
         raise UsageError(f"{strategy} has whole gradients, and reduces them once a step anyway: leave --no-sync away")
     if o.strategy == "shard_grad_op" and o.backward_prefetch:
