@@ -65,7 +65,7 @@ CHAPTERS = (
     ),
     Chapter(
         "fsdp",
-        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetch, hybrid sharding",
+        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts",
         "mpirun -n 4 python -m minidist.fsdp",
     ),
     Chapter(
