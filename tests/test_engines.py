@@ -77,7 +77,8 @@ def test_stages_agree_to_the_last_bit_in_mixed_precision(model: str, clip: float
         found = on_ranks(n)[repr(case(engine, model, "mixed", "adamw", accumulate, clip))]
         return np.concatenate([array.reshape(-1) for array in found["parameters"].values()])
 
-    for engine in ("zero1", "zero2", "zero3", "zero3 keep_last"):
+    for engine in ("zero1", "zero2", "zero3", "zero3 keep_last", "fsdp"):
         np.testing.assert_array_equal(parameters(engine, 1), parameters("data_parallel", 1), err_msg=engine)
     np.testing.assert_array_equal(parameters("zero1", 3), parameters("data_parallel", 3))
     np.testing.assert_array_equal(parameters("zero3", 3), parameters("zero2", 3))
+    np.testing.assert_array_equal(parameters("fsdp", 3), parameters("zero2", 3))
