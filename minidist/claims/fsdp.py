@@ -14,6 +14,7 @@ HYBRID = "2M(W-G)/(GW)"
 
 
 def claims(run: Run) -> list[Claim]:
+    """What the papers say of this run."""
     if run.options.strategy == "no_shard":
         return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
     states = memory_claims(replace(run, ranks=run.options.shard), stage=3)  # on each host as if there were no other
@@ -23,14 +24,13 @@ def claims(run: Run) -> list[Claim]:
 def passing_claims(run: Run) -> list[Claim]:
     """What is held of whole units. An embedding that the head reads as well is there beside each of the others."""
     options, p, f = run.options, run.bytes.stored, run.options.shard
-    units, psi = run.model.units(f), run.model.parameters(f)
-    largest, tied = units[0] + max(units[1:]) if run.model.tied else max(units), " + ψ_emb" * run.model.tied
-    before = options.prefetch * (options.forward_prefetch or options.backward_prefetch == "pre")
-    window = max(before + 1, options.prefetch * (options.backward_prefetch == "post"))
+    units, psi, tied = run.model.units(f), run.model.parameters(f), " + ψ_emb" * run.model.tied
+    ahead = options.forward_prefetch or options.backward_prefetch == "pre"
+    window = options.prefetch + 1 if ahead else options.prefetch if options.backward_prefetch == "post" else 1
     gathered, formula = together(run, window), f"{p}·(max of {window} ψ{tied})"
     if options.strategy == "shard_grad_op":
         gathered, formula = psi, f"{p}Ψ"
-    bucket, held = (psi, f"{p}Ψ") if options.no_sync else (largest, f"{p}·(max ψ{tied})")
+    bucket, held = (psi, f"{p}Ψ") if options.no_sync else (together(run, 1), f"{p}·(max ψ{tied})")
     arriving = max(units) * (f - 1) // f
     return [
         on_each_rank("FSDP §3.4", "gathered at a time", formula, p * gathered, run.memory_of("gathered"), "bytes"),
@@ -81,27 +81,26 @@ def collectives_of(run: Run) -> dict[str, int]:
 # ---- the clock -------------------------------------------------------------------------------------------------------
 
 
-def time_claims(run: Run) -> list[Claim]:
-    """The paper gives two units at a time; of more it does not say how long they take."""
-    options = run.options
-    if options.prefetch > 1:
-        return []
-    prefetch = options.backward_prefetch
-    formula = f"Σ {'max(f,g)' if options.forward_prefetch else 'f+g'} + Σ {WAY_BACK[prefetch]}"
-    counted = [rank["time"] for rank in run.counted]
-    return [on_each_rank("FSDP §3.3", "a step's time", formula, time(run, prefetch), counted, "units of time")]
-
-
 WAY_BACK = {"none": "r+g+b", "post": "max(b,r)+g", "pre": "max(b,r+g)"}
 
 
-def time(run: Run, prefetch: str) -> float:
-    """Of all forwards and backwards of a step, with this backward prefetch: in a unit of time a rank runs a parameter's
-    forward, half its backward, or sends it."""
-    options, times = run.options, collectives_of(run)
+def time_claims(run: Run) -> list[Claim]:
+    """With more units ahead than the paper's one, no formula says how long a step takes."""
+    options = run.options
+    if options.prefetch > 1:
+        return []
+    formula = f"Σ {'max(f,g)' if options.forward_prefetch else 'f+g'} + Σ {WAY_BACK[options.backward_prefetch]}"
+    counted = [rank["time"] for rank in run.counted]
+    return [on_each_rank("FSDP §3.3", "a step's time", formula, time(run), counted, "units of time")]
+
+
+def time(run: Run) -> float:
+    """Of all forwards and backwards of a step: in a unit of time a rank runs a parameter's forward, half its backward,
+    or sends it."""
+    options, times, tied = run.options, collectives_of(run), run.model.tied
     forward, backward = computing(run)
-    units, tied = [fsdp.volume(psi, options.shard, 1) for psi in run.model.units(options.shard)], run.model.tied
-    again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head's first, for both of them
+    units = [fsdp.volume(psi, options.shard, 1) for psi in run.model.units(options.shard)]
+    again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head gathers the embedding
     nothing = [0.0] * len(units)
     total = 0.0
     for k in range(1, options.accumulate + 1):
@@ -109,7 +108,7 @@ def time(run: Run, prefetch: str) -> float:
         gathers_again = again if times["all-gather backward"] else nothing
         reduces = units if k == options.accumulate or not options.no_sync else nothing
         total += fsdp.forward_time(forward, gathers, options.forward_prefetch)
-        total += fsdp.backward_time(backward[::-1], gathers_again[::-1], reduces[::-1], prefetch)
+        total += fsdp.backward_time(backward[::-1], gathers_again[::-1], reduces[::-1], options.backward_prefetch)
     return total
 
 
@@ -130,14 +129,14 @@ def print_closing(run: Run) -> None:
     if options.strategy == "no_shard":
         print_zero_closing(run)
         return
-    print(f"F = {f} of W = {w} ranks divide Ψ parameters, {number(run.model.parameters(f))} with each unit's padding;")
-    print("ψ: those of a unit, ψ_emb of the embedding; M: bytes of all parameters. In a unit of time a")
-    print("rank runs a parameter's forward, half its backward, or sends it. Of a unit: f forward,")
-    print("b backward, g gather, r reduce-scatter.")
+    psi = number(run.model.parameters(f))
+    print(f"F = {f} of W = {w} ranks divide Ψ parameters, {psi} with each unit's padding; ψ: of")
+    print("a unit, ψ_emb: of the embedding. In a unit of time a rank runs a parameter's")
+    print("forward, half its backward, or sends it: f, b; g to gather, r to reduce-scatter.")
     print_overlap(run)
     if f < w:
         print_across_hosts(run.bytes.stored * run.model.parameters(f), w, f)
-    print(f"{as_printed(fsdp.FIGURES)} figures are as the paper prints them: python -m minidist papers --paper fsdp")
+    print(f"Figures of the paper that come out: {as_printed(fsdp.FIGURES)}; python -m minidist papers --paper fsdp")
 
 
 def print_overlap(run: Run) -> None:
@@ -146,8 +145,9 @@ def print_overlap(run: Run) -> None:
     wire = fsdp.volume(run.model.parameters(f), f, collectives)
     computed = run.options.accumulate * sum(map(sum, computing(run)))
     waited = run.counted[0]["time"] - computed
-    print(f"Forwards and backwards of a step: {number(computed)} to compute, {number(waited)} to wait for the wire,")
-    print(f"which is busy for {number(wire)}; {f'{1 - waited / wire:.0%}' if wire else 'none'} of that is hidden.")
+    hidden = f"{1 - waited / wire:.0%}" if wire else "none"
+    print(f"A step's forwards and backwards: {number(computed)} to compute, {number(waited)} to wait")
+    print(f"for the wire, which is busy for {number(wire)}: {hidden} of that is hidden.")
 
 
 def print_across_hosts(m: float, w: int, g: int) -> None:
