@@ -94,6 +94,14 @@ class Started(NamedTuple):
     through: float  # when it will be, by this rank's clock
 
 
+class Turn(NamedTuple):
+    """Of a unit, in a pass."""
+
+    unit: Unit
+    what: str  # it runs forward, backward, or again: forward once more for a backward
+    cost: int  # its forward being 1
+
+
 # ---- the engine ------------------------------------------------------------------------------------------------------
 
 
@@ -115,7 +123,7 @@ class FSDP(ZeRO3):
         self.reshard_after_forward, self.no_sync = reshard_after_forward, no_sync
         self.forward_prefetch, self.backward_prefetch = forward_prefetch, backward_prefetch
         self.limit = prefetch
-        self.coming: list[tuple[Unit, int]] = []  # units that this pass has still to run, and what each costs
+        self.coming: list[Turn] = []  # that this pass still has
         self.ahead = self.behind = 0  # how many of them are sent for before a unit computes, and after
         self.gathering: dict[Flat, Started] = {}
         self.reducing: tuple[Flat, list[Array], Started] | None = None  # with what is to be added up
@@ -135,13 +143,13 @@ class FSDP(ZeRO3):
     def run(
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
     ) -> tuple[Array, list[Passage]]:
-        self.coming = [(unit, 1) for segment in segments for unit in segment.units]
+        self.coming = [Turn(unit, "forward", 1) for segment in segments for unit in segment.units]
         self.ahead, self.behind = self.limit * self.forward_prefetch, 0
         return super().run(segments, x, batch, keep)
 
     @np.errstate(over="ignore", invalid="ignore")
     def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
-        self.coming = [each for passage in reversed(passages) for each in way_back(passage.segment)]
+        self.coming = [turn for passage in reversed(passages) for turn in way_back(passage.segment)]
         self.ahead, self.behind = (self.limit * (self.backward_prefetch == when) for when in ("pre", "post"))
         dx = super().run_back(passages, dy, weights)
         self.finish_reduce()
@@ -152,10 +160,10 @@ class FSDP(ZeRO3):
 
     def parameters_of(self, flat: Flat) -> Array:
         """All of them (padded,). When a unit has all that it reads, the next ones' are sent for, and it computes."""
-        whole = self.start_gather(flat)
+        unit, what, cost = self.coming[0]
+        whole = self.start_gather(flat, what)
         if flat in self.gathering:
             self.wait(self.gathering.pop(flat))
-        unit, cost = self.coming[0]
         if flat is unit.reads[-1]:
             self.coming.pop(0)
             self.prefetch(self.ahead)
@@ -164,15 +172,15 @@ class FSDP(ZeRO3):
 
     def prefetch(self, units: int) -> None:
         """Start to gather what the next units read."""
-        for unit, _ in self.coming[:units]:
-            for flat in unit.reads:
-                self.start_gather(flat)
+        for turn in self.coming[:units]:
+            for flat in turn.unit.reads:
+                self.start_gather(flat, turn.what)
 
-    def start_gather(self, flat: Flat) -> Array:
+    def start_gather(self, flat: Flat, what: str) -> Array:
         """Send for all of a Flat (padded,), unless it is here or on its way."""
         if flat.gathered is None:
             flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
-            with self.comm.phase(f"all-gather {self.direction}", leave_open=True):
+            with self.comm.phase(f"all-gather {what}", leave_open=True):
                 self.gathering[flat] = self.start(start_all_gather(flat.comm, flat.param, flat.gathered))
         return flat.gathered
 
@@ -227,14 +235,15 @@ class FSDP(ZeRO3):
         return {**super().counted(), "time": self.took}
 
 
-def way_back(segment: Segment) -> list[tuple[Unit, int]]:
-    """The units of a segment in the order in which its backward runs them, and what each costs, its forward being 1. If
-    the segment runs again, its last unit does so right before its own backward."""
+def way_back(segment: Segment) -> list[Turn]:
+    """Whose turn it is in a segment's backward. If it runs again, its last unit does so right before its backward."""
     *before, last = segment.units
-    back = [(unit, 2) for unit in reversed(before)]
-    if segment.again:
-        return [*((unit, 1) for unit in before), (last, 3), *back]
-    return [(last, 2), *back]
+    again = [Turn(unit, "again", 1) for unit in before] if segment.again else []
+    return [
+        *again,
+        Turn(last, "backward", 2 + segment.again),
+        *(Turn(unit, "backward", 2) for unit in reversed(before)),
+    ]
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------

@@ -74,10 +74,10 @@ def order(comm: Comm, words: str, accumulate: int) -> list[str]:
     seen: list[str] = []
     start, reduce, leave = engine.start_gather, engine.reduce, engine.leave
 
-    def watched_start(flat: Any) -> Any:
+    def watched_start(flat: Any, what: str) -> Any:
         if flat.gathered is None:
             seen.append(f"gather {flat.name}")
-        return start(flat)
+        return start(flat, what)
 
     def watched_reduce(flat: Any) -> None:
         seen.append(f"reduce {flat.name}")
