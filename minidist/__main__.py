@@ -64,6 +64,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.zero3",
     ),
     Chapter(
+        "fsdp",
+        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts",
+        "mpirun -n 4 python -m minidist.fsdp",
+    ),
+    Chapter(
         "offload",
         "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory",
         "mpirun -n 4 python -m minidist.offload",
@@ -80,7 +85,7 @@ CHAPTERS = (
     ),
     Chapter(
         "parallel3d",
-        "Narayanan et al., SC 2021; Zhao et al., FSDP, VLDB 2023",
+        "Narayanan et al., Megatron-LM, SC 2021: all axes at once",
         "mpirun -n 8 python -m minidist.parallel3d",
     ),
 )

@@ -26,7 +26,7 @@ The arrays of a unit's Flat (`minidist/nn/flat.py`), and when they are here:
     values                         (padded,)     meanwhile: gathered, widened for arithmetic
     slopes, bucket                 (padded,)     in the backward: the gradient as computed, and rounded to be sent
 
-Real systems gather the next unit while this one computes. Here a rank waits for each gather: same bytes, same order.
+Real systems gather the next unit while this one computes: `fsdp.py`. Here a rank waits for each gather: same bytes.
 
 The last unit's backward follows right on its forward. With --keep-last it stays gathered in between and 3Ψ - ψ_kept is
 sent, as PyTorch's FSDP does with its outermost unit. A head tied to the embedding reads the embedding's matrix, so the

@@ -97,10 +97,19 @@ def test_stages_agree_to_the_last_bit_in_mixed_precision(case: list[Any], n: int
 
     accumulate = case[4]
     if accumulate == 1:
-        for engine in ("zero1", "zero2", "zero3", "zero3 keep_last", "offload zero1", "offload", "offload zero3"):
+        for engine in (
+            "zero1",
+            "zero2",
+            "zero3",
+            "zero3 keep_last",
+            "fsdp",
+            "offload zero1",
+            "offload",
+            "offload zero3",
+        ):
             np.testing.assert_array_equal(parameters(engine), parameters("data_parallel"), err_msg=engine)
     else:
         for engine in ("zero1", "offload zero1"):
             np.testing.assert_array_equal(parameters(engine), parameters("data_parallel"), err_msg=engine)
-        for engine in ("zero3", "offload", "offload zero3"):
+        for engine in ("zero3", "fsdp", "offload", "offload zero3"):
             np.testing.assert_array_equal(parameters(engine), parameters("zero2"), err_msg=engine)

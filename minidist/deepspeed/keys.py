@@ -237,7 +237,7 @@ ZERO = {
     "zero_quantized_gradients": Key(flag, False, "reduce int4", refused=QUANTISED),
     "zeropp_loco_param": Key(or_null(anything), None, "make up for quantised gradients", refused=QUANTISED),
     "mics_shard_size": Key(
-        whole(-1), -1, "ranks among whom parameters are divided", refused="--zero 3 --shard of minidist.parallel3d does"
+        whole(-1), -1, "ranks among whom parameters are divided", refused="--strategy hybrid_shard of fsdp.py does"
     ),
     "mics_hierarchical_params_gather": Key(flag, False, "gather within hosts first", refused="a ring is flat"),
     "memory_efficient_linear": Key(

@@ -37,12 +37,13 @@ class Plan:
     loss_scale: LossScale | None  # None: as mixed precision has it by default, or losses are not scaled
     shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
     offload: bool = False  # gradients, optimizer states and the update to the host
+    fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
 
     @property
     def chapter(self) -> str:
-        return "parallel3d" if self.shard else "offload" if self.offload else CHAPTERS[self.stage]
+        return "fsdp" if self.fsdp else "offload" if self.offload else CHAPTERS[self.stage]
 
     def said(self) -> dict[str, Any]:
         """What options of a command line say of it, by their names."""
@@ -60,8 +61,7 @@ class Plan:
     def arguments(self) -> list[str]:
         """The chapter's command line, as far as it can say all this."""
         usual = defaults()
-        grid = ["--dp", self.ranks, "--pp", 1, "--tp", 1, "--zero", self.stage, "--shard", self.shard]
-        words = [str(word) for word in grid] if self.shard else []
+        words = list(self.fsdp)
         words += ["--zero", str(self.stage)] if self.offload else []
         for option, value in self.said().items():
             if value != getattr(usual, option):
@@ -105,12 +105,13 @@ def make(
     given: Collection[str] = (),
     width: int | None = None,
     shard: int | None = None,
+    fsdp: Sequence[str] = (),
 ) -> Plan:
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
 
     options: what fills "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face
     Trainer; given: those among them that somebody has typed, which must not contradict the configuration. width: of
-    the model, h. shard: of hybrid sharding.
+    the model, h. shard: of hybrid sharding. fsdp: options of the chapter of that name.
     """
     options = options or defaults()
     h = width or options.width
@@ -148,6 +149,7 @@ def make(
         schedule=None,
         loss_scale=None,
         shard=shard if shard != ranks else None,
+        fsdp=list(fsdp),
         notes=checked.notes,
     )
     if "optimizer.type" in checked.stated:

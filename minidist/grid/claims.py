@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.fsdp import print_across_hosts
 from minidist.claims.published import print_ptd
 from minidist.claims.run import Run
-from minidist.claims.tables import number
-from minidist.papers import fsdp, models, pipelines, zero
+from minidist.papers import models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 from minidist.pipeline import pipeline_claims as pipeline
 from minidist.tensor_parallel import tensor_claims as tensor
@@ -238,8 +238,6 @@ def print_closing(run: Run) -> None:
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
     print("of time; f: micro-batches in flight.")
     if w > g:
-        printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
-        print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")
-        print(f"The FSDP paper prints 2M(W-1)/(GW), {number(printed)}: {printed / exact:.2f} times as much.")
+        print_across_hosts(m, w, g)
     print()
     print_ptd()

@@ -6,6 +6,7 @@ import numpy as np
 
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
+from minidist.fsdp import FSDP
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
@@ -25,6 +26,7 @@ ENGINES = {
     "zero2": ZeRO2,
     "zero3": ZeRO3,
     "zero3 keep_last": lambda units, settings, comm: ZeRO3(units, settings, comm, keep_last=True),
+    "fsdp": lambda units, settings, comm: FSDP(units, settings, comm, forward_prefetch=True),
     "offload zero1": Offload1,
     "offload": Offload,
     "offload zero3": lambda units, settings, comm: Offload3(units, settings, comm, threads=2),

@@ -45,6 +45,11 @@ def lines(n: int) -> list[str]:
     some += ["--precision mixed --recompute full --accumulate 2", "--precision mixed --recompute selective"]
     some += ["--precision fp32 --model llama --kv-heads 12 --optimizer sgd"]
     chapters = [*ALIKE, "data_parallel --reduce server", "zero3 --keep-last", "tensor_parallel"]
+    chapters += [
+        "fsdp --prefetch 2 --forward-prefetch",
+        "fsdp --strategy shard_grad_op",
+        "fsdp --strategy hybrid_shard",
+    ]
     chapters += [f"offload --zero {1 + n % 3}", "offload --zero 3"]
     if n in (1, 2, 4):
         chapters += ["tensor_parallel --sequence-parallel", "tensor_parallel --gather-logits"]
