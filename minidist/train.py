@@ -31,6 +31,7 @@ from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory
+from minidist.memory.recompute import POLICIES, interval
 from minidist.mpi.run import run
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -44,7 +45,6 @@ Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
 Closing = Callable[[Run], None]
 VALIDATION_BATCHES = 8
-RECOMPUTE = ("none", "selective", "full")
 
 
 def parser(doc: str, chapter: str) -> Parser:
@@ -69,7 +69,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--steps", type=at_least(0), metavar="N", default=200, help="updates")
     add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
-    add("--recompute", choices=RECOMPUTE, metavar="WHAT", default="none", help="none, selective (attention) or full")
+    add("--recompute", type=recomputation, metavar="WHAT", default="none", help="selective, full, every:K, sqrt or log")
     add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")
     add("--optimizer", choices=("adamw", "sgd"), metavar="NAME", default="adamw", help="adamw, or sgd with momentum")
     add("--lr", type=within(0, 1e3), metavar="X", default=3e-3, help="learning rate after warm-up")
@@ -94,6 +94,18 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")
     made.renamed("--text", "--data")
     return made
+
+
+def recomputation(text: str) -> str:
+    """An argument type: one of POLICIES, where every:K is every:2 or the like."""
+    every, _, k = text.rpartition(":")
+    if every == "every" and k.isascii() and k.isdecimal() and int(k) > 0:
+        return f"every:{int(k)}"
+    if text in POLICIES and text != "every:K":
+        return text
+    if text.startswith("every"):
+        raise argparse.ArgumentTypeError(f"must be every:K with a whole number K from 1 on, such as every:2, not {text!r}")
+    raise argparse.ArgumentTypeError(f"must be one of {', '.join(POLICIES)}, not {text!r}")
 
 
 # ---- before the work -------------------------------------------------------------------------------------------------
@@ -127,6 +139,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         )
     if options.sample and options.json == "-":
         raise UsageError("--sample and --json - both want standard output: give --json a file")
+    check_interval(options.recompute, options.layers)
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
@@ -187,6 +200,12 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
         return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=kv_heads, hidden=hidden, **sizes))
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def check_interval(recompute: str, layers: int) -> None:
+    """Raise UsageError for more layers in an interval than the model has."""
+    if recompute.startswith("every:") and interval(recompute, layers) > layers:
+        raise UsageError(f"--recompute {recompute} is more than the {layers} layers that there are: use every:{layers}")
 
 
 def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def parser() -> Parser:
     add(
         "--precision", choices=NAMES, metavar="NAME", default="mixed", help='for "auto": mixed (fp16), bf16, fp32, fp64'
     )
-    add("--recompute", choices=train.RECOMPUTE, metavar="WHAT", default="none", help="none, selective or full")
+    add("--recompute", type=train.recomputation, metavar="WHAT", default="none", help="as in every chapter")
     return made
 
 
