@@ -261,13 +261,14 @@ class Engine:
                 continue
             self.direction = "backward"
             [unit], tape = passage.segment.layers, passage.tape
+            assert tape is not None
+            assert dx is not None
             self.device.doing = f"in {unit.name}, backward"
             for flat in unit.reads:
                 flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
             if passage.start is not None:
                 unit(tape.tensor(passage.start), passage.batch)
                 passage.start = None
-            assert dx is not None
             dx = tape.backward(dx, postpone_weights=not weights)
             self.collect_all(unit)
             self.leave(unit, left)

@@ -115,7 +115,9 @@ class Pipeline:
         self.stream: Instructions | None = None
         self.next: Instruction | None = None  # of the stream, where a step has ended before it
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
-        self.passages: dict[tuple[int, int], tuple[int, list[Passage]]] = {}  # (k, chunk) -> version of weights, passages
+        self.passages: dict[
+            tuple[int, int], tuple[int, list[Passage]]
+        ] = {}  # (k, chunk) -> version of weights, passages
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
         self.most = {"in_flight": 0, "with_activations": 0}
         self.used = Used()  # which weights

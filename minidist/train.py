@@ -104,7 +104,9 @@ def recomputation(text: str) -> str:
     if text in POLICIES and text != "every:K":
         return text
     if text.startswith("every"):
-        raise argparse.ArgumentTypeError(f"must be every:K with a whole number K from 1 on, such as every:2, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be every:K with a whole number K from 1 on, such as every:2, not {text!r}"
+        )
     raise argparse.ArgumentTypeError(f"must be one of {', '.join(POLICIES)}, not {text!r}")
 
 

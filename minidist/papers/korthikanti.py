@@ -24,8 +24,8 @@ def layer_activations(
         return s * b * h * p / apart
     shared = 4 * p + 2 * dropout  # the input of both norms and of both column-parallel layers, and two dropout masks
     divided = 12 * p  # q, k, v, the input of the projection; the input of GeLU and its output, 4h each
-    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
-    return s * b * h * shared / apart + (s * b * h * divided + core) / t
+    scores = 0 if recompute == "selective" else core(s, b, a, 1, p, dropout)
+    return s * b * h * shared / apart + (s * b * h * divided + scores) / t
 
 
 def layer_activations_llama(
@@ -36,10 +36,33 @@ def layer_activations_llama(
     apart = t if sequence else 1
     if recompute == "full":
         return [s * b * h * p / apart] * t
-    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    scores = 0 if recompute == "selective" else core(s, b, a, 1, p, dropout)
     attention = s * b * (2 * h + 2 * (h // a * kv)) * p
     shared = s * b * h * (4 * p + 2 * dropout) / apart
-    return [shared + (attention + core) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+    return [shared + (attention + scores) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+
+
+def core(s: int, b: int, a: int, t: int = 1, p: int = 2, dropout: bool = True) -> float:
+    """Bytes of attention's core on each of t ranks, 5as²b/t: the softmax's output, its dropout mask, and what that has
+    left."""
+    return a * s * s * b * (2 * p + 1 if dropout else p) / t
+
+
+def gone_before_core(
+    s: int, b: int, h: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
+) -> float:
+    """Of a layer's activations, those that its backward has used when it comes to attention's core: the MLP's, the
+    projection's, and both masks. With selective recomputation the core is there only from then on."""
+    apart = t if sequence else 1
+    return s * b * h * ((2 * p + 2 * dropout) / apart + 9 * p / t)
+
+
+def gone_before_core_llama(
+    s: int, b: int, h: int, f: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
+) -> list[float]:
+    """The same for a layer of Llama, for each of t ranks."""
+    shared = s * b * h * (2 * p + 2 * dropout) / (t if sequence else 1)
+    return [shared + s * b * h * p / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
 
 
 # ---- what it prints --------------------------------------------------------------------------------------------------

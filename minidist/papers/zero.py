@@ -33,15 +33,15 @@ def model_states(psi: float, n: int, stage: int, p: int = 2, g: int = 2, k: int 
     )
 
 
-def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0) -> dict[str, float]:
+def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0, again: float = 0) -> dict[str, float]:
     """Elements that each of n ranks sends in one step of `accumulate` micro-batches, by what they are (section 7).
 
     The paper's 2Ψ, 2Ψ, 2Ψ and 3Ψ, times (N-1)/N, are accumulate = 1. Stages 2 and 3 hold no full gradient, so they
     reduce after every micro-batch: (a+1)Ψ and 3aΨ. In stage 3, `kept` parameters that stay gathered from the forward to
-    the backward are not gathered again: 3Ψ - ψ_kept (as FSDP does it, Zhao et al. 2023, section 3.3.1).
+    the backward are not gathered again: 3Ψ - ψ_kept (as FSDP does it, Zhao et al. 2023, section 3.3.1). And `again`
+    more are gathered so that layers can run again.
     """
     once = psi * (n - 1) / n
-    again = (psi - kept) * (n - 1) / n
     if stage == 0:
         return {"all-reduce gradients": 2 * once}
     if stage == 1:
@@ -50,7 +50,8 @@ def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0)
         return {"reduce-scatter gradients": accumulate * once, "all-gather parameters": once}
     return {
         "all-gather forward": accumulate * once,
-        "all-gather backward": accumulate * again,
+        "all-gather backward": accumulate * (psi - kept) * (n - 1) / n,
+        **({"all-gather again": accumulate * again * (n - 1) / n} if again else {}),
         "reduce-scatter gradients": accumulate * once,
     }
 
