@@ -160,25 +160,24 @@ def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str, dropo
 
 
 def formula_of_layers(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """What all layers keep, where some of them keep inputs."""
-    given = f"{p}sbh/t" if sequence and t > 1 else f"{p}sbh"
-    if recompute == "log":
-        return f"⌊log₂l⌋·{given}+layer"
-    return f"⌈l/{'⌊√l⌋' if recompute == 'sqrt' else recompute.removeprefix('every:')}⌉·{given}"
+    """What all layers keep where some keep inputs."""
+    given = activation_formula(p, t, sequence, "full", False)
+    return f"⌊log₂l⌋{given} + layer" if recompute == "log" else f"⌈l/{letter(recompute)}⌉{given}"
 
 
 def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """What they keep at most."""
-    if recompute in ("none", "selective"):
-        return "l·layer" if recompute == "none" else "l·layer+max(0, core-gone)"
+    """What they have at most."""
+    given = activation_formula(p, t, sequence, "full", False)
     if recompute == "log":
         return formula_of_layers(recompute, p, t, sequence)
-    k = {"full": "", "sqrt": "⌊√l⌋·"}.get(recompute, f"{recompute.removeprefix('every:')}·")
-    each = "full" if recompute == "full" else recompute
-    given = f"{p}sbh/t" if sequence and t > 1 else f"{p}sbh"
-    if each == "full":
-        return f"(l-1){given}+layer"
-    return f"(⌈l/K⌉-1){given}+K·layer" if k else ""
+    k = letter(recompute)
+    others = {"none": "l·layer", "selective": "l·layer+max(0, core-gone)", "full": f"(l-1){given} + layer"}
+    return others.get(recompute, f"(⌈l/{k}⌉-1){given} + {k}·layer")
+
+
+def letter(recompute: str) -> str:
+    """How many layers run again together, for a formula."""
+    return "⌊√l⌋" if recompute == "sqrt" else recompute.removeprefix("every:")
 
 
 def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
