@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.memory.link import Link
 from minidist.memory.pool import Pool
 from minidist.memory.recompute import Segment, divide
 from minidist.nn.flat import Flat
@@ -40,7 +41,8 @@ class Settings:
     accumulate: int = 1  # micro-batches to an update
     recompute: str = "none"  # what the backward computes again instead of keeping it: `minidist/memory/recompute.py`
     seed: int = 0
-    capacity: int | None = None  # bytes that a rank can hold, workspace apart; more is an OutOfMemory
+    capacity: int | None = None  # bytes that a rank's device can hold, workspace apart; more is an OutOfMemory
+    host_capacity: int | None = None  # and its part of the host's memory
 
 
 def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
@@ -94,6 +96,9 @@ class Engine:
         self.steps = self.updates = 0  # an overflow makes a step without an update
         joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
         self.device = Pool("device", settings.capacity, joint)  # what this rank holds
+        self.host = Pool("host", settings.host_capacity, beside=self.device)  # and what it has moved out of the way
+        self.link = Link(self.device, self.host)
+        self.pools, self.links = [self.device, self.host], [self.link]
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
@@ -293,6 +298,7 @@ class Engine:
     def run_weights(self, passages: Sequence[Passage]) -> None:
         """The gradients of matrices that `run_back` has left for later. They need no parameters."""
         for unit, tape in reversed([pair for passage in passages for pair in passage.tapes]):
+            self.device.doing = f"in {unit.name}, weights"
             for flat in unit.reads:
                 flat.bind(None, slopes=self.slopes_of(flat))
             tape.weight_backward()

@@ -1,4 +1,4 @@
-"""Tensor parallelism: Shoeybi et al. 2019, arXiv 1909.08053 (Megatron-LM). And GPT-2's parameters, as it cuts them.
+"""Megatron-LM, tensor parallelism: Shoeybi et al. 2019, arXiv 1909.08053. And GPT-2's parameters, as it cuts them.
 
 t ranks share every layer; v: vocabulary, s: positions, h: width.
 """
@@ -64,6 +64,10 @@ FIGURES = [
         "Megatron-LM", "padded vocabulary", "51,200", "entries", "50,257 up to a multiple of 128·8", VOCABULARY, whole
     ),
     *(row.size for row in TABLE_1),
+    Figure(
+        "Megatron-LM", "scaling to 512 GPUs", "76", "%", "15.1 petaFLOP/s / 512·39 teraFLOP/s",
+        100 * 15.1e15 / (512 * 39e12), decimals(0), evidence="a second source",
+    ),
     Figure(
         "GPT-2's weights", "small", "124,439,808", "parameters", "(v + s)h + l(12h² + 13h) + 2h",
         parameters(50_257, 1024, 768, 12), whole, evidence="code",

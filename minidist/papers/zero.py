@@ -126,4 +126,88 @@ FIGURE_1 = [  # stage 0 to 3
     for stage, printed in enumerate(("120", "31.4", "16.6", "1.9"))
 ]
 
-FIGURES = [*(cell for rows in TABLE_1.values() for row in rows.values() for cell in row), *FIGURE_1]
+# Table 2, on 64·MP GPUs of 32 GB, in billions of parameters, or where it says T trillions. {model parallelism: the
+# largest model by formula, of data parallelism and each stage; and measured, of data parallelism and P_os}.
+PRINTED_TABLE_2 = {
+    1: (("2", "7.6", "14.4", "128"), ("1.3", "6.2")),
+    2: (("4", "15.2", "28.8", "256"), ("2.5", "12.5")),
+    4: (("8", "30.4", "57.6", "0.5 T"), ("5", "25")),
+    8: (("16", "60.8", "115.2", "1 T"), ("10", "50")),
+    16: (("32", "121.6", "230.4", "2 T"), ("20", "100")),
+}
+
+
+def largest_model(mp: int, stage: int, capacity: float = 32e9, n: int = 64) -> float:
+    """Parameters of a model whose states fill n·mp GPUs, of which mp share it: mp·capacity over the bytes that each
+    parameter takes."""
+    return mp * capacity / model_states(1, n, stage).total
+
+
+def _of_first_row(mp: int, billion: float, trillion: bool) -> Callable[[float], str]:
+    """The table computes its first row, to one decimal, and multiplies that: 7.6 by 2 is 15.2, where 7.64 gives 15.3. A
+    trillion has 1,024 billions."""
+
+    def rounded(value: float) -> str:
+        billions = mp * float(decimals(1)(value * billion / mp))
+        return f"{round(billions / 1024 if trillion else billions, 1):g}"
+
+    return rounded
+
+
+def _table_2() -> list[Figure]:
+    made = []
+    for mp, (by_formula, measured) in PRINTED_TABLE_2.items():
+        for number, (stage, states, printed) in enumerate(zip(STAGES, STATES, by_formula, strict=True)):
+            figure, _, trillion = printed.partition(" ")
+            unit, billion = ("T parameters", 1000) if trillion else ("B parameters", 1)
+            value, rounded = largest_model(mp, number) / billion / 1e9, _of_first_row(mp, billion, bool(trillion))
+            formula = f"MP·32 GB/({states}), N = 64"
+            made.append(Figure("ZeRO Table 2", f"MP = {mp}, {stage}", figure, unit, formula, value, rounded))
+        for stage, printed in zip(STAGES, measured, strict=False):
+            cell, formula = f"MP = {mp}, {stage}, measured", "measured: V100"
+            digits = decimals(len(printed.partition(".")[2]))
+            made.append(Figure("ZeRO Table 2", cell, printed, "B parameters", formula, None, digits))
+    return made
+
+
+TABLE_2 = _table_2()
+
+GPT_2 = 1.5e9  # parameters of section 3's example: 48 layers of width 1600
+
+
+def checkpoints(layers: int, h: int, batch: int, s: int, bytes_each: int = 2) -> float:
+    """GB of one checkpoint a layer, of bsh elements (section 6.1)."""
+    return layers * h * batch * s * bytes_each / 1e9
+
+
+def _text(section: str, cell: str, printed: str, formula: str, value: float, differs: str = "") -> Figure:
+    """A number of GB in the text."""
+    return Figure(f"ZeRO {section}", cell, printed, "GB", formula, value, decimals(0), differs=differs)
+
+
+_BYTE = "with two bytes an element it is 67 GB; section 3.2 has 60 for the same model"
+EXAMPLES = [
+    _text("§3.1", "1.5B, weights", "3", "2Ψ", 2 * GPT_2 / 1e9),
+    _text("§3.1", "1.5B, model states", "24", "16Ψ", 16 * GPT_2 / 1e9),
+    _text("§3.2", "1.5B, activations", "60", "12·hbsL elements of two bytes", 12 * checkpoints(48, 1600, 32, 1024)),
+    _text("§3.2", "1.5B, a fused buffer in float32", "6", "4Ψ", 4 * GPT_2 / 1e9),
+    _text("§3.2", "3B, a fused buffer in float32", "12", "4Ψ", 4 * 3e9 / 1e9),
+    _text("§6.1", "100B, checkpoints", "33", "bshL elements of two bytes", checkpoints(125, 8192, 32, 1024), _BYTE),
+    _text(
+        "§6.1", "100B, checkpoints cut over 16 ranks", "2", "bshL/t elements of two bytes",
+        checkpoints(125, 8192, 32, 1024) / 16, _BYTE,
+    ),
+]  # fmt: skip
+
+VOLUMES = [  # in Ψ, of any N: what N ranks send, times N/(N-1)
+    Figure("ZeRO §7", f"sent by {STAGES[stage]}", printed, "Ψ", "sent·N/(N-1)", None, decimals(0))
+    for stage, printed in enumerate(("2", "2", "2", "3"))
+]
+
+FIGURES = [
+    *EXAMPLES,
+    *VOLUMES,
+    *(cell for rows in TABLE_1.values() for row in rows.values() for cell in row),
+    *FIGURE_1,
+    *TABLE_2,
+]
