@@ -303,6 +303,7 @@ def pipeline_of(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report, and show what the clocks say."""
     options, settings = job.options, job.settings
+    train.say_needs(job, comm, pipeline_claims.needs)
     stream = options.schedule, options.steps, options.replicas, options.save_every
     pipeline = pipeline_of(job.units, settings, comm, options.parts, *stream)
     drained = options.save_every and not pipeline.schedule.flushes

@@ -248,6 +248,7 @@ def prepare(made: train.Parser, arguments: Sequence[str], ranks: int) -> train.J
 
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report."""
+    train.say_needs(job, comm, tensor_claims.needs)
     engine = make_engine(job.units, job.settings, comm, job.options)
     look = partial(tensor_claims.count_with_dropout, job, engine)
     return train.run_job(job, engine, comm, tensor_claims.claims, print_activations_closing, look=look)

@@ -20,10 +20,11 @@ import numpy as np
 
 from minidist import UsageError, checkpoint, data
 from minidist.checkpoints.convert import FORMS
+from minidist.claims import needs
 from minidist.claims.claim import Claim
 from minidist.claims.files import check_apart, check_room, check_writable, write_json, write_output
 from minidist.claims.published import print_zero_closing
-from minidist.claims.run import Run
+from minidist.claims.run import Asked, Run
 from minidist.claims.tables import print_report
 from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.options import Parser, at_least, in_one_process, memory_size, ranks_here, within
@@ -335,6 +336,18 @@ def run_job(
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
 
 
+def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
+    """With --device-memory, before anything is allocated: what formulas say will be needed of it."""
+    options = job.options
+    if comm.rank > 0 or options.device_memory is None or options.json == "-":
+        return
+    if estimate is None:
+        print(f"What {job.chapter} will need of its devices no formula says.")
+        return
+    asked = Asked(job.chapter, options, comm.size, len(job.corpus.vocabulary))
+    print(needs.in_words(estimate(asked), options.device_memory))
+
+
 def say_differences(job: Job, comm: Any) -> None:
     """In a line each, in what a run that goes on is not the run that was saved."""
     found, text = checkpoint.opened(job.options.load), about(job, comm.size)["text"]
@@ -422,14 +435,17 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
+    estimate: needs.Estimate | None = None,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started."""
+    """Run a chapter on the ranks that mpirun started. estimate: what it will need, if formulas say so."""
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
-    run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
-        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
-    )
+
+    def work(comm: Any, job: Job) -> int:
+        say_needs(job, comm, estimate)
+        return run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims)
+
+    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=work)
 
 
 class NoLedger:
@@ -467,6 +483,7 @@ def serial() -> int:
     if launched > 1:
         raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
     job = prepare(parser(__doc__ or "", "train"), sys.argv[1:], ranks=1)
+    say_needs(job, Alone(), needs.of_data_axis(0))
     return run_job(job, Engine(job.units, job.settings), Alone(), lambda run: [])
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_keeps
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.published import print_ptd
-from minidist.claims.run import Run
+from minidist.claims.run import Asked, Run
 from minidist.claims.tables import number
 from minidist.papers import chen, fsdp, models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
@@ -56,25 +58,25 @@ def claims(run: Run) -> list[Claim]:
 # ---- who has what ----------------------------------------------------------------------------------------------------
 
 
-def standing(run: Run) -> list[int]:
+def standing(run: Asked) -> list[int]:
     """Each rank's stage, from 1."""
     return [rank // run.options.tp % run.options.pp + 1 for rank in range(run.ranks)]
 
 
-def own_units(run: Run) -> list[list[int]]:
+def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
     return [
         [unit for part in run.options.parts[stage - 1 :: run.options.pp] for unit in part] for stage in standing(run)
     ]
 
 
-def shares_of(run: Run) -> list[tensor.Share]:
+def shares_of(run: Asked) -> list[Share]:
     """What of a micro-batch each rank works on."""
     options, head = run.options, run.options.layers + 1
     rows = chunk_sizes(options.batch // options.micro_batches, options.dp)
     ends_again = options.pp > 1 and options.recompute == "full"
     return [
-        tensor.Share(
+        Share(
             rows[rank // (options.tp * options.pp)],
             len({*own} - {0, head}),
             0 in own,
@@ -86,13 +88,13 @@ def shares_of(run: Run) -> list[tensor.Share]:
     ]
 
 
-def blocks_of(run: Run, stage: int) -> list[int]:
+def blocks_of(run: Asked, stage: int) -> list[int]:
     """How many layers each chunk of a stage has."""
     options, head = run.options, run.options.layers + 1
     return [len({*part} - {0, head}) for part in options.parts[stage - 1 :: options.pp]]
 
 
-def flats(run: Run, rank: int) -> dict[int, list[int]]:
+def flats(run: Asked, rank: int) -> dict[int, list[int]]:
     """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
     where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
     its matrix, that stage has what the matrix is in."""
@@ -105,9 +107,28 @@ def flats(run: Run, rank: int) -> dict[int, list[int]]:
     return {unit: [models.padded(size, options.shard) for size in of] for unit, of in found.items()}
 
 
-def held(run: Run) -> list[int]:
+def held(run: Asked) -> list[int]:
     """Ψr: of each rank, what it stores apart, all together."""
     return [sum(map(sum, flats(run, rank).values())) for rank in range(run.ranks)]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank will need: of its stage, its part of every layer, divided as ZeRO's stage has it."""
+    o, p, k, head = asked.options, asked.bytes.stored, asked.optimizer_bytes, asked.options.layers + 1
+    places = []
+    for rank, (share, stage, psi) in enumerate(zip(shares_of(asked), standing(asked), held(asked), strict=True)):
+        of_unit = flats(asked, rank)
+        reads = {unit: sum(sizes) for unit, sizes in of_unit.items()}
+        layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
+        tied = asked.model.tied and share.head
+        both = of_unit[0][0] if tied and share.embedding else 0  # the first of the embedding's has the matrix
+        own = reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)
+        states = zero.model_states(psi, o.shard, o.zero, p, p, k)
+        embedding = reads[0] if share.embedding else 0
+        flying = pipeline.most_in_flight(asked, stage) if o.pp > 1 else 1
+        starts = 1 <= o.parts[stage - 1][0] <= o.layers
+        places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
+    return at_places(asked, o.tp, places, pipeline.without(asked) if o.pp > 1 else ())
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -129,7 +150,7 @@ def memory(run: Run) -> list[Claim]:
     return claims
 
 
-def layers_keep(run: Run, at: Sequence[int], shares: Sequence[tensor.Share]) -> list[Claim]:
+def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Claim]:
     """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight. With full
     recomputation a stage keeps the input of each of these, but of the one that runs again all that its layers keep
     (GPipe, section 2.3)."""
@@ -140,15 +161,15 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[tensor.Share]) -> 
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:
-        layers = tensor.layer_keeps(run, t, shares, "none", dropout)
+        layers = layer_keeps(run, t, shares, "none", dropout)
         most = [share.layers * layer for share, layer in zip(shares, layers, strict=True)]
-        inputs = tensor.layer_keeps(run, t, shares, "full", dropout)
+        inputs = layer_keeps(run, t, shares, "full", dropout)
         # a stage that begins with the embedding, or has the head alone, keeps no layer's input
         firsts = [1 <= own[0] <= options.layers for own in own_units(run)]
         waits = [given * first for given, first in zip(inputs, firsts, strict=True)]
     else:
-        most = tensor.keep_at_most(run, t, shares, dropout)
-        waits = tensor.keep_after_forward(run, t, shares, dropout)
+        most = keep_at_most(run, t, shares, dropout)
+        waits = keep_after_forward(run, t, shares, dropout)
     flying = [pipelines.in_flight(options.schedule, options.stages, options.micro_batches, stage) for stage in at]
     expected = [one + (number - 1) * other for one, other, number in zip(most, waits, flying, strict=True)]
     counted = [counts["layer_activations"] for counts in run.counted]

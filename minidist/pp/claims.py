@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.needs import Needs, Place, at_places
+from minidist.claims.run import Asked, Run
 from minidist.mpi.comm import Comm
-from minidist.papers import chen, gpipe, pipedream, pipelines, ptd, zero_bubble
+from minidist.papers import chen, gpipe, pipedream, pipelines, ptd, zero, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
@@ -22,7 +24,7 @@ def claims(run: Run) -> list[Claim]:
     return [*made, *weight_claims(run, at), *state_claims(run, at), *sent_claims(run, at)]
 
 
-def stages_of(run: Run) -> list[int]:
+def stages_of(run: Asked) -> list[int]:
     """Each rank's stage, from 1: those of the first stage come first."""
     o = run.options
     return [stage for stage, workers in enumerate(o.replicas or (1,) * o.stages, start=1) for _ in range(workers)]
@@ -131,7 +133,7 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def stage_parameters(run: Run, at: Sequence[int]) -> list[int]:
+def stage_parameters(run: Asked, at: Sequence[int]) -> list[int]:
     """Ψi, of each rank: the parameters of its stage's units; and of the last stage, if its head is tied to an embedding
     that another stage has, that unit's."""
     o, units = run.options, run.model.units()
@@ -158,6 +160,54 @@ def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     factor = sum(factors.values())
     formula = f"{factor}(Ψ+ψ_emb)" if copied else f"{factor}Ψ"
     return [*made, Claim("GPipe §2.1", "model states", formula, factor * whole, counted, "bytes", "all ranks")]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank's stage will need."""
+    o, at = asked.options, stages_of(asked)
+    p, k, (embedding, layer, *_, head) = asked.bytes.stored, asked.optimizer_bytes, asked.model.units()
+    places = []
+    for stage, psi in zip(at, stage_parameters(asked, at), strict=True):
+        share = share_of(asked, stage, o.batch // o.micro_batches)
+        states = zero.model_states(psi, 1, 0, p, p, k)
+        places.append(
+            Place(
+                states,
+                share,
+                embedding * share.embedding,
+                layer * (share.layers > 0),
+                head * share.head,
+                in_flight=most_in_flight(asked, stage),
+                starts_with_layer=1 <= o.parts[stage - 1][0] <= o.layers,
+            )
+        )
+    return at_places(asked, 1, places, without(asked))
+
+
+def share_of(asked: Asked, stage: int, b: int) -> Share:
+    """Of micro-batches of b sequences, what a stage works on."""
+    o, head = asked.options, asked.options.layers + 1
+    own = {unit for part in o.parts[stage - 1 :: o.stages] for unit in part}
+    again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in o.parts[stage - 1 :: o.stages])
+    return Share(b, len(own - {0, head}), 0 in own, head in own, again, o.recompute == "full")
+
+
+def most_in_flight(asked: Asked, stage: int) -> int:
+    """Micro-batches under way on a stage at most; 0 where what they hold follows no formula, see `without`."""
+    o = asked.options
+    if o.chunks > 1 or not SCHEDULES[o.schedule].flushes or o.schedule.startswith("zb"):
+        return 1
+    return pipelines.in_flight(o.schedule, o.stages, o.micro_batches, stage)
+
+
+def without(asked: Asked) -> list[str]:
+    """What a pipeline holds for which the papers have no formula."""
+    o, found = asked.options, ["messages on their way"]
+    if o.chunks > 1 or not SCHEDULES[o.schedule].flushes or o.schedule.startswith("zb"):
+        found.append(f"activations with {o.schedule}, of all but one micro-batch")
+    if not SCHEDULES[o.schedule].flushes:
+        found.append("older versions of the parameters")
+    return found
 
 
 def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minidist import UsageError
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.needs import Needs, Place, at_places
+from minidist.claims.run import Asked, Run
 from minidist.engine import Engine
-from minidist.papers import chen, korthikanti, llama, megatron, models
+from minidist.papers import chen, megatron, models, zero
 from minidist.papers.collectives import ring_all_reduce
 from minidist.train import Job, Options
 
@@ -23,17 +25,6 @@ def check_tensor(options: Options, t: int) -> None:
     for option, size in sizes.items():
         if size % t:
             raise UsageError(f"{option} {size} cannot be cut for {t} ranks: cut for {works}, or use a multiple of {t}")
-
-
-class Share(NamedTuple):
-    """What of the work on a micro-batch is a rank's."""
-
-    b: int  # sequences
-    layers: int
-    embedding: bool = True
-    head: bool = True
-    layers_again: int = 0  # forwards of layers that run once more before the backward
-    ends_again: bool = False  # and those of embedding and head do as well
 
 
 def claims(run: Run) -> list[Claim]:
@@ -53,6 +44,18 @@ def claims(run: Run) -> list[Claim]:
         *(volume.claim(run) for volume in volumes),
         *in_all(run, volumes, beside),
     ]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each of t ranks will need: all work on all of the batch, each on its part of every unit."""
+    o, t = asked.options, asked.ranks
+    p, k = asked.bytes.stored, asked.optimizer_bytes
+    places = []
+    for units in asked.model.cut_and_whole(t):
+        states = zero.model_states(sum(map(sum, units)), 1, 0, p, p, k)
+        share = Share(o.batch // o.accumulate, o.layers)
+        places.append(Place(states, share, sum(units[0]), sum(units[1]), sum(units[-1])))
+    return at_places(asked, t, places)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -76,7 +79,7 @@ PAPERS_DROPOUT = 0.1
 def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
     """Chapters train without dropout, the papers with it: one more forward on this rank, for what they say is kept."""
     options = job.options
-    if options.dropout > 0:
+    if options.dropout > 0 or options.device_memory is not None:  # which need not have room for more than the training
         return {}
     x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
     return {"layer_activations_with_dropout": engine.layers_keep(x, y, PAPERS_DROPOUT)}
@@ -103,60 +106,6 @@ def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
         made.append(on_each_rank("Korthikanti" if apiece else "Chen", name, formula, expected, counted, "bytes"))
     most, formula = keep_at_most(run, t, shares, dropout), peak_formula(recompute, p, t, sequence)
     return [*made, on_each_rank("Chen", "layers' peak", formula, most, run.memory_of("activations"), "bytes")]
-
-
-def keep_after_forward(run: Run, t: int, shares: Sequence[Share], dropout: bool) -> list[float]:
-    """Bytes of activations of each rank's layers that wait for the backward of one micro-batch."""
-    recompute = run.options.recompute
-    layer, given = (layer_keeps(run, t, shares, what, dropout) for what in (usual(recompute), "full"))
-    kept = [chen.after_forward(recompute, share.layers) for share in shares]
-    return [of.inputs * x + of.layers * whole for of, x, whole in zip(kept, given, layer, strict=True)]
-
-
-def keep_at_most(run: Run, t: int, shares: Sequence[Share], dropout: bool) -> list[float]:
-    """The most bytes that there are in the course of a forward and its backward. With selective recomputation that is
-    after the forward, or when the last layer has run its core again, whichever is more."""
-    recompute = run.options.recompute
-    layer, given = (layer_keeps(run, t, shares, what, dropout) for what in (usual(recompute), "full"))
-    most = [chen.most(recompute, share.layers, *of) for share, *of in zip(shares, given, layer, strict=True)]
-    if recompute != "selective":
-        return most
-    options, s, h, wide = run.options, run.options.context, run.options.width, run.bytes.computed
-    sequence, p = options.sequence_parallel, run.bytes.stored
-    for rank, share in enumerate(shares):
-        if options.model == "gpt":
-            gone = korthikanti.gone_before_core(s, share.b, h, t, sequence, p, dropout)
-        else:
-            f = llama.mlp_width(h)
-            gone = korthikanti.gone_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[rank % t]
-        gone += (2 if options.model == "gpt" else 1) * wide * s * share.b / (t if sequence else 1)  # one norm's
-        more = korthikanti.core(s, share.b, options.heads, t, p, dropout) - gone
-        most[rank] += max(0, more) if share.layers else 0
-    return most
-
-
-def usual(recompute: str) -> str:
-    """How much a layer has where it keeps its activations, or has them again."""
-    return "selective" if recompute == "selective" else "none"
-
-
-def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str, dropout: bool) -> list[float]:
-    """Bytes of a layer, by the formulas: of one that keeps its activations, or with "full" its input. The papers leave
-    out the norms' statistics, kept in full precision: two numbers for each position and layer norm, one for each
-    RMSNorm."""
-    options, sequence = run.options, run.options.sequence_parallel
-    s, h, a = options.context, options.width, options.heads
-    p, wide = run.bytes.stored, run.bytes.computed
-    expected = []
-    for rank, share in enumerate(shares):
-        if options.model == "gpt":
-            kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
-        else:
-            sizes = (s, share.b, h, a, options.kv_heads or a, llama.mlp_width(h), t)
-            kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[rank % t]
-        numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
-        expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
-    return expected
 
 
 def formula_of_layers(recompute: str, p: int, t: int, sequence: bool) -> str:
