@@ -67,15 +67,14 @@ def of_data_axis(stage: int) -> Estimate:
 
 def at_places(asked: Asked, t: int, places: Sequence[Place], without: Sequence[str] = ()) -> list[Needs]:
     """What each rank needs, of t that share every layer."""
-    dropout, p = asked.options.dropout > 0, asked.bytes.stored
+    dropout = asked.options.dropout > 0
     shares = [place.share for place in places]
     layers = layer_keeps(asked, t, shares, usual(asked.options.recompute), dropout)
     inputs = layer_keeps(asked, t, shares, "full", dropout)
     kept, most = keep_after_forward(asked, t, shares, dropout), keep_at_most(asked, t, shares, dropout)
     found = []
     for rank, place in enumerate(places):
-        of_one = fullest_again if place.share.ends_again else fullest
-        moments = of_one(asked, t, place, kept[rank], most[rank], layers[rank], inputs[rank], p)
+        moments = fullest(asked, t, place, kept[rank], most[rank], layers[rank], inputs[rank])
         states = place.states
         kinds = {"parameters": states.parameters, "gradients": states.gradients, "optimizer": states.optimizer}
         for kind in Moment._fields:
@@ -84,25 +83,24 @@ def at_places(asked: Asked, t: int, places: Sequence[Place], without: Sequence[s
     return found
 
 
-def fullest(
-    asked: Asked, t: int, at: Place, kept: float, most: float, layer: float, given: float, p: int
-) -> list[Moment]:
+def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: float, given: float) -> list[Moment]:
     """The moments of a step at which a rank may hold most.
 
     kept, most: bytes of its layers' activations after a forward, and at most; layer, given: of one, of its input."""
+    recompute, layers, p = asked.options.recompute, at.share.layers, asked.bytes.stored
     first, last = ends_keep(asked, t, at.share)
-    tokens = tokens_of_batch(asked, at.share)
-    gather, bucket = p * (at.stage >= 3), p * (at.stage >= 2)
-    after = max(
-        of.inputs * given + max(of.layers - 1, 0) * layer
-        for of in chen.at_most(asked.options.recompute, at.share.layers)
-    )
+    tokens, gather, bucket = tokens_of_batch(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
+    if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
+        kept = most = layers * layer
+        after = max(layers - 1, 0) * layer
+        waits = Moment(0, given * at.starts_with_layer, given * (at.share.head and not layers))
+    else:
+        after = max(of.inputs * given + max(of.layers - 1, 0) * layer for of in chen.at_most(recompute, layers))
+        waits = Moment(0, kept, first + last)
     moments = [Moment((gather + bucket) * at.embedding, 0, tokens)]  # embedding, backward
     if at.share.embedding:
-        moments.append(Moment(gather * at.embedding, 0, tokens + first))  # embedding, forward
-    if (
-        at.share.layers
-    ):  # forward; backward, before what a layer has kept goes, and when its gradients are there instead
+        moments.append(Moment(gather * at.embedding, 0, tokens + first))  # forward
+    if layers:  # forward; backward, before what a layer has kept goes, and when its gradients are there instead
         passing = at.layer + at.both
         moments.append(Moment(gather * passing, kept, tokens + first))
         moments.append(Moment(gather * passing + bucket * at.both, most, tokens + first))
@@ -112,22 +110,7 @@ def fullest(
         moments.append(Moment(gather * passing, kept, tokens + first + last))
         moments.append(Moment((gather + bucket) * passing, kept, tokens + first))
     others = at.in_flight - 1
-    return [Moment(m.passing, m.activations + others * kept, m.ends + others * (first + last)) for m in moments]
-
-
-def fullest_again(
-    asked: Asked, t: int, at: Place, kept: float, most: float, layer: float, given: float, p: int
-) -> list[Moment]:
-    """Likewise where a stage keeps its input alone, and runs again as a whole: then all its layers keep activations."""
-    first, last = ends_keep(asked, t, at.share)
-    tokens = tokens_of_batch(asked, at.share)
-    others = (at.in_flight - 1) * given
-    waiting = Moment(0, others * at.starts_with_layer, others * (at.share.head and not at.share.layers))
-    gather, bucket = p * (at.stage >= 3), p * (at.stage >= 2)
-    largest = max(at.embedding, at.layer * (at.share.layers > 0), at.head) + at.both
-    full = Moment(gather * largest + bucket * at.both, at.share.layers * layer, tokens + first + last)
-    emptied = Moment((gather + bucket) * largest, max(at.share.layers - 1, 0) * layer, tokens + first)
-    return [Moment(*map(sum, zip(moment, waiting, strict=True))) for moment in (full, emptied)]
+    return [Moment(*(one + others * other for one, other in zip(moment, waits, strict=True))) for moment in moments]
 
 
 def ends_keep(asked: Asked, t: int, share: Share) -> tuple[float, float]:
