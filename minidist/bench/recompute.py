@@ -84,7 +84,7 @@ def print_chain() -> list[bool]:
         agree.append((found.values, found.calls) == (values, calls))
         rows.append([policy, formula, number(values), number(found.values), number(calls), number(found.calls)])
         rows[-1].append(mark(agree[-1]))
-    heading = ("values held", "formula", "counted", "forwards", "counted", "")
+    heading = ("formula", "values", "counted", "forwards", "counted", "")
     print_table(f"A chain of n = {n} layers: Chen's K + n/K, and its logarithm", "--recompute", heading, rows)
     held = {k: chain.count(n, f"every:{k}").values for k in range(1, n + 1)}
     best = [str(k) for k, values in held.items() if values == min(held.values())]

@@ -150,4 +150,4 @@ def in_words(needs: Sequence[Needs], capacity: int) -> str:
         f"{where} will need, by formula: {', '.join(kinds)}. Together at most {number(most.total)} bytes at a time, of"
         f" {number(capacity)}: {verdict}.{more}"
     )
-    return textwrap.fill(text, 80)
+    return textwrap.fill(text, 80, break_on_hyphens=False)

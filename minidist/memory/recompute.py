@@ -8,7 +8,7 @@ which engine runs them is not this file's affair.
     selective   likewise, but for the core of attention, which each layer runs again (`nn/layers.py`: Attention)
     every:K     of K layers the first one's input is kept, and they run again together: n/K inputs, K layers at a time
     full        every:1
-    sqrt        every:K with the K for which K + n/K is least
+    sqrt        every:K with the K for which K + n/K is least: √n
     log         the first half keeps its input and runs again, itself in halves; the second half is halved at once
 """
 
@@ -52,9 +52,9 @@ def halves(layers: Sequence[Any]) -> list[Segment]:
 
 
 def interval(policy: str, n: int) -> int:
-    """How many of n layers run again together. ⌊√n⌋ is one of the K for which K + ⌈n/K⌉ is least: ⌈2√n⌉."""
+    """How many of n layers run again together. √n, rounded, is one of the K for which least is held at once."""
     if policy == "sqrt":
-        return max(math.isqrt(n), 1)
+        return max(round(math.sqrt(n)), 1)
     return 1 if policy == "full" else int(policy.removeprefix("every:"))
 
 

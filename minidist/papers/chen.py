@@ -21,8 +21,8 @@ class Kept(NamedTuple):
 
 
 def interval(recompute: str, n: int) -> int:
-    """How many of n layers run again together: K, and with sqrt ⌊√n⌋, of those for which K + n/K is least."""
-    return {"full": 1, "sqrt": max(1, math.isqrt(n))}.get(recompute) or int(recompute.split(":")[1])
+    """How many of n layers run again together: K, and with sqrt that for which K + n/K is least, √n to the nearest."""
+    return {"full": 1, "sqrt": max(1, round(math.sqrt(n)))}.get(recompute) or int(recompute.split(":")[1])
 
 
 def values(n: int, k: int) -> int:

@@ -193,7 +193,7 @@ def share_of(asked: Asked, stage: int, b: int) -> Share:
 
 
 def most_in_flight(asked: Asked, stage: int) -> int:
-    """Micro-batches under way on a stage at most; 0 where what they hold follows no formula, see `without`."""
+    """Micro-batches under way on a stage at most; one where what the others hold follows no formula, see `without`."""
     o = asked.options
     if o.chunks > 1 or not SCHEDULES[o.schedule].flushes or o.schedule.startswith("zb"):
         return 1

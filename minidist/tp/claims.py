@@ -126,7 +126,7 @@ def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
 
 def letter(recompute: str) -> str:
     """How many layers run again together, for a formula."""
-    return "⌊√l⌋" if recompute == "sqrt" else recompute.removeprefix("every:")
+    return "⌊√l⌉" if recompute == "sqrt" else recompute.removeprefix("every:")
 
 
 def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:

@@ -98,7 +98,7 @@ def test_forwards_and_activations_by_hand(n: int) -> None:
         sizes = [k] * (segments - 1) + [n - k * (segments - 1)]
         most = max(i * given + size * layer for i, size in enumerate(sizes))
         assert recompute.counted(f"every:{k}", n) == {"calls": 2 * n, "activations": most}
-    k = math.isqrt(n)
+    k = round(math.sqrt(n))
     assert recompute.counted("sqrt", n) == recompute.counted(f"every:{k}", n)
     assert min(i + math.ceil(n / i) for i in range(1, n + 1)) == k + math.ceil(n / k)
     log = recompute.counted("log", n)
