@@ -59,8 +59,11 @@ def explain(arguments: Sequence[str]) -> str:
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
     model = MODELS[options.model]
+    train.check_interval(options.recompute, model.layers)
     shared = Namespace(**{**vars(planning.defaults()), **vars(options)})
-    plan = planning.make(translated.config, n, shared, given, width=model.h, shard=translated.shard)
+    plan = planning.make(
+        translated.config, n, shared, given, width=model.h, layers=model.layers, shard=translated.shard
+    )
     plan.notes += translated.notes
     per_node = min(options.ranks_per_node or 8, n)
     return "\n".join(

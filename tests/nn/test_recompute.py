@@ -1,7 +1,10 @@
 """Recomputing activations in the backward changes no number, and keeps what the papers say."""
 
+import dataclasses
 import itertools
 import math
+import re
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -9,12 +12,14 @@ import numpy as np
 import pytest
 
 from jobs import engines, recompute
+from minidist import UsageError
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu
 from minidist.nn.tensor import Tape, recomputed
+from minidist.train import parser, prepare
 
 MODES = ("selective", "full", "every:2", "log")
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")
@@ -61,6 +66,43 @@ def test_every_engine_recomputes() -> None:
 @cache
 def serial_losses(*case: Any) -> list[float]:
     return recompute.serial(*case)
+
+
+def test_dropout_that_is_drawn_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of all comparisons of losses here: masks that are others when a layer runs again."""
+    truth = {policy: serial_losses("fp64", 1, 0.1, policy) for policy in recompute.POLICIES}
+    times: Counter[Any] = Counter()
+    mask = Batch.mask
+
+    def drawn_anew(batch: Batch, name: str, *of: Any) -> np.ndarray:
+        times[batch.key, name] += 1
+        again = times[batch.key, name] > 1
+        return mask(dataclasses.replace(batch, key=(*batch.key, 1)) if again else batch, name, *of)  # type: ignore[misc]
+
+    monkeypatch.setattr(Batch, "mask", drawn_anew)
+    assert recompute.serial("fp64", 1, 0.1, "none") == truth["full"]
+    for policy in recompute.POLICIES:
+        times.clear()
+        found = recompute.serial("fp64", 1, 0.1, policy)
+        assert found[0] == truth[policy][0]  # the first forward's
+        assert found[1] != truth[policy][1], policy
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("every:0", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:0'"),
+        ("every:x", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:x'"),
+        ("every:K", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:K'"),
+        ("every", "must be every:K with a whole number K from 1 on, such as every:2, not 'every'"),
+        ("every:5", "--recompute every:5 is more than the 4 layers that there are: use every:4"),
+        ("some", "must be one of none, selective, full, every:K, sqrt, log, not 'some'"),
+    ],
+)
+def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)) as refused:
+        prepare(parser("", "train"), ["--recompute", value], ranks=1)
+    assert "\n" not in str(refused.value)
 
 
 def test_every_policy_on_every_stage_of_zero() -> None:
