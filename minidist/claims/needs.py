@@ -142,12 +142,17 @@ def in_words(needs: Sequence[Needs], capacity: int) -> str:
     """What the rank that needs most needs, and whether that fits; 80 columns wide."""
     most = max(needs, key=lambda rank: rank.total)
     where = "Each rank" if all(rank == most for rank in needs) else f"Rank {needs.index(most)}, which needs most,"
-    kinds = [f"{CALLED.get(kind, kind)} {number(nbytes)}" for kind, nbytes in most.kinds.items() if nbytes]
+    kinds = [f"{CALLED.get(kind, kind)} {whole(nbytes)}" for kind, nbytes in most.kinds.items() if nbytes]
     left = capacity - most.total
-    verdict = f"{number(left)} are left" if left >= 0 else f"{number(-left)} too many: it will not fit"
+    verdict = f"{whole(left)} are left" if left >= 0 else f"{whole(-left)} too many: it will not fit"
     more = f" Not in it, for want of a formula: {', '.join(most.without)}." if most.without else ""
     text = (
-        f"{where} will need, by formula: {', '.join(kinds)}. Together at most {number(most.total)} bytes at a time, of"
-        f" {number(capacity)}: {verdict}.{more}"
+        f"{where} will need, by formula: {', '.join(kinds)}. Together at most {whole(most.total)} bytes at a time, of"
+        f" {whole(capacity)}: {verdict}.{more}"
     )
-    return textwrap.fill(text, 80, break_on_hyphens=False)
+    return textwrap.fill(text, 80, break_on_hyphens=False).replace("_", " ")
+
+
+def whole(nbytes: float) -> str:
+    """A number in which no line is broken."""
+    return number(nbytes).replace(" ", "_")
