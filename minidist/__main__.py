@@ -89,6 +89,7 @@ python -m minidist to-fp32 DIR FILE
 python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
 python -m minidist papers      every number that papers print, and how it comes out
 python -m minidist recompute   what each policy of --recompute keeps and runs again
+python -m minidist audit       what was sent, beside what Open MPI says: make audit
 python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 
@@ -118,6 +119,10 @@ def main(arguments: list[str]) -> int:
         from minidist.claims import mutants  # the rest of the package, which only this needs
 
         return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
+    if arguments[:1] == ["audit"]:
+        from minidist.claims import audit  # likewise
+
+        return audit.main(arguments[1:])
     if arguments[:1] == ["papers"]:
         from minidist.claims import papers  # likewise
 

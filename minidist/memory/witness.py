@@ -67,4 +67,5 @@ def arrays_held() -> int:
     """Bytes of the data of all arrays that were made since tracing began and are still there."""
     numpys = np.lib.tracemalloc_domain
     traces: Any = tracemalloc.take_snapshot().traces
-    return sum(size for domain, size, *_ in traces._traces if domain == numpys)  # an object for each would take longest
+    # The tuples as they are (domain, bytes, ...): whatever is made of each, an object or a list, is itself traced.
+    return sum(trace[1] for trace in traces._traces if trace[0] == numpys)
