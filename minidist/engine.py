@@ -69,7 +69,7 @@ class Passage:
     def tapes(self) -> list[tuple[Unit, Tape]]:
         """All that there are now, in order, with their units."""
         inner = [pair for passage in self.within for pair in passage.tapes]
-        return [(self.segment.layers[0], self.tape)] if self.tape else inner
+        return [(self.segment.units[0], self.tape)] if self.tape else inner
 
 
 @dataclass
@@ -219,12 +219,12 @@ class Engine:
             passage = Passage(segment, batch)
             if keep:
                 passages.append(passage)
-                store = self.store_of(segment.layers[0])
+                store = self.store_of(segment.units[0])
                 if segment.within:
                     passage.x = store.keep(x)
                 else:
                     passage.tape = Tape(store)
-            for unit in segment.layers:
+            for unit in segment.units:
                 x = self.run_unit(unit, x, batch, passage.tape, left)
         return x, passages
 
@@ -265,7 +265,7 @@ class Engine:
                 waiting += self.run_again(passage)
                 continue
             self.direction = "backward"
-            [unit], tape = passage.segment.layers, passage.tape
+            [unit], tape = passage.segment.units, passage.tape
             assert tape is not None
             assert dx is not None
             self.device.doing = f"in {unit.name}, backward"
@@ -289,8 +289,8 @@ class Engine:
         x, passage.x = self.passing(passage.x.fetch()), None
         *segments, last = passage.segment.within
         self.direction = "again"
-        x, passage.within = self.run_through(segments, x, passage.batch, True, reads(passage.segment.layers))
-        tape = Tape(self.store_of(last.layers[0]))
+        x, passage.within = self.run_through(segments, x, passage.batch, True, reads(passage.segment.units))
+        tape = Tape(self.store_of(last.units[0]))
         passage.within.append(Passage(last, passage.batch, tape, start=x))
         return passage.within
 
@@ -428,7 +428,7 @@ class Engine:
 
 def all_units(segments: Iterable[Segment]) -> Iterable[Unit]:
     """Of some segments, in order."""
-    return chain.from_iterable(segment.layers for segment in segments)
+    return chain.from_iterable(segment.units for segment in segments)
 
 
 def reads(units: Iterable[Unit]) -> Counter[Flat]:

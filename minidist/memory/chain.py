@@ -34,7 +34,7 @@ class Chain:
         """Keep the input of each segment: if that is a layer, all that its backward needs."""
         for segment in segments:
             self.kept.append((segment, x))
-            for _ in segment.layers:
+            for _ in segment.units:
                 x = self.pool.hold("activations", x + np.sin(x))
                 self.calls += 1
 

@@ -20,10 +20,10 @@ POLICIES = ("none", "selective", "full", "every:K", "sqrt", "log")
 
 
 class Segment(NamedTuple):
-    """One layer, which keeps its activations for the backward; or layers that keep their input alone, and in the
-    backward run again as the segments `within`. The last of these is one layer, whose own backward follows at once."""
+    """One unit, which keeps its activations for the backward; or units that keep their input alone, and in the
+    backward run again as the segments `within`. The last of these is one unit, whose own backward follows at once."""
 
-    layers: Sequence[Any]
+    units: Sequence[Any]
     within: Sequence["Segment"] = ()
 
 
@@ -44,7 +44,7 @@ def together(layers: Sequence[Any]) -> Segment:
 
 def halves(layers: Sequence[Any]) -> list[Segment]:
     """A half, a quarter, an eighth ... that run again, and the last layer, whose backward comes first and which never
-    does. At any moment ⌊log₂n⌋ inputs are kept, and one layer's activations."""
+    does. At most ⌊log₂n⌋ inputs are kept, and one layer's activations."""
     middle = (len(layers) + 1) // 2
     if middle == len(layers):
         return [Segment(layers)]
@@ -60,4 +60,4 @@ def interval(policy: str, n: int) -> int:
 
 def again(segments: Sequence[Segment]) -> int:
     """How many layers' forwards the backward runs again."""
-    return sum(len(segment.layers) + again(segment.within) for segment in segments if segment.within)
+    return sum(len(segment.units) + again(segment.within) for segment in segments if segment.within)

@@ -14,18 +14,18 @@ NUMBERS = [1, 2, 3, 5, 7, 8, 12, 36, 99, 100, 128]
 
 
 def flat(segments: Sequence[Segment]) -> list[int]:
-    return [layer for segment in segments for layer in segment.layers]
+    return [layer for segment in segments for layer in segment.units]
 
 
 def sound(segments: Sequence[Segment]) -> bool:
     """What runs again is what was to run again, in order; and its last part is one layer, with activations."""
     return all(
-        flat(segment.within) == list(segment.layers)
-        and len(segment.within[-1].layers) == 1
+        flat(segment.within) == list(segment.units)
+        and len(segment.within[-1].units) == 1
         and not segment.within[-1].within
         and sound(segment.within)
         if segment.within
-        else len(segment.layers) == 1
+        else len(segment.units) == 1
         for segment in segments
     )
 
@@ -36,14 +36,14 @@ def test_a_division_has_every_layer_once(n: int) -> None:
         segments = divide(range(n), policy)
         assert flat(segments) == list(range(n))
         assert sound(segments)
-    assert [segment.layers for segment in divide(range(n), "every:1")] == [s.layers for s in divide(range(n), "full")]
+    assert [segment.units for segment in divide(range(n), "every:1")] == [s.units for s in divide(range(n), "full")]
 
 
 def test_sizes() -> None:
-    assert [list(segment.layers) for segment in divide("abcdefg", "every:3")] == [list("abc"), list("def"), ["g"]]
+    assert [list(segment.units) for segment in divide("abcdefg", "every:3")] == [list("abc"), list("def"), ["g"]]
     halves = divide("abcdefg", "log")
-    assert ["".join(segment.layers) for segment in halves] == ["abcd", "ef", "g"]
-    assert ["".join(segment.layers) for segment in halves[0].within] == ["ab", "c", "d"]
+    assert ["".join(segment.units) for segment in halves] == ["abcd", "ef", "g"]
+    assert ["".join(segment.units) for segment in halves[0].within] == ["ab", "c", "d"]
     assert interval("sqrt", 12) == 3
     assert interval("sqrt", 0) == 1
 
@@ -92,8 +92,8 @@ def test_the_formulas_are_those_of_the_divisions(n: int) -> None:
         while waiting:
             segment = waiting.pop()
             if segment.within:
-                again += len(segment.layers)
-                gathered += len(segment.layers) - 1
+                again += len(segment.units)
+                gathered += len(segment.units) - 1
                 waiting += segment.within
         assert (chen.runs_again(policy, n), chen.gathered_again(policy, n)) == (again, gathered)
 
