@@ -98,6 +98,7 @@ python -m minidist to-fp32 DIR FILE
                                its parameters alone, in float32, as one safetensors file
 python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
 python -m minidist papers      every number that papers print, and how it comes out
+python -m minidist recompute   what each policy of --recompute keeps and runs again
 python -m minidist audit       what was sent, beside what Open MPI says: make audit
 python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
@@ -136,6 +137,10 @@ def main(arguments: list[str]) -> int:
         from minidist.claims import papers  # likewise
 
         return papers.main(arguments[1:])
+    if arguments[:1] == ["recompute"]:
+        from minidist.bench import recompute  # likewise
+
+        return recompute.main(arguments[1:])
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):

@@ -237,13 +237,12 @@ class FSDP(ZeRO3):
 
 def way_back(segment: Segment) -> list[Turn]:
     """Whose turn it is in a segment's backward. If it runs again, its last unit does so right before its backward."""
-    *before, last = segment.units
-    again = [Turn(unit, "again", 1) for unit in before] if segment.again else []
-    return [
-        *again,
-        Turn(last, "backward", 2 + segment.again),
-        *(Turn(unit, "backward", 2) for unit in reversed(before)),
-    ]
+    if not segment.within:
+        return [Turn(unit, "backward", 2) for unit in segment.units]
+    *before, last = segment.within
+    again = [Turn(unit, "again", 1) for unit in segment.units[:-1]]
+    back = [turn for inner in reversed(before) for turn in way_back(inner)]
+    return [*again, Turn(last.units[0], "backward", 3), *back]
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
@@ -310,6 +309,7 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report."""
+    train.say_needs(job, comm, None)
     engine = make_engine(job.units, job.settings, comm, job.options)
     return train.run_job(job, engine, comm, claims, print_closing)
 

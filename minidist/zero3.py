@@ -35,6 +35,7 @@ embedding is gathered from its first use in a pass to its last: once a pass, lik
 
 from minidist import ring, train
 from minidist.claims.claim import Claim
+from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
 from minidist.data_parallel import Axes
@@ -108,4 +109,4 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 
 
 if __name__ == "__main__":
-    train.main("zero3", __doc__, make_engine, claims, add_options)
+    train.main("zero3", __doc__, make_engine, claims, add_options, estimate=of_data_axis(3))

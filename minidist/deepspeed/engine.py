@@ -35,7 +35,7 @@ from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.read import read
 from minidist.engine import Loss
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Block, Unit
 from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
 
@@ -79,7 +79,8 @@ def initialize(
     iterator of micro-batches for all ranks, drawn anew in every epoch. Raises UsageError for a configuration that
     cannot be; keys without effect are named on rank 0, one line each.
     """
-    plan = planning.make(read(config), comm.size, width=width_of(model))
+    layers = sum(isinstance(unit, Block) for unit in model)
+    plan = planning.make(read(config), comm.size, width=width_of(model), layers=layers)
     if comm.rank == 0:
         for note in plan.notes:
             print(f"minidist: {note}", file=sys.stderr)

@@ -45,7 +45,7 @@ def parser() -> Parser:
     add(
         "--precision", choices=NAMES, metavar="NAME", default="mixed", help='for "auto": mixed (fp16), bf16, fp32, fp64'
     )
-    add("--recompute", choices=train.RECOMPUTE, metavar="WHAT", default="none", help="none, selective or full")
+    add("--recompute", type=train.recomputation, metavar="WHAT", default="none", help="as in every chapter")
     return made
 
 
@@ -60,9 +60,17 @@ def explain(arguments: Sequence[str]) -> str:
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
     model = MODELS[options.model]
+    train.check_interval(options.recompute, model.layers)
     shared = Namespace(**{**vars(planning.defaults()), **vars(options)})
     plan = planning.make(
-        translated.config, n, shared, given, width=model.h, shard=translated.shard, fsdp=translated.fsdp
+        translated.config,
+        n,
+        shared,
+        given,
+        width=model.h,
+        layers=model.layers,
+        shard=translated.shard,
+        fsdp=translated.fsdp,
     )
     plan.notes += translated.notes
     per_node = min(options.ranks_per_node or 8, n)

@@ -277,10 +277,7 @@ ACTIVATIONS = {
         flag, False, "tensor-parallel ranks keep a part of a checkpoint each",
         never="no two ranks of the data axis have the same activations", already=(False,),
     ),
-    "number_checkpoints": Key(
-        or_null(whole(1)), None, "checkpoints of a pass, for buffers of one piece", yet="one block is one checkpoint",
-        already=(None,),
-    ),
+    "number_checkpoints": Key(or_null(whole(1)), None, "inputs kept in a pass: one every so many blocks; null: each"),
     "contiguous_memory_optimization": Key(
         flag, False, "checkpoints in one buffer made beforehand", yet="each is an array of its own", already=(False,)
     ),

@@ -104,14 +104,15 @@ def make(
     options: Namespace | None = None,
     given: Collection[str] = (),
     width: int | None = None,
+    layers: int | None = None,
     shard: int | None = None,
     fsdp: Sequence[str] = (),
 ) -> Plan:
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
 
     options: what fills "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face
-    Trainer; given: those among them that somebody has typed, which must not contradict the configuration. width: of
-    the model, h. shard: of hybrid sharding. fsdp: options of the chapter of that name.
+    Trainer; given: those among them that somebody has typed, which must not contradict the configuration. width,
+    layers: of the model, h and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
     """
     options = options or defaults()
     h = width or options.width
@@ -143,7 +144,7 @@ def make(
         accumulate=accumulate,
         precision=_precision(checked, options, given),
         clip=_agreed(checked, "gradient_clipping", "clip", options, given),
-        recompute=_recompute(checked, options, given),
+        recompute=_recompute(checked, options, given, layers or options.layers),
         optimizer=_optimizer(checked, options, given),
         lr=options.lr,
         schedule=None,
@@ -258,15 +259,16 @@ def _precision(config: Config, options: Namespace, given: Collection[str]) -> st
     return wanted if typed else "fp32"
 
 
-def _recompute(config: Config, options: Namespace, given: Collection[str]) -> str:
+def _recompute(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
     """A configuration that says something of activation checkpointing means that it is used: of each block the input is
-    kept, as in models that call deepspeed.checkpointing.checkpoint."""
-    asked = any(
-        config[path] != key.default
-        for path, key in config.table.items()
-        if path.startswith("activation_checkpointing.")
-    )
-    return "full" if asked and "recompute" not in given else options.recompute
+    kept, as in models that call deepspeed.checkpointing.checkpoint; or of so many of the blocks as there are to be
+    checkpoints."""
+    room = "activation_checkpointing."
+    asked = any(config[path] != key.default for path, key in config.table.items() if path.startswith(room))
+    if not asked or "recompute" in given:
+        return options.recompute
+    interval = -(-layers // (config[f"{room}number_checkpoints"] or layers))
+    return f"every:{interval}" if interval > 1 else "full"
 
 
 def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Optimizer:

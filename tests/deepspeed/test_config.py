@@ -133,6 +133,16 @@ def test_with_checkpointing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("checkpoints", "recompute"),
+    [(None, "none"), (12, "full"), (40, "full"), (5, "every:3"), (3, "every:4"), (1, "every:12")],
+)
+def test_so_many_checkpoints_are_intervals(checkpoints: int | None, recompute: str) -> None:
+    """Of twelve blocks."""
+    config = {"train_batch_size": 4, "activation_checkpointing": {"number_checkpoints": checkpoints}}
+    assert planning.make(config, 2, layers=12).recompute == recompute
+
+
+@pytest.mark.parametrize(
     ("precision", "name"), [("mixed", "mixed"), ("bf16", "bf16"), ("fp32", "fp32"), ("fp64", "fp64")]
 )
 def test_auto_follows_precision(precision: str, name: str) -> None:

@@ -62,6 +62,10 @@ def lines(n: int) -> list[str]:
     made += [f"pipeline --schedule interleaved {chunked} --precision {'mixed' if n % 2 else 'fp64'}"]
     made += [f"pipeline --schedule {name} {deep(n)} --micro-batches 1" for name in ("pipedream", "vertical-sync")]
     made += [f"pipeline --schedule 2bw {deep(n)} {again} --precision bf16"]
+    policies = ["every:2", "sqrt", "log"]
+    deep_ones = ("zero2 --precision mixed", "zero3 --precision fp32 --dropout 0.1", "tensor_parallel --precision mixed")
+    made += [f"{name} {SHAPE} --layers 5 --recompute {policies[(i + n) % 3]}" for i, name in enumerate(deep_ones)]
+    made += [f"pipeline --schedule zb-h1 {deep(n)} --recompute {policies[n % 3]} --precision mixed"]
     if n > 2:
         made += [f"pipeline --schedule pipedream --replicas 2,{n - 2} {SHAPE} --layers 3"]
     if n == 4:
