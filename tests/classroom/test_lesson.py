@@ -436,7 +436,7 @@ GAPS_01 = {
     "all send first": (
         "in_turns",
         ALL_SEND,
-        r"(?s)rank 1: send\(dest=0\) at line 3 of the cell.*A cycle of waits",
+        r"(?s)rank 1: send\(dest=0\) at a line of another cell, `comm\.send.*A cycle of waits",
     ),
     "no merge": (
         "merge_runs",
