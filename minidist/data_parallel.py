@@ -23,6 +23,7 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.engine import Engine, Settings
+from minidist.memory.buffer import ConstantBuffer
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
@@ -51,6 +52,14 @@ class DataParallel(Engine):
         for flat in flats_of(units):
             flat.divide(flat.comm or comm)
         super().__init__(units, settings)
+        self.buffer = self.constant_buffer() if settings.bucket_size else None
+
+    def constant_buffer(self) -> ConstantBuffer:
+        """As large as it was asked to be, but for what N ranks cannot share evenly; or as all gradients together."""
+        n, everything = self.comm.size, sum(flat.padded for flat in self.flats)
+        size = min(max(self.settings.bucket_size or 0, n) // n * n, everything)
+        room = self.device.empty("bucket", size, self.precision.stored)
+        return ConstantBuffer(room, n, lambda part: self.summed(self.comm, part))
 
     def rows(self, n: int) -> range:
         """A consecutive share of the n sequences; sizes differ by one at most, and losses are weighted accordingly."""
@@ -64,12 +73,21 @@ class DataParallel(Engine):
     def reduce(self, flat: Flat) -> None:
         """Sum a gradient over the ranks, as soon as the step's last backward has completed it here. Losses are weighted
         by their share of the batch: the sum is the mean."""
+        if self.buffer:
+            self.buffer.put(flat.grad, self.owned(flat)[1])
+        else:
+            self.summed(flat.comm, flat.grad)
+
+    def summed(self, comm: Comm, gradient: Array) -> Array:
+        """In place, over the ranks: all of it."""
         with self.comm.phase("all-reduce gradients"):
-            self.all_reduce(flat.comm, flat.grad, flat.grad)
+            return self.all_reduce(comm, gradient, gradient)
 
     @np.errstate(over="ignore", invalid="ignore")
     def sum_over_axes(self) -> None:
-        """Each rank the piece that it owns. With the data axis alone there is nothing to sum."""
+        """Each rank the piece that it owns. With the data axis alone there is nothing to sum but the last bucket."""
+        if self.buffer:
+            self.buffer.empty()
         for flat in self.flats:
             _, grad = self.owned(flat)
             for phase, ranks in flat.sum_over.items():

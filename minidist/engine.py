@@ -38,6 +38,7 @@ class Settings:
     accumulate: int = 1  # micro-batches to an update
     recompute: str = "none"  # what the backward computes again instead of keeping it: none, selective, full
     seed: int = 0
+    bucket_size: int | None = None  # elements of gradients that are summed over ranks at once; None: those of a unit
     capacity: int | None = None  # bytes that a rank can hold, workspace apart; more is an OutOfMemory
 
 

@@ -20,6 +20,7 @@ from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.data_parallel import DataParallel
+from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.optim import squared_norm
 from minidist.nn.tensor import Array
@@ -36,10 +37,11 @@ class ZeRO1(DataParallel):
         shard = self.piece(flat)
         return flat.param[shard], flat.grad[shard]
 
-    def reduce(self, flat: Flat) -> None:
-        """Sum a gradient, each rank its shard. The rest of flat.grad stays this rank's own, of no more use."""
+    def summed(self, comm: Comm, gradient: Array) -> Array:
+        """In place, each rank its shard. The rest of the gradient stays this rank's own, of no more use."""
+        shard = gradient[ring.chunk(gradient.size, comm.size, comm.rank)]
         with self.comm.phase("reduce-scatter gradients"):
-            ring.reduce_scatter(flat.comm, flat.grad, out=flat.grad[self.piece(flat)])
+            return ring.reduce_scatter(comm, gradient, out=shard)
 
     def squares(self) -> float:
         """Each rank its shards; the N sums are shared."""
