@@ -278,6 +278,7 @@ class Engine:
         """The gradients of matrices that `run_back` has left for later. They need no parameters."""
         for passage in reversed(passages):
             for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
+                self.device.doing = f"in {unit.name}, weights"
                 for flat in unit.reads:
                     flat.bind(None, slopes=self.slopes_of(flat))
                 tape.weight_backward()

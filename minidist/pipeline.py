@@ -138,11 +138,11 @@ class Pipeline:
             if not isinstance(instruction, Step) and instruction.micro_batch >= self.admitted:
                 self.next = instruction  # of a step that has yet to begin
                 break
+            name = name_of(instruction)
+            self.engine.device.doing = f"at {name}"  # until the engine says in which unit
             self.perform(instruction)
             self.watch.see(instruction)
-            self.engine.device.mark(
-                "message" if isinstance(instruction, Send | Receive) else "instruction", name_of(instruction)
-            )
+            self.engine.device.mark("message" if isinstance(instruction, Send | Receive) else "instruction", name)
         else:
             self.links.wait()
         return self.engine.loss_share(self.loss)

@@ -89,9 +89,9 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    add("--memory-plot", metavar="FILE", help="draw a step; --device-memory 1500KB: no more")
-    add("--device-memory", type=memory_size, metavar="SIZE", help=unlisted)
-    add("--witness", action="store_true", help="hold that against NumPy's own account (slow)")
+    add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, such as 1500KB")
+    add("--memory-plot", metavar="FILE", help="draw what it holds; --witness: check it (slow)")
+    add("--witness", action="store_true", help=unlisted)
     made.renamed("--text", "--data")
     return made
 

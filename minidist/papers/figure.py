@@ -25,6 +25,8 @@ class Figure:
     value: float | None
     rounded: Callable[[float], str]  # as the source rounds what it prints
     evidence: Evidence = "the paper"  # where it was read
+    bounds: tuple[float, float] | None = None  # of the value, where the formula starts from numbers printed rounded
+    differs: str = ""  # why it does not come out as printed, where a paper disagrees with itself
 
     def shown(self, measured: float | None = None) -> str:
         """What the formula gives, or a run has given, as the source would print it. Raises ValueError if a measured
@@ -35,8 +37,25 @@ class Figure:
         return self.rounded(value)
 
     def agrees(self, measured: float | None = None) -> bool:
-        """Whether that is what is printed."""
+        """Whether that is what is printed; or what is printed lies within the bounds."""
+        if measured is None and self.bounds:
+            least, most = map(self.rounded, self.bounds)
+            return plain(least) <= plain(self.printed) <= plain(most)
         return self.shown(measured) == self.printed
+
+
+def plain(printed: str) -> float:
+    """A printed number as a number."""
+    return float(printed.replace(",", ""))
+
+
+def from_rounded(formula: Callable[[float], float], printed: str) -> tuple[float, tuple[float, float]]:
+    """The value that a formula gives for a number that is printed rounded, and its bounds: for the least and the most
+    that the number stands for, half of its last digit away."""
+    number = Decimal(printed.replace(",", ""))
+    half = Decimal(5).scaleb(int(number.as_tuple().exponent) - 1)
+    ends = sorted(formula(float(end)) for end in (number - half, number + half))
+    return formula(float(number)), (ends[0], ends[1])
 
 
 def decimals(n: int) -> Callable[[float], str]:

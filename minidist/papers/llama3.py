@@ -1,5 +1,7 @@
-"""Llama 3 (Grattafiori et al. 2024, arXiv 2407.21783): its sizes, of table 3 and the released models."""
+"""Llama 3: Grattafiori et al. 2024, arXiv 2407.21783. Its sizes, of table 3 and the released models; how the largest
+was trained, and what interrupted it."""
 
+from minidist.papers.figure import Figure, decimals, whole
 from minidist.papers.llama import Model
 
 MODELS = {
@@ -7,3 +9,47 @@ MODELS = {
     "llama3-70b": Model(8192, 80, 64, 8, 28_672, 8192, v=128_256),
     "llama3-405b": Model(16_384, 126, 128, 8, 53_248, 8192, v=128_256),
 }
+
+H100 = 989.4e12  # operations a second at most, in bfloat16
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+def _layout(row: str, tp: int, cp: int, pp: int, dp: int, gpus: str, rate: int, mfu: str, differs: str) -> list[Figure]:
+    """A row of table 4: the GPUs of a layout, and the share of what they can do that 430, 400 or 380 teraFLOP/s are."""
+    return [
+        Figure("Llama 3 Table 4", f"{row}, GPUs", gpus, "GPUs", "TP·CP·PP·DP", tp * cp * pp * dp, whole),
+        Figure(
+            "Llama 3 Table 4", f"{row}, MFU", mfu, "%", "X / 989.4 teraFLOP/s", rate * 1e12 / H100 * 100, decimals(0),
+            differs=differs,
+        ),
+    ]  # fmt: skip
+
+
+UNEXPECTED = 419  # interruptions in 54 days, of 466
+
+
+def _cause(cause: str, count: int, printed: str, differs: str = "") -> Figure:
+    """A cause's share of the unexpected interruptions."""
+    share = 100 * count / UNEXPECTED
+    return Figure("Llama 3 Table 5", cause, printed, "%", f"{count} of 419", share, decimals(1), differs=differs)
+
+
+FIGURES = [
+    *_layout("8K, DP 64", 8, 1, 16, 64, "8,192", 430, "43", ""),
+    *_layout("8K, DP 128", 8, 1, 16, 128, "16,384", 400, "41", "400/989.4 is 40.4 %; 400 itself is rounded"),
+    *_layout("131K, DP 8", 8, 16, 16, 8, "16,384", 380, "38", ""),
+    Figure(
+        "Llama 3 §3.3.4", "interruptions, unexpected", "419", "", "466 at all - 47 planned", 466 - 47, whole
+    ),
+    _cause("faulty GPU", 148, "30.1", differs="148 of 419 is 35.3 %; the percentages add up to 95"),
+    _cause("GPU HBM3 memory", 72, "17.2"),
+    _cause("GPU SRAM memory", 19, "4.5"),
+    _cause("GPU system processor", 17, "4.1"),
+    _cause("silent data corruption", 6, "1.4"),
+    _cause("GPU thermal interface", 6, "1.4"),
+    _cause(
+        "GPU issues together", 148 + 72 + 19 + 17 + 6 + 6, "58.7",
+        differs="the sum of the percentages as printed, 30.1 among them; of the counts it is 64.0 %",
+    ),
+]  # fmt: skip

@@ -65,6 +65,10 @@ FIGURES = [
     ),
     *(row.size for row in TABLE_1),
     Figure(
+        "Megatron-LM", "scaling to 512 GPUs", "76", "%", "15.1 petaFLOP/s / 512·39 teraFLOP/s",
+        100 * 15.1e15 / (512 * 39e12), decimals(0), evidence="a second source",
+    ),
+    Figure(
         "GPT-2's weights", "small", "124,439,808", "parameters", "(v + s)h + l(12h² + 13h) + 2h",
         parameters(50_257, 1024, 768, 12), whole, evidence="code",
     ),

@@ -5,7 +5,7 @@ p: stages; m: micro-batches; v: chunks of a stage; t: ranks that share a layer.
 
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure, decimals, from_rounded
 
 
 def bubble(p: int, m: int, v: int = 1) -> float:
@@ -49,7 +49,21 @@ def parameters(layers: int, h: int, v: int = 51_200, s: int = 2048) -> int:
     return 12 * layers * h**2 + 13 * layers * h + (v + s) * h
 
 
+def flops(batch: int, layers: int, h: int, v: int = 51_200, s: int = 2048) -> float:
+    """Equation 3, of a step with full recomputation: F = 96Bslh²(1 + s/(6h) + V/(16lh))."""
+    return 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+
+
+def days(tokens: float, parameters: float, gpus: int, rate: float) -> float:
+    """Equation 4: 8TP/(nX) seconds, of T tokens on n GPUs that each do `rate` operations a second, in days."""
+    return 8 * tokens * parameters / (gpus * rate) / DAY
+
+
 # ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+DAY = 24 * 60 * 60
+A100 = 312e12  # operations a second at most, in float16
 
 
 class Model(NamedTuple):
@@ -61,6 +75,8 @@ class Model(NamedTuple):
     p: int
     gpus: int
     size: Figure
+    share: Figure
+    together: Figure
 
 
 def _size(source: str, cell: str, printed: str, layers: int, h: int) -> Figure:
@@ -68,22 +84,67 @@ def _size(source: str, cell: str, printed: str, layers: int, h: int) -> Figure:
     return Figure(source, cell, printed, "B parameters", "equation 2", parameters(layers, h) / 1e9, decimals(1))
 
 
-def _model(printed: str, h: int, layers: int, t: int, p: int, gpus: int) -> Model:
-    """A row, its size computed."""
-    return Model(h, layers, t, p, gpus, _size("PTD Table 1", f"h = {h}, {layers} layers", printed, layers, h))
+def _model(printed: str, h: int, layers: int, t: int, p: int, gpus: int, rate: str, share: str, together: str) -> Model:
+    """A row: its size, and from the teraFLOP/s of a GPU the share of what it can do, and those of all."""
+    cell = f"h = {h}, {layers} layers"
+    value, bounds = from_rounded(lambda rate: rate * 1e12 / A100 * 100, rate)
+    of_peak = Figure(
+        "PTD Table 1", f"{cell}, of peak", share, "%", "X / 312 teraFLOP/s", value, decimals(0), bounds=bounds
+    )
+    value, bounds = from_rounded(lambda rate: rate * gpus / 1000, rate)
+    of_all = Figure("PTD Table 1", f"{cell}, together", together, "petaFLOP/s", "nX", value, decimals(1), bounds=bounds)
+    return Model(h, layers, t, p, gpus, _size("PTD Table 1", cell, printed, layers, h), of_peak, of_all)
 
 
 TABLE_1 = [
-    _model("1.7", 2304, 24, 1, 1, 32),
-    _model("3.6", 3072, 30, 2, 1, 64),
-    _model("7.5", 4096, 36, 4, 1, 128),
-    _model("18.4", 6144, 40, 8, 1, 256),
-    _model("39.1", 8192, 48, 8, 2, 512),
-    _model("76.1", 10240, 60, 8, 4, 1024),
-    _model("145.6", 12288, 80, 8, 8, 1536),
-    _model("310.1", 16384, 96, 8, 16, 1920),
-    _model("529.6", 20480, 105, 8, 35, 2520),
-    _model("1008.0", 25600, 128, 8, 64, 3072),
+    _model("1.7", 2304, 24, 1, 1, 32, "137", "44", "4.4"),
+    _model("3.6", 3072, 30, 2, 1, 64, "138", "44", "8.8"),
+    _model("7.5", 4096, 36, 4, 1, 128, "142", "46", "18.2"),
+    _model("18.4", 6144, 40, 8, 1, 256, "135", "43", "34.6"),
+    _model("39.1", 8192, 48, 8, 2, 512, "138", "44", "70.8"),
+    _model("76.1", 10240, 60, 8, 4, 1024, "140", "45", "143.8"),
+    _model("145.6", 12288, 80, 8, 8, 1536, "148", "47", "227.1"),
+    _model("310.1", 16384, 96, 8, 16, 1920, "155", "50", "297.4"),
+    _model("529.6", 20480, 105, 8, 35, 2520, "163", "52", "410.2"),
+    _model("1008.0", 25600, 128, 8, 64, 3072, "163", "52", "502.0"),
 ]
 
-FIGURES = [*(row.size for row in TABLE_1), _size("PTD Table 2", "GPT-3", "174.6", 96, 12288)]
+
+def _days(scheme: str, model: str, gpus: int, rate: str, printed: str) -> Figure:
+    """Days for 300 billion tokens. They come from equation 3, not from equation 4, which would give 87.7 for 90."""
+    layers, h = {"174.6B": (96, 12_288), "529.6B": (105, 20_480)}[model]
+    work = 300e9 / 2048 * flops(1, layers, h)
+    value, bounds = from_rounded(lambda rate: work / (gpus * rate * 1e12) / DAY, rate)
+    cell = f"{scheme}, {model}, {gpus} GPUs"
+    return Figure("PTD Table 2", cell, printed, "days", "equation 3 / nX", value, decimals(0), bounds=bounds)
+
+
+TABLE_2 = [
+    _days("ZeRO-3", "174.6B", 384, "144", "90"),
+    _days("ZeRO-3", "174.6B", 768, "88", "74"),
+    _days("ZeRO-3", "174.6B", 1536, "44", "74"),
+    _days("ZeRO-3", "529.6B", 640, "138", "169"),
+    _days("ZeRO-3", "529.6B", 1120, "98", "137"),
+    _days("ZeRO-3", "529.6B", 2240, "48", "140"),
+    _days("PTD", "174.6B", 384, "153", "84"),
+    _days("PTD", "174.6B", 768, "149", "43"),
+    _days("PTD", "174.6B", 1536, "141", "23"),
+    _days("PTD", "529.6B", 560, "171", "156"),
+    _days("PTD", "529.6B", 1120, "167", "80"),
+    _days("PTD", "529.6B", 2240, "159", "42"),
+]
+
+
+def _training(model: str, printed: str, tokens: float, parameters: float, gpus: int, rate: str) -> Figure:
+    """Days by equation 4."""
+    value, bounds = from_rounded(lambda rate: days(tokens, parameters, gpus, rate * 1e12), rate)
+    return Figure("PTD §5.1", model, printed, "days", "8TP/(nX)", value, decimals(0), bounds=bounds)
+
+
+FIGURES = [
+    *(figure for row in TABLE_1 for figure in (row.size, row.share, row.together)),
+    _size("PTD Table 2", "GPT-3", "174.6", 96, 12288),
+    *TABLE_2,
+    _training("GPT-3", "34", 300e9, 175e9, 1024, "140"),
+    _training("1 trillion", "84", 450e9, 1.008e12, 3072, "163"),
+]

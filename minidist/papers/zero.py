@@ -125,4 +125,31 @@ FIGURE_1 = [  # stage 0 to 3
     for stage, printed in enumerate(("120", "31.4", "16.6", "1.9"))
 ]
 
-FIGURES = [*(cell for rows in TABLE_1.values() for row in rows.values() for cell in row), *FIGURE_1]
+GPT_2 = 1.5e9  # parameters of section 3's example: 48 layers of width 1600
+
+
+def checkpoints(layers: int, h: int, batch: int, s: int, bytes_each: int = 2) -> float:
+    """GB of one checkpoint a layer, of bsh elements (section 6.1)."""
+    return layers * h * batch * s * bytes_each / 1e9
+
+
+def _text(section: str, cell: str, printed: str, formula: str, value: float, differs: str = "") -> Figure:
+    """A number of GB in the text."""
+    return Figure(f"ZeRO {section}", cell, printed, "GB", formula, value, decimals(0), differs=differs)
+
+
+_BYTE = "with two bytes an element it is 67 GB; section 3.2 has 60 for the same model"
+EXAMPLES = [
+    _text("§3.1", "1.5B, weights", "3", "2Ψ", 2 * GPT_2 / 1e9),
+    _text("§3.1", "1.5B, model states", "24", "16Ψ", 16 * GPT_2 / 1e9),
+    _text("§3.2", "1.5B, activations", "60", "12·hbsL elements of two bytes", 12 * checkpoints(48, 1600, 32, 1024)),
+    _text("§3.2", "1.5B, a fused buffer in float32", "6", "4Ψ", 4 * GPT_2 / 1e9),
+    _text("§3.2", "3B, a fused buffer in float32", "12", "4Ψ", 4 * 3e9 / 1e9),
+    _text("§6.1", "100B, checkpoints", "33", "bshL elements of two bytes", checkpoints(125, 8192, 32, 1024), _BYTE),
+    _text(
+        "§6.1", "100B, checkpoints cut over 16 ranks", "2", "bshL/t elements of two bytes",
+        checkpoints(125, 8192, 32, 1024) / 16, _BYTE,
+    ),
+]  # fmt: skip
+
+FIGURES = [*EXAMPLES, *(cell for rows in TABLE_1.values() for row in rows.values() for cell in row), *FIGURE_1]

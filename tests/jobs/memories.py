@@ -24,6 +24,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Released
+from minidist.pipeline import pipeline_of
 from minidist.zero3 import ZeRO3
 
 VOCABULARY, CONTEXT, BATCH = 23, 4, 8
@@ -175,6 +176,15 @@ def print_audit(comm: Comm, precision: str) -> None:
     everyone = comm.gather_object(audit(comm, precision))
     if comm.rank == 0:
         print(json.dumps(everyone))
+
+
+def full_between_units(comm: Comm) -> None:
+    """A pipeline whose last stage has room for nothing more when the second step's first message is to come."""
+    pipeline = pipeline_of(model(layers=1, width=8, tied=False), Settings(accumulate=2), comm, [range(1), range(1, 3)])
+    pipeline.train_batch(*tokens(0))
+    if comm.rank == comm.size - 1:
+        pipeline.engine.device.capacity = 0
+    pipeline.train_batch(*tokens(1))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ import pytest
 
 from minidist import UsageError
 from minidist.cli.options import Parser, memory_size
-from minidist.mpi.launch import mpiexec_for
+from minidist.mpi.job import JobFailed
+from minidist.mpi.launch import launch, mpiexec_for
 
+AT = r"at (receive \w+ \d+|send \w+ \d+|[FBW]\d+|update)"  # of a schedule
 SHAPE = "--steps 3 --layers 2 --width 16 --context 16 --batch 8"
 
 
@@ -46,12 +48,21 @@ def test_what_is_needed_is_enough_and_a_byte_less_is_not(n: int, line: str, more
             done = run(n, f"{failing} --device-memory {capacity}", tmp_path)
             assert done.returncode == 1
             who = r"rank \d is " if n else ""
-            where = r"(in \w+, (forward|backward|again)|in the update|while the model is made)"
+            where = rf"(in \w+, (forward|backward|again|weights)|{AT}|in the update|while the model is made)"
             assert re.fullmatch(
                 rf"minidist: error: {who}out of memory {where}: [\d,]+ bytes of \w+ do not fit on the device, which has"
                 rf" {capacity:,} and holds (\w+ [\d,]+(, )?)+\n",
                 done.stderr,
             ), done.stderr
+
+
+def test_where_a_pipeline_has_no_room_for_a_message_it_says_so() -> None:
+    """And not what the engine did last, the update or a unit of another micro-batch."""
+    job = launch("jobs.memories:full_between_units", n=2)
+    with pytest.raises(
+        JobFailed, match=r"rank 1 failed:\nout of memory at receive activations 1: 256 bytes of messages"
+    ):
+        _ = job.values
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from minidist import papers
-from minidist.papers.figure import Evidence, Figure, decimals, whole
+from minidist.papers.figure import Evidence, Figure, decimals, from_rounded, plain, whole
 
 MODULES = [
     importlib.import_module(f"minidist.papers.{module.name}") for module in pkgutil.iter_modules(papers.__path__)
@@ -20,24 +20,63 @@ FIGURES: list[Figure] = [figure for module in MODULES for figure in getattr(modu
 
 
 def test_what_is_printed_comes_out() -> None:
-    computed = [figure for figure in FIGURES if figure.value is not None]
+    computed = [figure for figure in FIGURES if figure.value is not None and not figure.differs]
     assert Counter(figure.source for figure in computed) == {
         "ZeRO Table 1": 54,
         "ZeRO Fig. 1": 4,
-        "Megatron-LM": 1,
+        "ZeRO §3.1": 2,
+        "ZeRO §3.2": 3,
+        "Megatron-LM": 2,
         "Megatron-LM Table 1": 4,
         "GPT-2's weights": 1,
         "Llama's weights": 5,
-        "DeepSpeed's estimates": 16,
+        "DeepSpeed's estimates": 15,
+        "DeepSpeed-MoE": 2,
         "Korthikanti §5": 2,
-        "PTD Table 1": 10,
-        "PTD Table 2": 1,
+        "PTD Table 1": 30,
+        "PTD Table 2": 13,
+        "PTD §5.1": 2,
+        "GPipe Table 1": 8,
         "MapReduce §5.4": 1,
         "MapReduce §5.5": 1,
+        "PaLM §4.1": 2,
+        "OPT-175B": 1,
+        "BLOOM": 1,
+        "DeepSeek-V3": 3,
+        "Llama 3 Table 4": 5,
+        "Llama 3 Table 5": 5,
+        "Llama 3 §3.3.4": 1,
+        "Ring Attention Table 2": 8,
     }
     for figure in computed:
-        assert figure.shown() == figure.printed, (figure.source, figure.cell)
-        assert figure.agrees()
+        assert figure.agrees(), (figure.source, figure.cell, figure.shown())
+
+
+def test_where_a_paper_disagrees_with_itself_the_printed_does_not_come_out() -> None:
+    differing = [figure for figure in FIGURES if figure.differs]
+    assert Counter(figure.source for figure in differing) == {
+        "ZeRO §6.1": 2,
+        "GPipe Table 1": 2,
+        "DeepSpeed's estimates": 1,
+        "Llama 3 Table 4": 1,
+        "Llama 3 Table 5": 2,
+        "MegaScale Table 2": 1,
+        "Ring Attention Table 2": 2,
+    }
+    for figure in differing:
+        assert not figure.agrees(), (figure.source, figure.cell)
+
+
+def test_what_starts_from_rounded_numbers_agrees_within_what_they_stand_for() -> None:
+    """46 % printed: from 45.5 to 46.5. A rate of 142 teraFLOP/s: 141.5 to 142.5, 45.35 to 45.67 % of 312."""
+    value, bounds = from_rounded(lambda rate: 100 * rate / 312, "142")
+    assert (round(value, 2), *(round(end, 2) for end in bounds)) == (45.51, 45.35, 45.67)
+    printed = [
+        text for text in ("44", "45", "46", "47")
+        if Figure("a", "b", text, "%", "c", value, decimals(0), bounds=bounds).agrees()
+    ]  # fmt: skip
+    assert printed == ["45", "46"]
+    assert from_rounded(lambda x: -x, "2,100.50")[1] == (-2100.505, -2100.495)
 
 
 def test_what_only_ranks_give_has_no_value_of_its_own() -> None:
@@ -77,9 +116,16 @@ def slips(printed: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: f"{figure.source}, {figure.cell}")
 def test_a_slip_of_the_pen_is_seen(figure: Figure) -> None:
-    value = float(figure.printed) if figure.value is None else figure.value
+    """Of a number that starts from rounded ones, each slip that is off by more than two hundredths and by more than one
+    in the last digit."""
+    if figure.differs:
+        figure = replace(figure, printed=figure.shown())
+    value = plain(figure.printed) if figure.value is None else figure.value
     for slip in slips(figure.printed):
-        assert not replace(figure, printed=slip).agrees(value), slip
+        unit = 10.0 ** -len(figure.printed.partition(".")[2])
+        near = figure.bounds and abs(plain(slip) - plain(figure.printed)) <= max(0.02 * value, 1.01 * unit)
+        if not near:
+            assert not replace(figure, printed=slip).agrees(None if figure.bounds else value), slip
 
 
 def test_rounding_is_half_up() -> None:

@@ -1,0 +1,21 @@
+"""Sizes of mixtures of experts: Rajbhandari et al., "DeepSpeed-MoE", ICML 2022, arXiv 2201.05596."""
+
+from minidist.papers import megatron
+from minidist.papers.figure import Figure, decimals
+
+
+def parameters(h: int, experts: int, layers: int = 24, v: int = 51_200, s: int = 2048) -> int:
+    """A GPT with so many experts in every other layer: each an MLP of 8h² + 5h, of which the GPT has one. Gates not
+    counted."""
+    return megatron.parameters(v, s, h, layers) + layers // 2 * (experts - 1) * (8 * h * h + 5 * h)
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+FIGURES = [
+    Figure(
+        "DeepSpeed-MoE", f"{base}+MoE-128", printed, "B parameters", "GPT + l/2·127·(8h² + 5h)",
+        parameters(h, 128) / 1e9, decimals(0),
+    )
+    for base, h, printed in (("1.3B", 2048, "52"), ("350M", 1024, "13"))
+]  # fmt: skip

@@ -1,0 +1,39 @@
+"""Ring Attention: Liu, Zaharia, Abbeel 2023, arXiv 2310.01889: when blocks that go around are hidden by work."""
+
+from minidist.papers.figure import Figure, decimals
+
+
+def least_block(flops: float, bandwidth: float) -> float:
+    """Tokens c of a block from which on its work, 4dc², hides its keys and values on their way, 4cd bytes: F/B."""
+    return flops / bandwidth
+
+
+def held(block: float) -> float:
+    """Tokens whose activations a device has room for with six blocks of c: queries, keys, values, two that come, and
+    the output. Table 2 calls it the least length of a sequence."""
+    return 6 * block
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+def _row(device: str, teraflops: int, gigabytes: float, block: str, length: str, differs: bool = False) -> list[Figure]:
+    """A row of table 2: c and 6c, in thousands of tokens."""
+    c = least_block(teraflops * 1e12, gigabytes * 1e9)
+    cells = (("block", block, "F/B", c), ("sequence", length, "6F/B", held(c)))
+    return [
+        Figure(
+            "Ring Attention Table 2", f"{device}, {cell}", printed, "thousand tokens", formula, tokens / 1e3,
+            decimals(1), differs=f"{teraflops}/{gigabytes:g} gives {tokens / 1e3:.1f}" * differs,
+        )
+        for cell, printed, formula, tokens in cells
+    ]  # fmt: skip
+
+
+FIGURES = [
+    *_row("A100, NVLink", 312, 300, "1.0", "6.2"),
+    *_row("A100, InfiniBand", 312, 12.5, "24.5", "149.5", differs=True),
+    *_row("TPU v3", 123, 112, "1.1", "6.6"),
+    *_row("TPU v4", 275, 268, "1.0", "6.2"),
+    *_row("TPU v5e", 196, 186, "1.1", "6.3"),
+]

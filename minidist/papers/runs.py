@@ -1,0 +1,49 @@
+"""Training runs that others have published, by the formulas of `ptd` and `palm`: OPT-175B (Zhang et al. 2022), BLOOM
+(its authors' log and config), DeepSeek-V3 (2024, arXiv 2412.19437), MegaScale (Jiang et al. 2024, arXiv 2402.15627).
+"""
+
+from minidist.papers import ptd
+from minidist.papers.figure import Figure, decimals, from_rounded
+
+
+def _opt() -> Figure:
+    """Days for 300 billion tokens on 992 A100, at 147 teraFLOP/s that count what is computed again."""
+    value, bounds = from_rounded(lambda rate: ptd.days(300e9, 175e9, 992, rate * 1e12), "147")
+    return Figure(
+        "OPT-175B", "days", "33", "days", "8TP/(nX)", value, decimals(0), "a second source", bounds
+    )  # fmt: skip
+
+
+def _bloom() -> Figure:
+    """TeraFLOP/s of each of 384 GPUs, at 105 seconds for a step of 2,048 sequences."""
+    work = ptd.flops(2048, 70, 14_336, 250_880)
+    value, bounds = from_rounded(lambda seconds: work / seconds / 384 / 1e12, "105")
+    return Figure(
+        "BLOOM", "a GPU's rate", "150", "teraFLOP/s", "equation 3 of PTD / (n·105 s)", value, decimals(0),
+        "a second source", bounds,
+    )  # fmt: skip
+
+
+HOURS, TOKENS, GPUS = 2664e3, 14.8, 2048  # of DeepSeek-V3's pre-training: H800 hours, trillions of tokens
+
+FIGURES = [
+    _opt(),
+    _bloom(),
+    Figure(
+        "DeepSeek-V3", "thousand GPU hours a trillion tokens", "180", "", "2,664 / 14.8", HOURS / TOKENS / 1e3,
+        decimals(0), "a second source",
+    ),
+    Figure(
+        "DeepSeek-V3", "days a trillion tokens", "3.7", "days", "180 thousand hours / 2,048 GPUs",
+        HOURS / TOKENS / GPUS / 24, decimals(1), "a second source",
+    ),
+    Figure(
+        "DeepSeek-V3", "cost", "5.576", "million $", "2,788 thousand hours at 2 $", 2788e3 * 2 / 1e6, decimals(3),
+        "a second source",
+    ),
+    Figure(
+        "MegaScale Table 2", "12,288 GPUs, together", "2166.3", "petaFLOP/s", "55.2 % of 12,288·312 teraFLOP/s",
+        0.552 * 12_288 * 0.312, decimals(1),
+        differs="a digit mistyped: the MFU in the same row gives 2116.3",
+    ),
+]  # fmt: skip
