@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minidist.memory.link import Link
 from minidist.memory.pool import Pool
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Block, Unit, flats_of
@@ -36,10 +37,11 @@ class Settings:
     learning_rate: Callable[[int], float] = lambda update: 1e-3  # of the update's number, from 0
     clip: float = 1.0  # the largest norm of all gradients together; 0: no clipping
     accumulate: int = 1  # micro-batches to an update
+    bucket_size: int | None = None  # elements of gradients that are summed over ranks at once; None: those of a unit
     recompute: str = "none"  # what the backward computes again instead of keeping it: none, selective, full
     seed: int = 0
-    bucket_size: int | None = None  # elements of gradients that are summed over ranks at once; None: those of a unit
-    capacity: int | None = None  # bytes that a rank can hold, workspace apart; more is an OutOfMemory
+    capacity: int | None = None  # bytes that a rank's device can hold, workspace apart; more is an OutOfMemory
+    host_capacity: int | None = None  # and its part of the host's memory
 
 
 class Segment(NamedTuple):
@@ -89,6 +91,9 @@ class Engine:
         self.steps = self.updates = 0  # an overflow makes a step without an update
         joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
         self.device = Pool("device", settings.capacity, joint)  # what this rank holds
+        self.host = Pool("host", settings.host_capacity, beside=self.device)  # and what it has moved out of the way
+        self.link = Link(self.device, self.host)
+        self.pools, self.links = [self.device, self.host], [self.link]
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():

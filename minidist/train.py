@@ -89,7 +89,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, such as 1500KB")
+    add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, as 1500KB; --host-memory SIZE")
+    add("--host-memory", type=memory_size, metavar="SIZE", help=unlisted)
     add("--memory-plot", metavar="FILE", help="draw what it holds; --witness: check it (slow)")
     add("--witness", action="store_true", help=unlisted)
     made.renamed("--text", "--data")
@@ -170,6 +171,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         recompute=options.recompute,
         seed=options.seed,
         capacity=options.device_memory,
+        host_capacity=options.host_memory,
     )
     if options.witness:
         witness.begin()
@@ -236,6 +238,7 @@ class History:
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
+    moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links in that step, by direction and phase
     held: plot.History = field(default_factory=plot.History)  # in the course of one step, to be drawn
 
 
@@ -277,8 +280,10 @@ def run_job(
         return 1
     seen = {"witness": watching.close()} if watching else {}
     validation, memory = validate(driver, corpus, options), engine.memory()
+    below = {pool.name: pool.peak for pool in engine.pools if pool is not engine.device}
     counted = {**driver.counted(), **look(), **seen}
-    everyone = comm.gather_object((validation, history.sent or {}, history.sent_to, history.received, memory, counted))
+    wire = history.sent or {}, history.sent_to, history.received
+    everyone = comm.gather_object((validation, *wire, memory, counted, below, history.moved))
     held = comm.gather_object(history.held) if options.memory_plot else None
     if options.save:
         checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
@@ -326,12 +331,15 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
         for step in range(engine.steps, options.steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
+            for link in engine.links:
+                link.reset()
             with history.held.of(engine.device) if step == drawn else nullcontext():
                 loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
                 history.sent_to, history.received = comm.ledger.by_peer(), comm.ledger.received
+                history.moved = {way: phases for link in engine.links for way, phases in link.by_phase().items()}
             parts = comm.gather_object(loss)
             if comm.rank == 0:
                 history.losses.append(sum(parts))
@@ -346,9 +354,10 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
 def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
     """The run, for the report.
 
-    everyone: of each rank, its part of the validation loss, what it sent, received and held, and what else it counted.
+    everyone: of each rank, its part of the validation loss, what it sent, received and held, what else it counted,
+    and what it held below its device and moved there and back.
     """
-    validation, sent, sent_to, received, memory, counted = zip(*everyone, strict=True)
+    validation, sent, sent_to, received, memory, counted, below, moved = zip(*everyone, strict=True)
     return Run(
         chapter=job.chapter,
         options=job.options,
@@ -366,6 +375,8 @@ def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
         received=list(received),
         memory=list(memory),
         counted=list(counted),
+        below=list(below),
+        moved=list(moved),
     )
 
 

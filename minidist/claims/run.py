@@ -29,6 +29,8 @@ class Run:
     received: list[int]  # per rank: bytes that arrived in the same step, from whomever and for whatever
     memory: list[dict[str, int]]  # per rank: bytes
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
+    below: list[dict[str, dict[str, int]]]  # per rank: bytes in each memory below the device: {"host": {kind: bytes}}
+    moved: list[dict[str, dict[str, dict[str, int]]]]  # per rank, in the same step: {"device to host": {phase: …}}
 
     # ---- what the papers' formulas need: of the command line and the text alone --------------------------------------
 
@@ -57,9 +59,14 @@ class Run:
         """Bytes that a rank sent, in all phases."""
         return sum(phase["bytes"] for phase in self.sent[rank].values())
 
-    def memory_of(self, kind: str) -> list[int]:
-        """Bytes of a kind that each rank held."""
-        return [held[kind] for held in self.memory]
+    def memory_of(self, kind: str, pool: str = "device") -> list[int]:
+        """Bytes of a kind that each rank held on its device, or in a memory below it."""
+        return [held[kind] for held in (self.memory if pool == "device" else [rank[pool] for rank in self.below])]
+
+    def moved_in(self, direction: str, *names: str) -> list[int]:
+        """Bytes that each rank moved in a direction ("device to host"), in some phases; in all where none is named."""
+        of_ranks = [rank.get(direction, {}) for rank in self.moved]
+        return [sum(phases[name]["bytes"] for name in names or phases if name in phases) for phases in of_ranks]
 
     def as_json(self, claims: Sequence[Claim]) -> dict[str, Any]:
         """The report for machines."""
@@ -79,6 +86,8 @@ class Run:
             "received": self.received,
             "memory": self.memory,
             **({"counted": self.counted} if any(self.counted) else {}),
+            **({"below": self.below} if any(held["all"] for rank in self.below for held in rank.values()) else {}),
+            **({"moved": self.moved} if any(self.moved) else {}),
         }
 
 

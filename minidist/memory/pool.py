@@ -77,12 +77,17 @@ class Pool:
     capacity: bytes that fit, workspace apart; None: any number.
     joint: kinds whose peak together is wanted, by a name for it. Peaks of kinds do not add up: they come at different
     moments.
+    beside: a pool of the same rank, whose user says there what is being done.
     """
 
     def __init__(
-        self, name: str, capacity: int | None = None, joint: Mapping[str, Sequence[str]] | None = None
+        self,
+        name: str,
+        capacity: int | None = None,
+        joint: Mapping[str, Sequence[str]] | None = None,
+        beside: "Pool | None" = None,
     ) -> None:
-        self.name, self.capacity = name, capacity
+        self.name, self.capacity, self.beside = name, capacity, beside
         self.doing = "while the model is made"  # whoever uses the pool, for the error if something does not fit
         self.watchers: list[Watcher] = []
         of = {kind: [kind] for kind in KINDS} | {name: list(kinds) for name, kinds in (joint or {}).items()}
@@ -102,9 +107,7 @@ class Pool:
 
         Raises OutOfMemory if it does not fit. The pool has then not taken it; its memory goes when the caller lets go.
         """
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = owner_of(array)
         key = id(owner)
         with self._lock:
             if self._dead:
@@ -133,6 +136,14 @@ class Pool:
         return self.hold(kind, np.zeros(shape, dtype))
 
     # ---- what there is ----------------------------------------------------------------------------------------------
+
+    def has(self, array: Array) -> bool:
+        """Whether the array has been named here, itself or another view of its memory."""
+        owner = owner_of(array)
+        with self._lock:
+            self._bury()
+            known = self._known.get(id(owner))
+        return known is not None and known() is owner
 
     @property
     def held(self) -> dict[str, int]:
@@ -176,9 +187,10 @@ class Pool:
         """Raise OutOfMemory if so many bytes more do not fit."""
         if self.capacity is None or kind == "workspace" or self._sums[NEEDED].now + nbytes <= self.capacity:
             return
+        doing = (self.beside or self).doing
         listed = ", ".join(f"{kind} {self._sums[kind].now:,}" for kind in KINDS[:-1] if self._sums[kind].now)
         raise OutOfMemory(
-            f"out of memory {self.doing}: {nbytes:,} bytes of {kind} do not fit on the {self.name}, which has"
+            f"out of memory {doing}: {nbytes:,} bytes of {kind} do not fit on the {self.name}, which has"
             f" {self.capacity:,} and holds {listed or 'nothing'}"
         )
 
@@ -187,3 +199,10 @@ class Pool:
         with self._lock:
             self._bury()
             self._check(kind, math.prod(sides) * np.dtype(dtype).itemsize)
+
+
+def owner_of(array: Array) -> Array:
+    """The array whose memory this one shows: itself, or what it is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

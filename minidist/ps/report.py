@@ -105,7 +105,9 @@ def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) ->
     history = train.History(outcome.losses, outcome.logs[0].milliseconds)
     received = [rank.received for rank in outcome.ranks]
     counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
-    return train.summarise(job, history, list(zip(validations, sent, sent_to, received, memory, counted, strict=True)))
+    nothing: list[dict[str, Any]] = [{}] * len(memory)  # is held below the devices, or moved there
+    columns = validations, sent, sent_to, received, memory, counted, nothing, nothing
+    return train.summarise(job, history, list(zip(*columns, strict=True)))
 
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:

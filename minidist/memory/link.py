@@ -1,0 +1,67 @@
+"""A link: what a rank moves from one of its memories to another, counted as a Comm counts messages.
+
+    link = Link(device, host)                                       # a machine's PCIe; or of host and disk
+    link.down("gradients", summed, out=flat.grad)                   # from the device's array into the host's
+    link.up("parameters", updated, out=flat.param)                  # and from the host's into the device's
+
+Whoever moves makes the room beforehand, in the pool of where it goes, so what does not fit there is out of memory
+before anything moves. Bytes are counted by phase and direction. The phase is said with each move, for threads may move
+at the same time: what they do over a link touches host and disk, never MPI.
+"""
+
+import threading
+
+from minidist.memory.pool import Array, Pool
+
+
+class LinkError(RuntimeError):
+    """An array that is not where it is said to be, or that does not fit into its place."""
+
+
+class Link:
+    """Between two pools of one rank: `upper`, the fast and small one, and `lower`, the slow and large one."""
+
+    def __init__(self, upper: Pool, lower: Pool) -> None:
+        self.upper, self.lower = upper, lower
+        self._moved: dict[tuple[str, str], list[int]] = {}  # (direction, phase) -> [bytes, moves]
+        self._lock = threading.Lock()
+
+    def down(self, phase: str, array: Array, out: Array) -> Array:
+        """Copy the upper pool's `array` into the lower pool's `out`, of the same dtype and shape; returns `out`.
+
+        Raises LinkError unless both are where they should be, and alike.
+        """
+        return self._move(phase, array, self.upper, out, self.lower)
+
+    def up(self, phase: str, array: Array, out: Array) -> Array:
+        """Copy the lower pool's `array` into the upper pool's `out`, likewise."""
+        return self._move(phase, array, self.lower, out, self.upper)
+
+    def by_phase(self) -> dict[str, dict[str, dict[str, int]]]:
+        """{"device to host": {phase: {"bytes", "moves"}}}, and "host to device"; none where nothing has moved."""
+        total: dict[str, dict[str, dict[str, int]]] = {}
+        with self._lock:
+            for (direction, phase), (nbytes, moves) in self._moved.items():
+                total.setdefault(direction, {})[phase] = {"bytes": nbytes, "moves": moves}
+        return total
+
+    def reset(self) -> None:
+        """Count from nothing again."""
+        with self._lock:
+            self._moved.clear()
+
+    def _move(self, phase: str, array: Array, source: Pool, out: Array, target: Pool) -> Array:
+        for pool, moved in ((source, array), (target, out)):
+            if not pool.has(moved):
+                raise LinkError(f"{phase}: an array of {moved.nbytes:,} bytes is not held on the {pool.name}")
+        if (array.dtype, array.shape) != (out.dtype, out.shape):
+            raise LinkError(
+                f"{phase}: {array.dtype} {array.shape} on the {source.name} does not fit into"
+                f" {out.dtype} {out.shape} on the {target.name}"
+            )
+        out[...] = array
+        with self._lock:
+            entry = self._moved.setdefault((f"{source.name} to {target.name}", phase), [0, 0])
+            entry[0] += array.nbytes
+            entry[1] += 1
+        return out
