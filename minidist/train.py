@@ -89,7 +89,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     add("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, as 1500KB; --host-memory SIZE")
+    add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, such as 1500KB; --host-memory")
     add("--host-memory", type=memory_size, metavar="SIZE", help=unlisted)
     add("--memory-plot", metavar="FILE", help="draw what it holds; --witness: check it (slow)")
     add("--witness", action="store_true", help=unlisted)
