@@ -10,6 +10,9 @@ all-reduce for each unit of the model, as soon as the unit's gradient is there a
 Balso, "Horovod", 2018). PyTorch sends a bucket while the next gradients are computed. Here the order and the bytes are
 the same, but a rank waits for its messages.
 
+With --bucket-size N gradients go through one buffer of N elements instead: small ones are summed together, large ones in
+parts. It is never larger, whatever the model (ZeRO's section 6.2), and each element's sum is the same to the last bit.
+
 Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ optimizer state = 16Ψ bytes on every rank,
 however many ranks there are. That is what ZeRO sets out to divide.
 """
@@ -21,7 +24,8 @@ import numpy as np
 from minidist import ring, train
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, traffic_claims
+from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.cli.options import at_least
 from minidist.engine import Engine, Settings
 from minidist.memory.buffer import ConstantBuffer
 from minidist.mpi.comm import Comm
@@ -133,8 +137,9 @@ def shard_of(flat: Flat, array: Array, rank: int) -> Array:
 
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run, beside what it held and sent."""
+    held = [*memory_claims(run, stage=0), *buffer_claims(run)]
     if run.options.reduce == "ring":
-        return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
+        return [*held, *traffic_claims(run, stage=0)]
     all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
     hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
@@ -144,11 +149,19 @@ def claims(run: Run) -> list[Claim]:
     promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
     hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
     hot_spot.append(on_each_rank("arithmetic", "all that arrives", "", promised, run.received, "bytes"))
-    return [*memory_claims(run, stage=0), *hot_spot]
+    return [*held, *hot_spot]
 
 
 def add_options(parser: train.Parser) -> None:
     parser.add_argument("--reduce", choices=("ring", "server"), default="ring", help="over a ring, or through a master")
+    add_bucket_size(parser)
+
+
+def add_bucket_size(parser: train.Parser) -> None:
+    """Of every chapter on the data axis; in elements, as DeepSpeed's reduce_bucket_size."""
+    parser.add_argument(
+        "--bucket-size", type=at_least(1), metavar="N", help="sum N elements at once; default: a unit's"
+    )
 
 
 def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:

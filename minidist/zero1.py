@@ -18,8 +18,8 @@ The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 
 from minidist import ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, traffic_claims
-from minidist.data_parallel import DataParallel
+from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.data_parallel import DataParallel, add_bucket_size
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.optim import squared_norm
@@ -60,8 +60,8 @@ class ZeRO1(DataParallel):
 
 def claims(run: Run) -> list[Claim]:
     """What the paper says of this run, beside what it held and sent."""
-    return [*memory_claims(run, stage=1), *traffic_claims(run, stage=1)]
+    return [*memory_claims(run, stage=1), *buffer_claims(run), *traffic_claims(run, stage=1)]
 
 
 if __name__ == "__main__":
-    train.main("zero1", __doc__, lambda units, settings, comm, options: ZeRO1(units, settings, comm), claims)
+    train.main("zero1", __doc__, lambda units, settings, comm, _: ZeRO1(units, settings, comm), claims, add_bucket_size)

@@ -20,6 +20,7 @@ from minidist import train
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
+from minidist.data_parallel import add_bucket_size
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array
 from minidist.zero1 import ZeRO1
@@ -65,4 +66,4 @@ def claims(run: Run) -> list[Claim]:
 
 
 if __name__ == "__main__":
-    train.main("zero2", __doc__, lambda units, settings, comm, options: ZeRO2(units, settings, comm), claims)
+    train.main("zero2", __doc__, lambda units, settings, comm, _: ZeRO2(units, settings, comm), claims, add_bucket_size)

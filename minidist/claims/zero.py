@@ -25,12 +25,31 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
 
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     """The most that is held of whole units in passing: `buckets` buffers of the largest one. An embedding that the head
-    reads as well is there together with each of the others."""
+    reads as well is there together with each of the others. With a buffer of constant size the last of the buckets is
+    that, beside the gradient of such an embedding, which waits for its second part."""
     embedding, *others = run.model.units(run.ranks)
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
-    formula = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ"
-    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient"), "bytes")
+    formula, expected = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ", buckets * largest
+    if run.options.bucket_size:
+        gathered = "(max ψ + ψ_emb) + " if run.model.tied else "max ψ + "
+        formula = f"{p}({gathered * (buckets - 1)}{'ψ_emb + ' * run.model.tied}B)"
+        expected = (buckets - 1) * largest + embedding * run.model.tied + buffer_size(run)
+    return on_each_rank(source, claim, formula, p * expected, run.memory_of("transient"), "bytes")
+
+
+def buffer_size(run: Run) -> int:
+    """B: elements of the buffer through which gradients go. What N ranks cannot share is left out of it."""
+    n = run.ranks
+    return min(max(run.options.bucket_size // n, 1) * n, run.model.parameters(n))
+
+
+def buffer_claims(run: Run) -> list[Claim]:
+    """What is held beside gradients that are held for good: the buffer, if there is one, whose size is constant."""
+    if not run.options.bucket_size:
+        return []
+    p = run.bytes.stored
+    return [on_each_rank("ZeRO §6.2", "buffer", f"{p}B", p * buffer_size(run), run.memory_of("transient"), "bytes")]
 
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
