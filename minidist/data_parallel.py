@@ -10,8 +10,8 @@ all-reduce for each unit of the model, as soon as the unit's gradient is there a
 Balso, "Horovod", 2018). PyTorch sends a bucket while the next gradients are computed. Here the order and the bytes are
 the same, but a rank waits for its messages.
 
-With --bucket-size N gradients go through one buffer of N elements instead: small ones are summed together, large ones in
-parts. It is never larger, whatever the model (ZeRO's section 6.2), and each element's sum is the same to the last bit.
+With --bucket-size N gradients go through one buffer of N elements instead: small ones are summed together, large ones
+in parts. It is never larger, whatever the model (ZeRO's section 6.2), and each sum is the same to the last bit.
 
 Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ optimizer state = 16Ψ bytes on every rank,
 however many ranks there are. That is what ZeRO sets out to divide.

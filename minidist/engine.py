@@ -94,6 +94,7 @@ class Engine:
         self.host = Pool("host", settings.host_capacity, beside=self.device)  # and what it has moved out of the way
         self.link = Link(self.device, self.host)
         self.pools, self.links = [self.device, self.host], [self.link]
+        self.checkpoints: Store | None = None  # for the inputs of segments that run again, if a tape's is not for them
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
@@ -210,7 +211,7 @@ class Engine:
             if keep:
                 passages.append(passage)
             if keep and segment.again:
-                passage.x = self.store_of(segment.units[0]).keep(x)
+                passage.x = (self.checkpoints or self.store_of(segment.units[0])).keep(x)
             for unit in segment.units:
                 tape = Tape(self.store_of(unit)) if keep and not segment.again else None
                 if tape:

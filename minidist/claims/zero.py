@@ -1,5 +1,7 @@
 """What ZeRO says of a run, whichever chapter's: model states, what is held in passing, what is sent."""
 
+from collections.abc import Sequence
+
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
 from minidist.papers import zero
@@ -23,6 +25,25 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
     return [*claims, on_each_rank("ZeRO Fig. 1", "together", formula, states.total, held, "bytes")]
 
 
+def states_claims(run: Run, held: Sequence[int], n: int, stage: int, among: str) -> list[Claim]:
+    """The same formulas for the part of the model that other axes leave to each rank, divided among n ranks.
+
+    among: how formulas call n."""
+    p, k = run.bytes.stored, run.optimizer_bytes
+    states = [zero.model_states(psi, n, stage, p, p, k) for psi in held]
+    return [
+        on_each_rank(
+            f"ZeRO §5.{max(stage, 1)}",
+            kind,
+            f"{factor}Ψr/{among}" if stage >= divided else f"{factor}Ψr",
+            [getattr(state, kind) for state in states],
+            run.memory_of(kind),
+            "bytes",
+        )
+        for kind, factor, divided in (("parameters", p, 3), ("gradients", p, 2), ("optimizer", k, 1))
+    ]
+
+
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     """The most that is held of whole units in passing: `buckets` buffers of the largest one. An embedding that the head
     reads as well is there together with each of the others. With a buffer of constant size the last of the buckets is
@@ -34,22 +55,26 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     if run.options.bucket_size:
         gathered = "(max ψ + ψ_emb) + " if run.model.tied else "max ψ + "
         formula = f"{p}({gathered * (buckets - 1)}{'ψ_emb + ' * run.model.tied}B)"
-        expected = (buckets - 1) * largest + embedding * run.model.tied + buffer_size(run)
+        expected = (buckets - 1) * largest + embedding * run.model.tied + of_constant_size(run)
     return on_each_rank(source, claim, formula, p * expected, run.memory_of("transient"), "bytes")
 
 
-def buffer_size(run: Run) -> int:
-    """B: elements of the buffer through which gradients go. What N ranks cannot share is left out of it."""
-    n = run.ranks
-    return min(max(run.options.bucket_size // n, 1) * n, run.model.parameters(n))
+def buffer_size(bucket_size: int, n: int, psi: int) -> int:
+    """B: elements of the buffer through which Ψ gradients go. What n ranks cannot share is left out of it."""
+    return min(max(bucket_size // n, 1) * n, psi)
 
 
 def buffer_claims(run: Run) -> list[Claim]:
     """What is held beside gradients that are held for good: the buffer, if there is one, whose size is constant."""
     if not run.options.bucket_size:
         return []
-    p = run.bytes.stored
-    return [on_each_rank("ZeRO §6.2", "buffer", f"{p}B", p * buffer_size(run), run.memory_of("transient"), "bytes")]
+    nbytes = run.bytes.stored * of_constant_size(run)
+    return [on_each_rank("ZeRO §6.2", "buffer", f"{run.bytes.stored}B", nbytes, run.memory_of("transient"), "bytes")]
+
+
+def of_constant_size(run: Run) -> int:
+    """B, where all ranks share out the batch."""
+    return buffer_size(run.options.bucket_size, run.ranks, run.model.parameters(run.ranks))
 
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
