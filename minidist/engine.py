@@ -224,6 +224,8 @@ class Engine:
         self.device.doing = f"in {unit.name}, {self.direction}"
         for flat in unit.reads:
             flat.bind(self.widened(self.parameters_of(flat)))
+        if tape is None and self.device.arena:  # in a memory with addresses what passes lies somewhere as well
+            tape = Tape(self.store_of(unit), keeps=False)
         y = self.passing(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
         self.leave(unit, left)
         self.device.mark("unit", f"{unit.name} {self.direction}")

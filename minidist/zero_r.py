@@ -13,9 +13,9 @@ P_a   With full recomputation each layer keeps its input, its checkpoint: b·s·
 CB    Gradients are summed through one buffer of constant size, where fusing all of them takes one that grows with Ψ.
       `minidist/memory/buffer.py` has it; every chapter on the data axis takes --bucket-size.
 MD    Checkpoints live long, and what comes between them goes at once. Where each takes the first stretch of memory
-      that is long enough, the free memory is in pieces between them: a run can fail with a third of it free. So
-      checkpoints go into one room, taken at once, and gradients have theirs from the start. --scattered leaves that
-      away; --arena-plot FILE gives arrays addresses in --device-memory, and draws them.
+      that is long enough, the free memory is in pieces between them, and a run can fail with a third of it free. So
+      checkpoints are copied into one room for all, and gradients have theirs from the start. --scattered leaves them
+      where they were made; --arena-plot FILE gives arrays addresses in --device-memory, and draws them.
 
 Rank i·t + k is the k-th of t that share every layer, with the i-th share of each micro-batch. What tensor parallelism
 does within a layer (`minidist/tensor_parallel.py`) and ZeRO's stages do around it (--zero 0 to 3) stays as it is:
@@ -75,7 +75,7 @@ class Checkpoints(Store):
         # With sequence parallelism each rank's input is a part of its own already, of its positions.
         self.cut = tensor if options.activations != "device" and not options.sequence_parallel else None
         self.layers = sum(isinstance(unit, Block) for unit in engine.units)
-        self.contiguous = not options.scattered
+        self.scattered = options.scattered
         self.room = np.empty((0, 0), self.dtype)
         self.next = 0  # the layer whose input comes next: every forward goes through them in order
 
@@ -94,7 +94,7 @@ class Checkpoints(Store):
     def place(self, size: int) -> Array:
         """Where the next checkpoint (size,) goes: into its part of the room for all (MD, section 6.3), or by itself."""
         pool = self.host or self.device
-        if not self.contiguous:
+        if self.scattered:
             return pool.empty("activations", size, self.dtype)
         if self.room.shape != (self.layers, size):
             self.room = pool.empty("activations", (self.layers, size), self.dtype)
@@ -125,7 +125,8 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
         units = split(units, Group(tensor, settings.precision.stored, options.sequence_parallel))
         axes = Axes({"tensor norm": tensor}, speaks=tensor.rank == 0)
     engine = LADDER[options.zero](units, settings, data, axes)
-    engine.checkpoints = Checkpoints(engine, tensor, options)
+    if options.activations != "device" or not options.scattered:  # otherwise each stays where it was made
+        engine.checkpoints = Checkpoints(engine, tensor, options)
     return engine
 
 

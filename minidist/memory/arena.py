@@ -43,7 +43,7 @@ class Arena:
         self.before = Course()  # of the one before
 
     def place(self, nbytes: int, kind: str) -> Block | None:
-        """The lowest stretch that is long enough; None if there is none."""
+        """The lowest hole that is long enough, the rest of which stays one; None if there is none."""
         for i, (start, end) in enumerate(self.holes):
             if end - start >= nbytes:
                 self.holes[i : i + 1] = [(start + nbytes, end)] if end - start > nbytes else []
@@ -59,6 +59,8 @@ class Arena:
         """Its stretch is a hole again, one with the holes beside it."""
         del self.here[block]
         block.gone = self.clock
+        if not block.nbytes:
+            return
         start, end = block.start, block.start + block.nbytes
         i = bisect_left(self.holes, (start, end))
         if i < len(self.holes) and self.holes[i][0] == end:

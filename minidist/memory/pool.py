@@ -118,11 +118,13 @@ class Pool:
             known = self._known.get(key)
             if known is None:
                 nbytes = owner.nbytes
-                block = self._add(kind, nbytes)
+                self._check(kind, nbytes)
+                block = self._place(kind, nbytes)
+                self._add(kind, nbytes)
                 self._known[key] = known = Known(owner, self._dead.append)
                 known.key, known.kind, known.nbytes, known.block = key, kind, nbytes, block
             elif rename and known.kind != kind:
-                known.block = self._add(kind, known.nbytes, instead_of=known.kind) or known.block
+                self._add(kind, known.nbytes, instead_of=known.kind)
                 known.kind = kind
         for watcher in self.watchers:
             watcher.changed(self)
@@ -139,8 +141,8 @@ class Pool:
         return self.hold(kind, np.zeros(shape, dtype))
 
     def give_addresses(self, arena: Arena) -> None:
-        """From here on every array but workspace lies somewhere in `arena`: first those that are here, by age. Raises
-        OutOfMemory, here and later, where there is no stretch that is long enough for one."""
+        """From here on every array lies somewhere in `arena`: first those that are here, by age. Raises OutOfMemory,
+        here and later, where no hole is long enough for one."""
         with self._lock:
             self._bury()
             self.arena = arena
@@ -189,25 +191,20 @@ class Pool:
             for total in self._sums_of[known.kind]:
                 total.now -= known.nbytes
 
-    def _add(self, kind: str, nbytes: int, instead_of: str | None = None) -> Block | None:
-        """Where they lie, if they lie anywhere from now on. Raises OutOfMemory, and adds nothing, if they do not fit.
-        What was no workspace under its old name does."""
-        block = None
-        if instead_of in (None, "workspace"):
+    def _add(self, kind: str, nbytes: int, instead_of: str | None = None) -> None:
+        """Raises OutOfMemory, and adds nothing, if they do not fit. What was no workspace under its old name does."""
+        if self.capacity is not None and instead_of in (None, "workspace"):
             self._check(kind, nbytes)
-            block = self._place(kind, nbytes)
         for total in self._sums_of[instead_of] if instead_of else ():
             total.now -= nbytes
         for total in self._sums_of[kind]:
             total.now += nbytes
             if total.now > total.peak:
                 total.peak = total.now
-        return block
 
     def _place(self, kind: str, nbytes: int) -> Block | None:
-        """A stretch of addresses, of a pool that has such, for what is no workspace. Raises OutOfMemory if there is
-        none, though by bytes alone they would fit."""
-        if not self.arena or kind == "workspace" or not nbytes:
+        """A stretch of addresses, where the pool has such. Raises OutOfMemory if no hole is long enough."""
+        if not self.arena:
             return None
         block = self.arena.place(nbytes, kind)
         if block is None:

@@ -46,6 +46,10 @@ def check(options: Namespace, d: int) -> None:
         raise UsageError(
             f"{of}: all ranks must hold the same, so {d} shares of the batch be equal: use --batch {needed}"
         )
+    if options.arena_plot and options.precision in ("mixed", "bf16"):
+        raise UsageError(
+            "--arena-plot: a device computes in what it stores, not in float32 beside it: use --precision fp32"
+        )
     if options.arena_plot:
         plot.check("--arena-plot", options.arena_plot)
         check_writable("--arena-plot", options.arena_plot)
