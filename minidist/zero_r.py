@@ -150,7 +150,7 @@ def trains(comm: Comm, job: train.Job, layers: int) -> bool:
 
 def add_options(parser: train.Parser) -> None:
     add = parser.add_argument
-    add("--tp", type=at_least(1), metavar="N", default=2, help="ranks that share each layer")
+    add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=2, help="ZeRO's stage on the data axis, or 0")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
     add(
@@ -170,21 +170,22 @@ def add_options(parser: train.Parser) -> None:
 def prepare(made: train.Parser, arguments: Sequence[str], ranks: int) -> train.Job:
     """Parse and check. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
-    if ranks % options.tp:
-        works = max(n for n in range(1, min(options.tp, ranks) + 1) if ranks % n == 0)
-        raise UsageError(f"--tp {options.tp} does not divide {ranks} ranks: use --tp {works}")
-    tensor_claims.check_tensor(options, options.tp)
+    t = options.tp or (1 if ranks % 2 else 2)
+    if ranks % t:
+        works = max(n for n in range(1, min(t, ranks) + 1) if ranks % n == 0)
+        raise UsageError(f"--tp {t} does not divide {ranks} ranks: use --tp {works}")
+    tensor_claims.check_tensor(options, t)
     if options.recompute != "full":
         raise UsageError(
             f"--recompute {options.recompute}: zero_r is about what full recomputation keeps: leave it away"
         )
     if options.activations == "partitioned" and options.sequence_parallel:
         raise UsageError("--sequence-parallel has cut checkpoints already: use --activations device, or host")
-    configurations.check(options, ranks // options.tp)
+    configurations.check(options, ranks // t)
     if options.configurations is not None and options.device_memory is None:
         arguments = [*arguments, "--device-memory", configurations.USUAL_MEMORY]
-    job = train.prepare(made, arguments, ranks, sharing=ranks // options.tp)
-    job.options.dp = ranks // options.tp
+    job = train.prepare(made, arguments, ranks, sharing=ranks // t)
+    job.options.dp, job.options.tp = ranks // t, t
     return job
 
 

@@ -124,6 +124,8 @@ class Pool:
                 self._known[key] = known = Known(owner, self._dead.append)
                 known.key, known.kind, known.nbytes, known.block = key, kind, nbytes, block
             elif rename and known.kind != kind:
+                if known.kind == "workspace":  # what was no workspace is among what fits
+                    self._check(kind, known.nbytes)
                 self._add(kind, known.nbytes, instead_of=known.kind)
                 known.kind = kind
         for watcher in self.watchers:
@@ -192,9 +194,6 @@ class Pool:
                 total.now -= known.nbytes
 
     def _add(self, kind: str, nbytes: int, instead_of: str | None = None) -> None:
-        """Raises OutOfMemory, and adds nothing, if they do not fit. What was no workspace under its old name does."""
-        if self.capacity is not None and instead_of in (None, "workspace"):
-            self._check(kind, nbytes)
         for total in self._sums_of[instead_of] if instead_of else ():
             total.now -= nbytes
         for total in self._sums_of[kind]:
