@@ -52,7 +52,7 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
     formula, expected = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ", buckets * largest
-    if run.options.bucket_size:
+    if of_constant_size(run):
         gathered = "(max ψ + ψ_emb) + " if run.model.tied else "max ψ + "
         formula = f"{p}({gathered * (buckets - 1)}{'ψ_emb + ' * run.model.tied}B)"
         expected = (buckets - 1) * largest + embedding * run.model.tied + of_constant_size(run)
@@ -66,15 +66,15 @@ def buffer_size(bucket_size: int, n: int, psi: int) -> int:
 
 def buffer_claims(run: Run) -> list[Claim]:
     """What is held beside gradients that are held for good: the buffer, if there is one, whose size is constant."""
-    if not run.options.bucket_size:
-        return []
-    nbytes = run.bytes.stored * of_constant_size(run)
-    return [on_each_rank("ZeRO §6.2", "buffer", f"{run.bytes.stored}B", nbytes, run.memory_of("transient"), "bytes")]
+    p, elements = run.bytes.stored, of_constant_size(run)
+    made = on_each_rank("ZeRO §6.2", "buffer", f"{p}B", p * elements, run.memory_of("transient"), "bytes")
+    return [made] if elements else []
 
 
 def of_constant_size(run: Run) -> int:
-    """B, where all ranks share out the batch."""
-    return buffer_size(run.options.bucket_size, run.ranks, run.model.parameters(run.ranks))
+    """B, where all ranks share out the batch; 0 where there is no buffer."""
+    asked = vars(run.options).get("bucket_size")  # of chapters that have the option
+    return buffer_size(asked, run.ranks, run.model.parameters(run.ranks)) if asked else 0
 
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:

@@ -74,7 +74,12 @@ class Arena:
         """A boundary, see Pool.mark. With a step the next one's course begins."""
         self.course.boundaries.append((self.clock, name))
         if what == "step":
-            self.before, self.course = self.course, Course(list(self.here), [], self.clock, self.clock)
+            self.before = self.course
+            self.begin()
+
+    def begin(self) -> None:
+        """A new course, of what is here and what comes."""
+        self.course = Course(list(self.here), [], self.clock, self.clock)
 
     @property
     def largest(self) -> int:

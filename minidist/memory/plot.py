@@ -166,14 +166,15 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
         )  # fmt: skip
     for clock, _ in course.boundaries:
         axes.axvline(clock, color="black", linewidth=0.3, alpha=0.4)
-    if len(course.boundaries) <= MOST_NAMES:
-        starts = [course.begun, *(clock for clock, _ in course.boundaries)]
-        places = [(start + end) / 2 for start, (end, _) in zip(starts, course.boundaries, strict=False)]
-        axes.set_xticks(places, [name for _, name in course.boundaries], rotation=90, fontsize=7)
-        axes.tick_params(axis="x", length=0)
+    starts = [course.begun, *(clock for clock, _ in course.boundaries)]
+    named = [(start, end, name) for start, (end, name) in zip(starts, course.boundaries, strict=False)]
+    named = [each for each in named if MOST_NAMES * (each[1] - each[0]) > course.ended - course.begun]  # the wide ones
+    places = [(start + end) / 2 for start, end, _ in named]
+    axes.set_xticks(places, [name for _, _, name in named], rotation=90, fontsize=7)
+    axes.tick_params(axis="x", length=0)
     highest = arena.capacity or arena.top
     axes.axhline(highest, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xlim(course.begun, course.ended)
+    axes.set_xlim(course.begun, max(course.ended, course.begun + 1))
     axes.set_ylim(0, 1.04 * highest)
     axes.yaxis.set_major_formatter(EngFormatter("B"))
     axes.spines[["top", "right"]].set_visible(False)

@@ -128,6 +128,8 @@ class Pool:
                     self._check(kind, known.nbytes)
                 self._add(kind, known.nbytes, instead_of=known.kind)
                 known.kind = kind
+                if known.block:
+                    known.block.kind = kind
         for watcher in self.watchers:
             watcher.changed(self)
         return array
@@ -150,6 +152,7 @@ class Pool:
             self.arena = arena
             for known in self._known.values():
                 known.block = self._place(known.kind, known.nbytes)
+            arena.begin()
 
     # ---- what there is ----------------------------------------------------------------------------------------------
 
@@ -178,6 +181,8 @@ class Pool:
         for watcher in self.watchers:
             watcher.passed(self, what, name)
         if self.arena:
+            with self._lock:
+                self._bury()  # what has gone before the boundary
             self.arena.passed(what, name)
 
     # ---- accounts; the lock is held ---------------------------------------------------------------------------------
