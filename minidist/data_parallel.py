@@ -23,6 +23,7 @@ import numpy as np
 
 from minidist import ring, train
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
 from minidist.cli.options import at_least
@@ -169,4 +170,4 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 
 
 if __name__ == "__main__":
-    train.main("data_parallel", __doc__, make_engine, claims, add_options)
+    train.main("data_parallel", __doc__, make_engine, claims, add_options, estimate=of_data_axis(0))

@@ -45,7 +45,7 @@ from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
 from minidist.zero3 import ZeRO3
 from minidist.zr import arenas, configurations
-from minidist.zr.claims import claims, print_closing
+from minidist.zr.claims import claims, needs, print_closing
 
 LADDER = (DataParallel, ZeRO1, ZeRO2, ZeRO3)
 PLACES = ("device", "partitioned", "host")
@@ -195,6 +195,7 @@ def main(comm: Comm, job: train.Job) -> int:
         return configurations.search(comm, job, trains)
     engine = make_engine(job.units, job.settings, comm, job.options)
     with arenas.drawn(engine.device, comm, job.options):
+        train.say_needs(job, comm, needs)
         return train.run_job(job, engine, comm, claims, print_closing)
 
 

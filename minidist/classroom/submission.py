@@ -241,7 +241,7 @@ class Submission:
             if line.startswith('  File "'):
                 reached = reached or line.startswith(f'  File "{self.program}"')
                 ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"', '  File "<frozen '))
-                ours = ours or not reached
+                ours = ours or not reached or "site-packages" in line
             elif not line.startswith("   "):
                 ours = line.startswith("Traceback")
                 reached = reached and not ours  # of several exceptions each has its own
@@ -262,9 +262,9 @@ def known_digests(modules: Sequence[str], asked: Sequence[str]) -> dict[str, str
     """Of what a lesson asks for, as its chapters have it."""
     specs = [find_spec(module) for module in modules]
     trees: list[ast.AST] = [ast.parse(Path(spec.origin).read_bytes()) for spec in specs if spec and spec.origin]
-    holder = asked[0].partition(".")[0] if asked else ""
+    holder = next((name.partition(".")[0] for name in asked if "." in name), "")
     for tree in trees:  # a chapter builds on another, whose class has another name
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        if "." in "".join(asked) and classes:
+        if holder and classes:
             classes[0].name = holder
     return source.digests(trees, asked)

@@ -1,7 +1,9 @@
 """What ZeRO says of activations and buffers, beside what a run held, sent and moved; and how much a model needs."""
 
+from minidist.claims.activations import Share, layer_keeps
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.needs import Needs, ends_keep, tokens_of_batch
+from minidist.claims.run import Asked, Run
 from minidist.claims.tables import number
 from minidist.claims.zero import buffer_size, states_claims
 from minidist.papers import zero
@@ -42,14 +44,14 @@ def claims(run: Run) -> list[Claim]:
 # ---- who has what ----------------------------------------------------------------------------------------------------
 
 
-def shares_of(run: Run) -> list[tensor.Share]:
+def shares_of(run: Asked) -> list[Share]:
     """What of a micro-batch each rank works on."""
     options, t = run.options, run.options.tp
     rows = chunk_sizes(options.batch // options.accumulate, run.ranks // t)
-    return [tensor.Share(rows[rank // t], options.layers) for rank in range(run.ranks)]
+    return [Share(rows[rank // t], options.layers, layers_again=options.layers) for rank in range(run.ranks)]
 
 
-def flats(run: Run, rank: int) -> list[list[int]]:
+def flats(run: Asked, rank: int) -> list[list[int]]:
     """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
     where it is cut, its part of what is cut and what is left whole."""
     t = run.options.tp
@@ -57,17 +59,17 @@ def flats(run: Run, rank: int) -> list[list[int]]:
     return [[padded(size, run.ranks // t) for size in of] for of in stored]
 
 
-def held(run: Run) -> list[int]:
+def held(run: Asked) -> list[int]:
     """Ψr: of each rank, what it stores apart, all together."""
     return [sum(map(sum, flats(run, rank))) for rank in range(run.ranks)]
 
 
-def read_twice(run: Run, rank: int) -> int:
+def read_twice(run: Asked, rank: int) -> int:
     """Of these, what embedding and head share."""
     return flats(run, rank)[0][0] if run.model.tied else 0
 
 
-def gathered_at_once(run: Run, rank: int) -> int:
+def gathered_at_once(run: Asked, rank: int) -> int:
     """The most parameters that a rank gathers: of the largest unit, and with it what embedding and head share."""
     shared, (first, *others) = read_twice(run, rank), flats(run, rank)
     return shared + max(sum(first) - shared, *map(sum, others))
@@ -76,14 +78,15 @@ def gathered_at_once(run: Run, rank: int) -> int:
 # ---- what is held, and what is moved ---------------------------------------------------------------------------------
 
 
-def is_cut(run: Run) -> bool:
+def is_cut(run: Asked) -> bool:
     """Whether the ranks that share a layer have parts of its checkpoint: P_a's, or their own positions."""
     return run.options.activations != "device" or run.options.sequence_parallel
 
 
-def checkpoint(run: Run) -> list[int]:
+def checkpoint(run: Asked) -> list[int]:
     """Elements that each rank keeps of a layer's input."""
-    t, bsh = run.options.tp, tensor.elements(run, shares_of(run))
+    t, options = run.options.tp, run.options
+    bsh = [share.b * options.context * options.width for share in shares_of(run)]
     return [chunk_sizes(size, t)[rank % t] if is_cut(run) else size for rank, size in enumerate(bsh)]
 
 
@@ -173,20 +176,24 @@ def of_data(run: Run) -> list[tensor.Volume]:
 # ---- what a model needs ----------------------------------------------------------------------------------------------
 
 
-def needed(run: Run) -> int:
-    """The most bytes on a device: model states and the buffer; every checkpoint; and all that one layer keeps, when
-    the last of them runs again. The batch's tokens, which the embedding keeps, are besides."""
-    options, p, d = run.options, run.bytes.stored, run.ranks // run.options.tp
-    psi = held(run)[0]
-    states = zero.model_states(psi, d, options.zero, p, p, run.optimizer_bytes).total
-    kept = options.layers * checkpoint(run)[0] if options.activations != "host" else 0
-    layer = tensor.layer_keeps(run, options.tp, shares_of(run), "none", options.dropout > 0)[0]
-    passing = buffer_size(options.bucket_size, d, psi)
-    if options.zero >= 2:
-        passing += read_twice(run, 0)
-    if options.zero == 3:
-        passing += gathered_at_once(run, 0)
-    return int(states + p * (passing + kept) + layer)
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank will need: model states; the buffer, and what is gathered; every checkpoint; and all that one layer
+    keeps, when the last of them runs again, or what the head keeps, if that is more."""
+    options, p, t, shares = asked.options, asked.bytes.stored, asked.options.tp, shares_of(asked)
+    d, stage, parts = asked.ranks // t, options.zero, checkpoint(asked)
+    layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
+    found = []
+    for rank, psi in enumerate(held(asked)):
+        states = zero.model_states(psi, d, stage, p, p, asked.optimizer_bytes)
+        passing = buffer_size(options.bucket_size, d, psi) + read_twice(asked, rank) * (stage >= 2)
+        passing += gathered_at_once(asked, rank) * (stage == 3)
+        waiting = 0 if options.activations == "host" else (options.layers - options.scattered) * parts[rank] * p
+        first, last = ends_keep(asked, t, shares[rank])
+        ends = first + tokens_of_batch(asked, shares[rank])
+        total = states.total + p * passing + waiting + max(layers[rank], last) + ends
+        kinds = {**vars(states), "passing": p * passing, "activations": waiting + layers[rank], "ends": ends + last}
+        found.append(Needs(kinds, total))
+    return found
 
 
 def print_closing(run: Run) -> None:

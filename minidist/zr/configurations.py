@@ -4,17 +4,17 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.claims.files import check_writable, write_json, write_output
 from minidist.claims.published import print_zero_table_2
-from minidist.claims.run import Run
+from minidist.claims.run import Asked
 from minidist.claims.tables import mark, number, print_table
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.train import Job
-from minidist.zr.claims import needed
+from minidist.zr.claims import needs
 
 
 class Configuration(NamedTuple):
@@ -90,23 +90,19 @@ def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> in
     return 0 if all(layers == predicted for _, layers, predicted, _ in found) else 1
 
 
-def of_layers(job: Job, ranks: int, layers: int) -> Run:
-    """A run with so many layers, of which nothing is known but what it was asked to do."""
+def asked_for(job: Job, ranks: int, layers: int) -> Asked:
+    """A run with so many layers."""
     options = Namespace(**{**vars(job.options), "layers": layers})
-    nothing: list[Any] = [{}] * ranks
-    return Run(
-        job.chapter, options, ranks, len(job.corpus.vocabulary), [], 0.0, 0.0, {}, nothing, nothing, [0] * ranks,
-        nothing, nothing, nothing, nothing,
-    )  # fmt: skip
+    return Asked(job.chapter, options, ranks, len(job.corpus.vocabulary))
 
 
 def promised(job: Job, ranks: int) -> int:
     """How many layers fit by the formulas."""
-    return largest(lambda layers: needed(of_layers(job, ranks, layers)) <= job.options.device_memory, MOST_LAYERS)
+    return largest(lambda n: needs(asked_for(job, ranks, n))[0].total <= job.options.device_memory, MOST_LAYERS)
 
 
 def parameters(job: Job, ranks: int, layers: int) -> int:
-    return of_layers(job, ranks, layers).model.parameters() if layers else 0
+    return asked_for(job, ranks, layers).model.parameters() if layers else 0
 
 
 def report(job: Job, ranks: int, found: list[tuple[Configuration, int, int, int]]) -> None:
