@@ -177,8 +177,8 @@ def of_data(run: Run) -> list[tensor.Volume]:
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: model states; the buffer, and what is gathered; every checkpoint; and all that one layer
-    keeps, when the last of them runs again, or what the head keeps, if that is more."""
+    """What each rank will need: model states; the buffer, and what is gathered; every checkpoint; and what one layer
+    keeps, when the last of them runs again, or the head, if that is more."""
     options, p, t, shares = asked.options, asked.bytes.stored, asked.options.tp, shares_of(asked)
     d, stage, parts = asked.ranks // t, options.zero, checkpoint(asked)
     layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
