@@ -26,7 +26,6 @@ ASKED = (
     *("softmax_backward", "adamw"),
 )
 HIDDEN = ("minidist.nn.ops", "minidist.nn.tensor", "minidist.nn.optim")  # what a submission cannot import
-MODEL_ANSWER = "given"  # where the notebook finds what is not filled in
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 PRECISE = 1e-9  # of what was computed from the same numbers in another order
 LATE = 1_000_000  # a step at which Adam's bias corrections are 1
@@ -676,10 +675,13 @@ def check_run_back(submission: Submission) -> None:
             ("one step", 1, SHORT),
             ("three steps in a row", 3, chain),
             ("a parameter that two steps use", 2, twice),
+            ("an addition", 2, [("sine", [0], 2), ("add", [2, 1], 3), ("product", [2, 3], 4), ("add", [3, 4], 5)]),
         )
     ]
     for each, [outcome] in zip(cases, submission.run("walk", cases, ["run_back"]), strict=True):
-        words = " Its gradient is the sum of both uses." if each is cases[-1] else ""
+        if changed := outcome.value["changed"]:
+            lose(f"On {each.label}: {changed[0]}, was changed later. Add with a + b, which makes a new array, not with +=.")
+        words = " Its gradient is the sum of both uses." if each is cases[2] else ""
         check_gradients(each, found_gradients(each, outcome), true_gradients(each), words)
 
 

@@ -49,7 +49,7 @@ def check(name: str) -> None:
         where, used = "", "the lesson's own"
         said = _said_of_cells(name, tests.GAPS[name], tests)
     elif name in tests.ASKED:
-        where, used = " in exercise.py", "the chapter's"
+        where, used = " in exercise.py", "the lesson's own" if name in vars(_given()) else "the chapter's"
         part = getattr(tests, "PARTS", {}).get(name) or getattr(tests, f"test_{name.rpartition('.')[2]}")
         said = _said(Path("exercise.py"), name, part, tests)
     else:
@@ -73,7 +73,7 @@ def check(name: str) -> None:
 def _function(name: str, tests: ModuleType) -> Any:
     """What the notebook is to use under this name."""
     if name not in theirs:
-        return getattr(importlib.import_module("given" if name in tests.GAPS else tests.HIDDEN[0]), name)
+        return getattr(_given() if name in vars(_given()) else importlib.import_module(tests.HIDDEN[0]), name)
     if name in tests.ASKED:
         return getattr(importlib.reload(importlib.import_module("exercise")), name)
     namespace = _shell().user_ns
@@ -82,9 +82,15 @@ def _function(name: str, tests: ModuleType) -> Any:
     return namespace[name]
 
 
+def _given() -> ModuleType:
+    """The lesson's own functions, for what is not filled in and is no chapter's."""
+    return importlib.import_module("given")
+
+
 def whose(name: str) -> str:
     """ "yours", or "not yours yet": which function of that name the notebook uses, by its last check."""
-    return "yours" if name in theirs else "not yours yet: the chapter's"
+    used = "the lesson's own" if name in vars(_given()) else "the chapter's"
+    return "yours" if name in theirs else f"not yours yet: {used}"
 
 
 def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
