@@ -74,6 +74,8 @@ def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
             ax.barh(0, per_cent, left=left, color=colour, height=0.55)
             if per_cent > 4:
                 ax.text(left + per_cent / 2, 0, f"{kind}\n{per_cent:.1f}%", ha="center", va="center", color="white", fontsize=9)
+            elif per_cent > 2:
+                ax.text(left + per_cent / 2, 0, f"{per_cent:.1f}%", ha="center", va="center", color="white", fontsize=8)
             left += per_cent
         ax.axis("off")
         ax.set(xlim=(0, 100), ylim=(-0.4, 0.4))
@@ -89,7 +91,7 @@ def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
     fig, ax = plt.subplots(figsize=(9.6, 3.6))
     names = [name for name, _ in kept]
     sizes = np.array([size for _, size in kept]) / 1e6
-    colours = [RED if name == "attention" else BLUE for name in names]
+    colours = [RED if name == "probabilities" else BLUE for name in names]
     places = np.arange(len(names))[::-1]
     ax.barh(places, sizes, color=colours, height=0.66)
     for place, size in zip(places, sizes, strict=True):
@@ -105,13 +107,13 @@ def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], floor: float, title: str) -> None:
-    """Losses of training, each step's a thin line and the mean of twenty a thick one, and the best that is possible."""
+    """Losses of training, each step's a thin line and the mean of eleven a thick one, and the best that is possible."""
     fig, ax = plt.subplots(figsize=(9.6, 3.5))
     words = []
     styles = zip([BLUE, RED], ["-", "--"], curves.items(), strict=False)
     for colour, style, (name, losses) in styles:
         steps = np.arange(1, len(losses) + 1)
-        smooth = [np.mean(losses[max(0, i - 19) : i + 1]) for i in range(len(losses))]
+        smooth = [np.mean(losses[max(0, i - 5) : i + 6]) for i in range(len(losses))]
         ax.plot(steps, losses, color=colour, lw=0.7, alpha=0.35)
         ax.plot(steps, smooth, color=colour, lw=2, ls=style, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {np.mean(losses[-20:]):.2f}.")
@@ -134,7 +136,7 @@ def draw_attention(maps: Mapping[str, Any]) -> None:
         length = len(prob)
         ax.imshow(prob, cmap="Blues", vmin=0, vmax=1)
         ax.plot(np.arange(length + 1) - 0.5, np.arange(length + 1) - 0.5, color=RED, lw=0.8)
-        ax.set(xlabel="key: the position that is looked at", title=name)
+        ax.set(xlabel="key: the position that is looked at", title=name, xticks=range(length), yticks=range(length))
         ax.set_ylabel("query: the position that looks")
         ax.title.set_fontsize(10)
         future = float(np.triu(prob, 1).sum() / length)
