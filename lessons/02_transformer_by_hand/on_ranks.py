@@ -75,14 +75,15 @@ def walk(comm: Comm, exercise: ModuleType, mine: list[Array], function: str, pro
 
     mine: the values 0, 1, ... that no step makes; last, the gradient to start from, of the last step's output.
     program: (operation, numbers of its inputs, number of its output) for each step.
-    Also what was changed: "gradient" that it was handed at first, or that a step's backward has returned.
+    Also which gradients were changed that a step's backward was handed, or has returned.
     """
     *leaves, gradient = copies(mine)
     values = dict(enumerate(leaves))
-    steps, handed = [], [("the gradient to start from", gradient, gradient.copy())]
+    steps: list[Step] = []
+    handed: list[tuple[str, Array, Array]] = []
     for number, (name, inputs, output) in enumerate(program):
         values[output], backward, kept = OPERATIONS[name](*(values[i] for i in inputs))
-        steps.append(Step(output, tuple(inputs), followed(backward, f"step {number + 1}, {name}", handed), kept))
+        steps.append(Step(output, tuple(inputs), followed(backward, f"step {number + 1} ({name})", handed), kept))
     found = getattr(exercise, function)(steps, program[-1][2], gradient)
     changed = [words for words, array, before in handed if not np.array_equal(array, before)]
     if not isinstance(found, dict):
@@ -95,9 +96,9 @@ def followed(backward: Callable[..., Any], words: str, handed: list[tuple[str, A
     """The backward, noting what it is handed and what it returns."""
 
     def call(dy: Array, *kept: Array) -> Any:
-        handed.append((f"a gradient that {words}, was handed", dy, dy.copy()))
+        handed.append((f"the gradient that {words} was handed", dy, dy.copy()))
         gradients = backward(dy, *kept)
-        handed.extend((f"a gradient that {words}, returned", dx, dx.copy()) for dx in gradients if dx is not None)
+        handed.extend((f"the gradient that {words} returned", dx, dx.copy()) for dx in gradients if dx is not None)
         return gradients
 
     return call

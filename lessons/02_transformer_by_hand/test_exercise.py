@@ -274,7 +274,7 @@ def test_walk_back_shared(submission: Submission) -> None:
         found = found_gradients(each, outcome)
         if changed := outcome.value["changed"]:
             lose(
-                f"On {each.label}: {changed[0]}, was changed later. An addition's backward returns one array for both"
+                f"On {each.label}: {changed[0]} was changed later. An addition's backward returns one array for both"
                 " inputs: add with a + b, which makes a new array, and not with +=."
             )
         if not all(isinstance(gradient, np.ndarray) for gradient in found):
@@ -630,9 +630,11 @@ def test_handed(submission: Submission, functions: Sequence[str] = ASKED[1:]) ->
 
 
 def returned_something(each: Case, outcomes: Sequence[Outcome]) -> None:
-    """Of what changes nothing because it does nothing, nothing is said here."""
-    if isinstance(outcomes[0].value["returned"], str):
-        lose(f"On {each.label}: it returned no array.")
+    """What does nothing changes nothing: of that nothing is said here."""
+    value, handed = outcomes[0].value["returned"], each.inputs[0]
+    first = value[0] if isinstance(value, list) and value else value
+    if not isinstance(first, np.ndarray) or not first.any() or any(np.array_equal(first, of) for of in handed):
+        lose(f"On {each.label}: it does nothing.")
 
 
 # ---- the notebook's gaps, which earn no points: check("run_back") runs these -----------------------------------------
@@ -680,7 +682,7 @@ def check_run_back(submission: Submission) -> None:
     ]
     for each, [outcome] in zip(cases, submission.run("walk", cases, ["run_back"]), strict=True):
         if changed := outcome.value["changed"]:
-            lose(f"On {each.label}: {changed[0]}, was changed later. Add with a + b, which makes a new array, not with +=.")
+            lose(f"On {each.label}: {changed[0]} was changed later. Add with a + b, which makes a new array, not with +=.")
         words = " Its gradient is the sum of both uses." if each is cases[2] else ""
         check_gradients(each, found_gradients(each, outcome), true_gradients(each), words)
 
