@@ -42,13 +42,17 @@ def draw_tape(steps: Sequence[Any], shapes: Mapping[int, tuple[int, ...]], gradi
                 ax.annotate("", (place, -0.78), (place, -0.28), arrowprops=back)
                 out = f"d{number}, comes out" if number in gradients else f"d{number}"
                 ax.text(place, -0.96, out, ha="center", fontsize=9, color=RED)
-        words.append(f"Step {place + 1}, {name}: from {_list(step.inputs)} to {step.output}, keeps {kept or 'nothing'}.")
+        words.append(
+            f"Step {place + 1}, {name}: from {_list(step.inputs)} to {step.output}, keeps {kept or 'nothing'}."
+        )
     last = len(steps) - 1
     ax.annotate("", (last + 0.62, 0.14), (last + 0.25, 0.14), arrowprops={**arrow, "color": BLUE})
     ax.text(last + 0.66, 0.1, f"{steps[-1].output}: the loss", fontsize=8.5, color=BLUE)
     ax.annotate("", (last + 0.25, -0.14), (last + 0.62, -0.14), arrowprops={**arrow, "color": RED})
     ax.text(last + 0.66, -0.2, "1", fontsize=9, color=RED)
-    ax.set_title("The tape: forward in blue, from left to right; back in red, from right to left", loc="left", fontsize=10)
+    ax.set_title(
+        "The tape: forward in blue, from left to right; back in red, from right to left", loc="left", fontsize=10
+    )
     fig.subplots_adjust(left=0.01, right=0.94, top=0.9, bottom=0.01)
     back = f"On the way back the gradients of the values {_list(gradients)} come out."
     show(fig, f"A tape of {len(steps)} steps. {' '.join(words)} {back}")
@@ -73,7 +77,15 @@ def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
             per_cent = 100 * size / total
             ax.barh(0, per_cent, left=left, color=colour, height=0.55)
             if per_cent > 4:
-                ax.text(left + per_cent / 2, 0, f"{kind}\n{per_cent:.1f}%", ha="center", va="center", color="white", fontsize=9)
+                ax.text(
+                    left + per_cent / 2,
+                    0,
+                    f"{kind}\n{per_cent:.1f}%",
+                    ha="center",
+                    va="center",
+                    color="white",
+                    fontsize=9,
+                )
             elif per_cent > 2:
                 ax.text(left + per_cent / 2, 0, f"{per_cent:.1f}%", ha="center", va="center", color="white", fontsize=8)
             left += per_cent
@@ -103,7 +115,9 @@ def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
     ax.set_title("What the tape keeps of one block of GPT-2, for one sequence of 1,024 tokens", loc="left", fontsize=10)
     fig.subplots_adjust(left=0.17, right=0.98, top=0.91, bottom=0.14)
     parts = ", ".join(f"{name} {size:.1f}" for name, size in zip(names, sizes, strict=True))
-    show(fig, f"What the tape keeps of one block of GPT-2, in MB: {parts}. The parameters of the block: {own / 1e6:.1f}.")
+    show(
+        fig, f"What the tape keeps of one block of GPT-2, in MB: {parts}. The parameters of the block: {own / 1e6:.1f}."
+    )
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], floor: float, title: str) -> None:

@@ -114,6 +114,12 @@ def gradient(each: Case, outcome: Outcome, number: int, like: Array) -> Array:
     return found.astype(float)
 
 
+def check_something(each: Case, arrays: Sequence[Any]) -> None:
+    """Of results that are compared with one another, that they are not all zero."""
+    if not any(array.any() for array in arrays if isinstance(array, np.ndarray)):
+        lose(f"On {each.label}: there is nothing but zeros in what it returned.")
+
+
 def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return bool(np.all(np.abs(found - expected) <= tolerance * largest))
@@ -126,7 +132,12 @@ def factor_of(found: Array, expected: Array) -> float | None:
 
 
 def compare(
-    each: Case, name: str, found: Array, expected: Array, instead: Mapping[str, Array], truth: str = "moving the number"
+    each: Case,
+    name: str,
+    found: Array,
+    expected: Array,
+    instead: Mapping[str, Array],
+    truth: str = "moving the number up and down",
 ) -> None:
     """Lose the part where a gradient is wrong, saying where first, and what it is `instead`, if that is known."""
     if same(found, expected):
@@ -139,8 +150,7 @@ def compare(
         known = [f"All of it is {factor:.4g} times what it should be"]
     at = ", ".join(map(str, index))
     lose(
-        f"On {each.label}: {name} is wrong first at [{at}]: {found[index]:.6g}, where {truth} up and down gives"
-        f" {expected[index]:.6g}."
+        f"On {each.label}: {name} is wrong first at [{at}]: {found[index]:.6g}, where {truth} gives {expected[index]:.6g}."
         + (f" {known[0]}." if known else "")
     )
 
@@ -183,6 +193,13 @@ def found_gradients(each: Case, outcome: Outcome) -> list[Any]:
         what = "None" if value == "NoneType" else value
         lose(f"On {each.label}: it returned {what}, not a dictionary {{number: gradient}}.")
     return value
+
+
+def check_used(each: Case, found: Sequence[Any]) -> None:
+    """Every one is a gradient."""
+    if not all(isinstance(gradient, np.ndarray) for gradient in found):
+        lose(f"On {each.label}: there is no gradient for a value that was used.")
+    check_something(each, found)
 
 
 def check_gradients(each: Case, found: Sequence[Any], expected: Sequence[Array | None], instead: str = "") -> None:
@@ -234,8 +251,7 @@ def test_walk_back_twice(submission: Submission) -> None:
     for number, (_, _, (a, b)) in enumerate(TWICE):
         each, [alone], [outcome] = once[number], runs[number], runs[len(TWICE) + number]
         parts, found = found_gradients(apart[number], alone), found_gradients(each, outcome)
-        if not all(isinstance(parts[i], np.ndarray) for i in (0, a, b)):
-            lose(f"On {apart[number].label}: there is no gradient for a value that was used.")
+        check_used(apart[number], [parts[i] for i in (0, a, b)])
         instead = f" Value {a} is used twice: its gradient is the sum of both."
         if isinstance(found[a], np.ndarray) and any(same(found[a], parts[i]) for i in (a, b)):
             instead += " Here it is that of one use alone."
@@ -259,8 +275,7 @@ def test_walk_back_none(submission: Submission) -> None:
         cases.append(Case(1, f"walk_back for {words}", [inputs], arguments))
     first, *others = submission.run("walk", cases, ["walk_back"])
     wanted = found_gradients(plain, first[0])
-    if not all(isinstance(gradient, np.ndarray) for gradient in wanted):
-        lose(f"On {plain.label}: there is no gradient for a value that was used.")
+    check_used(plain, wanted)
     for each, [outcome] in zip(cases[1:], others, strict=True):
         check_gradients(each, found_gradients(each, outcome), [*wanted, None], " It is to be as without that.")
 
@@ -277,8 +292,7 @@ def test_walk_back_shared(submission: Submission) -> None:
                 f"On {each.label}: {changed[0]} was changed later. An addition's backward returns one array for both"
                 " inputs: add with a + b, which makes a new array, and not with +=."
             )
-        if not all(isinstance(gradient, np.ndarray) for gradient in found):
-            lose(f"On {each.label}: there is no gradient for a value that was used.")
+        check_used(each, found)
 
 
 # ---- linear ----------------------------------------------------------------------------------------------------------
@@ -336,6 +350,7 @@ def test_linear_axes(submission: Submission) -> None:
             of_rows = known.value["returned"]
             if not isinstance(of_rows, list) or len(of_rows) != 3 or not isinstance(of_rows[index], np.ndarray):
                 gradient(plain[number], known, index, np.empty(0))
+            check_something(plain[number], [of_rows[index]])
             like = of_rows[index] if index else of_rows[0].reshape(each.inputs[0][1].shape)
             if not same(found := gradient(each, outcome, index, like), like, PRECISE):
                 at = tuple(map(int, np.argwhere(~np.isclose(found, like))[0]))
@@ -387,7 +402,7 @@ def test_cross_entropy(submission: Submission) -> None:
                 )
                 for divided, by in (("", 1), ("", n))
             }
-            compare(each, "dlogits", found, expected, instead, "moving a logit")
+            compare(each, "dlogits", found, expected, instead, "moving a logit up and down")
 
 
 @pytest.mark.points(1, "cross_entropy_backward: of the mean, times dloss")
@@ -403,6 +418,7 @@ def test_cross_entropy_factor(submission: Submission) -> None:
         gradient(each, outcome, 0, each.inputs[0][1])
         for each, [outcome] in zip(cases, submission.run("call", cases, ["cross_entropy_backward"]), strict=True)
     ]
+    check_something(first, found[:1])
     factor = factor_of(found[0], true_slope(first))
     if factor is not None and not np.isclose(factor, 1, rtol=1e-5):
         n = targets.size
@@ -497,7 +513,7 @@ def test_softmax(submission: Submission) -> None:
         "The sum is over the queries; it should be over the keys": prob
         * (dprob - (dprob * prob).sum(-2, keepdims=True)),
     }
-    compare(each, "dscores", gradient(each, outcome, 0, expected), expected, instead, "moving a score")
+    compare(each, "dscores", gradient(each, outcome, 0, expected), expected, instead, "moving a score up and down")
 
 
 # ---- AdamW -----------------------------------------------------------------------------------------------------------
@@ -537,7 +553,7 @@ def test_adamw_moments(submission: Submission) -> None:
                 "The gradient was not weighted with 1 - β": beta * old + new,
             }
             name = RETURNS["adamw"][number]
-            compare(each, name, gradient(each, outcome, number, expected), expected, instead, "counting it out, not moving it")
+            compare(each, name, gradient(each, outcome, number, expected), expected, instead, "the formula")
 
 
 @pytest.mark.points(1, "adamw: the update from the moments")
@@ -559,8 +575,7 @@ def test_adamw_update(submission: Submission) -> None:
         known = [words for words, step in instead.items() if same(found, step)]
         lose(
             f"On {each.label}: p moves by {found[0]:.6g} at [0], where -lr m̂/(√v̂ + ε) of the moments that were returned is"
-            f" {expected[0]:.6g}."
-            + (f" {known[0]}." if known else "")
+            f" {expected[0]:.6g}." + (f" {known[0]}." if known else "")
         )
 
 
@@ -650,7 +665,11 @@ def check_slope(submission: Submission) -> None:
             lose(f"On {each.label}: it returned no number.")
         if not np.isclose(found, expected, rtol=1e-6):
             ratio = found / expected
-            words = f" That is {ratio:.3g} times as much: what is the distance between the two?" if 0.4 < ratio < 2.5 else ""
+            words = (
+                f" That is {ratio:.3g} times as much: what is the distance between the two?"
+                if 0.4 < ratio < 2.5
+                else ""
+            )
             one_sided = " Is it one-sided? Go up and down." if np.isclose(ratio, 1, rtol=1e-3) else words
             lose(f"On {each.label} at {index}: {found:.8g}, where cos(x) = {expected:.8g} is wanted.{one_sided}")
     if not np.allclose(outcome.value["x"], x, rtol=1e-12, atol=0):
@@ -682,7 +701,9 @@ def check_run_back(submission: Submission) -> None:
     ]
     for each, [outcome] in zip(cases, submission.run("walk", cases, ["run_back"]), strict=True):
         if changed := outcome.value["changed"]:
-            lose(f"On {each.label}: {changed[0]} was changed later. Add with a + b, which makes a new array, not with +=.")
+            lose(
+                f"On {each.label}: {changed[0]} was changed later. Add with a + b, which makes a new array, not with +=."
+            )
         words = " Its gradient is the sum of both uses." if each is cases[2] else ""
         check_gradients(each, found_gradients(each, outcome), true_gradients(each), words)
 
@@ -694,7 +715,7 @@ def check_loss_slope(submission: Submission) -> None:
         [[outcome]] = submission.run("call", [each], ["loss_slope"])
         logits = np.log(prob)
         expected = differences(lambda z=logits, t=target: -np.log(softmax(z)[t]), logits, np.asarray(1.0))  # type: ignore
-        compare(each, "the slope", gradient(each, outcome, 0, expected), expected, {}, "moving a logit")
+        compare(each, "the slope", gradient(each, outcome, 0, expected), expected, {}, "moving a logit up and down")
         if outcome.value["changed"]:
             lose(f"On {each.label}: prob was changed. Others need it: work on a copy.")
 
@@ -705,6 +726,8 @@ GAPS = {
     "run_back": check_run_back,
     "loss_slope": check_loss_slope,
 }
+
+
 def together(function: str, *parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
     """All parts on one function: the notebook goes on with it if all are right."""
 
@@ -718,7 +741,9 @@ def together(function: str, *parts: Callable[[Submission], None]) -> Callable[[S
 
 
 PARTS = {
-    "walk_back": together("walk_back", test_walk_back, test_walk_back_twice, test_walk_back_none, test_walk_back_shared),
+    "walk_back": together(
+        "walk_back", test_walk_back, test_walk_back_twice, test_walk_back_none, test_walk_back_shared
+    ),
     "linear_backward": together("linear_backward", test_linear_dx, test_linear_dw, test_linear_db, test_linear_axes),
     "cross_entropy_backward": together("cross_entropy_backward", test_cross_entropy, test_cross_entropy_factor),
     "layer_norm_backward": together("layer_norm_backward", test_layer_norm_gain, test_layer_norm_dx),

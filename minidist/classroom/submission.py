@@ -243,7 +243,7 @@ class Submission:
             if line.startswith('  File "'):
                 reached = reached or line.startswith(f'  File "{self.program}"')
                 ours = line.startswith((f'  File "{PACKAGE}', f'  File "{self.on_ranks}"', '  File "<frozen '))
-                ours = ours or not reached
+                ours = ours or not reached or "site-packages" in line
             elif not line.startswith("   "):
                 ours = line.startswith("Traceback")
                 reached = reached and not ours  # of several exceptions each has its own

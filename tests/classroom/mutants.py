@@ -851,7 +851,12 @@ BY_HAND = [
         "writes_into_prob",
         "nothing that is handed over is changed",
         ("handed",),
-        [(HOT, "    flat = prob.reshape(-1, prob.shape[-1])\n    flat[np.arange(len(flat)), targets.reshape(-1)] -= 1\n    hot = 0\n")],
+        [
+            (
+                HOT,
+                "    flat = prob.reshape(-1, prob.shape[-1])\n    flat[np.arange(len(flat)), targets.reshape(-1)] -= 1\n    hot = 0\n",
+            )
+        ],
         r"cross_entropy_backward for prob \(2, 3, 5\), targets \(2, 3\): prob was changed",
     ),
 ]
