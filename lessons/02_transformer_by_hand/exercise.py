@@ -1,8 +1,8 @@
 """Exercise 02: the gradients of a transformer, by hand.
 
-Fill in the seven functions; `pytest lessons/02_transformer_by_hand` says how many points they earn. NumPy is all that is
-needed: the package's own operations, tape and optimizers (minidist.nn.ops, tensor and optim, and all that is built on
-them) cannot be imported here, for they are what is asked for.
+Fill in the seven functions; `pytest lessons/02_transformer_by_hand` says how many points they earn. NumPy is all that
+is needed: the package's own operations, tape and optimizers (minidist.nn.ops, tensor and optim, and all that is built
+on them) cannot be imported here, for they are what is asked for.
 
 dy, dx, dw ... are gradients: the slope of the loss by each number of y, x, w, in an array of the same shape. The
 functions make new arrays, and leave what they are handed as it is: others need it too.
@@ -30,8 +30,8 @@ def walk_back(steps: Sequence[Any], number: int, gradient: Array) -> dict[int, A
                    step.kept       the arrays that this function needs
     number     of the value to start from (the loss), and `gradient`, its gradient
 
-    Return {number: gradient}. A value that is used several times gets the sum. Steps on which the loss does not depend are
-    left out. Two inputs may be handed one and the same array: so do not write into a gradient that you were given.
+    Return {number: gradient}. A value that is used several times gets the sum. Steps on which the loss does not depend
+    are left out. Two inputs may be handed one and the same array: so do not write into a gradient that you were given.
     """
     raise NotImplementedError
 
@@ -45,7 +45,7 @@ def linear_backward(dy: Array, x: Array, w: Array) -> tuple[Array, Array, Array]
 
 
 def cross_entropy_backward(dloss: float, prob: Array, targets: Array) -> Array:
-    """dlogits (..., V) for the loss, the mean over all positions of -log prob[target], where prob = softmax(logits).
+    """dlogits (..., V) for the loss, the mean over all positions of -log prob[target]; prob = softmax(logits).
 
     prob (..., V); targets (...) integers, one for each position; dloss: the slope by the loss, 1 if it is the last step.
     """

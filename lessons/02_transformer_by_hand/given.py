@@ -28,7 +28,7 @@ def run_back(steps: Sequence[Any], number: int, gradient: Array) -> dict[int, Ar
     gradients = {number: gradient}
     for step in reversed(steps):
         dy = gradients.pop(step.output)
-        for i, dx in zip(step.inputs, step.backward(dy, *step.kept)):
+        for i, dx in zip(step.inputs, step.backward(dy, *step.kept), strict=True):
             gradients[i] = gradients[i] + dx if i in gradients else dx
     return gradients
 
@@ -48,7 +48,7 @@ def walk_back(steps: Sequence[Any], number: int, gradient: Array) -> dict[int, A
         dy = gradients.pop(step.output, None)
         if dy is None:
             continue
-        for i, dx in zip(step.inputs, step.backward(dy, *step.kept)):
+        for i, dx in zip(step.inputs, step.backward(dy, *step.kept), strict=True):
             if dx is not None:
                 gradients[i] = gradients[i] + dx if i in gradients else dx
     return gradients

@@ -31,7 +31,7 @@ def draw_tape(steps: Sequence[Any], shapes: Mapping[int, tuple[int, ...]], gradi
         ax.text(place, -0.14, f"keeps {kept}" if kept else "keeps nothing", ha="center", va="center", fontsize=7.5)
         forward, back = {**arrow, "color": BLUE}, {**arrow, "color": RED}
         for number in step.inputs:
-            if number in made or place == 0 and number == step.inputs[0]:
+            if number in made or (place == 0 and number == step.inputs[0]):
                 ax.annotate("", (place - 0.25, 0.14), (place - 0.75, 0.14), arrowprops=forward)
                 ax.text(place - 0.5, 0.2, f"{number}: {_shape(shapes[number])}", ha="center", fontsize=8.5, color=BLUE)
                 ax.annotate("", (place - 0.75, -0.14), (place - 0.25, -0.14), arrowprops=back)

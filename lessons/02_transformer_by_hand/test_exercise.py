@@ -2,13 +2,13 @@
 
 Each part asks for one thing of one function, and loads exercise.py anew, in a process without the package's own
 operations, tape and optimizers. Inputs are drawn afresh. The truth is made here by finite differences of the forward
-alone: a slope is what the loss does when one number is moved a little, up and down. A part earns its points or not; none
-needs a later one, and one mistake costs one part:
+alone: a slope is what the loss does when one number is moved a little, up and down. A part earns its points or not;
+none needs a later one, and one mistake costs one part:
 
 - Of several gradients that a function returns, each is asked for in a part of its own, or with those of its kind.
 - A gradient of the loss counts as right up to a factor, but for the part on the factor.
-- What holds for other shapes, for a value used twice and the like is compared with what the function itself gives for the
-  plain case; of AdamW's update, the parts on it start from the moments that it returned.
+- What holds for other shapes, for a value used twice and the like is compared with what the function itself gives for
+  the plain case; parts on AdamW's update start from the moments that it returned.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -635,7 +635,11 @@ def plain_case(submission: Submission, function: str) -> Case:
 
 
 @pytest.mark.points(1, "nothing that is handed over is changed")
-def test_handed(submission: Submission, functions: Sequence[str] = ASKED[1:]) -> None:
+def test_handed(submission: Submission) -> None:
+    check_handed(submission, ASKED[1:])
+
+
+def check_handed(submission: Submission, functions: Sequence[str]) -> None:
     several = {function: [plain_case(submission, function)] for function in functions}
     for function, [[outcome]] in working(submission, "call", several, returned_something):
         if changed := outcome.value["changed"]:
@@ -735,7 +739,7 @@ def together(function: str, *parts: Callable[[Submission], None]) -> Callable[[S
         for each in parts:
             each(submission)
         if function in TAKES:
-            test_handed(submission, [function])
+            check_handed(submission, [function])
 
     return part
 

@@ -37,9 +37,14 @@ def positions_backward(dy: Array, w: Array) -> tuple[Array, Array]:
     return dy, dw
 
 
-def linear(x: Array, w: Array, b: Array | float = 0.0) -> tuple[Array, tuple]:
+def linear(x: Array, w: Array, b: Array) -> tuple[Array, tuple]:
     """x wᵀ + b: x (..., in), w (out, in), b (out,)."""
     return x @ w.T + b, (x, w)
+
+
+def to_logits(x: Array, w: Array) -> tuple[Array, tuple]:
+    """The same without a bias: for each position a number for each of the V tokens."""
+    return x @ w.T, (x, w)
 
 
 def add(x: Array, y: Array) -> tuple[Array, tuple]:
@@ -120,6 +125,7 @@ def backwards(asked: Mapping[str, Callable[..., Any]]) -> dict[Callable[..., Any
         add: add_backward,
         gelu: gelu_backward,
         linear: asked["linear_backward"],
+        to_logits: lambda *handed: asked["linear_backward"](*handed)[:2],
         layer_norm: asked["layer_norm_backward"],
         attention: partial(attention_backward, asked["values_backward"], asked["softmax_backward"]),
         cross_entropy: lambda *handed: (asked["cross_entropy_backward"](*handed),),

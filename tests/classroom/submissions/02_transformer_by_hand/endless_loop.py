@@ -15,7 +15,7 @@ def walk_back(steps, number, gradient):
         if step.output not in gradients:
             continue
         open_steps.pop()
-        for i, dx in zip(step.inputs, step.backward(gradients.pop(step.output), *step.kept)):
+        for i, dx in zip(step.inputs, step.backward(gradients.pop(step.output), *step.kept), strict=True):
             if dx is not None:
                 gradients[i] = gradients[i] + dx if i in gradients else dx
     return gradients

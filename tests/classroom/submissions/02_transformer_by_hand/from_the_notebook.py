@@ -12,7 +12,7 @@ def walk_back(steps, number, gradient):
     gradients = {number: gradient}
     for step in reversed(steps):
         dy = gradients.pop(step.output)
-        for i, dx in zip(step.inputs, step.backward(dy, *step.kept)):
+        for i, dx in zip(step.inputs, step.backward(dy, *step.kept), strict=True):
             gradients[i] = gradients[i] + dx if i in gradients else dx
     return gradients
 
