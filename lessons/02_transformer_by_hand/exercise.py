@@ -47,7 +47,7 @@ def linear_backward(dy: Array, x: Array, w: Array) -> tuple[Array, Array, Array]
 def cross_entropy_backward(dloss: float, prob: Array, targets: Array) -> Array:
     """dlogits (..., V) for the loss, the mean over all positions of -log prob[target]; prob = softmax(logits).
 
-    prob (..., V); targets (...) integers, one for each position; dloss: the slope by the loss, 1 if it is the last step.
+    prob (..., V); targets (...) integers, one for each position. dloss: the slope by the loss, 1 if that is the last.
     """
     raise NotImplementedError
 

@@ -150,8 +150,8 @@ def compare(
         known = [f"All of it is {factor:.4g} times what it should be"]
     at = ", ".join(map(str, index))
     lose(
-        f"On {each.label}: {name} is wrong first at [{at}]: {found[index]:.6g}, where {truth} gives {expected[index]:.6g}."
-        + (f" {known[0]}." if known else "")
+        f"On {each.label}: {name} is wrong first at [{at}]: {found[index]:.6g}, where {truth} gives"
+        f" {expected[index]:.6g}." + (f" {known[0]}." if known else "")
     )
 
 
@@ -355,8 +355,8 @@ def test_linear_axes(submission: Submission) -> None:
             if not same(found := gradient(each, outcome, index, like), like, PRECISE):
                 at = tuple(map(int, np.argwhere(~np.isclose(found, like))[0]))
                 lose(
-                    f"On {each.label}: {name} is wrong first at {list(at)}: {found[at]:.6g}, where {like[at]:.6g} is what"
-                    f" the function itself gives for the same rows in one matrix."
+                    f"On {each.label}: {name} is wrong first at {list(at)}: {found[at]:.6g}, where {like[at]:.6g} is"
+                    f" what the function itself gives for the same rows in one matrix."
                 )
 
 
@@ -574,8 +574,8 @@ def test_adamw_update(submission: Submission) -> None:
     if not same(found, expected):
         known = [words for words, step in instead.items() if same(found, step)]
         lose(
-            f"On {each.label}: p moves by {found[0]:.6g} at [0], where -lr m̂/(√v̂ + ε) of the moments that were returned is"
-            f" {expected[0]:.6g}." + (f" {known[0]}." if known else "")
+            f"On {each.label}: p moves by {found[0]:.6g} at [0], where -lr m̂/(√v̂ + ε) of the moments that were returned"
+            f" is {expected[0]:.6g}." + (f" {known[0]}." if known else "")
         )
 
 
@@ -609,8 +609,8 @@ def test_adamw_decay(submission: Submission) -> None:
         known = {"lr is missing: p shrinks by lr λ p": expected / lr, "there is none": 0 * p}
         words = [said for said, step in known.items() if same(found, step, ROUGH)]
         lose(
-            f"On {decayed.label}: the decay moves p by {found[0]:.6g} at [0], where -lr λ p = {expected[0]:.6g} is wanted"
-            + (f": {words[0]}." if words else ". It is no part of the gradient, and not divided by √v̂.")
+            f"On {decayed.label}: the decay moves p by {found[0]:.6g} at [0], where -lr λ p = {expected[0]:.6g} is"
+            " wanted" + (f": {words[0]}." if words else ". It is no part of the gradient, and not divided by √v̂.")
         )
 
 
@@ -706,7 +706,8 @@ def check_run_back(submission: Submission) -> None:
     for each, [outcome] in zip(cases, submission.run("walk", cases, ["run_back"]), strict=True):
         if changed := outcome.value["changed"]:
             lose(
-                f"On {each.label}: {changed[0]} was changed later. Add with a + b, which makes a new array, not with +=."
+                f"On {each.label}: {changed[0]} was changed later. Add with a + b, which makes a new array,"
+                " not with +=."
             )
         words = " Its gradient is the sum of both uses." if each is cases[2] else ""
         check_gradients(each, found_gradients(each, outcome), true_gradients(each), words)

@@ -587,7 +587,10 @@ ENGINE = [
 ORDER = "    for step in reversed(steps):\n"
 GUARD = "        if step.output not in slopes:\n            continue\n"
 START = "    slopes = {number: gradient}\n"
-SUM = "            if i in slopes:\n                slopes[i] = slopes[i] + dx\n            else:\n                slopes[i] = dx\n"
+SUM = (
+    "            if i in slopes:\n                slopes[i] = slopes[i] + dx\n"
+    "            else:\n                slopes[i] = dx\n"
+)
 NONE = "            if dx is None:\n                continue\n"
 ROWS = "    dy, x = dy.reshape(-1, w.shape[0]), x.reshape(-1, w.shape[1])\n"
 HOT = "    hot = np.eye(prob.shape[-1])[targets]\n"
@@ -667,7 +670,7 @@ BY_HAND = [
         "linear_backward: dx",
         ("linear_dx",),
         [("    dx = dy @ w\n", "    dx = dy @ w[::-1]\n")],
-        r"linear_backward for dy \(3, 2\), x \(3, 4\), w \(2, 4\): dx is wrong first at \[0, 0\]: .* where moving the number up",
+        r"for dy \(3, 2\), x \(3, 4\), w \(2, 4\): dx is wrong first at \[0, 0\]: .* where moving the number up",
     ),
     Mutant(
         "means_over_the_rows",
@@ -854,7 +857,8 @@ BY_HAND = [
         [
             (
                 HOT,
-                "    flat = prob.reshape(-1, prob.shape[-1])\n    flat[np.arange(len(flat)), targets.reshape(-1)] -= 1\n    hot = 0\n",
+                "    flat = prob.reshape(-1, prob.shape[-1])\n"
+                "    flat[np.arange(len(flat)), targets.reshape(-1)] -= 1\n    hot = 0\n",
             )
         ],
         r"cross_entropy_backward for prob \(2, 3, 5\), targets \(2, 3\): prob was changed",
