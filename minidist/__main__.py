@@ -87,6 +87,7 @@ python -m minidist inspect DIR what is in a checkpoint (--save), and whether it 
 python -m minidist to-fp32 DIR FILE
                                its parameters alone, in float32, as one safetensors file
 python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
+python -m minidist papers      every number that papers print, and how it comes out
 python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 
@@ -116,6 +117,10 @@ def main(arguments: list[str]) -> int:
         from minidist.claims import mutants  # the rest of the package, which only this needs
 
         return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
+    if arguments[:1] == ["papers"]:
+        from minidist.claims import papers  # likewise
+
+        return papers.main(arguments[1:])
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):

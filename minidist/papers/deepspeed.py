@@ -1,5 +1,5 @@
-"""DeepSpeed's own estimates of what model states need: `estimate_zero2_model_states_mem_needs` and its sister for
-ZeRO-3, version 0.19.6 (runtime/zero/stage_1_and_2.py, stage3.py), and the examples of its documentation (memory.rst).
+"""DeepSpeed's own estimates of what model states need, version 0.19.6. `estimate_zero2_model_states_mem_needs` and its
+sister for ZeRO-3 (runtime/zero/stage_1_and_2.py, stage3.py), and the examples of its documentation (memory.rst).
 
 Ψ: parameters. They count 18Ψ where the ZeRO paper counts 16Ψ: 4 bytes of float32 gradients instead of 2 in float16,
 beside the 2Ψ of parameters. A node's memory is that of its host, and `factor` the room that it should have to spare.

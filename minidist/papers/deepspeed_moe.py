@@ -1,4 +1,4 @@
-"""Sizes of mixtures of experts: Rajbhandari et al., "DeepSpeed-MoE", ICML 2022, arXiv 2201.05596."""
+"""DeepSpeed-MoE: Rajbhandari et al., ICML 2022, arXiv 2201.05596. Sizes of mixtures of experts."""
 
 from minidist.papers import megatron
 from minidist.papers.figure import Figure, decimals

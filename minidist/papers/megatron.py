@@ -1,4 +1,4 @@
-"""Tensor parallelism: Shoeybi et al. 2019, arXiv 1909.08053 (Megatron-LM). And GPT-2's parameters, as it cuts them.
+"""Megatron-LM, tensor parallelism: Shoeybi et al. 2019, arXiv 1909.08053. And GPT-2's parameters, as it cuts them.
 
 t ranks share every layer; v: vocabulary, s: positions, h: width.
 """

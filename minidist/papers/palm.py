@@ -1,4 +1,4 @@
-"""PaLM: Chowdhery et al. 2022, arXiv 2204.02311: how much of what the hardware can do is done for the model."""
+"""PaLM: Chowdhery et al. 2022, arXiv 2204.02311. How much of what the hardware can do is done for the model."""
 
 from minidist.papers.figure import Figure, decimals, from_rounded
 

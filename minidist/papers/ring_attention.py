@@ -1,4 +1,4 @@
-"""Ring Attention: Liu, Zaharia, Abbeel 2023, arXiv 2310.01889: when blocks that go around are hidden by work."""
+"""Ring Attention: Liu, Zaharia, Abbeel 2023, arXiv 2310.01889. When blocks that go around are hidden by work."""
 
 from minidist.papers.figure import Figure, decimals
 

@@ -1,5 +1,6 @@
-"""Training runs that others have published, by the formulas of `ptd` and `palm`: OPT-175B (Zhang et al. 2022), BLOOM
-(its authors' log and config), DeepSeek-V3 (2024, arXiv 2412.19437), MegaScale (Jiang et al. 2024, arXiv 2402.15627).
+"""OPT, BLOOM, DeepSeek-V3, MegaScale: published runs. By the formulas of `ptd`: OPT-175B (Zhang et al. 2022), BLOOM
+(its authors' log and configuration), DeepSeek-V3 (2024, arXiv 2412.19437), MegaScale (Jiang et al. 2024, arXiv
+2402.15627).
 """
 
 from minidist.papers import ptd

@@ -152,4 +152,14 @@ EXAMPLES = [
     ),
 ]  # fmt: skip
 
-FIGURES = [*EXAMPLES, *(cell for rows in TABLE_1.values() for row in rows.values() for cell in row), *FIGURE_1]
+VOLUMES = [  # in Ψ, of any N: what N ranks send, times N/(N-1)
+    Figure("ZeRO §7", f"sent by {STAGES[stage]}", printed, "Ψ", "sent·N/(N-1)", None, decimals(0))
+    for stage, printed in enumerate(("2", "2", "2", "3"))
+]
+
+FIGURES = [
+    *EXAMPLES,
+    *VOLUMES,
+    *(cell for rows in TABLE_1.values() for row in rows.values() for cell in row),
+    *FIGURE_1,
+]

@@ -1,0 +1,104 @@
+"""What ranks give of the figures that papers print: chapters are run as anybody runs them, and their reports read.
+
+A measured figure is counted at the paper's own N, or p and m. Where the paper's model does not fit into a laptop, bytes
+a parameter are counted on a small one, and multiplied by the paper's Ψ.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from minidist import UsageError
+from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
+from minidist.papers import zero, zero_bubble
+from minidist.papers.figure import Figure
+
+TIMEOUT = 600.0  # seconds for one of them; 64 ranks take some ten to start
+
+
+class Job(NamedTuple):
+    """A chapter's command line, and for each figure that it gives, how its report says so, in the figure's unit."""
+
+    ranks: int
+    line: str
+    gives: list[tuple[Figure, Callable[[Any], float]]]
+
+
+def run(job: Job) -> list[tuple[Figure, float]]:
+    """Start its ranks, and read their report. Raises UsageError if they leave none."""
+    done = subprocess.run(
+        [*mpiexec_for(job.ranks), sys.executable, "-m", *f"minidist.{job.line} --json -".split()],
+        env={**os.environ, **OPEN_MPI_AS_ROOT},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        *_, last = ["no report", *filter(None, done.stderr.splitlines())]
+        raise UsageError(f"mpirun -n {job.ranks} python -m minidist.{job.line}: {last}") from None
+    return [(figure, read(report)) for figure, read in job.gives]
+
+
+# ---- ZeRO ------------------------------------------------------------------------------------------------------------
+
+CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
+# One layer of width 64: each unit is divided evenly among 64 ranks, so nothing is padding.
+SMALL = "--steps 1 --layers 1 --width 64 --heads 2 --context 4"
+
+
+def states(psi: float) -> Callable[[Any], float]:
+    """GB of a model of Ψ parameters, at the bytes a parameter that the fullest rank holds."""
+
+    def read(report: dict[str, Any]) -> float:
+        held = max(rank["parameters"] + rank["gradients"] + rank["optimizer"] for rank in report["memory"])
+        return held / report["parameters"] * psi / 1e9
+
+    return read
+
+
+def volume(report: dict[str, Any]) -> float:
+    """What a rank sends of parameters and gradients, 2 bytes each, in Ψ, times N/(N-1)."""
+    phases, n = report["sent"][0], report["ranks"]
+    moved = sum(traffic["bytes"] for phase, traffic in phases.items() if phase != "norm")
+    return moved / 2 / report["parameters"] * n / (n - 1)
+
+
+def zero_on(n: int, stage: int) -> Job:
+    """Model states (table 1, figure 1) and what is sent (section 7) with one stage on n ranks."""
+    gives = [(rows[n][stage - 1], states(zero.SIZES[model])) for model, rows in zero.TABLE_1.items() if stage]
+    if n == 64:
+        gives += [(zero.FIGURE_1[stage], states(zero.SIZES["7.5B"])), (zero.VOLUMES[stage], volume)]
+    return Job(n, f"{CHAPTERS[stage]} --batch {n} {SMALL}", gives)
+
+
+# ---- Zero Bubble -----------------------------------------------------------------------------------------------------
+
+
+def bubble(model: str, m: int, schedule: str) -> Callable[[Any], float]:
+    """The bubble rate that the ranks' clocks have."""
+
+    def read(report: list[dict[str, Any]]) -> float:
+        [row] = [row for row in report if (row["model"], row["m"], row["schedule"]) == (model, m, schedule)]
+        return row["bubble"]
+
+    return read
+
+
+def zero_bubble_on(p: int) -> Job:
+    """Table 5: the rows of p stages."""
+    rows = [row for row in zero_bubble.TABLE_5 if row.p == p]
+    gives = [(figure, bubble(row.model, row.m, schedule)) for row in rows for schedule, figure in row.bubble.items()]
+    return Job(p, "pipeline --zero-bubble-table", gives)
+
+
+JOBS = [
+    *(zero_on(n, stage) for n in (1, 4, 16) for stage in (1, 2, 3)),
+    *(zero_on(64, stage) for stage in (0, 1, 2, 3)),
+    *(zero_bubble_on(p) for p in (8, 16, 32)),
+]

@@ -1,0 +1,201 @@
+"""Every number that minidist says a paper prints, beside what comes out here, and how.
+
+    python -m minidist papers                  the papers
+    python -m minidist papers --paper zero     each of one paper's figures
+    python -m minidist papers --run            those that ranks can count, counted: a minute or two
+
+A figure comes out by a formula, or from ranks that count it at the paper's own N, or p and m. Where a paper disagrees
+with itself, what comes out is not what is printed, and the reason stands below. What authors measured on their own
+cluster comes out of nothing here; a chapter sets its own run beside it.
+"""
+
+import importlib
+import pkgutil
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from minidist import papers
+from minidist.claims import counted
+from minidist.claims.files import check_writable, write_json
+from minidist.claims.tables import mark, show, table_of
+from minidist.cli.options import Parser
+from minidist.cli.progress import StatusLine
+from minidist.papers.figure import Figure
+
+
+class Paper(NamedTuple):
+    """One module of `minidist/papers/`: its name, the papers that it is of, their figures."""
+
+    name: str
+    title: str
+    figures: list[Figure]
+
+
+def library() -> dict[str, Paper]:
+    """The papers of which figures are known, by their modules' names."""
+    found = {}
+    for entry in pkgutil.iter_modules(papers.__path__):
+        module = importlib.import_module(f"{papers.__name__}.{entry.name}")
+        if figures := getattr(module, "FIGURES", []):
+            sentence = " ".join((module.__doc__ or entry.name).split())  # what it is of, where it appeared; and more
+            found[entry.name] = Paper(entry.name, re.split(r", arXiv|(?<!al)\. |\.$", sentence)[0], figures)
+    return found
+
+
+def countable(paper: Paper) -> list[counted.Job]:
+    """The jobs that give figures of a paper."""
+    known = {id(figure) for figure in paper.figures}
+    return [job for job in counted.JOBS if any(id(figure) in known for figure, _ in job.gives)]
+
+
+def count(chosen: Sequence[Paper]) -> dict[int, float]:
+    """Run the jobs that give figures of these papers: each figure's value, by its id."""
+    jobs = [job for paper in chosen for job in countable(paper)]
+    status, values = StatusLine(shown=True), dict[int, float]()
+    for i, job in enumerate(jobs):
+        status.show(f"mpirun -n {job.ranks} python -m minidist.{job.line}", i / len(jobs))
+        values |= {id(figure): value for figure, value in counted.run(job)}
+    status.close()
+    return values
+
+
+class Outcome(NamedTuple):
+    """A figure, and what came out of it: on ranks, where they were asked, else by its formula."""
+
+    figure: Figure
+    on_ranks: bool  # whether ranks can count it
+    value: float | None  # that they have counted
+
+    @property
+    def shown(self) -> str:
+        """What comes out, as the paper would print it; nothing, where only ranks or the authors' cluster tell."""
+        known = self.value is not None or self.figure.value is not None
+        return self.figure.shown(self.value) if known else ""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether that is what is printed; None: nothing has come out."""
+        return self.figure.agrees(self.value) if self.shown else None
+
+    @property
+    def how(self) -> str:
+        if self.value is not None:
+            return "counted"
+        return self.figure.formula if self.figure.value is not None else "ranks" if self.on_ranks else "theirs"
+
+
+def outcomes(paper: Paper, values: dict[int, float]) -> list[Outcome]:
+    """Its figures, in the paper's order."""
+    on_ranks = {id(figure) for job in countable(paper) for figure, _ in job.gives}
+    return [Outcome(figure, id(figure) in on_ranks, values.get(id(figure))) for figure in paper.figures]
+
+
+# ---- on the screen, and for machines ---------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """List, show, count; 1 if a figure does not come out as printed and nothing says why.
+
+    Raises UsageError for whatever cannot work, before anything is started.
+    """
+    known = library()
+    made = Parser("papers", __doc__ or "")
+    made.prog = "python -m minidist papers"
+    made.add_argument("--paper", choices=tuple(known), metavar="NAME", help="its figures, one by one")
+    made.add_argument("--run", action="store_true", help="start the ranks that count them")
+    made.add_argument("--json", metavar="FILE", help="for machines; - is standard output")
+    options = made.parse_args(list(arguments))
+    if options.json != "-":
+        check_writable("--json", options.json)
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
+    chosen = [known[options.paper]] if options.paper else list(known.values())
+    values = count(chosen) if options.run else {}
+    found = {paper.name: outcomes(paper, values) for paper in chosen}
+    if options.json:
+        write_json(options.json, [as_row(name, outcome) for name, rows in found.items() for outcome in rows])
+    if options.json != "-":
+        if options.paper:
+            print_figures(chosen[0], found[options.paper])
+        else:
+            print_papers(chosen, found)
+    missed = [outcome for rows in found.values() for outcome in rows if outcome.agrees is False]
+    return 1 if any(not outcome.figure.differs for outcome in missed) else 0
+
+
+def as_row(name: str, outcome: Outcome) -> dict[str, Any]:
+    """A figure for machines."""
+    figure = outcome.figure
+    return {
+        "paper": name,
+        "source": figure.source,
+        "cell": figure.cell,
+        "printed": figure.printed,
+        "unit": figure.unit,
+        "formula": figure.formula,
+        "value": figure.value,
+        "counted": outcome.value,
+        "comes out": outcome.shown,
+        "agrees": outcome.agrees,
+        "differs": figure.differs,
+        "evidence": figure.evidence,
+    }
+
+
+def print_papers(chosen: Sequence[Paper], found: dict[str, list[Outcome]]) -> None:
+    """A row for each paper: its figures, how many agree, how many ranks count, and where it disagrees with itself."""
+    table = table_of(left=("", "paper"), right=("printed", "agree", "on ranks", "differ", "theirs"))
+    sums = [0] * 5
+    for paper in chosen:
+        rows = found[paper.name]
+        numbers = [
+            len(rows),
+            sum(outcome.agrees is True for outcome in rows),
+            sum(outcome.on_ranks for outcome in rows),
+            sum(bool(outcome.figure.differs) for outcome in rows),
+            sum(outcome.how == "theirs" for outcome in rows),
+        ]
+        sums = [total + more for total, more in zip(sums, numbers, strict=True)]
+        table.add_row(paper.name, paper.title, *map(str, numbers))
+    table.add_section()
+    table.add_row("", "", *map(str, sums))
+    show("Numbers that papers print, and how many of them come out here", table)
+    print("on ranks: counted at the paper's own N, or p and m, with --run; differ: where a")
+    print("paper disagrees with itself, see --paper NAME; theirs: measured by its authors.")
+
+
+def print_figures(paper: Paper, rows: Sequence[Outcome]) -> None:
+    """A row for each of its figures, and below, why some do not come out as printed."""
+    from rich.markup import escape
+
+    table = table_of(left=("", "number"), right=("printed", "comes out"))
+    table.columns[0].no_wrap = True
+    table.add_column("", no_wrap=True)
+    table.add_column("how", overflow="fold")
+    reasons: dict[str, str] = {}
+    above = None
+    for outcome in rows:
+        figure = outcome.figure
+        if figure.differs:
+            reasons.setdefault(figure.differs, f"({len(reasons) + 1})")
+        verdict = "" if outcome.agrees is None else reasons.get(figure.differs) or mark(outcome.agrees)
+        source = "" if figure.source == above else figure.source
+        words = (source, figure.cell, f"{figure.printed} {figure.unit}".strip(), outcome.shown)
+        table.add_row(*map(escape, words), verdict, escape(outcome.how))
+        above = figure.source
+    show(paper.title, table)
+    for reason, name in reasons.items():
+        print(textwrap.fill(f"{name} {reason}", 79, subsequent_indent="    "))
+    for evidence, wording in EVIDENCE.items():
+        sources = dict.fromkeys(outcome.figure.source for outcome in rows if outcome.figure.evidence == evidence)
+        if sources:
+            print(textwrap.fill(f"{wording}: {', '.join(sources)}.", 79, subsequent_indent="    "))
+
+
+EVIDENCE = {
+    "the paper": "Read in the paper",
+    "a second source": "Read where others quote the paper",
+    "code": "Read in the system's own code or documentation",
+}

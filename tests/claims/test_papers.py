@@ -1,0 +1,84 @@
+"""`python -m minidist papers`: what papers print, by formula and on ranks."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from minidist import UsageError
+from minidist.claims import counted, papers
+from minidist.papers import llama3, zero, zero_bubble
+
+
+def test_every_paper_with_figures_is_listed_and_all_numbers_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert papers.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    known = papers.library()
+    found = [line.split() for line in lines if line.split() and not line.startswith(" ")]
+    rows = {row[0]: row[-5:] for row in found if row[0] in known and row[-1].isdigit()}
+    assert rows.keys() == known.keys()
+    [total] = [line.split() for line in lines if len(line.split()) == 5 and line.replace(" ", "").isdigit()]
+    assert total == [str(sum(int(row[i]) for row in rows.values())) for i in range(5)]
+    assert rows["zero"][0] == str(len(zero.FIGURES))
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_paper_is_shown_figure_by_figure_and_why_it_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert papers.main(["--paper", "llama3"]) == 0
+    out = capsys.readouterr().out
+    [row] = [line for line in out.splitlines() if "faulty GPU" in line]
+    assert row.split()[-8:-3] == ["GPU", "30.1", "%", "35.3", "(2)"]
+    assert "(2) 148 of 419 is 35.3 %" in out
+
+
+def test_a_number_that_does_not_come_out_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = [replace(llama3.FIGURES[0], printed="8,193"), *llama3.FIGURES[1:]]
+    monkeypatch.setattr(llama3, "FIGURES", wrong)
+    assert papers.main(["--paper", "llama3"]) == 1
+    monkeypatch.setattr(llama3, "FIGURES", [replace(wrong[0], differs="a misprint"), *wrong[1:]])
+    assert papers.main(["--paper", "llama3"]) == 0
+
+
+def test_ranks_count_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On few ranks; `python -m minidist papers --run` takes the papers' own numbers of them, to 64."""
+    monkeypatch.setattr(counted, "JOBS", [counted.zero_on(4, 2), counted.zero_bubble_on(8)])
+    file = tmp_path / "figures.json"
+    assert papers.main(["--run", "--json", str(file)]) == 0
+    rows = [row for row in json.loads(file.read_text()) if row["counted"] is not None]
+    assert len(rows) == 3 + 18
+    assert all(row["agrees"] for row in rows)
+    assert [row["printed"] for row in rows if row["paper"] == "zero"] == ["41.3", "704", "5500"]
+
+
+def test_a_program_that_holds_more_does_not_give_the_figure() -> None:
+    """Stage 1's report, read as stage 2's: whole gradients."""
+    stage_1, stage_2 = counted.zero_on(4, 1), counted.zero_on(4, 2)
+    for figure, value in counted.run(stage_2._replace(line=stage_1.line)):
+        assert not figure.agrees(value)
+
+
+def test_every_job_gives_figures_that_are_declared_and_no_figure_comes_twice() -> None:
+    given = [id(figure) for job in counted.JOBS for figure, _ in job.gives]
+    assert len(given) == len(set(given))
+    assert set(given) <= {id(figure) for figure in [*zero.FIGURES, *zero_bubble.FIGURES]}
+    assert len(given) >= 80
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["--paper", "zerro"], "invalid choice: 'zerro'"),
+        (["--json", "/nowhere/figures.json"], "there is no folder /nowhere"),
+        (["zero"], "unrecognized arguments: zero"),
+    ],
+)
+def test_bad_input_is_one_line(line: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        papers.main(line)
+
+
+def test_a_chapter_that_fails_is_one_line() -> None:
+    job = counted.Job(1, "zero1 --layers 0", [])
+    with pytest.raises(UsageError, match=r"mpirun -n 1 python -m minidist.zero1 --layers 0: minidist: error: .*layers"):
+        counted.run(job)
