@@ -49,8 +49,10 @@ def walk_back(steps: Sequence[Any], number: int, gradient: Array) -> dict[int, A
         if dy is None:
             continue
         for i, dx in zip(step.inputs, step.backward(dy, *step.kept), strict=True):
-            if dx is not None:
-                gradients[i] = gradients[i] + dx if i in gradients else dx
+            if dx is None:
+                continue
+            another = gradients.get(i)
+            gradients[i] = dx if another is None else another + dx
     return gradients
 
 
