@@ -4,12 +4,15 @@ the lesson's own functions and the model answer, every check is passed. Either w
 import ast
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from classroom.grading import load
+from minidist import UsageError
+from minidist.classroom.syllabus import syllabus
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -110,6 +113,18 @@ def test_every_lesson_is_complete():
     for lesson in LESSONS:
         for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "given.py", "pictures.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"
+
+
+def test_the_syllabus_says_of_every_lesson_what_it_needs(tmp_path):
+    said = syllabus(ROOT / "lessons")
+    assert max(map(len, said.splitlines())) <= 80
+    paragraphs = said.split("\n\n")
+    assert [paragraph[:2] for paragraph in paragraphs[:-1]] == [lesson.name[:2] for lesson in LESSONS]
+    for paragraph in paragraphs[:-1]:
+        assert re.findall(r"^  (\w.*?)  +\w", paragraph, re.MULTILINE) == ["needs", "takes", "then you can"]
+        assert not re.search(r"[*`|\]]", paragraph)
+    with pytest.raises(UsageError, match="there are no lessons in .*: they come with a clone"):
+        syllabus(tmp_path)
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
