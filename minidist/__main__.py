@@ -64,6 +64,16 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.zero3",
     ),
     Chapter(
+        "fsdp",
+        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts",
+        "mpirun -n 4 python -m minidist.fsdp",
+    ),
+    Chapter(
+        "offload",
+        "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory",
+        "mpirun -n 4 python -m minidist.offload",
+    ),
+    Chapter(
         "tensor_parallel",
         "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
         "mpirun -n 4 python -m minidist.tensor_parallel",
@@ -75,7 +85,7 @@ CHAPTERS = (
     ),
     Chapter(
         "parallel3d",
-        "Narayanan et al., SC 2021; Zhao et al., FSDP, VLDB 2023",
+        "Narayanan et al., Megatron-LM, SC 2021: all axes at once",
         "mpirun -n 8 python -m minidist.parallel3d",
     ),
 )
@@ -91,6 +101,8 @@ python -m minidist to-fp32 DIR FILE
                                its parameters alone, in float32, as one safetensors file
 python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
 python -m minidist papers      every number that papers print, and how it comes out
+python -m minidist recompute   what each policy of --recompute keeps and runs again
+python -m minidist audit       what was sent, beside what Open MPI says: make audit
 python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 
@@ -124,10 +136,18 @@ def main(arguments: list[str]) -> int:
         from minidist.claims import mutants  # the rest of the package, which only this needs
 
         return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
+    if arguments[:1] == ["audit"]:
+        from minidist.claims import audit  # likewise
+
+        return audit.main(arguments[1:])
     if arguments[:1] == ["papers"]:
         from minidist.claims import papers  # likewise
 
         return papers.main(arguments[1:])
+    if arguments[:1] == ["recompute"]:
+        from minidist.bench import recompute  # likewise
+
+        return recompute.main(arguments[1:])
     if not arguments:
         print(contents())
     elif arguments in (["-h"], ["--help"]):

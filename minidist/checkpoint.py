@@ -70,6 +70,7 @@ def save(
     keep: how many checkpoints may be in the folder afterwards: the oldest go. None: any number.
     tag: the checkpoint's name, instead of step000040; an older one of this name goes.
     """
+    engine.settle()
     step = os.path.join(folder, tag or f"step{engine.steps:06d}")
     with draft_beside(step, comm) as draft:
         try:
@@ -199,12 +200,10 @@ def load(path: str, engine: Engine) -> None:
     ranks must call. What `check` has found sound is taken as it is."""
     found = opened(path)
     for flat in engine.flats:
-        param, _ = engine.owned(flat)
         for name, piece, at in pieces(flat, engine.piece(flat)):
             arrays = [array[at] for array in (flat.master, *flat.moments)]
             found.read(name, piece, dict(zip(manifest.PREFIXES, arrays, strict=False)))
-        if engine.precision.mixed:
-            param[...] = flat.master  # rounded to how it is stored
+        engine.refresh(flat)
     engine.after_update()  # as at the end of a step: whoever keeps more than his shard gets it from the others
     state = found.state
     engine.steps, engine.updates = state["steps"], state["updates"]

@@ -20,6 +20,7 @@ import numpy as np
 
 from minidist import ring, train
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.engine import Engine, Settings
@@ -138,4 +139,4 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 
 
 if __name__ == "__main__":
-    train.main("data_parallel", __doc__, make_engine, claims, add_options)
+    train.main("data_parallel", __doc__, make_engine, claims, add_options, estimate=of_data_axis(0))

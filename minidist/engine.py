@@ -15,12 +15,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from minidist.memory.link import Link
 from minidist.memory.pool import Pool
+from minidist.memory.recompute import Segment, divide
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Block, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
@@ -37,23 +39,19 @@ class Settings:
     learning_rate: Callable[[int], float] = lambda update: 1e-3  # of the update's number, from 0
     clip: float = 1.0  # the largest norm of all gradients together; 0: no clipping
     accumulate: int = 1  # micro-batches to an update
-    recompute: str = "none"  # what the backward computes again instead of keeping it: none, selective, full
+    recompute: str = "none"  # what the backward computes again instead of keeping it: `minidist/memory/recompute.py`
     seed: int = 0
     capacity: int | None = None  # bytes that a rank's device can hold, workspace apart; more is an OutOfMemory
     host_capacity: int | None = None  # and its part of the host's memory
 
 
-class Segment(NamedTuple):
-    """Units that keep their activations for the backward; or, with `again`, their input alone, and run again in it."""
-
-    units: list[Unit]
-    again: bool = False
-
-
 def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
-    """Which units run again: with full recomputation each block (Chen et al. 2016, section 3). The embedding keeps
-    little, and the head's backward follows at once."""
-    return [Segment([unit], recompute == "full" and isinstance(unit, Block)) for unit in units]
+    """Which units keep their activations and which run again. That is about blocks: the embedding keeps little, and the
+    head's backward follows at once."""
+    blocks = [unit for unit in units if isinstance(unit, Block)]
+    first = units.index(blocks[0]) if blocks else len(units)
+    before, after = units[:first], units[first + len(blocks) :]
+    return [*divide(before, "none"), *divide(blocks, recompute), *divide(after, "none")]
 
 
 @dataclass(eq=False)
@@ -62,8 +60,16 @@ class Passage:
 
     segment: Segment
     batch: Batch
-    tapes: list[Tape] = field(default_factory=list)  # of each unit; of one that is to run again, once it has
-    x: Kept | None = None  # the input, until it has run again
+    tape: Tape | None = None  # of a unit that keeps its activations
+    x: Kept | None = None  # the input of a segment that is to run again
+    within: "list[Passage]" = field(default_factory=list)  # ... once it does
+    start: Array | None = None  # the input of a unit that runs just before its own backward
+
+    @property
+    def tapes(self) -> list[tuple[Unit, Tape]]:
+        """All that there are now, in order, with their units."""
+        inner = [pair for passage in self.within for pair in passage.tapes]
+        return [(self.segment.units[0], self.tape)] if self.tape else inner
 
 
 @dataclass
@@ -79,6 +85,7 @@ class Engine:
     """Serial training: the truth to which every other engine is compared."""
 
     holds_a_stage = False  # whether other ranks have other units
+    updates_on = "device"  # in which memory the optimizer works: or "host"
 
     def __init__(self, units: list[Unit], settings: Settings) -> None:
         self.units, self.settings, self.precision = units, settings, settings.precision
@@ -90,9 +97,10 @@ class Engine:
         self.steps = self.updates = 0  # an overflow makes a step without an update
         joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
         self.device = Pool("device", settings.capacity, joint)  # what this rank holds
-        self.host = Pool("host", settings.host_capacity, beside=self.device)  # and what it has moved out of the way
+        self.host = Pool("host", settings.host_capacity, joint, beside=self.device)  # and what it has moved there
         self.link = Link(self.device, self.host)
         self.pools, self.links = [self.device, self.host], [self.link]
+        self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
@@ -106,11 +114,11 @@ class Engine:
         start = self.device.hold("workspace", flat.initial(self.settings.seed))  # float64 (padded,)
         self.allocate(flat, start)
         flat.master, _ = self.owned(flat)
-        if self.precision.mixed:
-            master = start[self.piece(flat)].astype(self.precision.updated)
-            flat.master = self.device.hold("optimizer", master)
+        if self.precision.mixed or self.states is not self.device:
+            kind = "optimizer" if self.precision.mixed else "parameters"
+            flat.master = self.states.hold(kind, start[self.piece(flat)].astype(self.precision.updated))
         like = flat.master.size, flat.master.dtype
-        flat.moments = [self.device.zeros("optimizer", *like) for _ in range(self.settings.optimizer.moments)]
+        flat.moments = [self.states.zeros("optimizer", *like) for _ in range(self.settings.optimizer.moments)]
 
     def allocate(self, flat: Flat, start: Array) -> None:
         """Make the arrays for a Flat's parameters and gradients. Here: all of both."""
@@ -202,19 +210,24 @@ class Engine:
         """Forward through some segments, from x, tokens (B, T) or (B, T, C): the next ones' x, or the loss; and, to
         `keep`, what the backward needs."""
         self.direction = "forward"
+        return self.run_through(segments, x, batch, keep, reads(all_units(segments)))
+
+    def run_through(
+        self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool, left: Counter[Flat]
+    ) -> tuple[Array, list[Passage]]:
+        """As `run`. left: how often this pass is still to read each Flat."""
         passages = []
-        left = reads(unit for segment in segments for unit in segment.units)
         for segment in segments:
             passage = Passage(segment, batch)
             if keep:
                 passages.append(passage)
-            if keep and segment.again:
-                passage.x = self.store_of(segment.units[0]).keep(x)
+                store = self.store_of(segment.units[0])
+                if segment.within:
+                    passage.x = store.keep(x)
+                else:
+                    passage.tape = Tape(store)
             for unit in segment.units:
-                tape = Tape(self.store_of(unit)) if keep and not segment.again else None
-                if tape:
-                    passage.tapes.append(tape)
-                x = self.run_unit(unit, x, batch, tape, left)
+                x = self.run_unit(unit, x, batch, passage.tape, left)
         return x, passages
 
     def run_unit(self, unit: Unit, x: Array, batch: Batch, tape: Tape | None, left: Counter[Flat]) -> Array:
@@ -245,52 +258,57 @@ class Engine:
     def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
         """Backward through some passages, from the gradient of their output: that of their input. Without `weights`
         the gradients of matrices wait for `run_weights`."""
-        left = reads(unit for passage in passages for unit in passage.segment.units)
+        left = reads(all_units(passage.segment for passage in passages))
         dx: Array | None = dy
-        for passage in reversed(passages):
-            x = self.run_again(passage) if passage.x else None
+        waiting = list(passages)
+        while waiting:
+            passage = waiting.pop()
+            if passage.x:  # what it is made of comes next
+                waiting += self.run_again(passage)
+                continue
             self.direction = "backward"
-            for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
-                self.device.doing = f"in {unit.name}, backward"
-                for flat in unit.reads:
-                    flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
-                if x is not None:  # the last unit that is to run again: its backward follows at once
-                    unit(tape.tensor(x), passage.batch)
-                    x = None
-                assert dx is not None
-                dx = tape.backward(dx, postpone_weights=not weights)
-                self.collect_all(unit)
-                self.leave(unit, left)
-                if weights:
-                    self.count(unit)
-                self.device.mark("unit", f"{unit.name} backward")
+            [unit], tape = passage.segment.units, passage.tape
+            assert tape is not None
+            assert dx is not None
+            self.device.doing = f"in {unit.name}, backward"
+            for flat in unit.reads:
+                flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
+            if passage.start is not None:
+                unit(tape.tensor(passage.start), passage.batch)
+                passage.start = None
+            dx = tape.backward(dx, postpone_weights=not weights)
+            self.collect_all(unit)
+            self.leave(unit, left)
+            if weights:
+                self.count(unit)
+            self.device.mark("unit", f"{unit.name} backward")
         return dx
 
-    def run_again(self, passage: Passage) -> Array:
-        """Of a segment that has kept its input alone, the forward once more, but for the last unit's: its input."""
+    def run_again(self, passage: Passage) -> list[Passage]:
+        """Of a segment that has kept its input alone, the forward once more, and what it leaves. The last unit's own is
+        left to its backward, which follows at once: so its parameters come, and go, once for both."""
         assert passage.x is not None
-        self.direction = "again"
         x, passage.x = self.passing(passage.x.fetch()), None
-        units, left = passage.segment.units, reads(passage.segment.units)
-        passage.tapes = [Tape(self.store_of(unit)) for unit in units]
-        for unit, tape in zip(units[:-1], passage.tapes, strict=False):
-            x = self.run_unit(unit, x, passage.batch, tape, left)
-        return x
+        *segments, last = passage.segment.within
+        self.direction = "again"
+        x, passage.within = self.run_through(segments, x, passage.batch, True, reads(passage.segment.units))
+        tape = Tape(self.store_of(last.units[0]))
+        passage.within.append(Passage(last, passage.batch, tape, start=x))
+        return passage.within
 
     @np.errstate(over="ignore", invalid="ignore")
     def run_weights(self, passages: Sequence[Passage]) -> None:
         """The gradients of matrices that `run_back` has left for later. They need no parameters."""
-        for passage in reversed(passages):
-            for unit, tape in zip(reversed(passage.segment.units), reversed(passage.tapes), strict=True):
-                self.device.doing = f"in {unit.name}, weights"
-                for flat in unit.reads:
-                    flat.bind(None, slopes=self.slopes_of(flat))
-                tape.weight_backward()
-                self.collect_all(unit)
-                for flat in unit.reads:
-                    flat.release()
-                self.count(unit)
-                self.device.mark("unit", f"{unit.name} weights")
+        for unit, tape in reversed([pair for passage in passages for pair in passage.tapes]):
+            self.device.doing = f"in {unit.name}, weights"
+            for flat in unit.reads:
+                flat.bind(None, slopes=self.slopes_of(flat))
+            tape.weight_backward()
+            self.collect_all(unit)
+            for flat in unit.reads:
+                flat.release()
+            self.count(unit)
+            self.device.mark("unit", f"{unit.name} weights")
 
     def collect_all(self, unit: Unit) -> None:
         """Collect what the unit's backward has written. A tied head comes before the embedding in a backward, and has
@@ -331,10 +349,7 @@ class Engine:
             raise OverflowError(f"the gradient of step {self.steps} is not finite: lower --lr")
         if not overflow:
             scale = clipping_factor(norm, self.settings.clip) / self.loss_scale.scale
-            for flat in self.flats:
-                self.update(flat, scale)
-            self.after_update()
-            self.updates += 1
+            self.update_all(scale)
         if self.scaled:
             self.loss_scale.update(overflow)
         for flat in self.flats:
@@ -355,19 +370,34 @@ class Engine:
         """Σ g² over all gradients of the model: not finite if one of them overflowed."""
         return sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted)
 
-    def update(self, flat: Flat, scale: float) -> None:
-        """Let the optimizer update this rank's piece of a Flat; gradients are to be multiplied by `scale`."""
+    def update_all(self, scale: float) -> None:
+        """The update of all that this rank owns, and whatever makes it known; gradients are to be multiplied by
+        `scale`."""
+        for flat in self.flats:
+            self.update(flat, self.owned(flat)[1], scale)
+            self.refresh(flat)
+        self.after_update()
+        self.updates += 1
+
+    def update(self, flat: Flat, grad: Array, scale: float) -> None:
+        """Let the optimizer update this rank's piece of a Flat, by the gradient of that piece."""
         lr = self.settings.learning_rate(self.updates)
-        param, grad = self.owned(flat)
-        decayed = min(max(flat.decayed - self.piece(flat).start, 0), param.size)
+        decayed = min(max(flat.decayed - self.piece(flat).start, 0), flat.master.size)
         self.settings.optimizer.update(
             flat.master, grad, flat.moments, scale=scale, lr=lr, step=self.updates + 1, decayed=decayed
         )
+
+    def refresh(self, flat: Flat) -> None:
+        """The parameters of this rank's piece as they are stored, from what the optimizer has updated."""
         if self.precision.mixed:
-            param[...] = flat.master  # rounded to how it is stored
+            param, _ = self.owned(flat)
+            param[...] = flat.master  # rounded
 
     def after_update(self) -> None:
         """Parameters have changed. Here everyone that needs them has them."""
+
+    def settle(self) -> None:
+        """Let what runs beside the steps come to its end: before a look from outside. Here nothing does."""
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
@@ -408,6 +438,11 @@ class Engine:
         """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of
         what is here in passing, gathered or in a bucket ("transient"), and of what waits for a backward ("kept")."""
         return self.device.peak
+
+
+def all_units(segments: Iterable[Segment]) -> Iterable[Unit]:
+    """Of some segments, in order."""
+    return chain.from_iterable(segment.units for segment in segments)
 
 
 def reads(units: Iterable[Unit]) -> Counter[Flat]:

@@ -31,7 +31,7 @@ from minidist import train
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.grid import options as grid_options
-from minidist.grid.claims import claims, print_closing
+from minidist.grid.claims import claims, needs, print_closing
 from minidist.grid.mesh import Mesh
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
@@ -81,6 +81,7 @@ def grid(
 
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report; of a pipeline also show what the clocks say."""
+    train.say_needs(job, comm, needs)
     engine, pipeline = grid(job.units, job.settings, comm, job.options)
     # What layers keep with dropout; of a pipeline nothing, for a stage runs only in a schedule.
     look = dict if pipeline else partial(tensor_claims.count_with_dropout, job, engine)

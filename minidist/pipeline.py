@@ -30,9 +30,10 @@ import numpy as np
 
 from minidist import Stopped, train
 from minidist.data_parallel import Axes, DataParallel
-from minidist.engine import Passage, Segment, Settings
+from minidist.engine import Passage, Settings, segments
+from minidist.memory.recompute import again, together
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Batch, Head, Unit, flats_of
+from minidist.nn.layers import Batch, Block, Head, Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.pp import claims as pipeline_claims
 from minidist.pp import options as pipeline_options
@@ -105,15 +106,18 @@ class Pipeline:
         self.engine, self.stage, self.at, self.pipe = engine, stage, stage.at, stage.pipe
         self.schedule, self.steps, self.drain = SCHEDULES[schedule], steps, drain or steps
         # With full recomputation a chunk keeps its input, and all else is made again (GPipe, section 2.3).
-        self.rematerialise = engine.settings.recompute == "full"
-        self.segments = [Segment(chunk, again=self.rematerialise) for chunk in stage.chunks]
+        recompute, blocks = engine.settings.recompute, sum(isinstance(unit, Block) for unit in stage.units)
+        self.segments = [[together(c)] if recompute == "full" else segments(c, recompute) for c in stage.chunks]
+        self.costs = UNIT_COSTS | {"R": 1.0 if recompute == "full" else sum(map(again, self.segments)) / max(blocks, 1)}
         self.versions = None if self.schedule.flushes else Versions(engine.flats, engine.widened, engine.device)
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
         self.next: Instruction | None = None  # of the stream, where a step has ended before it
         self.batches: dict[int, Batch] = {}  # the micro-batches under way
-        self.passages: dict[tuple[int, int], tuple[int, Passage]] = {}  # (k, chunk) -> version of the weights, passage
+        self.passages: dict[
+            tuple[int, int], tuple[int, list[Passage]]
+        ] = {}  # (k, chunk) -> version of weights, passages
         self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
         self.most = {"in_flight": 0, "with_activations": 0}
         self.used = Used()  # which weights
@@ -156,9 +160,8 @@ class Pipeline:
         self.used = Used()
         if self.versions:
             self.versions.restart()
-        costs = UNIT_COSTS | ({"R": 1.0} if self.rematerialise else {})
         workers = at.workers(at.stage)  # a stage gets replicas because it takes so many times as long
-        self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in costs.items()})
+        self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in self.costs.items()})
 
     def perform(self, instruction: Instruction) -> None:
         """Let the engine compute, or send or receive."""
@@ -174,8 +177,8 @@ class Pipeline:
                 batch = self.batches[k]
                 x = batch.tokens if self.at.is_first(chunk) else engine.widened(self.mail.pop((ACTIVATION, k, chunk)))
                 with self.weights(version, k, chunk):
-                    y, [passage] = engine.run([self.segments[chunk]], x, batch)
-                self.passages[k, chunk] = version, passage
+                    y, passages = engine.run(self.segments[chunk], x, batch)
+                self.passages[k, chunk] = version, passages
                 self.note(in_flight=len(self.passages))
                 if self.at.is_last(chunk):
                     self.loss += float(y) * self.share
@@ -183,21 +186,21 @@ class Pipeline:
                     self.mail[ACTIVATION, k, chunk] = self.stored(y)
 
             case Backward(k, chunk):  # the gradient of the input, and unless the schedule splits it off, W's
-                version, passage = self.passages[k, chunk]
-                self.note(with_activations=1 + sum(other is not passage for other in self.with_activations()))
+                version, passages = self.passages[k, chunk]
+                self.note(with_activations=1 + sum(others is not passages for others in self.with_activations()))
                 if self.at.is_last(chunk):
                     dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
                 else:
                     dy = engine.widened(self.mail.pop((GRADIENT, k, chunk)))
                 with self.weights(version, k, chunk):
-                    dx = engine.run_back([passage], dy, weights=not splits)
+                    dx = engine.run_back(passages, dy, weights=not splits)
                 if dx is not None and not self.at.is_first(chunk):
                     self.mail[GRADIENT, k, chunk] = self.stored(dx)
 
             case Weight(k, chunk):  # the gradients of matrices, from the inputs that the micro-batch's tapes have kept
-                _, passage = self.passages.pop((k, chunk))
+                _, passages = self.passages.pop((k, chunk))
                 if splits:
-                    engine.run_weights([passage])
+                    engine.run_weights(passages)
                 self.used.behind[k] = self.versions.made if self.versions else 0
                 if chunk == 0:
                     del self.batches[k]
@@ -240,10 +243,10 @@ class Pipeline:
             return 0.0
         batch = self.engine.share_of(x, y)
         h = batch.tokens
-        for chunk, segment in enumerate(self.segments):
+        for chunk, of_chunk in enumerate(self.segments):
             if not self.at.is_first(chunk):
                 h = self.engine.widened(self.links.receive(Receive(ACTIVATION, 0, chunk), self.room_for(batch)))
-            h, _ = self.engine.run([segment], h, batch, keep=False)
+            h, _ = self.engine.run(of_chunk, h, batch, keep=False)
             if not self.at.is_last(chunk):
                 self.links.send(Send(ACTIVATION, 0, chunk), self.stored(h))
         self.links.wait()
@@ -251,9 +254,10 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def with_activations(self) -> list[Passage]:
-        """Those under way that keep more than their input."""
-        return [passage for _, passage in self.passages.values() if any(tape.nbytes for tape in passage.tapes)]
+    def with_activations(self) -> list[list[Passage]]:
+        """Those under way that keep more than inputs of what is to run again."""
+        under_way = [passages for _, passages in self.passages.values()]
+        return [of for of in under_way if any(tape.nbytes for passage in of for _, tape in passage.tapes)]
 
     def note(self, **values: int) -> None:
         for name, value in values.items():
@@ -299,6 +303,7 @@ def pipeline_of(
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report, and show what the clocks say."""
     options, settings = job.options, job.settings
+    train.say_needs(job, comm, pipeline_claims.needs)
     stream = options.schedule, options.steps, options.replicas, options.save_every
     pipeline = pipeline_of(job.units, settings, comm, options.parts, *stream)
     drained = options.save_every and not pipeline.schedule.flushes

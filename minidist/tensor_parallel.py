@@ -36,6 +36,7 @@ from minidist.nn import ops
 from minidist.nn.gpt import GPTEmbedding
 from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
+from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 from minidist.tp import claims as tensor_claims
 from minidist.tp.group import Group
@@ -75,16 +76,16 @@ class ColumnParallelLinear(Linear):
             return ops.linear(f(x, group), weight, bias)
         # Korthikanti's g: an all-gather, and in the backward a reduce-scatter. Being one operation with the product, it
         # keeps no more than the shard; the whole is gathered again for the weight's gradient.
-        y = group.all_gather(x.data, "forward") @ weight.data.T  # (B, T, in) x (in, out/t)
+        y = product(group.all_gather(x.data, "forward"), weight.data.T)  # (B, T, in) x (in, out/t)
         if bias is not None:
             y += bias.data
 
         def backward(dy: Array, x: Array) -> Array:
-            return group.reduce_scatter(dy @ weight.data, "backward")
+            return group.reduce_scatter(product(dy, weight.data), "backward")
 
         def weight_backward(dy: Array, x: Array) -> None:
             rows, dy = group.all_gather(x, "again").reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
-            weight.accumulate(lambda out: np.matmul(dy.T, rows, out=out))  # (out/t, n) x (n, in)
+            weight.accumulate(lambda out: product(dy.T, rows, out))  # (out/t, n) x (n, in)
             if bias is not None:
                 bias.accumulate(lambda out: np.sum(dy, axis=0, out=out))
 
@@ -247,6 +248,7 @@ def prepare(made: train.Parser, arguments: Sequence[str], ranks: int) -> train.J
 
 def main(comm: Comm, job: train.Job) -> int:
     """Train and report."""
+    train.say_needs(job, comm, tensor_claims.needs)
     engine = make_engine(job.units, job.settings, comm, job.options)
     look = partial(tensor_claims.count_with_dropout, job, engine)
     return train.run_job(job, engine, comm, tensor_claims.claims, print_activations_closing, look=look)

@@ -20,10 +20,11 @@ import numpy as np
 
 from minidist import UsageError, checkpoint, data
 from minidist.checkpoints.convert import FORMS
+from minidist.claims import needs
 from minidist.claims.claim import Claim
 from minidist.claims.files import check_apart, check_room, check_writable, write_json, write_output
 from minidist.claims.published import print_zero_closing
-from minidist.claims.run import Run
+from minidist.claims.run import Asked, Run
 from minidist.claims.tables import print_report
 from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.options import Parser, at_least, in_one_process, memory_size, ranks_here, within
@@ -31,6 +32,7 @@ from minidist.cli.progress import Progress
 from minidist.engine import Engine, Settings
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory
+from minidist.memory.recompute import POLICIES, interval
 from minidist.mpi.run import run
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -44,7 +46,6 @@ Options = argparse.Namespace
 MakeEngine = Callable[[list[Unit], Settings, Any, Options], Engine]
 Closing = Callable[[Run], None]
 VALIDATION_BATCHES = 8
-RECOMPUTE = ("none", "selective", "full")
 
 
 def parser(doc: str, chapter: str) -> Parser:
@@ -69,7 +70,7 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--steps", type=at_least(0), metavar="N", default=200, help="updates")
     add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
-    add("--recompute", choices=RECOMPUTE, metavar="WHAT", default="none", help="none, selective (attention) or full")
+    add("--recompute", type=recomputation, metavar="WHAT", default="none", help="selective, full, every:K, sqrt or log")
     add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")
     add("--optimizer", choices=("adamw", "sgd"), metavar="NAME", default="adamw", help="adamw, or sgd with momentum")
     add("--lr", type=within(0, 1e3), metavar="X", default=3e-3, help="learning rate after warm-up")
@@ -95,6 +96,20 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--witness", action="store_true", help=unlisted)
     made.renamed("--text", "--data")
     return made
+
+
+def recomputation(text: str) -> str:
+    """An argument type: one of POLICIES, where every:K is every:2 or the like."""
+    every, _, k = text.rpartition(":")
+    if every == "every" and k.isascii() and k.isdecimal() and int(k) > 0:
+        return f"every:{int(k)}"
+    if text in POLICIES and text != "every:K":
+        return text
+    if text.startswith("every"):
+        raise argparse.ArgumentTypeError(
+            f"must be every:K with a whole number K from 1 on, such as every:2, not {text!r}"
+        )
+    raise argparse.ArgumentTypeError(f"must be one of {', '.join(POLICIES)}, not {text!r}")
 
 
 # ---- before the work -------------------------------------------------------------------------------------------------
@@ -128,6 +143,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         )
     if options.sample and options.json == "-":
         raise UsageError("--sample and --json - both want standard output: give --json a file")
+    check_interval(options.recompute, options.layers)
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
@@ -191,6 +207,12 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
         raise UsageError(str(error)) from None
 
 
+def check_interval(recompute: str, layers: int) -> None:
+    """Raise UsageError for more layers in an interval than the model has."""
+    if recompute.startswith("every:") and interval(recompute, layers) > layers:
+        raise UsageError(f"--recompute {recompute} is more than the {layers} layers that there are: use every:{layers}")
+
+
 def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
     """What makes two models of the same shapes different ones: for a checkpoint."""
     heads, kv_heads = options.heads, options.kv_heads or options.heads
@@ -239,7 +261,7 @@ class History:
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
     moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links in that step, by direction and phase
-    held: plot.History = field(default_factory=plot.History)  # in the course of one step, to be drawn
+    held: dict[str, plot.History] = field(default_factory=dict)  # by pool, in the course of one step, to be drawn
 
 
 class Driver(Protocol):
@@ -268,7 +290,7 @@ def run_job(
     keep_freed_memory()
     driver = driver or engine
     options, corpus = job.options, job.corpus
-    watching = witness.Witness(engine.device) if options.witness else None
+    watching = witness.Witness(*engine.pools) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
         say_differences(job, comm)
@@ -314,6 +336,18 @@ def run_job(
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
 
 
+def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
+    """With --device-memory, before anything is allocated: what formulas say will be needed of it."""
+    options = job.options
+    if comm.rank > 0 or options.device_memory is None or options.json == "-":
+        return
+    if estimate is None:
+        print(f"What {job.chapter} will need of its devices no formula says.")
+        return
+    asked = Asked(job.chapter, options, comm.size, len(job.corpus.vocabulary))
+    print(needs.in_words(estimate(asked), options.device_memory))
+
+
 def say_differences(job: Job, comm: Any) -> None:
     """In a line each, in what a run that goes on is not the run that was saved."""
     found, text = checkpoint.opened(job.options.load), about(job, comm.size)["text"]
@@ -333,7 +367,7 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
             comm.ledger.reset()
             for link in engine.links:
                 link.reset()
-            with history.held.of(engine.device) if step == drawn else nullcontext():
+            with plot.recorded(engine.pools) if step == drawn else nullcontext(history.held) as history.held:
                 loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
@@ -346,6 +380,7 @@ def train(job: Job, engine: Engine, driver: Driver, comm: Any) -> History:
                 progress.update(step + 1, history.losses[-1], history.milliseconds[-1], engine.loss_scale.scale)
             if options.save_every and (step + 1) % options.save_every == 0 and step + 1 < options.steps:
                 checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
+        engine.settle()
     finally:
         progress.close()
     return history
@@ -401,14 +436,25 @@ def main(
     make_engine: MakeEngine,
     claims: Callable[[Run], list[Claim]],
     add_options: Callable[[Parser], None] = lambda parser: None,
+    closing: Closing = print_zero_closing,
+    check: Callable[[Job], None] = lambda job: None,
+    estimate: needs.Estimate | None = None,
 ) -> NoReturn:
-    """Run a chapter on the ranks that mpirun started."""
+    """Run a chapter on the ranks that mpirun started. check: raises UsageError for what its own options cannot be.
+    estimate: what it will need, if formulas say so."""
     made = parser(doc or "", chapter)  # python -OO drops docstrings
     add_options(made)
-    run(
-        prepare=lambda comm: prepare(made, sys.argv[1:], comm.size),
-        main=lambda comm, job: run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims),
-    )
+
+    def checked(comm: Any) -> Job:
+        job = prepare(made, sys.argv[1:], comm.size)
+        check(job)
+        return job
+
+    def work(comm: Any, job: Job) -> int:
+        say_needs(job, comm, estimate)
+        return run_job(job, make_engine(job.units, job.settings, comm, job.options), comm, claims, closing)
+
+    run(prepare=checked, main=work)
 
 
 class NoLedger:
@@ -446,6 +492,7 @@ def serial() -> int:
     if launched > 1:
         raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
     job = prepare(parser(__doc__ or "", "train"), sys.argv[1:], ranks=1)
+    say_needs(job, Alone(), needs.of_data_axis(0))
     return run_job(job, Engine(job.units, job.settings), Alone(), lambda run: [])
 
 

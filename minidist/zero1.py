@@ -17,6 +17,7 @@ The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 
 
 from minidist import ring, train
 from minidist.claims.claim import Claim
+from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.data_parallel import DataParallel
@@ -62,4 +63,10 @@ def claims(run: Run) -> list[Claim]:
 
 
 if __name__ == "__main__":
-    train.main("zero1", __doc__, lambda units, settings, comm, options: ZeRO1(units, settings, comm), claims)
+    train.main(
+        "zero1",
+        __doc__,
+        lambda units, settings, comm, options: ZeRO1(units, settings, comm),
+        claims,
+        estimate=of_data_axis(1),
+    )

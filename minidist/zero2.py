@@ -18,6 +18,7 @@ Memory: 2Ψ + 2Ψ/N + 12Ψ/N = 2Ψ + 14Ψ/N bytes.
 
 from minidist import ring, train
 from minidist.claims.claim import Claim
+from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
 from minidist.nn.flat import Flat
@@ -32,7 +33,7 @@ class ZeRO2(ZeRO1):
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
-        flat.grad = self.device.zeros("gradients", flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
+        flat.grad = self.states.zeros("gradients", flat.padded // flat.shards, self.precision.stored)  # (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param[self.piece(flat)], flat.grad
@@ -59,4 +60,10 @@ def claims(run: Run) -> list[Claim]:
 
 
 if __name__ == "__main__":
-    train.main("zero2", __doc__, lambda units, settings, comm, options: ZeRO2(units, settings, comm), claims)
+    train.main(
+        "zero2",
+        __doc__,
+        lambda units, settings, comm, options: ZeRO2(units, settings, comm),
+        claims,
+        estimate=of_data_axis(2),
+    )

@@ -26,7 +26,7 @@ The arrays of a unit's Flat (`minidist/nn/flat.py`), and when they are here:
     values                         (padded,)     meanwhile: gathered, widened for arithmetic
     slopes, bucket                 (padded,)     in the backward: the gradient as computed, and rounded to be sent
 
-Real systems gather the next unit while this one computes. Here a rank waits for each gather: same bytes, same order.
+Real systems gather the next unit while this one computes: `fsdp.py`. Here a rank waits for each gather: same bytes.
 
 The last unit's backward follows right on its forward. With --keep-last it stays gathered in between and 3Ψ - ψ_kept is
 sent, as PyTorch's FSDP does with its outermost unit. A head tied to the embedding reads the embedding's matrix, so the
@@ -35,6 +35,7 @@ embedding is gathered from its first use in a pass to its last: once a pass, lik
 
 from minidist import ring, train
 from minidist.claims.claim import Claim
+from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
 from minidist.data_parallel import Axes
@@ -57,7 +58,7 @@ class ZeRO3(ZeRO2):
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start[self.piece(flat)].astype(self.precision.stored))
-        flat.grad = self.device.zeros("gradients", flat.param.size, self.precision.stored)  # both (padded/N,)
+        flat.grad = self.states.zeros("gradients", flat.param.size, self.precision.stored)  # both (padded/N,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param, flat.grad
@@ -108,4 +109,4 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 
 
 if __name__ == "__main__":
-    train.main("zero3", __doc__, make_engine, claims, add_options)
+    train.main("zero3", __doc__, make_engine, claims, add_options, estimate=of_data_axis(3))

@@ -1,1 +1,22 @@
-import minidist  # noqa: F401  (before NumPy: it sets one BLAS thread, also for the serial runs of the tests)
+import compileall
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import minidist  # before NumPy: it sets one BLAS thread, also for the serial runs of the tests
+
+
+def pytest_sessionstart() -> None:
+    """Python is started by the thousand, once for each rank: none of them has to compile what it imports, even where
+    PYTHONDONTWRITEBYTECODE keeps it from leaving that to the next."""
+    for folder in (Path(minidist.__file__).parent, Path(__file__).with_name("jobs")):
+        compileall.compile_dir(folder, quiet=2)
+
+
+@pytest.fixture(autouse=True)
+def nothing_traces_on() -> Iterator[None]:
+    """All that came after a test that leaves tracemalloc on would take several times as long."""
+    yield
+    assert not tracemalloc.is_tracing()

@@ -68,6 +68,11 @@ STRATEGIES = (
     "zero2",
     "zero3",
     "zero3 --keep-last",
+    "fsdp",
+    "fsdp --strategy shard_grad_op",
+    "offload",
+    "offload --zero 1",
+    "offload --zero 3",
 )
 RANKS = (1, 2, 3, 4, 7)
 GPT = "--layers 1 --width 10 --heads 2"
@@ -122,9 +127,18 @@ class Shapes:
 OTHERS = ("activations", "ends", "workspace", "kept", "all but workspace", "all")
 
 
+def stage_of(strategy: str) -> int:
+    if strategy.startswith("offload"):
+        return int(strategy.partition("--zero ")[2] or 2)
+    return int(strategy[4]) if strategy.startswith("zero") else 3 if strategy.startswith("fsdp") else 0
+
+
 def expected_memory(strategy: str, n: int, shapes: Shapes) -> dict[str, int]:
-    stage = int(strategy[4]) if strategy.startswith("zero") else 0
-    psi = shapes.padded
+    stage, psi = stage_of(strategy), shapes.padded
+    if strategy.startswith("offload"):
+        on_host = {"optimizer": 0, "gradients": shapes.stored * psi if stage == 1 else 0}
+        return expected_memory(f"zero{stage}", n, shapes) | on_host
+    fsdp = expected_of_fsdp(n, shapes, all_at_once="shard_grad_op" in strategy) if strategy.startswith("fsdp") else {}
     # A tied embedding is there from the head's backward to its own, beside each unit in between.
     together = shapes.units[0] + max(shapes.units[1:]) if shapes.tied else max(shapes.units)
     return {
@@ -136,6 +150,21 @@ def expected_memory(strategy: str, n: int, shapes: Shapes) -> dict[str, int]:
         "bucket": shapes.stored * together if stage >= 2 else 0,
         "messages": 0,
         "transient": shapes.stored * together * {0: 0, 1: 0, 2: 1, 3: 2}[stage],
+        **fsdp,
+    }
+
+
+def expected_of_fsdp(n: int, shapes: Shapes, all_at_once: bool) -> dict[str, int]:
+    """In a backward each unit is there with the next one, or with all that come, and the gradient of the one before is
+    on its way until this one's is complete. A tied embedding, and its gradient, are there all the time."""
+    tied = shapes.units[0] if shapes.tied else 0
+    order = shapes.units[:0:-1] if shapes.tied else shapes.units[::-1]
+    gathered = [tied + sum(order[i:] if all_at_once else order[i : i + 2]) for i in range(len(order))]
+    buckets = [tied + max(order[max(i - 1, 0) : i + 1]) for i in range(len(order))]
+    return {
+        "gathered": shapes.stored * max(gathered),
+        "messages": shapes.stored * max(shapes.units) * (n - 1) // n,
+        "transient": shapes.stored * max(sum(both) for both in zip(gathered, buckets, strict=True)),
     }
 
 
@@ -150,6 +179,31 @@ def check_memory(held: dict[str, int], strategy: str, n: int, shapes: Shapes) ->
     assert held["all but workspace"] <= held["all"] <= held["all but workspace"] + held["workspace"]
 
 
+def check_host(report: dict[str, Any], strategy: str, n: int, shapes: Shapes) -> None:
+    """What ZeRO-Offload has moved below the device, and how."""
+    if not strategy.startswith("offload"):
+        assert not {"below", "moved"} & report.keys()
+        return
+    shard = shapes.padded // n
+    states = {
+        "parameters": 0 if shapes.mixed else shapes.stored * shard,
+        "gradients": shapes.stored * shard,
+        "optimizer": shapes.optimizer * shard,
+        "messages": shapes.stored * max(shapes.units) // n,
+    }
+    for rank in range(n):
+        assert list(report["below"][rank]) == ["host"]
+        held = report["below"][rank]["host"]
+        assert {kind: held[kind] for kind in states} == states
+        assert held["all but workspace"] == sum(states.values())
+        assert held["workspace"] > 0
+        times, units = 1 if stage_of(strategy) == 1 else shapes.accumulate, len(shapes.units)
+        assert report["moved"][rank] == {
+            "device to host": {"gradients": {"bytes": times * shapes.stored * shard, "moves": times * units}},
+            "host to device": {"parameters": {"bytes": shapes.stored * shard, "moves": units}},
+        }
+
+
 def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[str, dict[str, int]]:
     """Everything that a rank sends in a step: nothing else may be in the report."""
     if n == 1:
@@ -161,6 +215,8 @@ def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[s
         return {key: count * value for key, value in what.items()}
 
     norm = {"norm": {"bytes": 8 * (n - 1), "messages": n - 1}}
+    if strategy.startswith("offload"):
+        strategy = f"zero{stage_of(strategy)}"
     if strategy == "data_parallel":
         return {"all-reduce gradients": times(2)}
     if strategy == "data_parallel --reduce server":
@@ -170,6 +226,8 @@ def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[s
         return norm | {"reduce-scatter gradients": around, "all-gather parameters": around}
     if strategy == "zero2":
         return norm | {"reduce-scatter gradients": times(a), "all-gather parameters": around}
+    if "shard_grad_op" in strategy:
+        return norm | {"all-gather forward": times(a), "reduce-scatter gradients": times(a)}
     again = times(a)
     if "--keep-last" in strategy:
         kept = [shapes.units[-1]] + ([shapes.units[0]] if shapes.tied else [])
@@ -204,6 +262,7 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     assert list(report) == [
         *("chapter", "ranks", "parameters", "precision", "steps", "loss", "validation_loss", "unigram_entropy"),
         *("step_ms", "claims", "sent", "sent_to", "received", "memory", "counted"),
+        *(("below", "moved") if name == "offload" else ()),
     ]
     assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
     assert type(report["parameters"]) is int
@@ -274,6 +333,7 @@ def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str)
         traffic = expected_traffic(strategy, n, rank, shapes)
         assert report["sent"][rank] == traffic
         assert report["received"][rank] == sum(counts["bytes"] for counts in traffic.values())  # as much as it sends
+    check_host(report, strategy, n, shapes)
 
     serial = serial_report(text, settings)
     assert report["unigram_entropy"] == serial["unigram_entropy"]
@@ -592,6 +652,13 @@ BAD = [
     (0, "train", "--data FILES/short.txt", ["short.txt has 89 characters", "--context 8", "90"]),
     (2, "zero1", "--data FILES/latin1.txt", ["latin1.txt is not UTF-8"]),
     (2, "zero1", "--keep-last", ["--keep-last"]),
+    (4, "fsdp", "--shard 2", ["--shard", "hybrid_shard"]),
+    (4, "fsdp", "--strategy hybrid_shard --shard 3", ["4 ranks", "--shard 3", "use --shard 2"]),
+    (2, "fsdp", "--strategy zero3", ["--strategy", "zero3"]),
+    (2, "fsdp", "--strategy no_shard --prefetch 2", ["no_shard", "leave"]),
+    (2, "fsdp", "--strategy shard_grad_op --backward-prefetch pre", ["shard_grad_op", "leave"]),
+    (2, "fsdp", "--no-sync", ["--no-sync", "--accumulate 2"]),
+    (2, "fsdp", "--prefetch 0", ["--prefetch", "at least 1"]),
     (2, "zero3", "--reduce server", ["--reduce"]),
     (2, "ring", "--size -1", ["--size", "at least 0"]),
     (2, "ring", "--size many", ["--size", "many"]),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import data_parallel, ring, tensor_parallel, train, zero3
+from minidist import data_parallel, fsdp, offload, ring, tensor_parallel, train, zero3
 from minidist.cli.options import Parser
 from minidist.grid import options as grid_options
 from minidist.mpi.launch import find_mpiexec
@@ -22,7 +22,7 @@ from minidist.ps import plan as server_plan
 
 ROOT = Path(__file__).parents[1]
 SEED = 20_261_121
-USUAL, ALL = 60, 600
+USUAL, ALL = 30, 600
 LONGEST = 20  # seconds of a processor for each rank: with other work on the machine they take longer
 PATIENCE = 120  # seconds until a line is taken for hung
 
@@ -47,6 +47,8 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
         "zero1": of_training("zero1"),
         "zero2": of_training("zero2"),
         "zero3": of_training("zero3", zero3.add_options),
+        "fsdp": of_training("fsdp", fsdp.add_options),
+        "offload": of_training("offload", offload.add_options),
         "tensor_parallel": of_training("tensor_parallel", tensor_parallel.add_options),
         "pipeline": of_training("pipeline", pipeline_options.add_options),
         "parallel3d": of_training("parallel3d", grid_options.add_options),

@@ -23,7 +23,7 @@ from minidist.checkpoints import convert, inspect
 from minidist.classroom import course, release
 from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
-from minidist.memory import allocator
+from minidist.memory import allocator, witness
 from minidist.mpi import launch, run
 from minidist.mr import cluster
 from minidist.mr.plan import Plan
@@ -105,6 +105,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     teaching = ((classroom, "grade"), (course, "opened"), (release, "students_edition"))
     for module, work in (*works, *teaching, *checkpoints, (cluster, "print_cluster")):
         monkeypatch.setattr(module, work, stop)
+    monkeypatch.setattr(witness, "begin", lambda: None)  # nothing would end it
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,
     monkeypatch.setattr(Plan, "check_output", lambda plan: None)  # and what --resume names never begun
     return Reader(job, monkeypatch)

@@ -52,6 +52,8 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 DRAWING = "with the module, not where something is drawn"
 
+BODIES = (ast.mod, ast.stmt, ast.excepthandler, ast.match_case)  # what an import can stand in: no expression
+
 House = dict[str, str]  # file -> source
 
 
@@ -98,13 +100,12 @@ def imports(built: House, file: str) -> Iterator[Import]:
             for name in node.names:
                 whole = f"{origin}.{name.name}"
                 yield Import(file, node.lineno, whole if whole in modules else origin, runs)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from (each for child in ast.iter_child_nodes(node) for each in found(child, "in a function"))
         elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             yield from (each for child in node.body for each in found(child, "for types"))
             yield from (each for child in node.orelse for each in found(child, runs))
-        else:
-            yield from (each for child in ast.iter_child_nodes(node) for each in found(child, runs))
+        elif isinstance(node, BODIES):
+            inside = "in a function" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else runs
+            yield from (each for child in ast.iter_child_nodes(node) for each in found(child, inside))
 
     yield from dict.fromkeys(found(ast.parse(built[file]), "at the top"))
 

@@ -313,7 +313,7 @@ def test_a_bad_record_is_left_out_after_two_failures_and_listed(n: int, nasty: l
     assert on_ranks(n)[1]["bad key"]["why"] == ["ValueError: I do not like T"]
 
 
-@pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.parametrize("n", [3, pytest.param(4, marks=pytest.mark.slow), 5])
 def test_a_worker_that_stops_is_given_up_and_its_maps_are_done_again(n: int, on_ranks: Any) -> None:
     """Replay the master's events: what was assigned after the loss is what the worker had done or begun."""
     for name in ("stops in its second map", "stops in a reduce"):
@@ -334,7 +334,7 @@ def test_a_worker_that_stops_is_given_up_and_its_maps_are_done_again(n: int, on_
         assert claims["maps done again"][1] >= len(maps) - len({e[2] for e in after if e[0] == "unneeded"})
 
 
-@pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.parametrize("n", [3, pytest.param(4, marks=pytest.mark.slow), 5])
 def test_a_slow_worker_gets_backups(n: int, on_ranks: Any) -> None:
     report = on_ranks(n)[1]["is slow"]
     backups = [event for event in report["events"] if event[0] == "assigned" and event[4] == "backup"]

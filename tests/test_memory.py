@@ -44,7 +44,7 @@ def test_an_engine_holds_what_it_says_and_nothing_else(n: int, precision: str) -
     for rank in audits(n, precision):
         assert rank.keys() == {"serial", *ENGINES}
         for name, found in rank.items():
-            said = sum(found["said"][kind] for kind in ("parameters", "gradients", "optimizer"))
+            said = sum(found["said"][kind] for kind in ("parameters", "gradients", "optimizer", "room"))
             assert abs(found["held"] - said) < SLACK, name
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ SYNCHRONOUS = [
     "zero2",
     "zero3",
     "zero3 --keep-last",
+    "fsdp",
+    "fsdp --strategy shard_grad_op --forward-prefetch",
+    "fsdp --strategy hybrid_shard --backward-prefetch post",
+    "fsdp --strategy no_shard",
     "tensor_parallel",
     "tensor_parallel --sequence-parallel",
     *(f"pipeline --schedule {name}" for name in FLUSHING),
@@ -69,7 +74,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reports")
 
 
-@pytest.mark.parametrize(("n", "line"), [(n, line) for n in (1, 2, 3, 4, 8) for line in lines(n)])
+def everywhere(ranks: tuple[int, ...], lines_of: Callable[[int], list[str]]) -> list[Any]:
+    """Each line on each number of ranks. What two ranks do, four do as well: they are there with -m slow."""
+    return [
+        pytest.param(n, line, marks=[pytest.mark.slow] * (n == 2), id=f"{n}-{line}")
+        for n in ranks
+        for line in lines_of(n)
+    ]
+
+
+@pytest.mark.parametrize(("n", "line"), everywhere((1, 2, 3, 4, 8), lines))
 def test_at_its_defaults_a_synchronous_chapter_gives_the_serial_losses(n: int, line: str, folder: Path) -> None:
     report, truth = on_ranks(n, "fp64", folder)[line], serial("fp64", folder)
     for loss in ("loss", "validation_loss"):
@@ -96,7 +110,7 @@ def in_bf16(n: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return {line: found[key] for line, key in zip(bf16_lines(n), of_bf16, strict=True)}, truth
 
 
-@pytest.mark.parametrize(("n", "line"), [(n, line) for n in (2, 4) for line in bf16_lines(n)])
+@pytest.mark.parametrize(("n", "line"), everywhere((2, 4), bf16_lines))
 def test_in_bfloat16_every_claim_holds_and_losses_are_those_of_float32(n: int, line: str, folder: Path) -> None:
     """In three steps to 5e-5: bfloat16 rounds weights to 8 bits, whose errors cancel in a loss over many tokens."""
     reports, truths = in_bf16(n, folder)

@@ -65,17 +65,20 @@ def call_pass(comm: Comm, exercise: ModuleType, x: Array) -> dict[str, Any]:
 
 
 def call_steps(comm: Comm, exercise: ModuleType, x: Array, function: str, size: int) -> dict[str, Any]:
-    """All N-1 steps of a reduce-scatter or an all-gather, in an array that the steps change; what they are to make."""
+    """All N-1 steps of a reduce-scatter or an all-gather, in an array that the steps change: what they are to make, and
+    the array before the first step and after each."""
     sizes = chunk_sizes(size, comm.size)
     start = sum(sizes[: comm.rank])
     mine = slice(start, start + sizes[comm.rank])
     work = x.copy()
     if function == "all_gather":
-        work = np.full(size, -1, x.dtype)
+        work = np.full(size, -1 - comm.rank, x.dtype)  # so that one sees where it comes from
         work[mine] = x
+    states = [work.copy()]
     for step in range(1, comm.size):
         getattr(exercise, f"{function}_step")(comm, work, step)
-    return {"returned": work if function == "all_gather" else work[mine].copy()}
+        states.append(work.copy())
+    return {"returned": work if function == "all_gather" else work[mine].copy(), "states": states}
 
 
 class OnlySendAndRecv:

@@ -12,12 +12,18 @@ earns its points or not; none needs a later one, and one mistake costs one part:
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.diagnose import chunk_of, distinct, first_difference, in_a_gathering, in_a_sum
+from minidist.classroom.diagnose import (
+    chunk_of,
+    distinct,
+    first_difference,
+    in_a_gathering,
+    in_a_partial_sum,
+    in_a_sum,
+)
 from minidist.classroom.meaning import check_meaning, check_timing, working
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 from minidist.papers import collectives
@@ -328,14 +334,18 @@ def test_meaning(submission: Submission) -> None:
 # ---- the notebook's gaps, which earn no points: check("reduce_scatter_step") runs these ------------------------------
 
 
-def check_passed_on(submission: Submission, function: str, target: str, **how: Any) -> None:
-    """Every rank has its left neighbour's x."""
-    cases = [Case(n, f"{n} ranks, {function} of 3 numbers", distinct(n, 3, submission.random)) for n in (4, 3, 2)]
-    for each, outcomes in zip(cases, submission.run(target, cases, [function], **how), strict=True):
+def check_passed_on(submission: Submission, function: str, target: str) -> None:
+    """Every rank has its left neighbour's x, also where every send waits until somebody receives."""
+    drawn = {n: distinct(n, 3, submission.random) for n in (4, 3, 2)}
+    drawn[3] = [x.astype(np.int64) for x in drawn[3]]  # which go into an array of integers alone
+    cases = [Case(n, f"{n} ranks, {function} of 3 numbers", inputs) for n, inputs in drawn.items()]
+    for each, outcomes in zip(cases, submission.run(target, cases, [function], rules=STRICT), strict=True):
         for rank, outcome in enumerate(outcomes):
             found, left = outcome.value["returned"], (rank - 1) % each.n
             if isinstance(found, str):
                 lose(f"{who(each, rank)} returned {found if found != 'NoneType' else 'None'}, not an array of numbers.")
+            if np.all(found == -1):
+                lose(f"{who(each, rank)} has received nothing into out. Fill the array that it is given, in place.")
             if not np.array_equal(found, each.inputs[left]):
                 held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
                 what = f"rank {held[0]}'s" if held else "nobody's"
@@ -347,17 +357,17 @@ def check_pass_right(submission: Submission) -> None:
 
 
 def check_exchange(submission: Submission) -> None:
-    """Where every send waits until somebody receives."""
-    check_passed_on(submission, "exchange", "call_exchange", rules=STRICT)
+    check_passed_on(submission, "exchange", "call_exchange")
 
 
 def check_all_steps(submission: Submission, function: str) -> None:
     """After N-1 steps, what the function is to return; and in each step a chunk for the right neighbour."""
     name = f"{function}_step"
-    for shapes in ([(4, 4), (4, 12)], [(4, 13), (3, 7)]):  # where all chunks are equal, what is wrong is seen best
+    # Where all chunks are equal, what is wrong is seen best.
+    for shapes in ([(4, 4, "float64"), (4, 12, "float64")], [(4, 13, "float64"), (3, 7, "int64")]):
         cases = []
-        for n, size in shapes:
-            inputs = case(submission, function, n, size).inputs
+        for n, size, dtype in shapes:
+            inputs = [x.astype(dtype) for x in case(submission, function, n, size).inputs]
             label = f"{n} ranks, {n - 1} {name}s on {size} numbers"
             cases.append(Case(n, label, inputs, {"function": function, "size": size}))
         for each, outcomes in zip(cases, submission.run("call_steps", cases, [name]), strict=True):
@@ -366,10 +376,43 @@ def check_all_steps(submission: Submission, function: str) -> None:
                 for _, peer, line in outcome.sent:
                     if peer != right:
                         lose(f"{who(each, rank)} sends to rank {peer} at {line}; its right neighbour is rank {right}.")
+            if not is_right(each, outcomes):
+                find_wrong_step(each, outcomes, function)
             check_values(each, outcomes)
             for rank, outcome in enumerate(outcomes):
                 if outcome.messages != each.n - 1:
                     lose(f"{who(each, rank)} sent {outcome.messages} messages in {each.n - 1} steps: one each will do.")
+
+
+def find_wrong_step(case: Case, outcomes: Sequence[Outcome], function: str) -> None:
+    """Say which is the first step after which a rank's array is not what it should be, and what is in it."""
+    n, size = case.n, case.arguments["size"]
+    everything = np.concatenate(case.inputs)  # of an all-gather
+    for step in range(1, n):
+        for rank, outcome in enumerate(outcomes):
+            before, after = outcome.value["states"][step - 1 : step + 1]
+            comes = (rank - step - (function == "reduce_scatter")) % n  # this chunk comes in
+            place = chunk(size, n, comes)
+            added = [(comes + 1 + k) % n for k in range(step + 1)]  # by these ranks: from comes + 1 on to this one
+            of_ranks = [x[place] for x in case.inputs] if function == "reduce_scatter" else []
+            expected = np.sum([of_ranks[k] for k in added], axis=0) if of_ranks else everything[place]
+            verb = "added to" if of_ranks else "put into"
+            here = f"{who(case, rank)}, step {step}: chunk {comes} comes in from the left, to be {verb} chunk {comes}"
+            changed = sorted({chunk_of(int(index), n, size) for index in np.flatnonzero(after != before)})
+            if not changed:
+                lose(f"{here} of work, in place. Nothing in work has changed.")
+            if changed != [comes]:
+                what = " and ".join(map(str, changed))
+                lose(f"{here}. What has changed in work is chunk {what}.")
+            index = first_difference(after[place], expected)
+            if index is None:
+                continue
+            if of_ranks:
+                what = in_a_partial_sum(after[place][index], case.inputs, place.start + index, added)
+                lose(f"{here}. At index {place.start + index} of work, {what}.")
+            if np.array_equal(after[place], before[place] + expected):
+                lose(f"{here}. It was added to what was there: it is to take its place.")
+            lose(f"{here}. {in_a_gathering(after[place][index], everything, n, place.start + index).capitalize()}.")
 
 
 GAPS = {

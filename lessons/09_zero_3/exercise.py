@@ -1,8 +1,10 @@
 """Exercise 09: ZeRO-3. Every rank holds one shard of everything, and gathers a unit only while it computes with it.
 
-Fill in the methods below; `pytest lessons/09_zero_3` says how many points they earn. Each is about one Flat
-(minidist/nn/flat.py): a unit's parameters, laid behind one another in one buffer. The engine (minidist/engine.py) goes
-through the units and calls your methods for the Flats that each of them reads:
+Fill in `train_step`, for the notebook's layers, and then the methods of `ZeRO3`, for a transformer; `pytest
+lessons/09_zero_3` says how many points they earn. Neither needs the other.
+
+Each method is about one Flat (minidist/nn/flat.py): a unit's parameters, laid behind one another in one buffer. The
+engine (minidist/engine.py) goes through the units and calls your methods for the Flats that each of them reads:
 
     once                        allocate, owned
     before a unit's forward     parameters_of
@@ -11,8 +13,10 @@ through the units and calls your methods for the Flats that each of them reads:
     after it                    collect, forget, reduce
     at the end of the step      owned: the optimizer updates this rank's shard; after_update
 
-A unit reads its own Flat; a head tied to the embedding reads the embedding's too. The engine sees to that: it calls
-forget when no later unit of the pass reads the Flat, and reduce when all that read it have had their backward.
+A unit reads its own Flat; a *tied* head, which computes with the embedding's matrix and has none of its own, reads the
+embedding's too. The engine sees to that: it calls forget when no later unit of the pass reads the Flat, and reduce when
+all that read it have had their backward. A batch may come in parts, *micro-batches*: each has a forward and a backward,
+and their gradients add up before the step.
 
 A Flat has these arrays, which you make, fill and drop:
 
@@ -35,10 +39,31 @@ each within `with self.comm.phase(name):`, so that it is counted under that name
 import numpy as np
 
 from minidist import ring  # noqa: F401
+from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
+from minidist.ring import all_gather, reduce_scatter  # noqa: F401
 from minidist.zero1 import ZeRO1
 
 Array = np.ndarray
+
+# ---- first the notebook's layers: here is room for gather, forward_layer and backward_layer, as you wrote them -------
+
+
+def train_step(comm: Comm, shards: list[Array], x: Array, y: Array, batch: int, rate: float) -> float:
+    """One step of training of the layers h -> tanh(h W), W (width, width), with the squared error / 2 / batch.
+
+    shards           of each W, this rank's shard, padded with zeros to a multiple of N; updated in place: minus rate
+                     times the gradient
+    x, y (R, width)  this rank's rows of the batch; there are `batch` on all ranks together, not as many on each
+
+    Returns this rank's part of the loss. It is the notebook's zero3_step, but for any N >= 1 and any width: where N
+    does not divide width², the gradient must be padded, as the shards are. Its phases are "all-gather forward",
+    "all-gather backward" and "reduce-scatter gradients". No more than one W is whole at a time.
+    """
+    raise NotImplementedError
+
+
+# ---- then a transformer ----------------------------------------------------------------------------------------------
 
 
 class ZeRO3(ZeRO1):

@@ -7,6 +7,8 @@ from minidist.ring import all_gather, reduce_scatter
 
 Array = np.ndarray
 
+# ---- the gaps --------------------------------------------------------------------------------------------------------
+
 
 def cut_shard(w: Array, n: int, rank: int) -> Array:
     flat = w.reshape(-1)
@@ -33,3 +35,17 @@ def backward_layer(comm: Comm, shard: Array, h: Array, out: Array, dout: Array) 
     with comm.phase("reduce-scatter gradients"):
         gradient = reduce_scatter(comm, dw)
     return gradient, dz @ w.T
+
+
+# ---- the exercise's first part ---------------------------------------------------------------------------------------
+
+
+def train_step(comm: Comm, shards: list[Array], x: Array, y: Array, batch: int, rate: float) -> float:
+    h = [x]
+    for shard in shards:
+        h.append(forward_layer(comm, shard, h[-1]))
+    dh = (h[-1] - y) / batch
+    for i in reversed(range(len(shards))):
+        gradient, dh = backward_layer(comm, shards[i], h[i], h[i + 1], dh)
+        shards[i] -= rate * gradient
+    return float(((h[-1] - y) ** 2).sum() / 2 / batch)

@@ -1,4 +1,4 @@
-"""What the graded parts let the ranks do with a student's ZeRO3. No points are given here.
+"""What the graded parts let the ranks do with a student's train_step and ZeRO3. No points are given here.
 
 A part asks for one or two of the methods; the chapter's take the place of the others.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import arrays_held, note, returned
+from minidist.classroom.ranks import arrays_held, note, peak_memory, returned
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -93,6 +93,30 @@ def noted(after_update: Callable[..., Any]) -> Callable[..., None]:
 def shards(engine: Any, name: str) -> list[Any]:
     """An array of every Flat, in order: flat.param or flat.grad."""
     return [returned(getattr(flat, name, None)) for flat in engine.flats]
+
+
+# ---- train_step ------------------------------------------------------------------------------------------------------
+
+
+def train_layers(
+    comm: Comm, exercise: ModuleType, mine: tuple[Array, Array, Array], steps: int, **how: Any
+) -> dict[str, Any]:
+    """The loss of each step, and this rank's shards after them."""
+    shards, x, y = [shard.copy() for shard in mine[0]], *mine[1:]
+    losses = [exercise.train_step(comm, list(shards), x, y, **how) for _ in range(steps)]
+    return {"losses": [of_step if np.isscalar(of_step) else returned(of_step) for of_step in losses], "shards": shards}
+
+
+def train_layers_measured(
+    comm: Comm, exercise: ModuleType, mine: tuple[Array, Array, Array], batch: int, rate: float
+) -> int:
+    """The most memory that a step used at a time, besides its arguments."""
+    shards, x, y = mine
+
+    def step(shards: Array) -> None:
+        exercise.train_step(comm, list(shards), x, y, batch, rate)
+
+    return peak_memory(step, shards)[1]
 
 
 # ---- one method ------------------------------------------------------------------------------------------------------
@@ -269,7 +293,9 @@ def x_and_y(tokens: Array) -> tuple[Array, Array]:
 def toy_cut(comm: Comm, exercise: ModuleType, w: Array) -> dict[str, Any]:
     """The shard of a matrix that every rank has; whether it keeps the whole of it in memory."""
     shard = exercise.cut_shard(w, comm.size, comm.rank)
-    return {"returned": returned(shard), "is a view": isinstance(shard, np.ndarray) and np.shares_memory(shard, w)}
+    whole = getattr(shard, "base", None)  # of the matrix, or of what was made of it when zeros were added
+    larger = isinstance(whole, np.ndarray) and whole.size > shard.size
+    return {"returned": returned(shard), "is a view": larger or np.may_share_memory(shard, w)}
 
 
 def toy_gather(comm: Comm, exercise: ModuleType, shard: Array, rows: int, columns: int) -> dict[str, Any]:

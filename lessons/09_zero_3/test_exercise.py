@@ -1,9 +1,9 @@
 """The grade of lesson 09: `pytest lessons/09_zero_3`, or `make grade` for a table.
 
-Each part asks for one thing of one method, or of two that belong together, and loads exercise.py anew; the chapter's
-code stands in for the other methods. Inputs are drawn afresh, and only their own rank knows them; what was sent is
-counted here, for every message passes through here; what is held, on the rank, by Python's own account. A part earns
-its points or not; none needs a later one, and one mistake costs one part:
+Each part asks for one thing of train_step, of one method, or of two that belong together, and loads exercise.py anew;
+the chapter's code stands in for the other methods. Inputs are drawn afresh, and only their own rank knows them; what
+was sent is counted here, for every message passes through here; what is held, on the rank, by Python's own account. A
+part earns its points or not; none needs a later one, and one mistake costs one part:
 
 - A sum counts as right up to a factor, but for the part on the factor.
 - What a second call must add is compared with what the first one gave.
@@ -11,6 +11,7 @@ its points or not; none needs a later one, and one mistake costs one part:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -25,9 +26,8 @@ from minidist.nn.precision import Precision
 from minidist.papers import zero
 
 Array = np.ndarray
-ASKED = tuple(
-    f"ZeRO3.{name}" for name in ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
-)
+METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
+ASKED = ("train_step", *(f"ZeRO3.{name}" for name in METHODS))
 HIDDEN = ("minidist.zero3", "minidist.zero2")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
 
@@ -50,6 +50,117 @@ def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
     """Of a method that must send, that it has sent."""
     if run.n > 1 and not any(outcome.messages for outcome in outcomes):
         lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
+
+
+# ---- the notebook's layers -------------------------------------------------------------------------------------------
+
+RATE = 0.5
+LAYERS_HELD = 8  # whole W that a step may hold at a time, however many there are: W, its gradient, and copies of it
+
+
+@dataclass
+class Layers(Case):
+    """Layers h -> tanh(h W), a shard of each on every rank, and each rank's rows of a batch."""
+
+    weights: list[Array] = field(default_factory=list)
+    rows: list[tuple[Array, Array]] = field(default_factory=list)  # (x, y) of each rank
+
+
+def layers(submission: Submission, n: int, width: int, batch: int, depth: int = 3, **arguments: Any) -> Layers:
+    draw = submission.random.standard_normal
+    weights = [draw((width, width)) / width**0.5 for _ in range(depth)]
+    x, y = draw((batch, width)), np.tanh(draw((batch, width)))
+    rows = list(zip(np.array_split(x, n), np.array_split(y, n), strict=True))
+    inputs = [(np.stack([shards_of(w, n)[rank] for w in weights]), *rows[rank]) for rank in range(n)]
+    label = f"{n} rank{'s' * (n > 1)}, {depth} layers (W is {width} x {width}), {batch} rows"
+    return Layers(n, label, inputs, {"batch": batch, "rate": RATE, **arguments}, weights, rows)
+
+
+def slopes(weights: Sequence[Array], x: Array, y: Array, batch: int) -> tuple[float, list[Array]]:
+    """What rows contribute to the loss, and to the gradient of each W."""
+    h = [x]
+    for w in weights:
+        h.append(np.tanh(h[-1] @ w))
+    dh, gradients = (h[-1] - y) / batch, []
+    for i in reversed(range(len(weights))):
+        dz = dh * (1 - h[i + 1] ** 2)
+        gradients.insert(0, h[i].T @ dz)
+        dh = dz @ weights[i].T
+    return float(((h[-1] - y) ** 2).sum() / 2 / batch), gradients
+
+
+@pytest.mark.points(2, "train_step: one process's training, on any number of ranks")
+def test_train_step(submission: Submission) -> None:
+    cases = [layers(submission, n, width, batch, steps=1) for n, width, batch in ((4, 16, 32), (2, 6, 8))]
+    odd = [layers(submission, n, width, batch, steps=2) for n, width, batch in ((4, 5, 6), (3, 4, 7), (1, 3, 2))]
+    for some in (cases, odd):
+        for run, outcomes in zip(some, submission.run("train_layers", some, ["train_step"]), strict=True):
+            check_worked(run, outcomes)
+            check_layers(run, outcomes)
+
+
+def check_layers(run: Layers, outcomes: Sequence[Outcome]) -> None:
+    """Losses, and every rank's shards after the last step, as one process alone has them."""
+    batch, weights = run.arguments["batch"], [w.copy() for w in run.weights]
+    x, y = (np.concatenate(part) for part in zip(*run.rows, strict=True))
+    losses = []
+    for _ in range(run.arguments["steps"]):
+        loss, gradients = slopes(weights, x, y, batch)
+        losses.append(loss)
+        weights = [w - RATE * gradient for w, gradient in zip(weights, gradients, strict=True)]
+    for rank, outcome in enumerate(outcomes):
+        _, own = slopes(run.weights, *run.rows[rank], batch)
+        _, both = slopes(run.weights, x, y, batch)
+        for layer, w in enumerate(weights):
+            start = run.weights[layer]
+            wrong = {
+                "it is as it was: update the array itself, in place": start,
+                "it was updated by this rank's own gradient, not summed over the ranks": start - RATE * own[layer],
+                "its gradient was divided by the number of ranks": start - RATE * both[layer] / run.n,
+                "the gradient was added: go against it": start + RATE * both[layer],
+            }
+            mistakes = {words: shards_of(of, run.n)[rank] for words, of in wrong.items()}
+            found, what = outcome.value["shards"][layer], f"the shard of layer {layer}"
+            check_toy(f"On {run.label}: rank {rank}", what, found, shards_of(w, run.n)[rank], mistakes)
+    for step, loss in enumerate(losses):
+        parts = [outcome.value["losses"][step] for outcome in outcomes]
+        for rank, part in enumerate(parts):
+            if not isinstance(part, float | int | np.floating):
+                lose(f"On {run.label}: rank {rank}'s train_step returned {part}; its part of the loss is a number.")
+        if not np.isclose(sum(parts), loss, rtol=1e-9):
+            lose(f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}.")
+
+
+@pytest.mark.points(1, "train_step: three phases, for each layer N-1 messages of a shard")
+def test_train_step_wire(submission: Submission) -> None:
+    cases = [layers(submission, n, 8, 8, steps=1) for n in (4, 2)]
+    phases = ("all-gather forward", "all-gather backward", "reduce-scatter gradients")
+    for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+        for rank, outcome in enumerate(outcomes):
+            check_phases(run, rank, outcome, phases, len(run.weights))
+            for (phase, peer, line), (nbytes, messages) in outcome.sent.items():
+                here, each = f"On {run.label}: rank {rank} sends", 8 * 8 * 8 // run.n
+                if peer != (rank + 1) % run.n:
+                    lose(f"{here} to rank {peer}{line and f' at {line}'}; the ring sends to the right alone.")
+                if nbytes != messages * each:
+                    lose(f"{here} {nbytes:,} bytes in {messages} messages in phase {phase!r}; a shard has {each}.")
+
+
+@pytest.mark.points(1, "train_step: one layer at a time is whole")
+def test_train_step_memory(submission: Submission) -> None:
+    width, depth = 64, 32
+    run = layers(submission, 4, width, 4, depth)
+    [outcomes] = submission.run("train_layers_measured", [run], ["train_step"])
+    check_worked(run, outcomes)
+    whole = width * width * 8
+    limit = (LAYERS_HELD + depth // run.n) * whole  # and the gradient's shards, if they wait for the end
+    for rank, outcome in enumerate(outcomes):
+        if outcome.value > limit:
+            lose(
+                f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its shards and rows, as"
+                f" many as {outcome.value / whole:.0f} whole layers have. One W and its gradient are needed at a time."
+                " What keeps the others?"
+            )
 
 
 # ---- for good --------------------------------------------------------------------------------------------------------
@@ -99,7 +210,7 @@ def everyones(run: Training, unit: int, times: int = 1) -> list[Array]:
     ]
 
 
-@pytest.mark.points(2, "parameters_of: everyone's shards, put together")
+@pytest.mark.points(1, "parameters_of: everyone's shards, put together")
 def test_parameters_of(submission: Submission) -> None:
     cases = [small(submission, n, times=1) for n in RANKS]
     for run, outcomes in zip(cases, submission.run("gather", cases, of("parameters_of")), strict=True):
@@ -241,7 +352,7 @@ def check_array(run: Training, rank: int, found: Any, expected: Array) -> None:
         lose(f"On {run.label}: rank {rank}'s flat.grad is {is_now}; {expected.dtype} {expected.shape} is wanted.")
 
 
-@pytest.mark.points(2, "reduce: the sum over the ranks, each its shard")
+@pytest.mark.points(1, "reduce: the sum over the ranks, each its shard")
 def test_reduce(submission: Submission) -> None:
     for run, outcomes in reduced(submission):
         check_worked(run, outcomes)
@@ -363,7 +474,7 @@ def check_moments(run: Training, outcomes: Sequence[Outcome], way: str, before: 
                 )
 
 
-@pytest.mark.points(3, "memory, forward: parameters of one unit at a time")
+@pytest.mark.points(2, "memory, forward: parameters of one unit at a time")
 def test_memory_forward(submission: Submission) -> None:
     held = heavy(submission, "mixed", back=False)
     for run, outcomes in zip(held, submission.run("hold", held, of("parameters_of", "forget")), strict=True):
@@ -376,7 +487,7 @@ def test_memory_forward(submission: Submission) -> None:
                 )
 
 
-@pytest.mark.points(2, "memory, backward: one unit's parameters and gradient")
+@pytest.mark.points(1, "memory, backward: one unit's parameters and gradient")
 def test_memory_backward(submission: Submission) -> None:
     held, methods = heavy(submission, "mixed"), of("parameters_of", "forget", "collect", "reduce")
     for run, outcomes in zip(held, submission.run("hold", held, methods), strict=True):
@@ -454,9 +565,30 @@ def check_toy(
         lose(f"{who}: {what} is {'None' if found == 'NoneType' else found}, not an array of numbers.")
     if found.shape != expected.shape:
         lose(f"{who}: {what} has shape {found.shape} where {expected.shape} is wanted.")
+    if found.dtype != expected.dtype:
+        lose(f"{who}: {what} is {found.dtype} where {expected.dtype} is wanted, as it was.")
     if not np.allclose(found, expected, rtol=1e-12, atol=1e-12):
         known = [words for words, wrong in mistakes.items() if np.allclose(found, wrong, rtol=1e-12, atol=1e-12)]
-        lose(f"{who}: {what} does not hold what it should{': ' + known[0] if known else ''}.")
+        at = tuple(map(int, np.argwhere(~np.isclose(found, expected, rtol=1e-12, atol=1e-12))[0]))
+        place = f"index {at[0] if len(at) == 1 else at}"
+        words = known[0] if known else f"at {place} there is {found[at]:.6g} where {expected[at]:.6g} is wanted"
+        lose(f"{who}: {what} does not hold what it should: {words}.")
+
+
+def check_phases(case: Case, rank: int, outcome: Outcome, phases: Sequence[str], layers: int = 1) -> None:
+    """For each layer N-1 messages in each phase, and none elsewhere."""
+    messages, needed = dict.fromkeys(phases, 0), layers * (case.n - 1)
+    for (phase, _, line), (_, count) in outcome.sent.items():
+        if phase not in messages:
+            where = "outside of every comm.phase" if phase == "main" else f"in phase {phase!r}"
+            lose(
+                f"On {case.label}: rank {rank} sends {where}{line and f' at {line}'}; what is sent here belongs into"
+                f" phase {' or '.join(map(repr, phases))}."
+            )
+        messages[phase] += count
+    for phase, count in messages.items():
+        if count != needed:
+            lose(f"On {case.label}: rank {rank} sends {count} messages in phase {phase!r}; {needed} are needed.")
 
 
 def check_cut_shard(submission: Submission) -> None:
@@ -466,9 +598,11 @@ def check_cut_shard(submission: Submission) -> None:
         [outcomes] = submission.run("toy_cut", [case], ["cut_shard"])
         for rank, (outcome, shard) in enumerate(zip(outcomes, shards_of(w, n), strict=True)):
             who = f"On {case.label}: rank {rank}"
-            check_toy(who, "the shard", outcome.value["returned"], shard)
+            every_nth = np.append(w, np.zeros(-w.size % n))[rank::n]
+            mistakes = {f"it is every {n}-th number; a shard is cut in one piece": every_nth}
+            check_toy(who, "the shard", outcome.value["returned"], shard, mistakes)
             if outcome.value["is a view"]:
-                lose(f"{who}'s shard is a view of the matrix, and keeps all of it in memory. Return a copy.")
+                lose(f"{who}'s shard is a view of the whole matrix, and keeps all of it in memory. Return a copy.")
 
 
 def check_gather(submission: Submission) -> None:
@@ -477,22 +611,11 @@ def check_gather(submission: Submission) -> None:
         case = Case(n, f"{n} ranks, a matrix {shape}", shards_of(w, n), {"rows": shape[0], "columns": shape[1]})
         [outcomes] = submission.run("toy_gather", [case], ["gather"])
         for rank, outcome in enumerate(outcomes):
-            check_toy(f"On {case.label}: rank {rank}", "what gather returned", outcome.value["returned"], w)
-
-
-def check_toy_phases(case: Case, outcomes: Sequence[Outcome], phases: Sequence[str]) -> None:
-    """N-1 messages in each, and none elsewhere."""
-    for rank, outcome in enumerate(outcomes):
-        messages = dict.fromkeys(phases, 0)
-        for (phase, _, line), (_, count) in outcome.sent.items():
-            if phase not in messages:
-                lose(f"On {case.label}: rank {rank} sends {line or 'something'} in phase {phase!r}, not in {phases}.")
-            messages[phase] += count
-        for phase, count in messages.items():
-            if count != case.n - 1:
-                lose(
-                    f"On {case.label}: rank {rank} sends {count} messages in phase {phase!r}; {case.n - 1} are needed."
-                )
+            mistakes = {
+                f"it is rank {rank}'s shard again and again": np.resize(case.inputs[rank], shape),
+                "its numbers are in another order": np.reshape(w.reshape(-1), shape, order="F"),
+            }
+            check_toy(f"On {case.label}: rank {rank}", "what gather returned", outcome.value["returned"], w, mistakes)
 
 
 def check_forward_layer(submission: Submission) -> None:
@@ -505,16 +628,16 @@ def check_forward_layer(submission: Submission) -> None:
         check_toy(
             f"On {case.label}: rank {rank}", "the output", outcome.value["returned"], np.tanh(rows[rank] @ w), mistakes
         )
-    check_toy_phases(case, outcomes, ["all-gather forward"])
+        check_phases(case, rank, outcome, ["all-gather forward"])
 
 
 def check_backward_layer(submission: Submission) -> None:
     n, draw = 4, submission.random.standard_normal
-    w, (rows, slopes) = draw((WIDTH, WIDTH)) / 4, draw((2, n, ROWS, WIDTH))
+    w, (rows, douts) = draw((WIDTH, WIDTH)) / 4, draw((2, n, ROWS, WIDTH))
     outs = np.tanh(rows @ w)
-    dz = slopes * (1 - outs**2)
+    dz = douts * (1 - outs**2)
     own = [h.T @ d for h, d in zip(rows, dz, strict=True)]
-    inputs = list(zip(shards_of(w, n), rows, outs, slopes, strict=True))
+    inputs = list(zip(shards_of(w, n), rows, outs, douts, strict=True))
     case = Case(n, f"{n} ranks with {ROWS} rows each", inputs)
     [outcomes] = submission.run("toy_backward", [case], ["backward_layer"])
     for rank, outcome in enumerate(outcomes):
@@ -525,10 +648,15 @@ def check_backward_layer(submission: Submission) -> None:
         mistakes = {
             "it is this rank's own part, not summed over the ranks": shards_of(own[rank], n)[rank],
             "it is the sum divided by the number of ranks": shard / n,
+            "it is that of the transpose: dz.T @ h in place of h.T @ dz": shards_of(np.sum(own, axis=0).T, n)[rank],
+        }
+        wrong = {
+            "W is not transposed": dz[rank] @ w,
+            "it is made of dout; dz is what came through the tanh": douts[rank] @ w.T,
         }
         check_toy(who, "the shard of the gradient", value["gradient"], shard, mistakes)
-        check_toy(who, "dh", value["dh"], dz[rank] @ w.T, {"W is not transposed": dz[rank] @ w})
-    check_toy_phases(case, outcomes, ["all-gather backward", "reduce-scatter gradients"])
+        check_toy(who, "dh", value["dh"], dz[rank] @ w.T, wrong)
+        check_phases(case, rank, outcome, ["all-gather backward", "reduce-scatter gradients"])
 
 
 GAPS = {

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from minidist import UsageError
 from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
-from minidist.papers import zero, zero_bubble
+from minidist.papers import fsdp, zero, zero_bubble
 from minidist.papers.figure import Figure
 
 TIMEOUT = 600.0  # seconds for one of them; 64 ranks take some ten to start
@@ -77,6 +77,12 @@ def zero_on(n: int, stage: int) -> Job:
     return Job(n, f"{CHAPTERS[stage]} --batch {n} {SMALL}", gives)
 
 
+# ---- FSDP ------------------------------------------------------------------------------------------------------------
+
+# What full sharding sends, data parallelism's 2Ψ being 1 (section 3.2.1).
+FSDP = Job(4, f"fsdp --batch 4 {SMALL}", [(fsdp.FIGURES[0], lambda report: volume(report) / 2)])
+
+
 # ---- Zero Bubble -----------------------------------------------------------------------------------------------------
 
 
@@ -100,5 +106,6 @@ def zero_bubble_on(p: int) -> Job:
 JOBS = [
     *(zero_on(n, stage) for n in (1, 4, 16) for stage in (1, 2, 3)),
     *(zero_on(64, stage) for stage in (0, 1, 2, 3)),
+    FSDP,
     *(zero_bubble_on(p) for p in (8, 16, 32)),
 ]

@@ -6,7 +6,8 @@ from typing import Any
 
 from minidist.claims.run import Run
 from minidist.claims.tables import mark, number, show, table_of
-from minidist.papers import korthikanti, ptd, zero
+from minidist.memory.partition import partitions
+from minidist.papers import korthikanti, ptd, zero, zero_offload
 from minidist.papers.figure import Figure
 
 
@@ -40,6 +41,31 @@ def print_zero_closing(run: Run) -> None:
     show("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", table)
     print(f"{as_printed(itertools.chain(*rows.values()))} cells are as the paper prints them.")
     print(f"Figure 1 (7.5B, N = 64): {' -> '.join(bar.shown() for bar in zero.FIGURE_1)} GB")
+
+
+def print_offload_closing(run: Run) -> None:
+    """The letters of ZeRO-Offload's claims, how long its host took, and the paper's table 1 by trying everything."""
+    print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit, ψ_emb of its embedding;")
+    print("M: Ψ, as the paper writes it; P: passes, of each unit 1 forward and 2 backward; U: updates, of each 4.")
+    activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
+    print(f"Besides, on rank 0's device: activations {number(activations)}, fp32 workspace {number(workspace)}.")
+    if "waited ms" in (seen := run.counted[0]):
+        took = f"The last update took {seen['update ms']:.1f} ms of rank 0's host, beside a step's passes"
+        print(f"{took}, and {seen['waited ms']:.1f} ms were left when they had ended.")
+    print()
+    table = table_of(left=("on the CPU",), right=("moved", "left on the GPU", "as printed", "times less", "as printed"))
+    everything = list(partitions(zero_offload.NODES, zero_offload.EDGES, zero_offload.FWD_BWD))
+    cheapest = [each for each in everything if each.moved <= zero_offload.LEAST]
+    for partition in sorted(cheapest, key=lambda each: -each.device):
+        whole = {"update super": frozenset(zero_offload.SUPER), "g16": frozenset({"g16"})}
+        where = tuple(name for name in ("g16", "update super") if whole[name] <= partition.host)
+        memory, reduction = zero_offload.TABLE_1[where]
+        times = f"{reduction.rounded(16 / partition.device)}x", f"{reduction.printed}x"
+        cells = f"{partition.moved}M", f"{partition.device}M", f"{memory.printed}M", *times
+        table.add_row(" and ".join(where) or "nothing", *cells)
+    show(f"ZeRO-Offload's table 1: of {len(everything)} partitions, all that move 4M bytes at most", table)
+    print("g16: fp16 gradients; update super: the fp32 states, the update and the rounding.")
+    print("Last row, 4M: the paper's own 8x and its section 3 say 2M.")
 
 
 def print_activations_closing(run: Run) -> None:

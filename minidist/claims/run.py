@@ -13,26 +13,13 @@ from minidist.papers.models import Model
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a run of training did, as rank 0 knows it at the end."""
+class Asked:
+    """What a run of training is asked to do: known before it begins, and all that formulas need."""
 
     chapter: str
     options: argparse.Namespace
     ranks: int
     vocabulary: int  # V, of the text
-    loss: list[float]  # of the global batch, for each step
-    validation_loss: float
-    unigram_entropy: float
-    step_ms: dict[str, float]
-    sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
-    sent_to: list[dict[int, int]]  # per rank: bytes by the receiver, in the same step
-    received: list[int]  # per rank: bytes that arrived in the same step, from whomever and for whatever
-    memory: list[dict[str, int]]  # per rank: bytes
-    counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
-    below: list[dict[str, dict[str, int]]]  # per rank: bytes in each memory below the device: {"host": {kind: bytes}}
-    moved: list[dict[str, dict[str, dict[str, int]]]]  # per rank, in the same step: {"device to host": {phase: …}}
-
-    # ---- what the papers' formulas need: of the command line and the text alone --------------------------------------
 
     @property
     def model(self) -> Model:
@@ -49,7 +36,27 @@ class Run:
         """The papers' K: of a parameter's optimizer state."""
         return self.bytes.optimizer(MOMENTS[self.options.optimizer])
 
-    # ---- what was counted --------------------------------------------------------------------------------------------
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether tensor-parallel ranks cut by positions what they do not cut by heads or width."""
+        return vars(self.options).get("sequence_parallel", False)
+
+
+@dataclass(frozen=True)
+class Run(Asked):
+    """What a run of training did, as rank 0 knows it at the end."""
+
+    loss: list[float]  # of the global batch, for each step
+    validation_loss: float
+    unigram_entropy: float
+    step_ms: dict[str, float]
+    sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
+    sent_to: list[dict[int, int]]  # per rank: bytes by the receiver, in the same step
+    received: list[int]  # per rank: bytes that arrived in the same step, from whomever and for whatever
+    memory: list[dict[str, int]]  # per rank: bytes
+    counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
+    below: list[dict[str, dict[str, int]]]  # per rank: bytes in each memory below the device: {"host": {kind: bytes}}
+    moved: list[dict[str, dict[str, dict[str, int]]]]  # per rank, in the same step: {"device to host": {phase: …}}
 
     def sent_in(self, *names: str, count: str = "bytes") -> list[int]:
         """Bytes (or messages) that each rank sent in some phases together."""

@@ -2,7 +2,7 @@
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
-from minidist.papers import zero
+from minidist.papers import chen, zero
 
 
 def memory_claims(run: Run, stage: int) -> list[Claim]:
@@ -35,14 +35,17 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     """ZeRO's formulas for what a rank sends in a step: by phase, and together."""
-    a = run.options.accumulate
+    a, layers = run.options.accumulate, run.options.layers
     times = f"{a}" if a > 1 else ""
-    sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept)
+    # What runs again needs its parameters again (papers/chen.py).
+    again = chen.gathered_again(run.options.recompute, layers) * run.model.units(run.ranks)[1]
+    sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept, again)
     formulas = {
         "all-reduce gradients": "2Ψ(N-1)/N",
         "all-gather parameters": "Ψ(N-1)/N",
         "all-gather forward": f"{times}Ψ(N-1)/N",
         "all-gather backward": f"{times}(Ψ-ψ_kept)(N-1)/N" if kept else f"{times}Ψ(N-1)/N",
+        "all-gather again": f"{times}Ψ_again(N-1)/N",
         "reduce-scatter gradients": f"{times if stage >= 2 else ''}Ψ(N-1)/N",
     }
     wire = run.bytes.stored  # of an element: the papers count elements, the wire counts bytes
@@ -55,7 +58,8 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # whatever else was sent, in any phase
     arrived = [nbytes - norm for nbytes in run.received]  # whatever the senders have counted
     psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
-    formula = f"{wire}·({psis}Ψ-{times}ψ_kept)(N-1)/N" if kept else f"{wire}·{psis}Ψ(N-1)/N"
+    others = f"-{times}ψ_kept" * (kept > 0) + f"+{times}Ψ_again" * ("all-gather again" in sent)
+    formula = f"{wire}·({psis}Ψ{others})(N-1)/N" if others else f"{wire}·{psis}Ψ(N-1)/N"
     for name, counted in (("all that is sent", rest), ("all that arrives", arrived)):
         claims.append(on_each_rank("ZeRO §7", name, formula, sum(sent.values()) * wire, counted, "bytes"))
     if stage > 0:

@@ -5,7 +5,7 @@ The inputs are made so that a sum can be taken apart again. Rank r's elements ar
 float64 (4 x 13 bits). A multiple of one prime is never another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -45,11 +45,19 @@ def in_a_sum(value: float, inputs: Sequence[Array], index: int) -> str:
     elsewhere = np.flatnonzero(np.sum(inputs, axis=0) == value)
     if elsewhere.size:
         return f"it holds element {elsewhere[0]} of the sum, of chunk {chunk_of(int(elsewhere[0]), n, size)}"
-    remarks = []
+    return in_a_partial_sum(value, inputs, index, range(n))
+
+
+def in_a_partial_sum(value: float, inputs: Sequence[Array], index: int, ranks: Collection[int]) -> str:
+    """What `value` holds where element `index` of the sum over some ranks' inputs belongs."""
+    n, size, remarks = len(inputs), inputs[0].size, []
     for rank, x in enumerate(inputs):
         elements = (x / 2.0 ** (BITS * rank)).astype(int)
         held = int(value) >> BITS * rank & 2**BITS - 1
-        remark = _of_one_rank(held, elements, index, chunk_of(index, n, size), n)
+        if rank not in ranks:
+            remark = "is in it already" if held else ""
+        else:
+            remark = _of_one_rank(held, elements, index, chunk_of(index, n, size), n)
         if remark:
             remarks.append(f"rank {rank}'s {remark}")
     return " and ".join(remarks)

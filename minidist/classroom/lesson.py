@@ -49,7 +49,7 @@ def check(name: str) -> None:
         where, used = "", "the lesson's own"
         said = _said_of_cells(name, tests.GAPS[name], tests)
     elif name in tests.ASKED:
-        where, used = " in exercise.py", "the lesson's own" if name in vars(_given()) else "the chapter's"
+        where, used = " in exercise.py", "the lesson's own" if _given(name) else "the chapter's"
         part = getattr(tests, "PARTS", {}).get(name) or getattr(tests, f"test_{name.rpartition('.')[2]}")
         said = _said(Path("exercise.py"), name, part, tests)
     else:
@@ -61,11 +61,10 @@ def check(name: str) -> None:
         print(f"✓ {name} is right. The notebook goes on with yours.")
     else:
         theirs.discard(name)
-        open_gap = "is not written yet" in said
-        until = (
-            f"○ {name}{where} is not filled in yet. Until it is" if open_gap else f"✗ {said}\n  Until {name} is right"
-        )
-        print(f"{until}, the notebook goes on with {used}.")
+        if "is not written yet" in said:
+            print(f"○ {name}{where} is not filled in yet; the notebook goes on with {used}.")
+        else:
+            print(f"✗ {said}\n  Until {name} is right, the notebook goes on with {used}.")
     if "." not in name:
         _shell().user_ns[name] = _function(name, tests)
 
@@ -73,7 +72,7 @@ def check(name: str) -> None:
 def _function(name: str, tests: ModuleType) -> Any:
     """What the notebook is to use under this name."""
     if name not in theirs:
-        return getattr(_given() if name in vars(_given()) else importlib.import_module(tests.HIDDEN[0]), name)
+        return _given(name) or getattr(importlib.import_module(tests.HIDDEN[0]), name)
     if name in tests.ASKED:
         return getattr(importlib.reload(importlib.import_module("exercise")), name)
     namespace = _shell().user_ns
@@ -82,20 +81,23 @@ def _function(name: str, tests: ModuleType) -> Any:
     return namespace[name]
 
 
-def _given() -> ModuleType:
-    """The lesson's own functions, for what is not filled in and is no chapter's."""
-    return importlib.import_module("given")
+def _given(name: str) -> Any:
+    """The lesson's own function of that name, which given.py defines; None of what a chapter has."""
+    function = getattr(importlib.import_module("given"), name, None)
+    return function if getattr(function, "__module__", "") == "given" else None
 
 
 def whose(name: str) -> str:
     """ "yours", or "not yours yet": which function of that name the notebook uses, by its last check."""
-    used = "the lesson's own" if name in vars(_given()) else "the chapter's"
+    used = "the lesson's own" if _given(name) else "the chapter's"
     return "yours" if name in theirs else f"not yours yet: {used}"
 
 
 def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
     """What is said of a function that a cell defines, with what it needs of other cells; its lines are the cell's."""
     namespace = _shell().user_ns
+    if wrong := _no_python(name, namespace["In"]):
+        return wrong
     found = find_definition(name, namespace["In"])
     if found is None:
         return f"No cell has defined {name}: run the cell with `def {name}` first."
@@ -105,16 +107,31 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
     more = ["import numpy as np", *(code for _, code in others), *(f"{key} = {kept[key]!r}" for key in kept)]
     with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
         program = Path(folder) / f"{name}.py"
-        program.write_text(text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n")
+        whole = text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n"
+        program.write_text(whole)
         said = _said(program, name, part, tests)
-    lines = text.splitlines()
+    last, lines = len(text.splitlines()), whole.splitlines()
 
     def in_the_cell(match: re.Match[str]) -> str:
         number = int(match[1])
-        return f"line {number} of the cell, `{lines[number - 1].strip()}`" if number <= len(lines) else match[0]
+        place = f"line {number} of the cell" if number <= last else "a line of another cell"
+        return f"{place}, `{lines[number - 1].strip()}`"
 
-    said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*', in_the_cell, said)  # of tracebacks, with its line
+    # Of tracebacks, with its line and the marks below that.
+    said = re.sub(rf'File "?{name}\.py"?, line (\d+), in \w+\n.*(\n +[~^]+$)?', in_the_cell, said, flags=re.MULTILINE)
     return re.sub(rf"{name}\.py:(\d+)(?: in \w+)?", in_the_cell, said)
+
+
+def _no_python(name: str, cells: list[str]) -> str:
+    """What is wrong with the last cell that begins to define `name`, if that is no Python: it has defined nothing."""
+    for cell in reversed(cells):
+        if re.search(rf"^def {name}\b", cell, re.MULTILINE):
+            try:
+                compile(cell, "the cell", "exec")
+            except SyntaxError as error:
+                return f"The last cell with `def {name}` is no Python, line {error.lineno}: {error.msg}"
+            return ""
+    return ""
 
 
 def _said(program: Path, name: str, part: Callable[[Any], None], tests: ModuleType) -> str:

@@ -135,7 +135,8 @@ def arrays_held(witness: np.ndarray) -> int:
     if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
     traces: Any = tracemalloc.take_snapshot().traces
-    held = sum(size for _, size, ((file, _), *_), *_ in traces._traces if not file.startswith(NOT_THE_PROGRAMS))
+    # Traces as they are, (domain, bytes, ((file, line),), frames): a list made of each would itself be traced.
+    held = sum(trace[1] for trace in traces._traces if not trace[2][0][0].startswith(NOT_THE_PROGRAMS))
     return held - witness.nbytes
 
 

@@ -268,9 +268,9 @@ def known_digests(modules: Sequence[str], asked: Sequence[str], lesson: Path) ->
     specs = [find_spec(module) for module in modules if "." in module]
     files = own + [Path(spec.origin) for spec in specs if spec and spec.origin]
     trees: list[ast.AST] = [ast.parse(file.read_bytes()) for file in files]
-    holder = asked[0].partition(".")[0] if asked else ""
+    holder = next((name.partition(".")[0] for name in asked if "." in name), "")
     for tree in trees:  # a chapter builds on another, whose class has another name
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        if "." in "".join(asked) and classes:
+        if holder and classes:
             classes[0].name = holder
     return source.digests(trees, asked)

@@ -13,22 +13,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import data_parallel, parallel3d, train, zero1, zero2, zero3
+from minidist import data_parallel, fsdp, offload, train, zero1, zero2, zero3
+from minidist.claims.published import print_offload_closing, print_zero_closing
 from minidist.cli.options import Parser
 from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
-from minidist.deepspeed.engine import LADDER, DeepSpeedEngine
+from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.plan import Plan
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.tensor import Array
-from minidist.parallel3d import grid_options
 
 CLAIMS = (data_parallel.claims, zero1.claims, zero2.claims, zero3.claims)  # by stage
 ADD_OPTIONS = {
     "data_parallel": data_parallel.add_options,
     "zero3": zero3.add_options,
-    "parallel3d": grid_options.add_options,
+    "fsdp": fsdp.add_options,
+    "offload": offload.add_options,
 }
 
 
@@ -48,15 +49,13 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     given = planning.typed(made, arguments)
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
-    plan = planning.make(translated.config, ranks, options, given, shard=translated.shard)
+    plan = planning.make(translated.config, ranks, options, given, shard=translated.shard, fsdp=translated.fsdp)
     plan.notes += translated.notes
     words = plan.arguments()
     chapter = parser(plan.chapter)
     ADD_OPTIONS.get(plan.chapter, lambda parser: None)(chapter)
-    if plan.shard:
-        job = grid_options.prepare(chapter, [*arguments, *words], ranks)
-    else:
-        job = train.prepare(chapter, [*arguments, *words], ranks)
+    prepare_chapter = fsdp.prepare if plan.fsdp else train.prepare
+    job = prepare_chapter(chapter, [*arguments, *words], ranks)
     job.settings.optimizer = plan.optimizer
     if not plan.optimizer.moments:
         job.options.optimizer = "plain sgd"  # of which the claims expect no state
@@ -98,11 +97,13 @@ def main(comm: Comm, prepared: Prepared) -> int:
     plan, job, line = prepared
     if comm.rank == 0:
         print("\n".join(f"minidist: {text}" for text in [*plan.notes, line]), file=sys.stderr, flush=True)
-    if plan.shard:
-        return parallel3d.main(comm, job)
-    stage = LADDER[plan.stage](job.units, job.settings, comm)
+    if plan.fsdp:
+        return fsdp.main(comm, job)
+    stage = engine_of(plan)(job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
-    return train.run_job(job, stage, comm, CLAIMS[plan.stage], driver=driver)
+    if plan.offload:
+        return train.run_job(job, stage, comm, offload.claims, print_offload_closing, driver)
+    return train.run_job(job, stage, comm, CLAIMS[plan.stage], print_zero_closing, driver)
 
 
 if __name__ == "__main__":

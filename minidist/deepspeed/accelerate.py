@@ -1,9 +1,10 @@
 """Accelerate's YAML, in DeepSpeed's words: what `accelerate config` writes for DeepSpeed and for FSDP.
 
-FSDP's sharding strategies are ZeRO's stages by other names (Zhao et al., VLDB 2023, section 3.2):
+FSDP's sharding strategies are ZeRO's stages by other names (Zhao et al., VLDB 2023, section 3.2); `minidist/fsdp.py`
+has them by their own:
 
     NO_SHARD        0    everything on every rank
-    SHARD_GRAD_OP   2    gradients and optimizer states divided
+    SHARD_GRAD_OP   2    gradients and optimizer states divided, and parameters between steps
     FULL_SHARD      3    parameters too
     HYBRID_SHARD    3    within a host; hosts have copies
 """
@@ -23,6 +24,7 @@ class Translated:
 
     config: dict[str, Any]
     shard: int | None = None  # ranks of a host, if each host has a copy of the model
+    fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if it is FSDP's
     recompute: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -52,28 +54,25 @@ DEEPSPEED_LAUNCH = (
     *("deepspeed_no_ssh", "zero3_init_flag"),  # units are declared, then drawn: no rank ever makes the whole model
 )
 WITHOUT_EFFECT = {
-    "fsdp_backward_prefetch": "a rank waits for each of its messages: the same bytes in the same order",
-    "fsdp_backward_prefetch_policy": "a rank waits for each of its messages: the same bytes in the same order",
-    "fsdp_forward_prefetch": "a rank waits for each of its messages: the same bytes in the same order",
-    "fsdp_limit_all_gathers": "one unit is gathered at a time",
+    "fsdp_limit_all_gathers": "never more than two units are gathered at a time",
     "fsdp_auto_wrap_policy": "a unit is the embedding, a block or the head",
     "fsdp_transformer_layer_cls_to_wrap": "a unit is the embedding, a block or the head",
     "fsdp_min_num_params": "a unit is the embedding, a block or the head",
     "fsdp_state_dict_type": "checkpoints are minidist's own",
-    "fsdp_offload_params": "a rank's memory is not divided into a device's and its host's",
+    "fsdp_offload_params": "parameters stay on the device",
 }
 FSDP = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing"),
+    *("fsdp_backward_prefetch", "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch"),
     *("fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading"),  # it is so by itself
     *WITHOUT_EFFECT,
 )
 QUIET = {  # what happens anyway
-    "fsdp_forward_prefetch": False,
+    "fsdp_limit_all_gathers": True,
     "fsdp_offload_params": False,
     "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-    "fsdp_backward_prefetch": "NO_PREFETCH",
-    "fsdp_backward_prefetch_policy": "NO_PREFETCH",
 }
+PREFETCH = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", "NO_PREFETCH": "none"}
 
 
 def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
@@ -198,10 +197,17 @@ def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
     if not isinstance(strategy, str) or strategy not in STAGES:
         raise UsageError(f"fsdp_sharding_strategy {strategy!r:.60} is not here: use one of {', '.join(STAGES)}")
     translated = Translated({"zero_optimization": {"stage": STAGES[strategy]}, "train_batch_size": "auto"})
+    words = ["--strategy", strategy.lower()]
     if strategy == "HYBRID_SHARD":
         if ranks % hosts:
             raise UsageError(f"{ranks} ranks cannot be divided among num_machines {hosts}")
         translated.shard = ranks // hosts
+        words += ["--shard", str(translated.shard)]
+    if STAGES[strategy] == 3:
+        words += ["--backward-prefetch", _backward_prefetch(section)]
+    if STAGES[strategy] > 0 and _flag(section, "fsdp_forward_prefetch"):
+        words.append("--forward-prefetch")
+    translated.fsdp = words
     if section.get("fsdp_activation_checkpointing") is True:
         translated.recompute = "full"
     for key, why in WITHOUT_EFFECT.items():
@@ -209,3 +215,20 @@ def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
             yet = " yet" * (key == "fsdp_offload_params")
             translated.notes.append(f"fsdp_config.{key} has no effect here{yet}, because {why}")
     return translated
+
+
+def _flag(section: dict[str, Any], name: str) -> bool:
+    value = section.get(name, False)
+    if not isinstance(value, bool):
+        raise UsageError(f"fsdp_config.{name} should be true or false, not {value!r:.60}")
+    return value
+
+
+def _backward_prefetch(section: dict[str, Any]) -> str:
+    """Where the file is silent, FSDP1 does not prefetch, and FSDP2, which cannot be asked, does."""
+    usual = "BACKWARD_PRE" if section.get("fsdp_version") == 2 else "NO_PREFETCH"
+    names = ("fsdp_backward_prefetch", "fsdp_backward_prefetch_policy")
+    asked = next((section[name] for name in names if section.get(name) is not None), usual)
+    if not isinstance(asked, str) or asked not in PREFETCH:
+        raise UsageError(f"fsdp_backward_prefetch {asked!r:.60} is not here: use one of {', '.join(PREFETCH)}")
+    return PREFETCH[asked]

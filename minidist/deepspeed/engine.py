@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, checkpoint, data_parallel, zero1, zero2, zero3
+from minidist import UsageError, checkpoint, data_parallel, offload, zero1, zero2, zero3
 from minidist.checkpoints.files import is_draft
 from minidist.checkpoints.manifest import LATEST
 from minidist.claims.files import write_whole
@@ -35,7 +35,7 @@ from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.read import read
 from minidist.engine import Loss
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Block, Unit
 from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
 
@@ -79,7 +79,8 @@ def initialize(
     iterator of micro-batches for all ranks, drawn anew in every epoch. Raises UsageError for a configuration that
     cannot be; keys without effect are named on rank 0, one line each.
     """
-    plan = planning.make(read(config), comm.size, width=width_of(model))
+    layers = sum(isinstance(unit, Block) for unit in model)
+    plan = planning.make(read(config), comm.size, width=width_of(model), layers=layers)
     if comm.rank == 0:
         for note in plan.notes:
             print(f"minidist: {note}", file=sys.stderr)
@@ -89,11 +90,16 @@ def initialize(
     if lr_scheduler is not None:
         settings.learning_rate = lr_scheduler
     shards = zero.shards_within(model)
-    stage = LADDER[plan.stage](model, settings, comm)
+    stage = engine_of(plan)(model, settings, comm)
     zero.take_over(stage, shards)
     engine = DeepSpeedEngine(stage, plan, comm)
     batches = micro_batches(training_data, plan, seed) if training_data is not None else None
     return Initialized(engine, settings.optimizer, batches, Scheduler(stage))
+
+
+def engine_of(plan: Plan) -> Callable[..., DataParallel]:
+    """What makes the plan's engine, of units, settings and ranks."""
+    return offload.ENGINES[plan.stage] if plan.offload else LADDER[plan.stage]
 
 
 def width_of(model: list[Unit]) -> int:

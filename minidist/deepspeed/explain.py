@@ -6,6 +6,7 @@ It computes and starts nothing: any model on any number of ranks. The formulas a
 beside them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
+import itertools
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import deepspeed, gpt2, llama, llama3, zero
+from minidist.papers import deepspeed, fsdp, gpt2, llama, llama3, zero, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
 Model = gpt2.Model | llama.Model
@@ -44,7 +45,7 @@ def parser() -> Parser:
     add(
         "--precision", choices=NAMES, metavar="NAME", default="mixed", help='for "auto": mixed (fp16), bf16, fp32, fp64'
     )
-    add("--recompute", choices=train.RECOMPUTE, metavar="WHAT", default="none", help="none, selective or full")
+    add("--recompute", type=train.recomputation, metavar="WHAT", default="none", help="as in every chapter")
     return made
 
 
@@ -59,8 +60,18 @@ def explain(arguments: Sequence[str]) -> str:
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
     model = MODELS[options.model]
+    train.check_interval(options.recompute, model.layers)
     shared = Namespace(**{**vars(planning.defaults()), **vars(options)})
-    plan = planning.make(translated.config, n, shared, given, width=model.h, shard=translated.shard)
+    plan = planning.make(
+        translated.config,
+        n,
+        shared,
+        given,
+        width=model.h,
+        layers=model.layers,
+        shard=translated.shard,
+        fsdp=translated.fsdp,
+    )
     plan.notes += translated.notes
     per_node = min(options.ranks_per_node or 8, n)
     return "\n".join(
@@ -102,35 +113,60 @@ def sizes(plan: Plan) -> tuple[int, int]:
 
 
 def states(plan: Plan, model: Model) -> zero.ModelStates:
-    """Bytes of model states on a rank; with hybrid sharding the ranks of a host share a copy."""
+    """Bytes of model states on a rank; with hybrid sharding the ranks of a host share a copy. What FSDP calls
+    SHARD_GRAD_OP has parameters divided between steps, as stage 3 has."""
     p, k = sizes(plan)
-    return zero.model_states(model.parameters, plan.shard or plan.ranks, plan.stage, p, p, k)
+    return zero.model_states(model.parameters, plan.shard or plan.ranks, divided(plan), p, p, k)
+
+
+def divided(plan: Plan) -> int:
+    """The stage that divides as much between steps."""
+    return 3 if plan.fsdp and plan.stage else plan.stage
 
 
 def passing(plan: Plan, model: Model) -> int:
     """The most bytes that are held of whole units in passing: in stage 2 gradients, in stage 3 parameters as well. An
-    embedding that the head reads is there together with each of the others."""
-    embedding, *others = model.units
-    largest = embedding + max(others) if model.family == "gpt" else max(model.units)
-    return sizes(plan)[0] * max(0, plan.stage - 1) * largest
+    embedding that the head reads is there together with each of the others. With FSDP's prefetch the parameters of two
+    units are there at a time, and with SHARD_GRAD_OP all."""
+    embedding, *others = model.units if model.family == "gpt" else [0, *model.units]
+    largest = embedding + max(others)
+    gathered = largest if plan.stage == 3 else 0
+    if "shard_grad_op" in plan.fsdp:
+        gathered = model.parameters
+    elif {"pre", "--forward-prefetch"} & {*plan.fsdp}:
+        gathered = embedding + max(one + next_one for one, next_one in itertools.pairwise(others))
+    return sizes(plan)[0] * (gathered + (largest if plan.stage >= 2 else 0))
 
 
 def memory(plan: Plan, model: Model) -> Iterator[str]:
     p, k = sizes(plan)
     of = states(plan, model)
-    n = ["", "/N", "/N", "/N"] if not plan.shard else ["", "/G", "/G", "/G"]
-    divided = [n[plan.stage if plan.stage >= needed else 0] for needed in (3, 2, 1)]
+    n = "/G" if plan.shard else "/N"
+    parameters, gradients, optimizer = (n * (divided(plan) >= needed) for needed in (3, 2, 1))
     yield f"\nMemory of a rank, by the papers' formulas, in GB (10⁹ bytes); {plan.precision} precision"
     if plan.shard:
         yield f"  G = {plan.shard} ranks of a host share a copy"
-    yield line("parameters", f"{p}Ψ{divided[0]}", of.parameters)
-    yield line("gradients", f"{p}Ψ{divided[1]}", of.gradients)
-    yield line("optimizer states", f"{k}Ψ{divided[2]}", of.optimizer)
-    yield line("model states", "together", of.total)
+    yield line("parameters", f"{p}Ψ{parameters}", of.parameters)
+    if plan.offload:
+        yield from on_the_host(plan, model)
+    else:
+        yield line("gradients", f"{p}Ψ{gradients}", of.gradients)
+        yield line("optimizer states", f"{k}Ψ{optimizer}", of.optimizer)
+        yield line("model states", "together", of.total)
     if plan.stage >= 2:
-        yield line("units in passing", "stage 2: gradients; 3: parameters too", passing(plan, model))
+        yield line("units in passing", "gradients" + " and parameters" * (divided(plan) == 3), passing(plan, model))
     kept = model.activations(plan.micro_batch, plan.recompute, p)
     yield line("activations of the layers", f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}", kept)
+
+
+def on_the_host(plan: Plan, model: Model) -> Iterator[str]:
+    """What ZeRO-Offload moves out of a rank's device."""
+    (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
+    if plan.stage == 1:
+        yield line("gradients", f"{p}Ψ", p * psi)
+    yield line("on the host: gradients", f"{p}Ψ/N", p * psi / n)
+    copy = 0 if BYTES[plan.precision].master else p  # where the states have no copy of the parameters
+    yield line("  optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
 
 
 def line(what: str, formula: str, nbytes: float) -> str:
@@ -158,7 +194,11 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
     """What a rank sends in a step."""
     p, a = sizes(plan)[0], plan.accumulate
     group = plan.shard or plan.ranks
-    sent = {name: p * elements for name, elements in zero.volume(model.parameters, group, plan.stage, a).items()}
+    elements = zero.volume(model.parameters, group, plan.stage, a)
+    if "shard_grad_op" in plan.fsdp:
+        times = fsdp.collectives(reshard=False, accumulate=a)
+        elements = {name: fsdp.volume(model.parameters, group, n) for name, n in times.items() if n}
+    sent = {name: p * volume for name, volume in elements.items()}
     formulas = SENT | {"reduce-scatter gradients": f"{'a' if plan.stage >= 2 else ''}Ψ(N-1)/N"}
     yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
     for name, nbytes in sent.items():
@@ -168,6 +208,10 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
         sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
         yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
     yield line("all that is sent", "", sum(sent.values()))
+    if plan.offload:
+        moved = zero_offload.moved(model.parameters, plan.ranks, plan.stage, a)
+        yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
+        yield line("parameters from the host", f"{p}·Ψ/N", p * moved["parameters"])
 
 
 def command(plan: Plan, model: Model) -> Iterator[str]:

@@ -91,7 +91,8 @@ class Key(NamedTuple):
 
 
 ELEMENTS = whole(0)
-OFF_DEVICE = "a rank's memory is not divided into a device's and its host's"
+OFF_DEVICE = "parameters stay on the device"
+NO_NVME = "what leaves a device goes to its host, and no further"
 MOVED = "a rank keeps its activations where it computes them"
 QUANTISED = "what is sent is what is stored: nothing is quantised"
 UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
@@ -236,7 +237,7 @@ ZERO = {
     "zero_quantized_gradients": Key(flag, False, "reduce int4", refused=QUANTISED),
     "zeropp_loco_param": Key(or_null(anything), None, "make up for quantised gradients", refused=QUANTISED),
     "mics_shard_size": Key(
-        whole(-1), -1, "ranks among whom parameters are divided", refused="--zero 3 --shard of minidist.parallel3d does"
+        whole(-1), -1, "ranks among whom parameters are divided", refused="--strategy hybrid_shard of fsdp.py does"
     ),
     "mics_hierarchical_params_gather": Key(flag, False, "gather within hosts first", refused="a ring is flat"),
     "memory_efficient_linear": Key(
@@ -250,16 +251,16 @@ ZERO = {
         already=(True, False),
     ),
     "offload_optimizer.device": Key(one_of("none", "cpu", "nvme"), "none", "where optimizer states are kept",
-                                    yet=OFF_DEVICE, already=("none",)),
-    "offload_optimizer.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),
-    "offload_optimizer.buffer_count": Key(whole(1), 4, "buffers of an nvme", yet=OFF_DEVICE),
+                                    yet=NO_NVME, already=("none", "cpu")),
+    "offload_optimizer.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=NO_NVME, already=(None,)),
+    "offload_optimizer.buffer_count": Key(whole(1), 4, "buffers of an nvme", yet=NO_NVME),
     "offload_optimizer.pin_memory": Key(
         flag, True, "page-locked host memory", never="no device copies by itself", already=(True, False)
     ),
-    "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", yet=OFF_DEVICE, already=(False,)),
-    "offload_optimizer.pipeline_write": Key(flag, False, "write behind", yet=OFF_DEVICE, already=(False,)),
-    "offload_optimizer.fast_init": Key(flag, False, "fill an nvme fast", yet=OFF_DEVICE, already=(False,)),
-    "offload_optimizer.ratio": Key(number(1), 1.0, "share of the states", yet=OFF_DEVICE, already=(1.0,)),
+    "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", yet=NO_NVME, already=(False,)),
+    "offload_optimizer.pipeline_write": Key(flag, False, "write behind", yet=NO_NVME, already=(False,)),
+    "offload_optimizer.fast_init": Key(flag, False, "fill an nvme fast", yet=NO_NVME, already=(False,)),
+    "offload_optimizer.ratio": Key(number(1), 1.0, "share of the states", yet="all of them go", already=(1.0,)),
     "offload_param.device": Key(one_of("none", "cpu", "nvme"), "none", "where parameters are kept",
                                 yet=OFF_DEVICE, already=("none",)),
     "offload_param.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),
@@ -276,10 +277,7 @@ ACTIVATIONS = {
         flag, False, "tensor-parallel ranks keep a part of a checkpoint each",
         never="no two ranks of the data axis have the same activations", already=(False,),
     ),
-    "number_checkpoints": Key(
-        or_null(whole(1)), None, "checkpoints of a pass, for buffers of one piece", yet="one block is one checkpoint",
-        already=(None,),
-    ),
+    "number_checkpoints": Key(or_null(whole(1)), None, "inputs kept in a pass: one every so many blocks; null: each"),
     "contiguous_memory_optimization": Key(
         flag, False, "checkpoints in one buffer made beforehand", yet="each is an array of its own", already=(False,)
     ),

@@ -36,12 +36,14 @@ class Plan:
     schedule: Callable[[int], float] | None  # of the learning rate; None: the configuration has none
     loss_scale: LossScale | None  # None: as mixed precision has it by default, or losses are not scaled
     shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
+    offload: bool = False  # gradients, optimizer states and the update to the host
+    fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
 
     @property
     def chapter(self) -> str:
-        return "parallel3d" if self.shard else CHAPTERS[self.stage]
+        return "fsdp" if self.fsdp else "offload" if self.offload else CHAPTERS[self.stage]
 
     def said(self) -> dict[str, Any]:
         """What options of a command line say of it, by their names."""
@@ -59,8 +61,8 @@ class Plan:
     def arguments(self) -> list[str]:
         """The chapter's command line, as far as it can say all this."""
         usual = defaults()
-        grid = ["--dp", self.ranks, "--pp", 1, "--tp", 1, "--zero", self.stage, "--shard", self.shard]
-        words = [str(word) for word in grid] if self.shard else []
+        words = list(self.fsdp)
+        words += ["--zero", str(self.stage)] if self.offload else []
         for option, value in self.said().items():
             if value != getattr(usual, option):
                 exact = isinstance(value, float) and float(f"{value:g}") == value
@@ -102,13 +104,15 @@ def make(
     options: Namespace | None = None,
     given: Collection[str] = (),
     width: int | None = None,
+    layers: int | None = None,
     shard: int | None = None,
+    fsdp: Sequence[str] = (),
 ) -> Plan:
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
 
     options: what fills "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face
-    Trainer; given: those among them that somebody has typed, which must not contradict the configuration. width: of
-    the model, h. shard: of hybrid sharding.
+    Trainer; given: those among them that somebody has typed, which must not contradict the configuration. width,
+    layers: of the model, h and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
     """
     options = options or defaults()
     h = width or options.width
@@ -140,16 +144,18 @@ def make(
         accumulate=accumulate,
         precision=_precision(checked, options, given),
         clip=_agreed(checked, "gradient_clipping", "clip", options, given),
-        recompute=_recompute(checked, options, given),
+        recompute=_recompute(checked, options, given, layers or options.layers),
         optimizer=_optimizer(checked, options, given),
         lr=options.lr,
         schedule=None,
         loss_scale=None,
         shard=shard if shard != ranks else None,
+        fsdp=list(fsdp),
         notes=checked.notes,
     )
     if "optimizer.type" in checked.stated:
         plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
+    plan.offload = _offload(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
@@ -158,6 +164,17 @@ def make(
     checked.values.update(zip(BATCH, (batch, micro_batch, accumulate), strict=True))
     checked.values.update({"fp16.enabled": plan.precision == "mixed", "bf16.enabled": plan.precision == "bf16"})
     return plan
+
+
+def _offload(config: Config, plan: Plan) -> bool:
+    """Whether the optimizer works on the host."""
+    if config[f"{ROOM}.offload_optimizer.device"] != "cpu":
+        return False
+    if plan.stage and not plan.shard:
+        return True
+    reason = "with hybrid sharding yet" if plan.shard else "in stage 0, which divides nothing: take stage 1, 2 or 3"
+    plan.notes.append(f"{ROOM}.offload_optimizer.device has no effect {reason}")
+    return False
 
 
 def _conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
@@ -242,15 +259,16 @@ def _precision(config: Config, options: Namespace, given: Collection[str]) -> st
     return wanted if typed else "fp32"
 
 
-def _recompute(config: Config, options: Namespace, given: Collection[str]) -> str:
+def _recompute(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
     """A configuration that says something of activation checkpointing means that it is used: of each block the input is
-    kept, as in models that call deepspeed.checkpointing.checkpoint."""
-    asked = any(
-        config[path] != key.default
-        for path, key in config.table.items()
-        if path.startswith("activation_checkpointing.")
-    )
-    return "full" if asked and "recompute" not in given else options.recompute
+    kept, as in models that call deepspeed.checkpointing.checkpoint; or of so many of the blocks as there are to be
+    checkpoints."""
+    room = "activation_checkpointing."
+    asked = any(config[path] != key.default for path, key in config.table.items() if path.startswith(room))
+    if not asked or "recompute" in given:
+        return options.recompute
+    interval = -(-layers // (config[f"{room}number_checkpoints"] or layers))
+    return f"every:{interval}" if interval > 1 else "full"
 
 
 def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Optimizer:

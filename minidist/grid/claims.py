@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_keeps
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.fsdp import print_across_hosts
+from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.published import print_ptd
-from minidist.claims.run import Run
-from minidist.claims.tables import number
-from minidist.papers import fsdp, models, pipelines, zero
+from minidist.claims.run import Asked, Run
+from minidist.papers import chen, models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 from minidist.pipeline import pipeline_claims as pipeline
 from minidist.tensor_parallel import tensor_claims as tensor
@@ -36,7 +38,7 @@ def claims(run: Run) -> list[Claim]:
         crossing = [size // (t if options.sequence_parallel else 1) for size in tensor.elements(run, shares)]
         each, shape = pipeline.crossings(run, at), "bsh/t" if options.sequence_parallel else "bsh"
         of_messages = pipeline.message_claims(run, each, [run.bytes.stored * size for size in crossing], shape)
-        timed = [*pipeline.bubble_claims(run), *pipeline.in_flight_claims(run, at)]
+        timed = [*pipeline.bubble_claims(run, at), *pipeline.in_flight_claims(run, at)]
         staged = [*timed, *pipeline.weight_claims(run, at), *of_messages]
         for kind, messages in each.items():
             sent = [number * size for number, size in zip(messages, crossing, strict=True)]
@@ -56,30 +58,43 @@ def claims(run: Run) -> list[Claim]:
 # ---- who has what ----------------------------------------------------------------------------------------------------
 
 
-def standing(run: Run) -> list[int]:
+def standing(run: Asked) -> list[int]:
     """Each rank's stage, from 1."""
     return [rank // run.options.tp % run.options.pp + 1 for rank in range(run.ranks)]
 
 
-def own_units(run: Run) -> list[list[int]]:
+def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
     return [
         [unit for part in run.options.parts[stage - 1 :: run.options.pp] for unit in part] for stage in standing(run)
     ]
 
 
-def shares_of(run: Run) -> list[tensor.Share]:
+def shares_of(run: Asked) -> list[Share]:
     """What of a micro-batch each rank works on."""
     options, head = run.options, run.options.layers + 1
     rows = chunk_sizes(options.batch // options.micro_batches, options.dp)
-    again = options.pp > 1 and options.recompute == "full"
+    ends_again = options.pp > 1 and options.recompute == "full"
     return [
-        tensor.Share(rows[rank // (options.tp * options.pp)], len({*own} - {0, head}), 0 in own, head in own, again)
-        for rank, own in enumerate(own_units(run))
+        Share(
+            rows[rank // (options.tp * options.pp)],
+            len({*own} - {0, head}),
+            0 in own,
+            head in own,
+            sum(chen.runs_again(options.recompute, n) for n in blocks_of(run, stage)),
+            ends_again,
+        )
+        for rank, (own, stage) in enumerate(zip(own_units(run), standing(run), strict=True))
     ]
 
 
-def flats(run: Run, rank: int) -> dict[int, list[int]]:
+def blocks_of(run: Asked, stage: int) -> list[int]:
+    """How many layers each chunk of a stage has."""
+    options, head = run.options, run.options.layers + 1
+    return [len({*part} - {0, head}) for part in options.parts[stage - 1 :: options.pp]]
+
+
+def flats(run: Asked, rank: int) -> dict[int, list[int]]:
     """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
     where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
     its matrix, that stage has what the matrix is in."""
@@ -92,9 +107,28 @@ def flats(run: Run, rank: int) -> dict[int, list[int]]:
     return {unit: [models.padded(size, options.shard) for size in of] for unit, of in found.items()}
 
 
-def held(run: Run) -> list[int]:
+def held(run: Asked) -> list[int]:
     """Ψr: of each rank, what it stores apart, all together."""
     return [sum(map(sum, flats(run, rank).values())) for rank in range(run.ranks)]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank will need: of its stage, its part of every layer, divided as ZeRO's stage has it."""
+    o, p, k, head = asked.options, asked.bytes.stored, asked.optimizer_bytes, asked.options.layers + 1
+    places = []
+    for rank, (share, stage, psi) in enumerate(zip(shares_of(asked), standing(asked), held(asked), strict=True)):
+        of_unit = flats(asked, rank)
+        reads = {unit: sum(sizes) for unit, sizes in of_unit.items()}
+        layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
+        tied = asked.model.tied and share.head
+        both = of_unit[0][0] if tied and share.embedding else 0  # the first of the embedding's has the matrix
+        own = reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)
+        states = zero.model_states(psi, o.shard, o.zero, p, p, k)
+        embedding = reads[0] if share.embedding else 0
+        flying = pipeline.most_in_flight(asked, stage) if o.pp > 1 else 1
+        starts = 1 <= o.parts[stage - 1][0] <= o.layers
+        places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
+    return at_places(asked, o.tp, places, pipeline.without(asked) if o.pp > 1 else ())
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -116,7 +150,7 @@ def memory(run: Run) -> list[Claim]:
     return claims
 
 
-def layers_keep(run: Run, at: Sequence[int], shares: Sequence[tensor.Share]) -> list[Claim]:
+def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Claim]:
     """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight. With full
     recomputation a stage keeps the input of each of these, but of the one that runs again all that its layers keep
     (GPipe, section 2.3)."""
@@ -125,19 +159,23 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[tensor.Share]) -> 
         return tensor.activations(run, t, shares)
     if options.chunks > 1 or options.schedule.startswith("zb"):
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
-    full = options.recompute == "full"
-    each = tensor.layer_keeps(run, t, shares, "none" if full else options.recompute, options.dropout > 0)
-    inputs = tensor.layer_keeps(run, t, shares, "full", options.dropout > 0)
-    expected = []
-    for kept, given, share, stage, own in zip(each, inputs, shares, at, own_units(run), strict=True):
-        flying = pipelines.in_flight(options.schedule, options.stages, options.micro_batches, stage)
-        if not full:
-            expected.append(flying * share.layers * kept)
-        else:  # a stage that begins with the embedding, or has the head alone, keeps no layer's input
-            expected.append(share.layers * kept + (flying - 1) * given * (1 <= own[0] <= options.layers))
+    dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
+    if full:
+        layers = layer_keeps(run, t, shares, "none", dropout)
+        most = [share.layers * layer for share, layer in zip(shares, layers, strict=True)]
+        inputs = layer_keeps(run, t, shares, "full", dropout)
+        # a stage that begins with the embedding, or has the head alone, keeps no layer's input
+        firsts = [1 <= own[0] <= options.layers for own in own_units(run)]
+        waits = [given * first for given, first in zip(inputs, firsts, strict=True)]
+    else:
+        most = keep_at_most(run, t, shares, dropout)
+        waits = keep_after_forward(run, t, shares, dropout)
+    flying = [pipelines.in_flight(options.schedule, options.stages, options.micro_batches, stage) for stage in at]
+    expected = [one + (number - 1) * other for one, other, number in zip(most, waits, flying, strict=True)]
     counted = [counts["layer_activations"] for counts in run.counted]
-    h = "h/t" if options.sequence_parallel else "h"
-    formula = f"l·layer+(f-1){run.bytes.stored}bs{h}" if full else "f·l·layer"
+    formula = "peak+(f-1)·kept"
+    if options.recompute in ("none", "full"):
+        formula = f"l·layer+(f-1){p}bs{'h/t' if options.sequence_parallel else 'h'}" if full else "f·l·layer"
     return [on_each_rank("Korthikanti §4", "layers keep", formula, expected, counted, "bytes")]
 
 
@@ -176,10 +214,9 @@ def of_data(run: Run) -> list[tensor.Volume]:
         ]
     gathers, twice = ["all-gather forward", "all-gather backward"], [2 * n for n in once]
     volumes = [tensor.Volume("ZeRO §7", "get parameters", "2Ψr(G-1)/G", gathers, twice, a, p), scatter]
-    if options.pp > 1 and options.recompute == "full":
-        volumes.append(
-            tensor.Volume("GPipe §2.3", "get them again", "(Ψr-ψl)(G-1)/G", ["all-gather again"], again(run), a, p)
-        )
+    if any(sent := again(run)):
+        formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
+        volumes.append(tensor.Volume("GPipe §2.3", "get them again", formula, ["all-gather again"], sent, a, p))
     if options.dp > g:
         volumes.append(
             tensor.Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], across(run), 1, p)
@@ -188,12 +225,17 @@ def of_data(run: Run) -> list[tensor.Volume]:
 
 
 def again(run: Run) -> list[int]:
-    """Elements that each rank sends so that its chunks can run once more: all of their units but the last of each,
-    which is gathered for its backward that follows at once."""
+    """Elements that each rank sends so that layers can run once more: of what runs again together all but the last,
+    which is gathered for its backward that follows at once. With full recomputation a pipeline's chunk runs again as a
+    whole."""
     options, found = run.options, []
     for rank, stage in enumerate(standing(run)):
-        before = [unit for part in options.parts[stage - 1 :: options.pp] for unit in part[:-1]]
-        psi = sum(sum(flats(run, rank)[unit]) for unit in before)
+        parts, sizes = options.parts[stage - 1 :: options.pp], flats(run, rank)
+        if options.recompute == "full" and options.pp > 1:
+            psi = sum(sum(sizes[unit]) for part in parts for unit in part[:-1])
+        else:
+            layer = sum(next((sizes[unit] for unit in sizes if 1 <= unit <= options.layers), [0]))
+            psi = layer * sum(chen.gathered_again(options.recompute, n) for n in blocks_of(run, stage))
         found.append(psi * (options.shard - 1) // options.shard)
     return found
 
@@ -238,8 +280,6 @@ def print_closing(run: Run) -> None:
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
     print("of time; f: micro-batches in flight.")
     if w > g:
-        printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
-        print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")
-        print(f"The FSDP paper prints 2M(W-1)/(GW), {number(printed)}: {printed / exact:.2f} times as much.")
+        print_across_hosts(m, w, g)
     print()
     print_ptd()

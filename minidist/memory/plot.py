@@ -1,10 +1,11 @@
-"""What a rank holds in the course of a step, by kind: recorded from its pool, and drawn.
+"""What a rank holds in the course of a step, by kind: recorded from its pools, and drawn.
 
 Across lie the boundaries of the step, one as far from the next as the other: units, or the instructions of a schedule.
 Ranks of a pipeline can so be compared, whatever their processes did meanwhile.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -32,24 +33,6 @@ class History:
     states: list[tuple[int, ...]] = field(default_factory=list)  # bytes of each of KINDS
     boundaries: list[tuple[int, str, str]] = field(default_factory=list)  # after how many states; what, of which name
 
-    def changed(self, pool: Pool) -> None:
-        held = pool.held
-        self.states.append(tuple(held[kind] for kind in KINDS))
-
-    def passed(self, pool: Pool, what: str, name: str) -> None:
-        self.changed(pool)  # what has gone since the last array came
-        self.boundaries.append((len(self.states), what, name))
-
-    @contextmanager
-    def of(self, pool: Pool) -> Iterator[None]:
-        """Inside, what happens in the pool is recorded."""
-        self.changed(pool)
-        pool.watchers.append(self)
-        try:
-            yield
-        finally:
-            pool.watchers.remove(self)
-
     def intervals(self) -> list[tuple[int, int, str]]:
         """From boundary to boundary: the first state, the one after the last, and the name of what ends there. Of a
         pipeline, where a unit ends is not drawn: its instructions are the boundaries."""
@@ -67,6 +50,39 @@ class History:
         return places, states
 
 
+@dataclass
+class Recorder:
+    """Watches a rank's pools, and puts down what each of them holds whenever one changes: so their curves agree in what
+    is across."""
+
+    pools: Sequence[Pool]
+    histories: dict[str, History]  # by the pool's name
+
+    def changed(self, pool: Pool) -> None:
+        for each in self.pools:
+            held = each.held
+            self.histories[each.name].states.append(tuple(held[kind] for kind in KINDS))
+
+    def passed(self, pool: Pool, what: str, name: str) -> None:
+        self.changed(pool)  # what has gone since the last array came
+        for history in self.histories.values():
+            history.boundaries.append((len(history.states), what, name))
+
+
+@contextmanager
+def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, History]]:
+    """Inside, what happens in the pools of a rank is recorded: a history for each, by name."""
+    recorder = Recorder(pools, {pool.name: History() for pool in pools})
+    recorder.changed(pools[0])
+    for pool in pools:
+        pool.watchers.append(recorder)
+    try:
+        yield recorder.histories
+    finally:
+        for pool in pools:
+            pool.watchers.remove(recorder)
+
+
 def check(option: str, path: str) -> None:
     """Raise UsageError unless a picture can be drawn into this file."""
     if find_spec("matplotlib") is None:
@@ -80,27 +96,28 @@ def format_of(path: str) -> str:
     return Path(path).suffix.removeprefix(".").lower()
 
 
-def draw(histories: Sequence[History], title: str, format: str) -> bytes:
-    """A picture with a panel for each rank; ranks whose histories are the same share one. histories: in order of rank.
-    The format is one of FORMATS."""
+def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) -> bytes:
+    """A picture with a panel for each rank and pool; ranks whose histories are the same share one, and pools in which
+    nobody has anything have none. histories: by pool, in order of rank. The format is one of FORMATS."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     from matplotlib.ticker import EngFormatter
 
-    groups: list[tuple[History, list[int]]] = []
-    for rank, history in enumerate(histories):
-        same = [ranks for other, ranks in groups if other == history]
-        same[0].append(rank) if same else groups.append((history, [rank]))
+    used = [pool for pool in histories[0] if any(any(state) for each in histories for state in each[pool].states)]
+    groups: list[tuple[History, str, list[int]]] = []
+    for pool, (rank, each) in itertools.product(used, enumerate(histories)):
+        same = [ranks for other, name, ranks in groups if (other, name) == (each[pool], pool)]
+        same[0].append(rank) if same else groups.append((each[pool], pool, [rank]))
     shown = groups[:MOST_PANELS]
-    width = min(20.0, max(7.5, 3 + 0.26 * max(len(history.intervals()) for history, _ in shown)))
+    width = min(20.0, max(7.5, 3 + 0.26 * max(len(history.intervals()) for history, *_ in shown)))
     figure, panels = plt.subplots(
         len(shown), figsize=(width, 1.4 + 2.1 * len(shown)), sharey=True, squeeze=False, layout="constrained"
     )
-    everything = [state for history, _ in shown for state in history.states]
+    everything = [state for history, *_ in shown for state in history.states]
     kinds = [kind for kind, *held in zip(KINDS, *everything, strict=True) if any(held)]
-    for axes, (history, ranks) in zip(panels[:, 0], shown, strict=True):
+    for axes, (history, pool, ranks) in zip(panels[:, 0], shown, strict=True):
         places, states = history.curve()
         intervals = history.intervals()
         places, states = [*places, len(intervals)], [*states, states[-1]]
@@ -120,13 +137,13 @@ def draw(histories: Sequence[History], title: str, format: str) -> bytes:
             steep = 90 if max(map(len, names)) > 4 else 0
             axes.set_xticks([i + 0.5 for i in range(len(names))], names, rotation=steep, fontsize=7)
             axes.tick_params(axis="x", length=0)
-        axes.set_title(_ranks(ranks), loc="left", fontsize=9)
+        axes.set_title(_ranks(ranks) + f", {pool}" * (len(used) > 1), loc="left", fontsize=9)
         axes.set_xlim(0, len(intervals))
         axes.yaxis.set_major_formatter(EngFormatter("B"))
         axes.spines[["top", "right"]].set_visible(False)
     more = f"; {len(groups) - len(shown)} more that differ are not drawn" if len(groups) > len(shown) else ""
     figure.suptitle(title + more, fontsize=10)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+    handles, labels = panels[0, 0].get_legend_handles_labels()  # the same in each
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False, fontsize=8)
     picture = BytesIO()
     figure.savefig(picture, format=format, dpi=110)

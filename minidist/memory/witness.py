@@ -17,32 +17,38 @@ SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's s
 
 
 class Witness:
-    """Compares a pool with NumPy's account; tracing must have begun (`begin`) before the pool's first array was made.
+    """Compares a rank's pools, all of them together, with NumPy's account, which knows no device and no host. Tracing
+    must have begun (`begin`) before the pools' first array was made. Boundaries are those of the first pool.
 
     It slows every step: Python's own objects are traced beside the arrays, and listed at each boundary.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    def __init__(self, *pools: Pool) -> None:
+        self.pools = pools
         self.boundaries = 0
         self.unnamed: dict[str, int] = {}  # boundaries that are not within SLACK -> bytes that nobody named
         self.peak = self.pool_peak = 0  # bytes of arrays, by either account
-        self._most = 0  # that the pool has held since the last boundary
+        self._most = 0  # that the pools have held since the last boundary
         tracemalloc.reset_peak()
-        pool.watchers.append(self)
+        for pool in pools:
+            pool.watchers.append(self)
+
+    def held(self) -> int:
+        """Bytes in all pools now."""
+        return sum(pool.held[ALL] for pool in self.pools)
 
     @property
     def scratch(self) -> int:
-        """Bytes by which NumPy's peak is above the pool's. NumPy's is known but for what Python's own objects, of the
+        """Bytes by which NumPy's peak is above the pools'. NumPy's is known but for what Python's own objects, of the
         same trace, have grown within one unit: some thousands of bytes."""
         return self.peak - self.pool_peak
 
     def changed(self, pool: Pool) -> None:
-        self._most = max(self._most, pool.held[ALL])
+        self._most = max(self._most, self.held())
 
     def passed(self, pool: Pool, what: str, name: str) -> None:
         traced, most_traced = tracemalloc.get_traced_memory()
-        arrays, held = arrays_held(), pool.held[ALL]
+        arrays, held = arrays_held(), self.held()
         self.boundaries += 1
         if abs(arrays - held) > SLACK:
             self.unnamed[f"{what} {self.boundaries}, {name}"] = arrays - held
@@ -53,7 +59,8 @@ class Witness:
 
     def close(self) -> dict[str, Any]:
         """No boundary that comes is compared any more. What was found, for a report."""
-        self.pool.watchers.remove(self)
+        for pool in self.pools:
+            pool.watchers.remove(self)
         return {"boundaries": self.boundaries, "unnamed": self.unnamed, "peak": self.peak, "scratch": self.scratch}
 
 
@@ -67,4 +74,5 @@ def arrays_held() -> int:
     """Bytes of the data of all arrays that were made since tracing began and are still there."""
     numpys = np.lib.tracemalloc_domain
     traces: Any = tracemalloc.take_snapshot().traces
-    return sum(size for domain, size, *_ in traces._traces if domain == numpys)  # an object for each would take longest
+    # The tuples as they are (domain, bytes, ...): whatever is made of each, an object or a list, is itself traced.
+    return sum(trace[1] for trace in traces._traces if trace[0] == numpys)

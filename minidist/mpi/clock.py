@@ -7,6 +7,11 @@ channel, and whoever receives it is at least as late as the message:
 
 (Lamport, "Time, clocks, and the ordering of events in a distributed system", CACM 1978, with durations.) However the
 operating system schedules the processes, the times come out the same, to the last digit.
+
+What is sent while the rank works goes over its channel, one after the other in the order in which it was started, and
+whoever waits for it is at least as late as it is through:
+
+    channel = max(channel, t) + latency + bytes / bandwidth
 """
 
 import math
@@ -17,6 +22,7 @@ class Clock:
 
     def __init__(self, latency: float = 0.0, bandwidth: float = math.inf) -> None:
         self.now = 0.0
+        self.channel = 0.0  # when all that has been started is through
         self.latency, self.bandwidth = latency, bandwidth
 
     def work(self, cost: float) -> None:
@@ -25,4 +31,13 @@ class Clock:
 
     def receive(self, sent: float, nbytes: int = 0) -> None:
         """A message of `nbytes`, sent when it was `sent` over there, has been waited for."""
-        self.now = max(self.now, sent + self.latency + nbytes / self.bandwidth)
+        self.wait(sent + self.latency + nbytes / self.bandwidth)
+
+    def start(self, nbytes: int) -> float:
+        """Send so much without waiting; when it will be through."""
+        self.channel = max(self.channel, self.now) + self.latency + nbytes / self.bandwidth
+        return self.channel
+
+    def wait(self, until: float) -> None:
+        """Do nothing before `until`."""
+        self.now = max(self.now, until)

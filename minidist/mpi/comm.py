@@ -14,6 +14,7 @@ so.
 import functools
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -43,17 +44,28 @@ class Ledger:
     def __init__(self) -> None:
         self.phase = "main"
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
-        self.control = [0, 0]  # [bytes, messages]
+        self.sent_control: dict[int, list[int]] = {}  # world rank of the peer -> [bytes, messages]
         self.received = 0  # payload bytes, as they arrived: whatever the sender has counted
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
+        self._before: Counter[tuple[str, str, int, str]] = Counter()  # until the last reset, as `ever` has it
 
     def count(self, peer: int, nbytes: int) -> None:
         key = self.phase, peer
         entry = self.sent.get(key) or self.sent.setdefault(key, [0, 0])
         entry[0] += nbytes
         entry[1] += 1
+
+    def count_control(self, peer: int, nbytes: int) -> None:
+        entry = self.sent_control.setdefault(peer, [0, 0])
+        entry[0] += nbytes
+        entry[1] += 1
+
+    @property
+    def control(self) -> tuple[int, int]:
+        """Bytes and messages of control traffic, to all peers."""
+        return sum(nbytes for nbytes, _ in self.sent_control.values()), sum(n for _, n in self.sent_control.values())
 
     def by_phase(self) -> dict[str, dict[str, int]]:
         """{phase: {"bytes", "messages"}}: what was sent to all peers; control traffic, if any, as "control"."""
@@ -79,8 +91,21 @@ class Ledger:
 
     def reset(self) -> None:
         """Count from nothing again."""
+        self._before = self.ever()
         self.sent.clear()
-        self.control, self.received = [0, 0], 0
+        self.sent_control.clear()
+        self.received = 0
+
+    def ever(self) -> Counter[tuple[str, str, int, str]]:
+        """{(kind, phase, peer, "bytes" or "messages"): number}: all that this process has ever sent, whatever has been
+        reset. kind: "payload", or "control", which has no phase."""
+        total = self._before.copy()
+        sent = [("payload", phase, peer, counts) for (phase, peer), counts in self.sent.items()]
+        sent += [("control", "", peer, counts) for peer, counts in self.sent_control.items()]
+        for kind, phase, peer, (nbytes, messages) in sent:
+            total[kind, phase, peer, "bytes"] += nbytes
+            total[kind, phase, peer, "messages"] += messages
+        return total
 
     def check_requests(self, besides: Sequence["Request"] = ()) -> None:
         """Raise if there is an open request other than `besides`: nobody has waited for it."""
@@ -235,8 +260,7 @@ class Comm:
         if not 0 <= dest < self.size:
             raise self._no_such_rank("send to", dest)
         message = pickle.dumps(value)
-        self.ledger.control[0] += len(message)
-        self.ledger.control[1] += 1
+        self.ledger.count_control(self.world_ranks[dest], len(message))
         self._wait("send (control)", (dest,), self._port.send_control, message, dest)
 
     def recv_object(self, source: int) -> Any:
@@ -251,7 +275,11 @@ class Comm:
         """The array that the port is to send, and its tag; counts it."""
         if not isinstance(array, np.ndarray):
             raise self._no_array("send", array)
-        if not 0 <= dest < self.size:
+        try:
+            known = 0 <= dest < self.size
+        except (TypeError, ValueError):  # an array, where the arguments have another order
+            known = False
+        if not known:
             raise self._no_such_rank("send to", dest)
         tag = message_tag(array.dtype, array.size, self._largest_tag)
         if tag is None:
@@ -266,7 +294,11 @@ class Comm:
     def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
         if not isinstance(out, np.ndarray):
             raise self._no_array("receive into", out)
-        if not 0 <= source < self.size:
+        try:
+            known = 0 <= source < self.size
+        except (TypeError, ValueError):
+            known = False
+        if not known:
             raise self._no_such_rank("receive from", source)
         if not out.flags.writeable:
             raise CommError(f"rank {self.rank}: cannot receive into a read-only array")
@@ -301,7 +333,12 @@ class Comm:
             f" {verb.capitalize()} {instead}"
         )
 
-    def _no_such_rank(self, verb: str, peer: int) -> CommError:
+    def _no_such_rank(self, verb: str, peer: Any) -> CommError:
+        if not isinstance(peer, int | float | np.number):
+            return CommError(
+                f"rank {self.rank}: cannot {verb} a {type(peer).__name__}: a rank is a number, 0 to {self.size - 1}."
+                " The order of arguments is array, dest, out, source"
+            )
         return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
 
     def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:

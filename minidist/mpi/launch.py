@@ -133,7 +133,7 @@ def mpiexec_for(n: int, mpiexec: str | None = None) -> list[str]:
     """The beginning of a command line that starts n ranks on this machine, however many cores it has. Raises UsageError
     if there is no mpiexec."""
     mpiexec = mpiexec or find_mpiexec()
-    return [mpiexec, *(["--oversubscribe"] if _is_open_mpi(mpiexec) else []), "-n", str(n)]
+    return [mpiexec, *(["--oversubscribe"] if is_open_mpi(mpiexec) else []), "-n", str(n)]
 
 
 def find_mpiexec() -> str:
@@ -146,7 +146,8 @@ def find_mpiexec() -> str:
 
 
 @functools.cache
-def _is_open_mpi(mpiexec: str) -> bool:
+def is_open_mpi(mpiexec: str) -> bool:
+    """Whether it is Open MPI's."""
     answer = subprocess.run([mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
     return "Open MPI" in answer or "OpenRTE" in answer
 

@@ -58,8 +58,7 @@ class Mailbox:
             raise self.comm._no_such_rank("post to", dest)
         ledger = self.comm.ledger
         text = pickle.dumps((message, None if payload is None else (payload.shape, payload.dtype.name)))
-        ledger.control[0] += len(text)
-        ledger.control[1] += 1
+        ledger.count_control(self.comm.world_ranks[dest], len(text))
         if payload is not None:
             ledger.count(self.comm.world_ranks[dest], payload.nbytes)
         self.waiting.setdefault(dest, deque()).append((text, None if payload is None else self.comm._bytes(payload)))

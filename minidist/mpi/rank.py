@@ -28,7 +28,7 @@ def be_rank(folder: Path, mine: Path) -> NoReturn:
         value = function(world(ledger), *args, **kwargs)
         ledger.check_requests()
         sent = {peer: tuple(counts) for peer, counts in ledger.sent.items()}
-        encode.save(mine / "result", {"value": value, "sent": sent, "control": tuple(ledger.control)})
+        encode.save(mine / "result", {"value": value, "sent": sent, "control": ledger.control})
     except BaseException as error:
         try:
             record = {"type": type(error).__name__, "text": explain(error), "time": time.monotonic()}

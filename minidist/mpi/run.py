@@ -16,6 +16,7 @@ says by what signal, but not which rank it was. So every rank is forked from a p
 import ctypes
 import fcntl
 import importlib
+import json
 import os
 import resource
 import signal
@@ -38,6 +39,8 @@ from minidist.mpi.worker import RANK_VARIABLES, killed_by
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
 MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
+
+AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes at its end what it has sent: claims/audit.py
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for whenever the parent ends
 
@@ -77,6 +80,8 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
             sys.stderr.write(f"{text}\n")
         finally:
             abort(2 if isinstance(error, UsageError) else 1)
+    if folder := os.environ.get(AUDIT):
+        Path(folder, f"{comm.rank}.json").write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
     MPI.Finalize()
     sys.exit(status)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
 BLOCK = 32_768  # elements: a handful of blocks of float32 fit the L2 cache of one core
@@ -32,17 +33,17 @@ def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 def linear(x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tensor:
     """y = x Wᵀ + b for x (..., in), W (out, in), b (out); keeps x."""
     rows = x.data.reshape(-1, x.shape[-1])  # (n, in): one product for all sequences
-    y = rows @ weight.data.T  # (n, in) x (in, out)
+    y = product(rows, weight.data.T)  # (n, in) x (in, out)
     if bias is not None:
         y += bias.data
 
     def backward(dy: Array, x: Array) -> Array:
-        dx = dy.reshape(-1, dy.shape[-1]) @ weight.data  # (n, out) x (out, in)
+        dx = product(dy.reshape(-1, dy.shape[-1]), weight.data)  # (n, out) x (out, in)
         return dx.reshape(x.shape)
 
     def weight_backward(dy: Array, x: Array) -> None:
         dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
-        weight.accumulate(lambda out: np.matmul(dy.T, x, out=out))  # (out, n) x (n, in)
+        weight.accumulate(lambda out: product(dy.T, x, out))  # (out, n) x (n, in)
         if bias is not None:
             bias.accumulate(lambda out: _column_sum(dy, out))
 
@@ -327,14 +328,14 @@ def attention(
         dropped = np.zeros_like(prob)
     y = np.empty_like(q)
     for some, seen, block in tiles:
-        scores = k[some, :seen] @ q[some, block].transpose(0, 2, 1)  # (n, seen, D) x (n, D, block)
+        scores = product(k[some, :seen], q[some, block].transpose(0, 2, 1))  # (n, seen, D) x (n, D, block)
         _causal_softmax(scores, group)
         prob[some, :seen, block] = scores
         if mask is not None:
             scores *= mask[some, :seen, block]
             scores *= 1 / (1 - p)
             dropped[some, :seen, block] = scores
-        np.matmul(scores.transpose(0, 2, 1), v[some, :seen], out=y[some, block])  # (n, block, seen) x (n, seen, D)
+        product(scores.transpose(0, 2, 1), v[some, :seen], y[some, block])  # (n, block, seen) x (n, seen, D)
     out = np.empty((batch, length, heads * depth), q.dtype)
     from_heads(y, out)
 
@@ -343,16 +344,16 @@ def attention(
         dy = to_heads(dy)  # (n, T·G, D)
         dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
         for some, seen, block in tiles:
-            dv[some, :seen] += dropped[some, :seen, block] @ dy[some, block]  # (n, seen, block) x (n, block, D)
-            ds = v[some, :seen] @ dy[some, block].transpose(0, 2, 1)  # (n, seen, D) x (n, D, block)
+            dv[some, :seen] += product(dropped[some, :seen, block], dy[some, block])  # (n, seen, block) x (n, block, D)
+            ds = product(v[some, :seen], dy[some, block].transpose(0, 2, 1))  # (n, seen, D) x (n, D, block)
             if mask is not None:
                 ds *= mask[some, :seen, block]
                 ds *= 1 / (1 - p)
             # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
             ds -= np.einsum("nkq,nkq->nq", ds, prob[some, :seen, block])[:, None, :]
             ds *= prob[some, :seen, block]
-            dk[some, :seen] += ds @ q[some, block]  # q is scaled already
-            np.matmul(ds.transpose(0, 2, 1), k[some, :seen], out=dq[some, block])
+            dk[some, :seen] += product(ds, q[some, block])  # q is scaled already
+            product(ds.transpose(0, 2, 1), k[some, :seen], dq[some, block])
         dq *= scale
         dqkv = np.empty((batch, length, columns), dy.dtype)
         for gradient, piece in zip((dq, dk, dv), np.split(dqkv, cuts, axis=-1), strict=True):

@@ -5,6 +5,8 @@ begins and ends in the middle of a matrix. It works through the piece in blocks 
 """
 
 import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
@@ -22,12 +24,14 @@ class Optimizer(Protocol):
     def moments(self) -> int: ...
 
     def update(
-        self, param: Array, grad: Array, state: list[Array], *, scale: float, lr: float, step: int, decayed: int
-    ) -> None:
+        self, param: Array, grad: Array, state: list[Array],
+        *, scale: float, lr: float, step: int, decayed: int, room: Array | None = None,
+    ) -> None:  # fmt: skip
         """Update `param` and `state` in place. All arrays are one-dimensional and of one size.
 
         grad may be narrower (of 2 bytes); it is widened and multiplied by `scale` (the loss scale undone, and clipping)
-        block by block. step counts from 1. Weight decay applies to the first `decayed` elements.
+        block by block. step counts from 1. Weight decay applies to the first `decayed` elements. room: scratch, a block
+        of param's dtype; None: it is made.
         """
         ...
 
@@ -43,15 +47,17 @@ class AdamW:
     moments = 2  # first and second moment: 4 + 4 bytes a parameter in fp32
 
     def update(
-        self, param: Array, grad: Array, state: list[Array], *, scale: float, lr: float, step: int, decayed: int
-    ) -> None:
+        self, param: Array, grad: Array, state: list[Array],
+        *, scale: float, lr: float, step: int, decayed: int, room: Array | None = None,
+    ) -> None:  # fmt: skip
+        room = room_for(param) if room is None else room
         root = math.sqrt(1 - self.beta2**step)  # bias corrections, taken out of the arrays: m/(1-β1ᵗ), v/(1-β2ᵗ)
         step_size, eps = lr * root / (1 - self.beta1**step), self.eps * root
         first, second = (1 - self.beta1) * scale, (1 - self.beta2) * scale**2
         for start, (p, g, m, v) in zip(count(0, BLOCK), blocks(param, grad, *state), strict=False):
             p[: max(0, decayed - start)] *= 1 - lr * self.weight_decay
             m *= self.beta1
-            update = np.multiply(g, first, dtype=p.dtype)
+            update = np.multiply(g, first, out=room[: p.size], dtype=p.dtype)
             m += update  # m = β1 m + (1-β1) g
             v *= self.beta2
             np.multiply(g, g, out=update, dtype=p.dtype)
@@ -77,16 +83,51 @@ class SGD:
         return 1 if self.momentum else 0
 
     def update(
-        self, param: Array, grad: Array, state: list[Array], *, scale: float, lr: float, step: int, decayed: int
-    ) -> None:
+        self, param: Array, grad: Array, state: list[Array],
+        *, scale: float, lr: float, step: int, decayed: int, room: Array | None = None,
+    ) -> None:  # fmt: skip
+        room = room_for(param) if room is None else room
         param[:decayed] *= 1 - lr * self.weight_decay
         for p, g, *velocity in blocks(param, grad, *state):
-            g = np.multiply(g, scale, dtype=p.dtype)
+            g = np.multiply(g, scale, out=room[: p.size], dtype=p.dtype)
             for v in velocity:  # one, or none
                 v *= self.momentum
                 v += g
                 g = v
-            p -= lr * g
+            p -= np.multiply(g, lr, out=room[: p.size])
+
+
+def room_for(param: Array) -> Array:
+    """Scratch for the update of an array: a block."""
+    return np.empty(min(BLOCK, param.size), param.dtype)
+
+
+class InThreads:
+    """An optimizer on several cores: each thread updates a part of the arrays, in a room of its own. No element's
+    arithmetic changes, so the result does not, and NumPy lets go of Python's lock while it computes."""
+
+    def __init__(self, optimizer: Optimizer, rooms: Sequence[Array]) -> None:
+        self.optimizer, self.rooms, self.moments = optimizer, rooms, optimizer.moments
+        self.threads = ThreadPoolExecutor(len(rooms), "update")
+
+    def update(
+        self, param: Array, grad: Array, state: list[Array],
+        *, scale: float, lr: float, step: int, decayed: int, room: Array | None = None,
+    ) -> None:  # fmt: skip
+        size = -(-param.size // len(self.rooms) // BLOCK) * BLOCK  # of a part: whole blocks
+
+        @np.errstate(over="ignore", invalid="ignore")  # which a thread does not take over from whoever starts it
+        def update_part(start: int, room: Array) -> None:
+            p, g, *moments = (array[start : start + size] for array in (param, grad, *state))
+            within = max(0, decayed - start)
+            self.optimizer.update(p, g, moments, scale=scale, lr=lr, step=step, decayed=within, room=room)
+
+        starts = range(0, param.size, size) if param.size else ()
+        first, *others = [*zip(starts, self.rooms, strict=False)] or [(0, self.rooms[0])]
+        under_way = [self.threads.submit(update_part, *other) for other in others]
+        update_part(*first)
+        for future in under_way:
+            future.result()
 
 
 @dataclass(frozen=True)

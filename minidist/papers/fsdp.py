@@ -1,11 +1,90 @@
-"""Hybrid sharding: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2."""
+"""PyTorch FSDP: Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", VLDB 2023."""
+
+from collections.abc import Sequence
+
+from minidist.papers.figure import Figure, decimals, whole
+from minidist.papers.models import padded
+
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def collectives(reshard: bool = True, accumulate: int = 1, no_sync: bool = False) -> dict[str, int]:
+    """How often a step of `accumulate` micro-batches gathers each unit, and reduce-scatters its gradient: 3a times
+    together, or without resharding after the forward 2a times (sections 3.2.1 and 3.3.4).
+
+    With no_sync gradients add up whole and are reduced once a step: 2a+1. What is not resharded after the forward then
+    stays from micro-batch to micro-batch as well, as PyTorch does it: 2, whatever a.
+    """
+    return {
+        "all-gather forward": 1 if no_sync and not reshard else accumulate,
+        "all-gather backward": accumulate if reshard else 0,
+        "reduce-scatter gradients": 1 if no_sync else accumulate,
+    }
+
+
+def volume(psi: float, f: int, times: int) -> float:
+    """Elements that each of f ranks sends in so many gathers or reduce-scatters of psi of them."""
+    return times * psi * (f - 1) / f
 
 
 def across_hosts(m: float, w: int, g: int) -> float:
-    """What each of w ranks on hosts of g sends to other hosts: the all-reduce of an m/g shard among w/g replicas."""
+    """What each of w ranks on hosts of g sends to other hosts (section 3.2.2): the all-reduce of an m/g shard among w/g
+    replicas."""
     return 2 * m * (w - g) / (g * w)
 
 
 def across_hosts_as_printed(m: float, w: int, g: int) -> float:
     """The paper's figure for it: 0.2344 m instead of 0.1250 m for w = 16 and g = 8."""
     return 2 * m * (w - 1) / (g * w)
+
+
+# ---- how long it takes -----------------------------------------------------------------------------------------------
+# Of units in the order in which they run: f or b to compute, g to be gathered, r for a gradient's reduce-scatter. One
+# channel carries all collectives in the order in which they are issued (section 3.3.2). Where they are prefetched, two
+# units at a time are gathered or on their way (section 3.4).
+
+
+def forward_time(f: Sequence[float], g: Sequence[float], prefetch: bool) -> float:
+    """Of a forward, which waits for each gather, or prefetches the next before it computes (section 3.3.3)."""
+    if not prefetch:
+        return sum(g) + sum(f)
+    return g[0] + sum(max(compute, gather) for compute, gather in zip(f, [*g[1:], 0], strict=True))
+
+
+def backward_time(b: Sequence[float], g: Sequence[float], r: Sequence[float], prefetch: str) -> float:
+    """Of a backward. A unit that needs no gather, because it is here, has g = 0.
+
+    prefetch: when the next gather is issued (section 3.3.2; pre and post are PyTorch's words).
+    none: when it is needed, and so behind this unit's reduce-scatter: Σ r + g + b.
+    post: between this unit's backward and its reduce-scatter, which goes on while the next unit computes.
+    pre:  before this unit's backward: it goes on while this unit computes, behind the last unit's reduce-scatter.
+    """
+    before, after = [0, *r[:-1]], [*g[1:], 0]  # the reduce-scatter of the unit before, and the gather of the unit after
+    units = list(zip(b, before, after, strict=True))
+    if prefetch == "pre":
+        return g[0] + sum(max(compute, scatter + gather) for compute, scatter, gather in units) + r[-1]
+    if prefetch == "post":
+        return g[0] + sum(max(compute, scatter) + gather for compute, scatter, gather in units) + r[-1]
+    waits = zip(b, before, g, strict=True)
+    return (
+        sum(scatter + gather + compute if gather else max(compute, scatter) for compute, scatter, gather in waits)
+        + r[-1]
+    )
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+A100 = 312  # TFLOP/s in bfloat16
+
+OVERHEAD = sum(collectives().values()) / 2  # 3Ψ where data parallelism sends 2Ψ
+LINEAR = 4 * 3 + 3  # parameters of a layer, with its bias
+
+FIGURES = [
+    Figure("FSDP §3.2.1", "volume of full sharding, DDP's = 1", "1.5", "times", "3Ψ/2Ψ", OVERHEAD, decimals(1)),
+    Figure(
+        "FSDP Fig. 3", "a 4x3 linear layer on each of 16 GPUs", "1", "elements", "ψ/F", padded(LINEAR, 16) / 16, whole
+    ),
+    Figure("FSDP Fig. 4", "sharding groups of 16 GPUs, F = 8", "2", "groups", "W/F", 16 / 8, whole),
+    Figure("FSDP §5.4", "175B, batch 1: 173 TFLOPS of an A100", "55", "%", "173/312", 100 * 173 / A100, whole),
+    Figure("FSDP §5.4", "175B, batch 2: 186 TFLOPS of an A100", "60", "%", "186/312", 100 * 186 / A100, whole),
+]

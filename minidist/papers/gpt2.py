@@ -6,7 +6,7 @@ v: vocabulary, s: positions, h: width, a: heads.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minidist.papers import megatron
+from minidist.papers import chen, megatron
 from minidist.papers.korthikanti import layer_activations
 
 
@@ -38,8 +38,12 @@ class Model:
 
     def activations(self, b: int, recompute: str, p: int) -> float:
         """Bytes that the layers keep of a micro-batch of b sequences of s, without dropout, p bytes an element."""
-        layer = layer_activations(self.s, b, self.h, self.a, recompute=recompute, p=p, dropout=False)
-        return self.layers * layer
+        layer, given = (
+            layer_activations(self.s, b, self.h, self.a, recompute=what, p=p, dropout=False)
+            for what in ("selective" if recompute == "selective" else "none", "full")
+        )
+        kept = chen.after_forward(recompute, self.layers)
+        return kept.inputs * given + kept.layers * layer
 
 
 MODELS = {

@@ -3,10 +3,13 @@
 t ranks share every layer; s: length of a sequence, b: sequences in a micro-batch, h: width, a: heads.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from minidist.papers import ptd
 from minidist.papers.collectives import chunk_sizes
-from minidist.papers.figure import Figure, decimals
+from minidist.papers.figure import Figure, decimals, from_rounded
 
 
 def layer_activations(
@@ -24,8 +27,8 @@ def layer_activations(
         return s * b * h * p / apart
     shared = 4 * p + 2 * dropout  # the input of both norms and of both column-parallel layers, and two dropout masks
     divided = 12 * p  # q, k, v, the input of the projection; the input of GeLU and its output, 4h each
-    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
-    return s * b * h * shared / apart + (s * b * h * divided + core) / t
+    scores = 0 if recompute == "selective" else core(s, b, a, 1, p, dropout)
+    return s * b * h * shared / apart + (s * b * h * divided + scores) / t
 
 
 def layer_activations_llama(
@@ -36,22 +39,69 @@ def layer_activations_llama(
     apart = t if sequence else 1
     if recompute == "full":
         return [s * b * h * p / apart] * t
-    core = 0 if recompute == "selective" else a * s * s * b * (2 * p + 1 if dropout else p)
+    scores = 0 if recompute == "selective" else core(s, b, a, 1, p, dropout)
     attention = s * b * (2 * h + 2 * (h // a * kv)) * p
     shared = s * b * h * (4 * p + 2 * dropout) / apart
-    return [shared + (attention + core) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+    return [shared + (attention + scores) / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+
+
+def core(s: int, b: int, a: int, t: int = 1, p: int = 2, dropout: bool = True) -> float:
+    """Bytes of attention's core on each of t ranks, 5as²b/t: the softmax's output, its dropout mask, and what that has
+    left."""
+    return a * s * s * b * (2 * p + 1 if dropout else p) / t
+
+
+def gone_before_core(
+    s: int, b: int, h: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
+) -> float:
+    """Of a layer's activations, those that its backward has used when it comes to attention's core: the MLP's, the
+    projection's, and both masks. With selective recomputation the core is there only from then on."""
+    apart = t if sequence else 1
+    return s * b * h * ((2 * p + 2 * dropout) / apart + 9 * p / t)
+
+
+def gone_before_core_llama(
+    s: int, b: int, h: int, f: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
+) -> list[float]:
+    """The same for a layer of Llama, for each of t ranks."""
+    shared = s * b * h * (2 * p + 2 * dropout) / (t if sequence else 1)
+    return [shared + s * b * h * p / t + s * b * 3 * part * p for part in chunk_sizes(f, t)]
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def layer_flops(s: int, b: int, h: int) -> int:
+    """Of matrix products in a forward of a layer of GPT: 24bsh² + 4bs²h (appendix A). A backward takes twice that."""
+    return 24 * b * s * h * h + 4 * b * s * s * h
+
+
+def core_flops(s: int, b: int, h: int) -> int:
+    """Of these, attention's core: QKᵀ and what is summed of V, 4bs²h."""
+    return 4 * b * s * s * h
+
+
+def model_flops(s: int, b: int, h: int, layers: int, v: int) -> int:
+    """Of a forward and a backward of the whole model: 72bLsh²(1 + s/6h + v/12hL), logits included (appendix A)."""
+    return 3 * (layers * layer_flops(s, b, h) + 2 * b * s * h * v)
+
+
+def hardware_flops_as_printed(s: int, b: int, h: int, layers: int, v: int) -> int:
+    """With selective recomputation, as appendix A has it: 72bLsh²(1 + s/3h + v/12hL). It adds s/6h, 12bs²h a layer:
+    three times the core's forward, which is all that runs again."""
+    return model_flops(s, b, h, layers, v) + 3 * layers * core_flops(s, b, h)
 
 
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
 class Model(NamedTuple):
-    """A row of table 3; s = 2,048 and t = 8 in all of them."""
+    """A row of table 3; s = 2,048, v = 51,200 and t = 8 in all of them."""
 
     a: int
     h: int
     layers: int
-    b: int
+    b: int  # sequences in a micro-batch
 
 
 TABLE_3 = {
@@ -60,19 +110,120 @@ TABLE_3 = {
     "530B": Model(128, 20480, 105, 1),
     "1T": Model(160, 25600, 128, 1),
 }
+S, V, A100 = 2048, 51_200, 312e12  # A100: FLOP/s at most, in float16
+ON = {"22B": (8, 4), "175B": (64, 64), "530B": (280, 280), "1T": (512, 512)}  # table 3's GPUs, and sequences in a step
 
 
 def saved_by_selective(model: Model) -> float:
     """Per cent of a layer's activations that selective recomputation does not keep: (5as/h)/(34 + 5as/h)."""
     everything, kept = (
-        layer_activations(2048, model.b, model.h, model.a, recompute=recompute) for recompute in ("none", "selective")
+        layer_activations(S, model.b, model.h, model.a, recompute=recompute) for recompute in ("none", "selective")
     )
     return 100 * (1 - kept / everything)
 
 
-FIGURES = [
-    Figure(
-        "Korthikanti §5", f"{name}, saved", printed, "%", "(5as/h)/(34 + 5as/h)", saved_by_selective(model), decimals(0)
+def utilization(name: str, seconds: float, flops: Callable[..., int], copies: int = 1) -> float:
+    """Per cent of what the GPUs could do in the time of a step, with so many copies of the model."""
+    model, (gpus, batch) = TABLE_3[name], ON[name]
+    return 100 * flops(S, batch * copies, model.h, model.layers, V) / (seconds * gpus * copies * A100)
+
+
+SIZES = [
+    Figure("Korthikanti Table 3", name, printed, unit, "PTD's equation 2", psi / billions, decimals(0))
+    for name, printed, unit, billions in (
+        ("22B", "22", "B parameters", 1e9),
+        ("175B", "175", "B parameters", 1e9),
+        ("530B", "530", "B parameters", 1e9),
+        ("1T", "1", "T parameters", 1e12),
     )
-    for name, printed, model in (("GPT-3", "70", TABLE_3["175B"]), ("MT-NLG", "65", TABLE_3["530B"]))
+    for psi in [ptd.parameters(TABLE_3[name].layers, TABLE_3[name].h)]
 ]
+
+# Table 4: milliseconds of a layer of the 22B model, forward, backward and both; and how much more both are than in the
+# first row, where nothing is recomputed. The last row: sequence parallelism and selective recomputation.
+PRINTED_TABLE_4 = {
+    "baseline": ("7.7", "11.9", "19.6", None),
+    "sequence parallel": ("7.2", "11.8", "19.0", "-3"),
+    "full": ("7.7", "19.5", "27.2", "39"),
+    "selective": ("7.7", "13.2", "20.9", "7"),
+    "both": ("7.2", "13.1", "20.3", "4"),
+}
+
+
+def _table_4() -> list[Figure]:
+    made = []
+    for row, (*times, percent) in PRINTED_TABLE_4.items():
+        for what, printed in zip(("forward", "backward", "together"), times, strict=True):
+            cell = f"{row}, {what}"
+            made.append(Figure("Korthikanti Table 4", cell, printed, "ms", "measured: A100", None, decimals(1)))
+        if percent:
+            more = 100 * (float(times[-1]) / float(PRINTED_TABLE_4["baseline"][2]) - 1)
+            cell = f"{row}, more time"
+            made.append(Figure("Korthikanti Table 4", cell, percent, "%", "both to 19.6 ms", more, decimals(0)))
+    return made
+
+
+# Table 5: seconds of a step with full recomputation, and with sequence parallelism and selective recomputation; how
+# much more is done in a second; and the second one's model and hardware utilization.
+PRINTED_TABLE_5 = {
+    "22B": ("1.42", "1.10", "29.0", "41.5", "43.7"),
+    "175B": ("18.13", "13.75", "31.8", "51.4", "52.8"),
+    "530B": ("49.05", "37.83", "29.7", "56.0", "57.0"),
+    "1T": ("94.42", "71.49", "32.1", "56.3", "57.0"),
+}
+
+
+def _table_5() -> list[Figure]:
+    source, made = "Korthikanti Table 5", []
+    for name, (full, present, gain, mfu, hfu) in PRINTED_TABLE_5.items():
+        for what, printed in (("full recomputation", full), ("present work", present)):
+            made.append(Figure(source, f"{name}, {what}", printed, "s", "measured: A100", None, decimals(2)))
+        [least, faster, most] = [
+            100 * ((float(full) + half) / (float(present) - half) - 1)
+            for half in (-0.005, 0, 0.005)  # both times are rounded
+        ]
+        cell, formula = f"{name}, more a second", f"{full} s to {present} s"
+        if most - least < 1:
+            made.append(Figure(source, cell, gain, "%", formula, faster, decimals(1), bounds=(least, most)))
+        else:  # they leave open what it is
+            made.append(Figure(source, cell, gain, "%", "measured: A100", None, decimals(1)))
+        for what, printed, flops, formula in (
+            ("MFU", mfu, model_flops, f"72bLsh²(1 + s/6h + v/12hL) in {present} s"),
+            ("HFU", hfu, hardware_flops_as_printed, f"72bLsh²(1 + s/3h + v/12hL) in {present} s"),
+        ):
+            value, bounds = from_rounded(partial(utilization, name, flops=flops), present)
+            made.append(Figure(source, f"{name}, {what}", printed, "%", formula, value, decimals(1), bounds=bounds))
+    of_eight = partial(utilization, "530B", flops=model_flops, copies=8)
+    value, bounds = from_rounded(of_eight, "39.15")
+    formula = "72bLsh²(1 + s/6h + v/12hL) in 39.15 s"
+    made.append(Figure("Korthikanti §6", "530B on 2,240 GPUs, time", "39.15", "s", "measured: A100", None, decimals(2)))
+    made.append(
+        Figure("Korthikanti §6", "530B on 2,240 GPUs, MFU", "54.2", "%", formula, value, decimals(1), bounds=bounds)
+    )
+    return made
+
+
+def more_flops(model: Model) -> float:
+    """Per cent that appendix A says selective recomputation adds to a layer's 72bsh²."""
+    return 100 * S / (6 * model.h)
+
+
+_MORE = (
+    "s/6h is 2.78 % and 1.67 %: the paper cuts off what is behind the first decimal. And s/6h is the core forward and"
+    " backward; its forward alone, which is what runs again, is s/18h: 0.93 % and 0.56 %"
+)
+FIGURES = [
+    *(
+        Figure("Korthikanti §5", f"{name}, saved", printed, "%", "(5as/h)/(34 + 5as/h)", saved_by_selective(model),
+               decimals(0))
+        for name, printed, model in (("GPT-3", "70", TABLE_3["175B"]), ("MT-NLG", "65", TABLE_3["530B"]))
+    ),
+    *(
+        Figure("Korthikanti §5", f"{name}, more FLOPs", printed, "%", "s/6h", more_flops(model), decimals(1),
+               differs=_MORE)
+        for name, printed, model in (("GPT-3", "2.7", TABLE_3["175B"]), ("MT-NLG", "1.6", TABLE_3["530B"]))
+    ),
+    *SIZES,
+    *_table_4(),
+    *_table_5(),
+]  # fmt: skip

@@ -7,6 +7,7 @@ v: vocabulary, h: width, a: heads, kv: key/value heads, f: the MLP's width.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from minidist.papers import chen
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.figure import Figure, whole
 from minidist.papers.korthikanti import layer_activations_llama
@@ -70,10 +71,13 @@ class Model:
 
     def activations(self, b: int, recompute: str, p: int) -> float:
         """Bytes that the layers keep of a micro-batch of b sequences of s, without dropout, p bytes an element."""
-        [layer] = layer_activations_llama(
-            self.s, b, self.h, self.a, self.kv, self.f, recompute=recompute, p=p, dropout=False
+        sizes = self.s, b, self.h, self.a, self.kv, self.f
+        [layer], [given] = (
+            layer_activations_llama(*sizes, recompute=what, p=p, dropout=False)
+            for what in ("selective" if recompute == "selective" else "none", "full")
         )
-        return self.layers * layer
+        kept = chen.after_forward(recompute, self.layers)
+        return kept.inputs * given + kept.layers * layer
 
 
 # Llama 2 (Touvron et al. 2023, arXiv 2307.09288) has the first one's sizes, but for 70B, and twice the positions. There

@@ -33,15 +33,15 @@ def model_states(psi: float, n: int, stage: int, p: int = 2, g: int = 2, k: int 
     )
 
 
-def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0) -> dict[str, float]:
+def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0, again: float = 0) -> dict[str, float]:
     """Elements that each of n ranks sends in one step of `accumulate` micro-batches, by what they are (section 7).
 
     The paper's 2Ψ, 2Ψ, 2Ψ and 3Ψ, times (N-1)/N, are accumulate = 1. Stages 2 and 3 hold no full gradient, so they
     reduce after every micro-batch: (a+1)Ψ and 3aΨ. In stage 3, `kept` parameters that stay gathered from the forward to
-    the backward are not gathered again: 3Ψ - ψ_kept (as FSDP does it, Zhao et al. 2023, section 3.3.1).
+    the backward are not gathered again: 3Ψ - ψ_kept (as FSDP does it, Zhao et al. 2023, section 3.3.1). And `again`
+    more are gathered so that layers can run again.
     """
     once = psi * (n - 1) / n
-    again = (psi - kept) * (n - 1) / n
     if stage == 0:
         return {"all-reduce gradients": 2 * once}
     if stage == 1:
@@ -50,7 +50,8 @@ def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0)
         return {"reduce-scatter gradients": accumulate * once, "all-gather parameters": once}
     return {
         "all-gather forward": accumulate * once,
-        "all-gather backward": accumulate * again,
+        "all-gather backward": accumulate * (psi - kept) * (n - 1) / n,
+        **({"all-gather again": accumulate * again * (n - 1) / n} if again else {}),
         "reduce-scatter gradients": accumulate * once,
     }
 
@@ -125,6 +126,52 @@ FIGURE_1 = [  # stage 0 to 3
     for stage, printed in enumerate(("120", "31.4", "16.6", "1.9"))
 ]
 
+# Table 2, on 64·MP GPUs of 32 GB, in billions of parameters, or where it says T trillions. {model parallelism: the
+# largest model by formula, of data parallelism and each stage; and measured, of data parallelism and P_os}.
+PRINTED_TABLE_2 = {
+    1: (("2", "7.6", "14.4", "128"), ("1.3", "6.2")),
+    2: (("4", "15.2", "28.8", "256"), ("2.5", "12.5")),
+    4: (("8", "30.4", "57.6", "0.5 T"), ("5", "25")),
+    8: (("16", "60.8", "115.2", "1 T"), ("10", "50")),
+    16: (("32", "121.6", "230.4", "2 T"), ("20", "100")),
+}
+
+
+def largest_model(mp: int, stage: int, capacity: float = 32e9, n: int = 64) -> float:
+    """Parameters of a model whose states fill n·mp GPUs, of which mp share it: mp·capacity over the bytes that each
+    parameter takes."""
+    return mp * capacity / model_states(1, n, stage).total
+
+
+def _of_first_row(mp: int, billion: float, trillion: bool) -> Callable[[float], str]:
+    """The table computes its first row, to one decimal, and multiplies that: 7.6 by 2 is 15.2, where 7.64 gives 15.3. A
+    trillion has 1,024 billions."""
+
+    def rounded(value: float) -> str:
+        billions = mp * float(decimals(1)(value * billion / mp))
+        return f"{round(billions / 1024 if trillion else billions, 1):g}"
+
+    return rounded
+
+
+def _table_2() -> list[Figure]:
+    made = []
+    for mp, (by_formula, measured) in PRINTED_TABLE_2.items():
+        for number, (stage, states, printed) in enumerate(zip(STAGES, STATES, by_formula, strict=True)):
+            figure, _, trillion = printed.partition(" ")
+            unit, billion = ("T parameters", 1000) if trillion else ("B parameters", 1)
+            value, rounded = largest_model(mp, number) / billion / 1e9, _of_first_row(mp, billion, bool(trillion))
+            formula = f"MP·32 GB/({states}), N = 64"
+            made.append(Figure("ZeRO Table 2", f"MP = {mp}, {stage}", figure, unit, formula, value, rounded))
+        for stage, printed in zip(STAGES, measured, strict=False):
+            cell, formula = f"MP = {mp}, {stage}, measured", "measured: V100"
+            digits = decimals(len(printed.partition(".")[2]))
+            made.append(Figure("ZeRO Table 2", cell, printed, "B parameters", formula, None, digits))
+    return made
+
+
+TABLE_2 = _table_2()
+
 GPT_2 = 1.5e9  # parameters of section 3's example: 48 layers of width 1600
 
 
@@ -162,4 +209,5 @@ FIGURES = [
     *VOLUMES,
     *(cell for rows in TABLE_1.values() for row in rows.values() for cell in row),
     *FIGURE_1,
+    *TABLE_2,
 ]

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.needs import Needs, Place, at_places
+from minidist.claims.run import Asked, Run
 from minidist.mpi.comm import Comm
-from minidist.papers import gpipe, pipedream, pipelines, ptd, zero_bubble
+from minidist.papers import chen, gpipe, pipedream, pipelines, ptd, zero, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
@@ -16,13 +18,13 @@ from minidist.train import Options
 def claims(run: Run) -> list[Claim]:
     """The claims that hold for the run's schedule."""
     o, at = run.options, stages_of(run)
-    made = bubble_claims(run) if SCHEDULES[o.schedule].flushes else version_claims(run, at)
+    made = bubble_claims(run, at) if SCHEDULES[o.schedule].flushes else version_claims(run, at)
     if not o.replicas:  # for stages of several workers the papers give no formulas
         made += in_flight_claims(run, at)
     return [*made, *weight_claims(run, at), *state_claims(run, at), *sent_claims(run, at)]
 
 
-def stages_of(run: Run) -> list[int]:
+def stages_of(run: Asked) -> list[int]:
     """Each rank's stage, from 1: those of the first stage come first."""
     o = run.options
     return [stage for stage, workers in enumerate(o.replicas or (1,) * o.stages, start=1) for _ in range(workers)]
@@ -33,12 +35,14 @@ def of_each(run: Run, kind: str) -> list[Any]:
     return [counted[kind] for counted in run.counted]
 
 
-def bubble_claims(run: Run) -> list[Claim]:
+def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """How long stages idle in a step. There are two definitions: of all time, and compared to the time of the work."""
     schedule, p, m, v = run.options.schedule, run.options.stages, run.options.micro_batches, run.options.chunks
     starts, ends, work = of_each(run, "start"), of_each(run, "end"), of_each(run, "busy")[0]
     step = max(ends) - min(starts)
-    made = [work_claim(run)]
+    made, again = [work_claim(run, at)], set(runs_again(run, at))
+    if again not in ({0.0}, {1.0}):
+        return made  # the papers' formulas are of stages that work equally long
     if schedule == "naive":
         formula, expected = "(K-1)/K", gpipe.bubble(p, 1)
         made.append(Claim("GPipe §2.3", "idle / all time", formula, expected, (step - work) / step, ""))
@@ -51,20 +55,33 @@ def bubble_claims(run: Run) -> list[Claim]:
     filling = {"1f1b": "+W", "zb-h1": "-W", "zb-h2": "-2W"}
     if schedule in filling and m >= zero_bubble.fills(schedule, p):
         longest = max(end - start for start, end in zip(starts, ends, strict=True))
-        t_b = 2.0 if run.options.recompute == "full" else 1.0  # the forward again, and B
-        expected = zero_bubble.idle(schedule, p, 1.0, t_b, 1.0)
+        expected = zero_bubble.idle(schedule, p, 1.0, 1.0 + again.pop(), 1.0)  # the forward again is of B
         formula = f"(p-1)(F+B{filling[schedule]})"
         made.append(Claim("ZB table 2", "idle, in T_F", formula, expected, longest - work, "T_F"))
     return made
 
 
-def work_claim(run: Run) -> Claim:
+def work_claim(run: Run, at: Sequence[int]) -> Claim:
     """How long each rank works: PTD's ideal time, with W apart."""
-    o, again = run.options, run.options.recompute == "full"
+    o, again = run.options, runs_again(run, at)
     steps = 1 if SCHEDULES[o.schedule].flushes else len(run.loss)
-    expected = ptd.ideal_time(steps * o.micro_batches * o.chunks, 1.0, 3.0 if again else 2.0)
-    formula = f"{'v' * (o.chunks > 1)}m(F+B+W{'+F' * again})"
-    return on_each_rank("PTD §2.2", "work, in T_F", formula, expected, of_each(run, "busy"), "T_F")
+    expected = [ptd.ideal_time(steps * o.micro_batches * o.chunks, 1.0, 2.0 + more) for more in again]
+    more = "" if not any(again) else "+rF" if o.recompute == "log" else "+F"
+    formula = f"{'v' * (o.chunks > 1)}m(F+B+W{more})"
+    counted = of_each(run, "busy")
+    if o.recompute == "log":  # a clock that adds up thirds of T_F is off in the sixteenth digit
+        expected, counted = [round(time, 9) for time in expected], [round(time, 9) for time in counted]
+    return on_each_rank("PTD §2.2", "work, in T_F", formula, expected, counted, "T_F")
+
+
+def runs_again(run: Run, at: Sequence[int]) -> list[float]:
+    """On each rank, how many forwards run again for each that a stage has: with full recomputation all of the stage's,
+    otherwise those of its layers."""
+    o = run.options
+    if o.recompute == "full":
+        return [1.0] * run.ranks
+    blocks = [[len({*part} - {0, o.layers + 1}) for part in o.parts[stage - 1 :: o.stages]] for stage in at]
+    return [sum(chen.runs_again(o.recompute, n) for n in of) / max(sum(of), 1) for of in blocks]
 
 
 def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
@@ -74,7 +91,7 @@ def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     same fingerprint, after so many updates; none is -1."""
     schedule, n, m, updates = run.options.schedule, run.options.stages, run.options.micro_batches, len(run.loss)
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
-    made = [work_claim(run)]
+    made = [work_claim(run, at)]
     if (m == 1 or schedule == "2bw") and not run.options.replicas:  # of PipeDream's minibatches, an update for each
         formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
         delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in at]
@@ -116,7 +133,7 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def stage_parameters(run: Run, at: Sequence[int]) -> list[int]:
+def stage_parameters(run: Asked, at: Sequence[int]) -> list[int]:
     """Ψi, of each rank: the parameters of its stage's units; and of the last stage, if its head is tied to an embedding
     that another stage has, that unit's."""
     o, units = run.options, run.model.units()
@@ -143,6 +160,54 @@ def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     factor = sum(factors.values())
     formula = f"{factor}(Ψ+ψ_emb)" if copied else f"{factor}Ψ"
     return [*made, Claim("GPipe §2.1", "model states", formula, factor * whole, counted, "bytes", "all ranks")]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank's stage will need."""
+    o, at = asked.options, stages_of(asked)
+    p, k, (embedding, layer, *_, head) = asked.bytes.stored, asked.optimizer_bytes, asked.model.units()
+    places = []
+    for stage, psi in zip(at, stage_parameters(asked, at), strict=True):
+        share = share_of(asked, stage, o.batch // o.micro_batches)
+        states = zero.model_states(psi, 1, 0, p, p, k)
+        places.append(
+            Place(
+                states,
+                share,
+                embedding * share.embedding,
+                layer * (share.layers > 0),
+                head * share.head,
+                in_flight=most_in_flight(asked, stage),
+                starts_with_layer=1 <= o.parts[stage - 1][0] <= o.layers,
+            )
+        )
+    return at_places(asked, 1, places, without(asked))
+
+
+def share_of(asked: Asked, stage: int, b: int) -> Share:
+    """Of micro-batches of b sequences, what a stage works on."""
+    o, head = asked.options, asked.options.layers + 1
+    own = {unit for part in o.parts[stage - 1 :: o.stages] for unit in part}
+    again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in o.parts[stage - 1 :: o.stages])
+    return Share(b, len(own - {0, head}), 0 in own, head in own, again, o.recompute == "full")
+
+
+def most_in_flight(asked: Asked, stage: int) -> int:
+    """Micro-batches under way on a stage at most; one where what the others hold follows no formula, see `without`."""
+    o = asked.options
+    if o.chunks > 1 or not SCHEDULES[o.schedule].flushes or o.schedule.startswith("zb"):
+        return 1
+    return pipelines.in_flight(o.schedule, o.stages, o.micro_batches, stage)
+
+
+def without(asked: Asked) -> list[str]:
+    """What a pipeline holds for which the papers have no formula."""
+    o, found = asked.options, ["messages on their way"]
+    if o.chunks > 1 or not SCHEDULES[o.schedule].flushes or o.schedule.startswith("zb"):
+        found.append(f"activations with {o.schedule}, of all but one micro-batch")
+    if not SCHEDULES[o.schedule].flushes:
+        found.append("older versions of the parameters")
+    return found
 
 
 def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:

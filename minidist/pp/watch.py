@@ -24,7 +24,7 @@ from minidist.pp.schedules import (
 )
 from minidist.pp.timeline import Mail, Span, Timeline
 
-UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # and R: the forward once more, where activations are recomputed
+UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # and R: forwards once more, for one
 
 
 class Stamps(Protocol):
@@ -58,7 +58,7 @@ class Watch:
                 self.versions[k, chunk] = version
                 self._work("F", instruction)
             case Backward():
-                if "R" in self.costs:
+                if self.costs.get("R"):
                     self._work("R", instruction)
                 self._work("B", instruction)
             case Weight(k, chunk):

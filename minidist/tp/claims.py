@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minidist import UsageError
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.needs import Needs, Place, at_places
+from minidist.claims.run import Asked, Run
 from minidist.engine import Engine
-from minidist.papers import korthikanti, llama, megatron, models
+from minidist.papers import chen, megatron, models, zero
 from minidist.papers.collectives import ring_all_reduce
 from minidist.train import Job, Options
 
@@ -25,20 +27,11 @@ def check_tensor(options: Options, t: int) -> None:
             raise UsageError(f"{option} {size} cannot be cut for {t} ranks: cut for {works}, or use a multiple of {t}")
 
 
-class Share(NamedTuple):
-    """What of the work on a micro-batch is a rank's."""
-
-    b: int  # sequences
-    layers: int
-    embedding: bool = True
-    head: bool = True
-    again: bool = False  # embedding, loss and all in between run again before the backward; otherwise layers at most
-
-
 def claims(run: Run) -> list[Claim]:
     """Of the chapter on tensor parallelism alone."""
     options, t = run.options, run.ranks
-    shares = [Share(options.batch // options.accumulate, options.layers)] * t
+    again = chen.runs_again(options.recompute, options.layers)
+    shares = [Share(options.batch // options.accumulate, options.layers, layers_again=again)] * t
     volumes = [*of_layers(run, t, shares), *of_ends(run, t, shares)]
     beside = {
         TENSOR_NORM: ("8(t-1)t", 8 * (t - 1) * t),
@@ -51,6 +44,18 @@ def claims(run: Run) -> list[Claim]:
         *(volume.claim(run) for volume in volumes),
         *in_all(run, volumes, beside),
     ]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each of t ranks will need: all work on all of the batch, each on its part of every unit."""
+    o, t = asked.options, asked.ranks
+    p, k = asked.bytes.stored, asked.optimizer_bytes
+    places = []
+    for units in asked.model.cut_and_whole(t):
+        states = zero.model_states(sum(map(sum, units)), 1, 0, p, p, k)
+        share = Share(o.batch // o.accumulate, o.layers)
+        places.append(Place(states, share, sum(units[0]), sum(units[1]), sum(units[-1])))
+    return at_places(asked, t, places)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -74,45 +79,54 @@ PAPERS_DROPOUT = 0.1
 def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
     """Chapters train without dropout, the papers with it: one more forward on this rank, for what they say is kept."""
     options = job.options
-    if options.dropout > 0:
+    if options.dropout > 0 or options.device_memory is not None:  # which need not have room for more than the training
         return {}
     x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
     return {"layer_activations_with_dropout": engine.layers_keep(x, y, PAPERS_DROPOUT)}
 
 
 def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
-    """What a layer keeps for its backward: in this training, and with the papers' dropout."""
-    options, made = run.options, []
-    own = "a layer keeps", "layer_activations", options.dropout > 0
+    """What layers keep for their backward, after a forward: in this training, and with the papers' dropout. And in this
+    training the most that they ever have."""
+    options, recompute, n, made = run.options, run.options.recompute, run.options.layers, []
+    p, sequence, dropout = run.bytes.stored, run.options.sequence_parallel, run.options.dropout > 0
+    apiece = chen.after_forward(recompute, n) in (chen.Kept(0, n), chen.Kept(n, 0))  # the same of each layer
+    own = "a layer keeps" if apiece else "layers keep", "layer_activations", dropout
     papers = f"with dropout {PAPERS_DROPOUT}", "layer_activations_with_dropout", True
-    for name, kind, dropout in (own, papers):
+    for name, kind, masks in (own, papers):
         if kind not in run.counted[0]:
             continue
-        expected = layer_keeps(run, t, shares, options.recompute, dropout)
-        counted = [counts[kind] / options.layers for counts in run.counted]
-        formula = activation_formula(run.bytes.stored, t, options.sequence_parallel, options.recompute, dropout)
-        if options.model == "llama":
+        expected, counted = keep_after_forward(run, t, shares, masks), [counts[kind] for counts in run.counted]
+        formula = formula_of_layers(recompute, p, t, sequence)
+        if apiece:
+            formula = activation_formula(p, t, sequence, "full" if recompute == "every:1" else recompute, masks)
+            expected, counted = [nbytes / n for nbytes in expected], [nbytes / n for nbytes in counted]
+        if options.model == "llama" and recompute in ("none", "selective"):
             formula = "likewise, SwiGLU"
-        made.append(on_each_rank("Korthikanti", name, formula, expected, counted, "bytes"))
-    return made
+        made.append(on_each_rank("Korthikanti" if apiece else "Chen", name, formula, expected, counted, "bytes"))
+    most, formula = keep_at_most(run, t, shares, dropout), peak_formula(recompute, p, t, sequence)
+    return [*made, on_each_rank("Chen", "layers' peak", formula, most, run.memory_of("activations"), "bytes")]
 
 
-def layer_keeps(run: Run, t: int, shares: Sequence[Share], recompute: str, dropout: bool) -> list[float]:
-    """The same on each rank, by the formulas. The papers leave out the norms' statistics, kept in full precision: two
-    numbers for each position and layer norm, one for each RMSNorm."""
-    options, sequence = run.options, run.options.sequence_parallel
-    s, h, a = options.context, options.width, options.heads
-    p, wide = run.bytes.stored, run.bytes.computed
-    expected = []
-    for rank, share in enumerate(shares):
-        if options.model == "gpt":
-            kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
-        else:
-            sizes = (s, share.b, h, a, options.kv_heads or a, llama.mlp_width(h), t)
-            kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[rank % t]
-        numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
-        expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
-    return expected
+def formula_of_layers(recompute: str, p: int, t: int, sequence: bool) -> str:
+    """What all layers keep where some keep inputs."""
+    given = activation_formula(p, t, sequence, "full", False)
+    return f"⌊log₂l⌋{given} + layer" if recompute == "log" else f"⌈l/{letter(recompute)}⌉{given}"
+
+
+def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
+    """What they have at most."""
+    given = activation_formula(p, t, sequence, "full", False)
+    if recompute == "log":
+        return formula_of_layers(recompute, p, t, sequence)
+    k = letter(recompute)
+    others = {"none": "l·layer", "selective": "l·layer+max(0, core-gone)", "full": f"(l-1){given} + layer"}
+    return others.get(recompute, f"(⌈l/{k}⌉-1){given} + {k}·layer")
+
+
+def letter(recompute: str) -> str:
+    """How many layers run again together, for a formula."""
+    return "⌊√l⌉" if recompute == "sqrt" else recompute.removeprefix("every:")
 
 
 def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
@@ -170,34 +184,37 @@ def all_reduces(times: Sequence[int], sizes: Sequence[int], t: int) -> list[int]
 def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     """How often l layers call for one in a micro-batch: an all-reduce is 2(t-1) messages, half of it t-1."""
     options = run.options
-    times = 6 if options.recompute == "full" else 4  # the forward's two run again
+    log = options.recompute == "log"  # what runs again sends the forward's two again: r layers, or, but for log, all l
+    times = "4l+2r" if log else "6l" if any(share.layers_again for share in shares) else "4l"
     kinds = {"all-reduces": (WHOLES, 2)}
     if options.sequence_parallel:
         kinds = {"all-gathers": (GATHERS, 1), "reduce-scatters": (SCATTERS, 1)}
     source = "Korthikanti §4" if options.sequence_parallel else "Megatron §3"
-    expected = [times * share.layers if t > 1 else 0 for share in shares]
+    expected = [4 * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
     claims = []
     for name, (names, halves) in kinds.items():
         each = max(1, halves * (t - 1)) * options.accumulate  # a single rank sends none
         counted = [messages / each for messages in run.sent_in(*phases("layers", *names), count="messages")]
-        claims.append(on_each_rank(source, name, f"{times}l", expected, counted, ""))
+        claims.append(on_each_rank(source, name, times, expected, counted, ""))
     return claims
 
 
 def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
     options, p = run.options, run.bytes.stored
-    passes, number = options.accumulate, 6 if options.recompute == "full" else 4
-    layers, bsh = [share.layers for share in shares], elements(run, shares)
-    formula = f"l·{2 * number}bsh(t-1)/t"
+    passes, layers, bsh = options.accumulate, [share.layers for share in shares], elements(run, shares)
+    number = [4 * share.layers + 2 * share.layers_again for share in shares]
+    every = "12" if any(share.layers_again for share in shares) else "8"
+    formula = f"{'(8l+4r)' if options.recompute == 'log' else f'l·{every}'}bsh(t-1)/t"
     if not options.sequence_parallel:
-        both, sent = phases("layers", *WHOLES), all_reduces([number * n for n in layers], bsh, t)
+        both, sent = phases("layers", *WHOLES), all_reduces(number, bsh, t)
         return [Volume("PTD §3.2", "in layers", formula, both, sent, passes, p)]
     names, once_more = phases("layers", *GATHERS, *SCATTERS), phases("layers", "all-gather again")
-    once = [n * size * (t - 1) // t for n, size in zip(layers, bsh, strict=True)]
+    once = [size * (t - 1) // t for size in bsh]
+    in_layers, weights = ([n * size for n, size in zip(of, once, strict=True)] for of in (number, layers))
     return [
-        Volume("PTD §3.2", "in layers", formula, names, [2 * number * n for n in once], passes, p),
-        Volume("Korthikanti §4", "gathered again", "l·2bsh(t-1)/t", once_more, [2 * n for n in once], passes, p),
+        Volume("PTD §3.2", "in layers", formula, names, [2 * n for n in in_layers], passes, p),
+        Volume("Korthikanti §4", "gathered again", "l·2bsh(t-1)/t", once_more, [2 * n for n in weights], passes, p),
     ]
 
 
@@ -209,10 +226,10 @@ def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     # Without sequence parallelism, g's all-reduce behind the embedding and f's in the head's backward; with it, for
     # each end the two halves of one. What runs again are forwards.
     if options.sequence_parallel:
-        halves = [(share.embedding + share.head) * (2 + share.again) for share in shares]
+        halves = [(share.embedding + share.head) * (2 + share.ends_again) for share in shares]
         sent = [n * size * (t - 1) // t for n, size in zip(halves, bsh, strict=True)]
     else:
-        halves = [2 * (share.embedding * (1 + share.again) + share.head) for share in shares]
+        halves = [2 * (share.embedding * (1 + share.ends_again) + share.head) for share in shares]
         sent = all_reduces([n // 2 for n in halves], bsh, t)
     volumes = [Volume("Megatron §3", "outside layers", f"{max(halves)}bsh(t-1)/t", names, sent, times, p)]
     heads = [int(share.head) for share in shares]
@@ -225,7 +242,7 @@ def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
         logits, phase = [size * v * (t - 1) // t for size in bs], ["loss: all-gather"]
         return [*volumes, Volume("Megatron §3", "gathered logits", "bsv(t-1)/t", phase, logits, times, p)]
     wide, phase = run.bytes.computed, ["loss: all-reduce"]
-    fused = all_reduces([3 * share.head * (1 + share.again) for share in shares], bs, t)
+    fused = all_reduces([3 * share.head * (1 + share.ends_again) for share in shares], bs, t)
     return [*volumes, Volume("Megatron §3", "fused loss", "3·2bs(t-1)/t", phase, fused, times, wide)]
 
 

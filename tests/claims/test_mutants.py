@@ -11,7 +11,7 @@ from minidist.claims.mutants import Mutant, mutants_of, perform
 from minidist.cli.options import in_one_process
 
 EVERY = [mutant for file in sorted(mutants.TABLE.glob("*.toml")) for mutant in mutants_of(file)]
-SAMPLE = EVERY[::7]
+SAMPLE = EVERY[::12]  # the others with -m slow
 
 
 def named(mutant: Mutant) -> str:
@@ -115,3 +115,20 @@ def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help() -> None:
     with pytest.raises(Finished, match="python -m minidist mutants zero3"):
         main(["mutants", "--help"])
+
+
+def test_the_right_program_has_the_losses_of_serial_training(tmp_path: Path) -> None:
+    """And a table may say of what options they are, apart from those of the layout."""
+    file = tmp_path / "zero2.toml"
+    file.write_text(
+        'options = "--steps 3 --layers 1 --width 16 --heads 2 --context 8 --batch 8"\n'
+        "[[mutant]]\n"
+        'mistake = "None at all."\nranks = 3\noptions = "--precision fp64"\nlayout = "--host-memory 1GB"\n'
+        'file = "zero2.py"\nold = "import ring, train"\nnew = "import ring, train  # as it was"\n'
+        'fells = ["serial training, losses"]\n'
+    )
+    [mutant] = mutants_of(file)
+    outcome = perform(mutant)
+    assert outcome.holds["serial training, losses"]
+    assert outcome.survives
+    assert outcome.fallen == []

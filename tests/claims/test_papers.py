@@ -8,7 +8,7 @@ import pytest
 
 from minidist import UsageError
 from minidist.claims import counted, papers
-from minidist.papers import llama3, zero, zero_bubble
+from minidist.papers import fsdp, llama3, zero, zero_bubble
 
 
 def test_every_paper_with_figures_is_listed_and_all_numbers_add_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,11 +42,11 @@ def test_a_number_that_does_not_come_out_is_status_1(monkeypatch: pytest.MonkeyP
 
 def test_ranks_count_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On few ranks; `python -m minidist papers --run` takes the papers' own numbers of them, to 64."""
-    monkeypatch.setattr(counted, "JOBS", [counted.zero_on(4, 2), counted.zero_bubble_on(8)])
+    monkeypatch.setattr(counted, "JOBS", [counted.zero_on(4, 2), counted.FSDP, counted.zero_bubble_on(8)])
     file = tmp_path / "figures.json"
     assert papers.main(["--run", "--json", str(file)]) == 0
     rows = [row for row in json.loads(file.read_text()) if row["counted"] is not None]
-    assert len(rows) == 3 + 18
+    assert len(rows) == 3 + 1 + 18
     assert all(row["agrees"] for row in rows)
     assert [row["printed"] for row in rows if row["paper"] == "zero"] == ["41.3", "704", "5500"]
 
@@ -61,7 +61,7 @@ def test_a_program_that_holds_more_does_not_give_the_figure() -> None:
 def test_every_job_gives_figures_that_are_declared_and_no_figure_comes_twice() -> None:
     given = [id(figure) for job in counted.JOBS for figure, _ in job.gives]
     assert len(given) == len(set(given))
-    assert set(given) <= {id(figure) for figure in [*zero.FIGURES, *zero_bubble.FIGURES]}
+    assert set(given) <= {id(figure) for figure in [*zero.FIGURES, *fsdp.FIGURES, *zero_bubble.FIGURES]}
     assert len(given) >= 80
 
 

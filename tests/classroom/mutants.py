@@ -316,6 +316,76 @@ RING = [
 
 ENGINE = [
     Mutant(
+        "without_a_sum",
+        "train_step: every rank's gradient is in the sum",
+        ("train_step",),
+        [
+            (
+                "        gradient = ring.reduce_scatter(comm, gradient)\n    return gradient, dz",
+                "        ring.reduce_scatter(comm, gradient)\n"
+                "    return np.split(gradient, comm.size)[comm.rank].copy(), dz",
+            )
+        ],
+        r"it was updated by this rank's own gradient, not summed over the ranks",
+    ),
+    Mutant(
+        "averages_layers",
+        "train_step: the sum, for the loss is divided already",
+        ("train_step",),
+        [("        shard -= rate * gradient\n", "        shard -= rate * gradient / comm.size\n")],
+        r"its gradient was divided by the number of ranks",
+    ),
+    Mutant(
+        "updates_a_copy",
+        "train_step: shards are updated in place",
+        ("train_step",),
+        [("        shard -= rate * gradient\n", "        shard = shard - rate * gradient\n")],
+        r"it is as it was: update the array itself",
+    ),
+    Mutant(
+        "without_padding_of_the_gradient",
+        "train_step: any N and width",
+        ("train_step",),
+        [("    gradient = np.zeros(comm.size * shard.size)\n", "    gradient = np.zeros(width * width)\n")],
+        r"(?s)On 4 ranks, 3 layers \(W is 5 x 5\), 6 rows, rank \d failed:.*",
+    ),
+    Mutant(
+        "loss_of_its_rows",
+        "train_step: this rank's part of the loss",
+        ("train_step",),
+        [(".sum() / 2 / batch)", ".sum() / 2 / len(x))")],
+        r"the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
+    ),
+    Mutant(
+        "one_phase_for_layers",
+        "train_step: its phases",
+        ("train_step_wire",),
+        [('comm.phase("all-gather backward")', 'comm.phase("all-gather forward")')],
+        r"rank 0 sends 18 messages in phase 'all-gather forward'; 9 are needed",
+    ),
+    Mutant(
+        "all_reduces_layers",
+        "train_step: N-1 messages of a shard",
+        ("train_step_wire",),
+        [
+            (
+                "ring.reduce_scatter(comm, gradient)\n",
+                "np.split(ring.all_reduce(comm, gradient), comm.size)[comm.rank].copy()\n",
+            )
+        ],
+        r"rank 0 sends 18 messages in phase 'reduce-scatter gradients'; 9 are needed",
+    ),
+    Mutant(
+        "keeps_layers",
+        "train_step: no more than one W is whole at a time",
+        ("train_step_memory",),
+        [
+            ("Array = np.ndarray\n", "Array = np.ndarray\nkept = []\n"),
+            ("    return np.tanh(h @ w)\n", "    kept.append(w)\n    return np.tanh(h @ w)\n"),
+        ],
+        r"as many as \d\d whole layers have\. One W and its gradient are needed at a time",
+    ),
+    Mutant(
         "takes_a_neighbours_shard",
         "allocate: this rank's shard",
         ("allocate",),
@@ -533,7 +603,7 @@ ENGINE = [
         "another_phase",
         "reduce: in phase reduce-scatter gradients",
         ("reduce_wire",),
-        [('"reduce-scatter gradients"', '"gradients"')],
+        [('self.comm.phase("reduce-scatter gradients"', 'self.comm.phase("gradients"')],
         r"in phase 'gradients', where phase 'reduce-scatter gradients' is asked for",
     ),
     Mutant(

@@ -23,7 +23,8 @@ IN_EVERY_RUN = {
     },
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
-        *("keeps_the_bucket", "gathers_everything", "everything_everywhere", "leaves"),
+        *("gathers_everything", "leaves"),
+        *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
 }
 

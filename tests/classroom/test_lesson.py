@@ -188,16 +188,26 @@ def reduce_scatter_step(comm, work, step):
 """
 CHUNK = """\
 def chunk(size, n, i):
+    assert 0 <= i < n, f"there is no chunk {i}: they are 0 to {n - 1}"
     short, longer = divmod(size, n)
     start = i * short + min(i, longer)
     return slice(start, start + short + (i < longer))
+"""
+GATHER_STEP = """\
+def all_gather_step(comm, work, step):
+    n, rank = comm.size, comm.rank
+    sending = work[chunk(work.size, n, (rank - step + 1) % n)]
+    receiving = chunk(work.size, n, (rank - step) % n)
+    incoming = np.empty_like(work[receiving])
+    comm.sendrecv(sending, (rank + 1) % n, incoming, (rank - 1) % n)
+    PUT
 """
 EXCHANGE = "def exchange(comm, array, dest, out, source):\n"
 GAPS = {
     "open": (
         "pass_right",
         PASS + "    raise NotImplementedError",
-        r"○ pass_right is not filled in yet\. Until it is, ",
+        r"○ pass_right is not filled in yet; the notebook goes on",
     ),
     "nothing comes back": ("pass_right", PASS + "    out = x.copy()", r"✗ .*rank 0 returned None, not an array"),
     "its own": ("pass_right", PASS + "    return x", r"✗ .*rank 0 ends with rank 0's numbers; rank 3's are wanted"),
@@ -221,7 +231,67 @@ GAPS = {
         STEP.replace("(rank + 1) % n, incoming, (rank - 1) % n", "(rank - 1) % n, incoming, (rank + 1) % n"),
         r"✗ .*rank 0 sends to rank 3 at line 6 of the cell, `comm\.sendrecv.*`; its right neighbour is rank 1",
     ),
-    "forgets": ("reduce_scatter_step", STEP.replace("+=", "="), r"✗ .*rank \d's chunk \d is missing"),
+    "puts in place": (
+        "reduce_scatter_step",
+        STEP.replace("adding += incoming", "adding[:] = incoming"),
+        r"✗ .*rank 0, step 1: chunk 2 comes in from the left, .* to chunk 2\. At .* rank 0's chunk 2 is missing",
+    ),
+    "makes another": (
+        "reduce_scatter_step",
+        STEP.replace("+=", "="),
+        r"✗ .*rank 0, step 1: chunk 2 comes in from the left, .* in place\. Nothing in work has changed",
+    ),
+    "a chunk too far": (
+        "reduce_scatter_step",
+        STEP.replace("rank - step", "rank - step + 1"),
+        r"✗ .*rank 0, step 1: chunk 2 comes in from the left, .*\. What has changed in work is chunk 3",
+    ),
+    "sends another": (
+        "reduce_scatter_step",
+        STEP.replace("work[chunk(work.size, n, (rank - step) % n)]", "work[chunk(work.size, n, rank)]"),
+        r"✗ .*rank 0, step 1: chunk 2 comes in .*\. At .* rank 3's chunk 3 was added in place of its chunk 2",
+    ),
+    "not modulo N": (
+        "reduce_scatter_step",
+        STEP.replace("(rank - step) % n", "rank - step"),
+        r"(?s)✗ .*there is no chunk -1: they are 0 to 3",
+    ),
+    "adds a chunk": (
+        "all_gather_step",
+        GATHER_STEP.replace("PUT", "work[receiving] += incoming"),
+        r"✗ .*rank 0, step 1: chunk 3 comes in from the left, .* It was added to what was there",
+    ),
+    "a step early": (
+        "all_gather_step",
+        GATHER_STEP.replace("PUT", "work[receiving] = incoming").replace("- step", "- step - 1"),
+        r"✗ .*rank 0, step 1: chunk 3 comes in from the left, .* What has changed in work is chunk 2",
+    ),
+    "only its own": (
+        "all_gather_step",
+        GATHER_STEP.replace("PUT", "work[receiving] = incoming").replace("(rank - step + 1) % n", "rank"),
+        r"✗ .*rank 0, step 2: chunk 2 comes in from the left, .* It holds element 3, of rank 3's chunk",
+    ),
+    "only floats": (
+        "pass_right",
+        PASS + "    out = np.empty(x.size)\n    comm.sendrecv(x, (rank + 1) % n, out, (rank - 1) % n)\n    return out",
+        r"(?s)✗ .*CommError: rank \d expected 3 x float64 from rank \d, which sent 3 x int64",
+    ),
+    "another order": (
+        "pass_right",
+        PASS + "    out = np.empty_like(x)\n    comm.sendrecv(x, out, (rank + 1) % n, (rank - 1) % n)",
+        r"(?s)✗ .*a rank is a number, 0 to 3\. The order of arguments is array, dest, out, source",
+    ),
+    "waits": (
+        "pass_right",
+        PASS + "    out = np.empty_like(x)\n    comm.send(x, (rank + 1) % n)\n    comm.recv(out, (rank - 1) % n)",
+        r"(?s)✗ .*rank 0: send\(dest=1\) at line 6 of the cell.*A cycle of waits",
+    ),
+    "another out": (
+        "exchange",
+        EXCHANGE + "    out = np.empty_like(array)\n    if comm.rank:\n        comm.send(array, dest)\n"
+        "    comm.recv(out, source)\n    if not comm.rank:\n        comm.send(array, dest)",
+        r"✗ .*rank 0 has received nothing into out\. Fill the array that it is given, in place",
+    ),
 }
 
 
@@ -260,6 +330,21 @@ GAPS_09 = {
         "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank]",
         "is a view of the",
     ),
+    "a view of a copy": (
+        "cut_shard",
+        "def cut_shard(w, n, rank):\n    return np.split(np.append(w, np.zeros(-w.size % n)), n)[rank]",
+        "is a view of the",
+    ),
+    "half as wide": (
+        "cut_shard",
+        "def cut_shard(w, n, rank):\n    return np.resize(w, -(-w.size // n)).astype(np.float32)",
+        "the shard is float32 where float64 is wanted",
+    ),
+    "the first everywhere": (
+        "cut_shard",
+        "def cut_shard(w, n, rank):\n    return np.resize(w, -(-w.size // n)).copy()",
+        r"rank 1: the shard does not hold .*: at index 0 there is -?[\d.e-]+ where -?[\d.e-]+ is wanted",
+    ),
     "no padding": (
         "cut_shard",
         "def cut_shard(w, n, rank):\n    return np.split(w.reshape(-1), n)[rank].copy()",
@@ -282,7 +367,7 @@ GAPS_09 = {
     "another phase": (
         "backward_layer",
         BACKWARD.replace("all-gather backward", "again"),
-        r"sends .* in phase 'again', not in ",
+        r"sends in phase 'again' at a line of another cell, .* belongs into phase 'all-gather backward' or 'reduce",
     ),
     "nothing": (
         "backward_layer",
@@ -310,9 +395,7 @@ def test_a_method_is_checked_in_its_file(shell_09, capsys):
         shell_09.run_cell(f"check('ZeRO3.{name}')", store_history=True).raise_error()
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "✓ ZeRO3.owned is right. The notebook goes on with yours."
-    assert said[1].startswith(
-        "○ ZeRO3.forget in exercise.py is not filled in yet. Until it is, the notebook goes on with the"
-    )
+    assert said[1] == "○ ZeRO3.forget in exercise.py is not filled in yet; the notebook goes on with the chapter's."
 
 
 def test_a_gap_that_is_right_is_used_also_after_it_was_wrong(shell, capsys):
@@ -335,6 +418,31 @@ def test_the_exercise_is_checked_in_its_file(shell, capsys):
         shell.run_cell("check('all_gather')", store_history=True).raise_error()
         assert capsys.readouterr().out.startswith(words)
         assert shell.user_ns["all_gather"].__module__ == module
+
+
+def test_the_first_part_of_exercise_09_is_checked_and_used(shell_09, capsys):
+    answer = ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py"
+    for text, words, module in (
+        ((ZERO_3 / "exercise.py").read_text(), "○ train_step in exercise.py is not filled in yet", "given"),
+        (answer.read_text().replace("-= rate", "+= rate"), "✗ .*the gradient was added: go against it", "given"),
+        (answer.read_text(), "✓ train_step is right", "exercise"),
+    ):
+        Path("exercise.py").write_text(text)
+        shell_09.run_cell("check('train_step')", store_history=True).raise_error()
+        said = capsys.readouterr().out
+        assert re.match(words, said), said
+        assert "goes on with the lesson's own" in said or module == "exercise"
+        assert shell_09.user_ns["train_step"].__module__ == module
+        assert lesson.whose("train_step") == ("yours" if module == "exercise" else "not yours yet: the lesson's own")
+
+
+def test_a_cell_that_is_no_python_is_said_and_not_what_it_replaces(shell, capsys):
+    shell.run_cell(PASS + "    return x", store_history=True).raise_error()
+    shell.run_cell(PASS + "    return (x", store_history=True)
+    capsys.readouterr()
+    shell.run_cell("check('pass_right')", store_history=True).raise_error()
+    said = capsys.readouterr().out
+    assert said.startswith("✗ The last cell with `def pass_right` is no Python, line 5: '(' was never closed"), said
 
 
 def test_a_function_that_no_cell_has_is_said(shell, capsys):

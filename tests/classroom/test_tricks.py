@@ -232,13 +232,12 @@ def test_a_trick_earns_what_it_deserves(graders: dict[str, Grader], tmp_path: Pa
     number, text, expected, says = TRICKS[name]
     if name == "files_of_its_own" and graders["04"].wire.isolation:
         pytest.skip(f"ranks have no namespaces here: {graders['04'].wire.isolation}")
-    graded = grade(graders[number], tmp_path, name, text)
+    made, only = graders[number], None
+    if isinstance(expected, set):  # of the other parts nothing is said here
+        only = expected or {part for part, _, _ in made.parts() if part.startswith("reduce_scatter")}
+    graded = grade(made, tmp_path, name, text, only=only)
     messages = "\n".join(graded.messages.values())
-    if isinstance(expected, set):
-        lost = expected or {part for part in graded.points if part.startswith("reduce_scatter")}
-        assert lost <= graded.lost, messages
-    else:
-        assert graded.earned == expected, messages
+    assert (graded.lost if only else graded.earned) == (only or expected), messages
     assert re.search(says, messages), messages
     if name == "chapter_in_a_string":
         assert [note for note in graded.notes if "syntax tree of the chapter's" in note]

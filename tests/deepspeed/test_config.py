@@ -93,13 +93,35 @@ def test_everything_auto() -> None:
 
 def test_by_hand() -> None:
     plan = planned(BY_HAND)
-    assert (plan.chapter, plan.batch, plan.micro_batch, plan.accumulate) == ("zero3", 32, 4, 2)
+    assert (plan.chapter, plan.batch, plan.micro_batch, plan.accumulate) == ("offload", 32, 4, 2)
+    assert plan.arguments()[:2] == ["--zero", "3"]
     assert plan.config["zero_optimization.prefetch_bucket_size"] == 50_000_000
-    assert [note.split()[0] for note in plan.notes] == [
-        "zero_optimization.prefetch_bucket_size",
-        "zero_optimization.offload_optimizer.device",
-    ]
-    assert all(" has no effect here yet, because " in note for note in plan.notes)
+    (note,) = plan.notes
+    assert note.startswith("zero_optimization.prefetch_bucket_size has no effect here yet, because ")
+
+
+OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
+
+
+@pytest.mark.parametrize(
+    ("device", "stage", "shard", "chapter", "says"),
+    [
+        ("cpu", 1, None, "offload", ""),
+        ("cpu", 2, None, "offload", ""),
+        ("cpu", 3, None, "offload", ""),
+        ("none", 3, None, "zero3", ""),
+        ("nvme", 3, None, "zero3", "yet, because what leaves a device goes to its host"),
+        ("cpu", 0, None, "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
+        ("cpu", 3, 2, "parallel3d", "with hybrid sharding yet"),
+    ],
+)
+def test_where_the_optimizer_works(device: str, stage: int, shard: int | None, chapter: str, says: str) -> None:
+    room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
+    config = read.parse(f"{{{T}, {room}}}", "ds_config.json")
+    plan = planning.make(config, 4, planning.defaults(), shard=shard)
+    assert (plan.chapter, plan.offload) == (chapter, chapter == "offload")
+    assert ("--zero" in plan.arguments()) == (chapter in ("offload", "parallel3d"))
+    assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
 
 
 def test_with_checkpointing() -> None:
@@ -108,6 +130,16 @@ def test_with_checkpointing() -> None:
     assert plan.clip == 0.5
     assert plan.loss_scale is None
     assert len(plan.notes) == 4  # the bucket, the round robin, the partition, the host
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "recompute"),
+    [(None, "none"), (12, "full"), (40, "full"), (5, "every:3"), (3, "every:4"), (1, "every:12")],
+)
+def test_so_many_checkpoints_are_intervals(checkpoints: int | None, recompute: str) -> None:
+    """Of twelve blocks."""
+    config = {"train_batch_size": 4, "activation_checkpointing": {"number_checkpoints": checkpoints}}
+    assert planning.make(config, 2, layers=12).recompute == recompute
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_hybrid_sharding(tmp_path: Path) -> None:
     assert figures(text, "model states") == f"{16 * PSI / 8 / 1e9:.3f}"
     assert figures(text, "all-reduce across hosts") == f"{2 * 2 * PSI / 8 * 3 / 4 / 1e9:.3f}"
     assert "fsdp_config.fsdp_offload_params has no effect here yet, because" in text
-    assert "mpirun -n 32 python -m minidist.parallel3d --dp 32 --pp 1 --tp 1 --zero 3 --shard 8" in text
+    assert "mpirun -n 32 python -m minidist.fsdp --strategy hybrid_shard --shard 8 --backward-prefetch none" in text
     assert "--recompute full" in text
 
 
@@ -109,6 +109,25 @@ def test_strategies_are_stages(tmp_path: Path, strategy: str) -> None:
     assert accelerate.load(str(file))[0].config["zero_optimization"] == {"stage": stage}
     file.write_text("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false}")
     assert accelerate.load(str(file))[0].config["zero_optimization"] == {"stage": 2}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("fsdp_backward_prefetch: BACKWARD_PRE", "--strategy full_shard --backward-prefetch pre"),
+        ("fsdp_backward_prefetch_policy: BACKWARD_POST", "--strategy full_shard --backward-prefetch post"),
+        ("fsdp_backward_prefetch: NO_PREFETCH", "--strategy full_shard --backward-prefetch none"),
+        ("fsdp_version: 1", "--strategy full_shard --backward-prefetch none"),
+        ("fsdp_version: 2", "--strategy full_shard --backward-prefetch pre"),
+        ("fsdp_forward_prefetch: true", "--strategy full_shard --backward-prefetch none --forward-prefetch"),
+        ("fsdp_sharding_strategy: 2, fsdp_backward_prefetch: BACKWARD_PRE", "--strategy shard_grad_op"),
+        ("fsdp_sharding_strategy: NO_SHARD, fsdp_forward_prefetch: true", "--strategy no_shard"),
+    ],
+)
+def test_fsdp_has_a_chapter_of_its_own(tmp_path: Path, said: str, words: str) -> None:
+    text = explained(tmp_path, f"distributed_type: FSDP\nfsdp_config: {{{said}}}", name="a.yaml")
+    assert "The chapter: minidist/fsdp.py" in text
+    assert f"python -m minidist.fsdp {words} --" in text
 
 
 def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
@@ -127,6 +146,8 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stag: 3}", "do you mean deepspeed_config.zero_stage?"),
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 5}", "zero_optimization.stage should be"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 5}", "HYBRID_SHARD_ZERO2' is not here"),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_backward_prefetch: LATE}", "fsdp_backward_prefetch 'LATE' is not"),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_forward_prefetch: 2}", "should be true or false, not 2"),
         ("distributed_type: FSDP\nfsdp_config: [1]", "fsdp_config should be keys and values, not [1]"),
         ("distributed_type: FSDP\nmixed_precision: fp8", "mixed_precision should be no, fp16 or bf16, not 'fp8'"),
         ("num_processes: many", "num_processes should be a whole number from 1 on, not 'many'"),

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,18 @@ FILES = {
     "hand.json": """{ # by hand
       train_batch_size: 16
       "fp16": {"enabled": true,},
-      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none"}},
     }""",
     "checkpointing.json": json.dumps(
         AUTO | {"zero_optimization": {"stage": 2}, "activation_checkpointing": {"partition_activations": True}}
     ),
     "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}),
+    **{
+        f"offload{stage}.json": json.dumps(
+            AUTO | {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": True}}}
+        )
+        for stage in (1, 2, 3)
+    },
     "ddp.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}}),
     "sgd.json": json.dumps({"train_batch_size": 16, "optimizer": {"type": "SGD"}, "zero_optimization": {"stage": 1}}),
     "timed.json": json.dumps({"train_batch_size": 16, "gradient_accumulation_steps": 2, "wall_clock_breakdown": True,
@@ -62,6 +69,11 @@ distributed_type: FSDP
 mixed_precision: fp16
 fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true, fsdp_activation_checkpointing: true}
 """,
+    "grad_op.yaml": """
+distributed_type: FSDP
+mixed_precision: fp16
+fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_forward_prefetch: true}
+""",
     "hybrid.yaml": """
 distributed_type: FSDP
 mixed_precision: fp16
@@ -71,12 +83,12 @@ fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}
 }  # fmt: skip
 
 
-def configuration(stage: int, accumulate: int, precision: str) -> dict[str, Any]:
+def configuration(stage: int, accumulate: int, precision: str, where: str = "none") -> dict[str, Any]:
     return {
         "train_batch_size": 16,
         "gradient_accumulation_steps": accumulate,
         "gradient_clipping": 0.5,
-        "zero_optimization": {"stage": stage},
+        "zero_optimization": {"stage": stage, "offload_optimizer": {"device": where}},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
         "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9, "warmup_num_steps": 3}},
         **PRECISIONS[precision],
@@ -88,6 +100,11 @@ CONFIGS = {
     for precision in PRECISIONS
     for accumulate in (1, 2)
     for stage in range(4)
+} | {
+    f"{precision} {accumulate} {stage} offloaded": configuration(stage, accumulate, precision, "cpu")
+    for precision in PRECISIONS
+    for accumulate in (1, 2)
+    for stage in (1, 2, 3)
 }
 
 
@@ -140,6 +157,8 @@ def test_every_stage_gives_the_losses_of_data_parallelism(
 ) -> None:
     """To the last bit; with several micro-batches stages 2 and 3 sum over ranks first, 0 and 1 over micro-batches."""
     losses = [found[f"{precision} {accumulate} {stage}"] for stage in range(4)]
+    for stage in (1, 2, 3):
+        assert found[f"{precision} {accumulate} {stage} offloaded"] == losses[stage]
     if accumulate == 1:
         assert losses == [losses[0]] * 4
     else:
@@ -163,7 +182,9 @@ def test_and_those_of_serial_training(found: dict[str, Any], name: str) -> None:
 def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], name: str) -> None:
     others = {
         **{"checkpointing.json": "zero2", "zero1.json": "zero1", "sgd.json": "zero1", "ddp.json": "data_parallel"},
-        **{"timed.json": "zero2", "hybrid.yaml": "parallel3d"},
+        **{"timed.json": "zero2"},
+        **dict.fromkeys(("fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "hybrid.yaml"), "fsdp"),
+        **{f"offload{stage}.json": "offload" for stage in (1, 2, 3)},
     }
     chapter = others.get(name, "zero3")
     assert found[name]["chapter"] == chapter
@@ -174,13 +195,38 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
 
 def test_one_strategy_said_in_four_ways(found: dict[str, Any]) -> None:
     """DeepSpeed's JSON, strict and by hand, Accelerate's YAML for DeepSpeed and for both FSDPs: the same losses, and,
-    but for recomputation, the same bytes."""
-    names = ["zero3.json", "hand.json", "deepspeed.yaml", "fsdp.yaml", "fsdp2.yaml", "zero1.json", "ddp.json"]
-    assert [found[name]["loss"] for name in names] == [found["zero3.json"]["loss"]] * len(names)
-    for name in names[1:4]:
-        assert found[name]["sent"] == found["zero3.json"]["sent"]
-        assert found[name]["memory"] == found["zero3.json"]["memory"]
+    but for recomputation and for what FSDP gathers ahead, the same bytes."""
+    names = ["hand.json", "deepspeed.yaml", "fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "zero1.json", "ddp.json"]
+    zero3 = found["zero3.json"]
+    assert [found[name]["loss"] for name in names] == [zero3["loss"]] * len(names)
+    for name in names[:4]:
+        assert found[name]["sent"] == zero3["sent"]
+    for name in names[:2]:
+        assert found[name]["memory"] == zero3["memory"]
+    for kind in ("parameters", "gradients", "optimizer", "bucket"):
+        assert {found[name]["memory"][0][kind] for name in names[2:5]} == {zero3["memory"][0][kind]}
+    assert found["fsdp.yaml"]["memory"][0]["gathered"] > zero3["memory"][0]["gathered"]
     assert found["fsdp2.yaml"]["memory"][0]["activations"] < found["fsdp.yaml"]["memory"][0]["activations"]
+
+
+def test_offloading_moves_what_explain_says(found: dict[str, Any], folder: Path) -> None:
+    """The same losses and messages as without; the device is left what is read there, up to the units' padding."""
+    for stage in (1, 2, 3):
+        name = f"offload{stage}.json"
+        run, text = found[name], explain.explain([str(folder / name), "--ranks", str(RANKS), "--model", "gpt2"])
+        assert run["loss"] == found["zero3.json"]["loss"]
+        psi, padding = run["parameters"], 12 * 5 * RANKS
+        for rank, below, moved in zip(run["memory"], run["below"], run["moved"], strict=True):
+            assert rank["optimizer"] == 0
+            assert 0 <= rank["gradients"] - (2 * psi if stage == 1 else 0) <= padding
+            for kind, factor in (("gradients", 2), ("optimizer", 12)):
+                assert 0 <= below["host"][kind] - factor * psi / RANKS <= padding
+            for way in ("device to host", "host to device"):
+                (counts,) = moved[way].values()
+                assert 0 <= counts["bytes"] - 2 * psi / RANKS <= padding
+        for words in ("on the host: gradients +2Ψ/N", "optimizer states +12Ψ/N", "parameters from the host +2·Ψ/N"):
+            assert re.search(words, text), words
+        assert f"python -m minidist.offload --zero {stage}" in text
 
 
 @pytest.mark.parametrize("name", ["ddp.json", "zero1.json", "checkpointing.json", "zero3.json"])
@@ -196,6 +242,27 @@ def test_explain_computes_what_is_counted(found: dict[str, Any], folder: Path, n
     for phases in run["sent"]:
         for phase, elements in volume.items():
             assert 2 * elements <= phases[phase]["bytes"] <= 2 * elements + 2 * 2 * RANKS * 5
+
+
+@pytest.mark.parametrize("name", ["fsdp.yaml", "grad_op.yaml"])
+def test_and_of_fsdp(found: dict[str, Any], folder: Path, name: str) -> None:
+    """Parameters are divided between steps; SHARD_GRAD_OP has all of them in passing, and sends 2Ψ."""
+    run = found[name]
+    text = explain.explain([str(folder / name), "--ranks", "4"])
+    assert "2Ψ/N" in next(line for line in text.splitlines() if line.startswith("  parameters"))
+    psi, sent = run["parameters"], {"fsdp.yaml": 3, "grad_op.yaml": 2}[name]
+    for rank, phases in zip(run["memory"], run["sent"], strict=True):
+        assert 2 * psi / RANKS <= rank["parameters"] <= 2 * psi / RANKS + 2 * 5
+        moved = sum(counts["bytes"] for phase, counts in phases.items() if phase != "norm")
+        assert sent * 2 * psi * 3 / 4 <= moved <= sent * (2 * psi * 3 / 4 + 2 * RANKS * 5)
+    gpt2 = explain.MODELS["gpt2"]
+    (line,) = [line for line in text.splitlines() if line.startswith("  all that is sent")]
+    assert float(line.split()[-1].replace(",", "")) == pytest.approx(sent * 2 * gpt2.parameters * 3 / 4 / 1e9, abs=1e-3)
+    (line,) = [line for line in text.splitlines() if line.startswith("  units in passing")]
+    embedding, *blocks = gpt2.units
+    largest = embedding + max(blocks)
+    gathered = gpt2.parameters if sent == 2 else embedding + 2 * max(blocks)
+    assert float(line.split()[-1].replace(",", "")) == pytest.approx(2 * (gathered + largest) / 1e9, abs=1e-3)
 
 
 def test_verbs(found: dict[str, Any]) -> None:

@@ -64,7 +64,9 @@ def everything(comm: Any, configs: dict[str, Any], lines: dict[str, list[str]], 
         file = Path(folder) / f"report {name.replace('/', ' ')}.json"
         status = door.main(comm, door.prepare([*line, "--json", str(file)], comm.size))
         report = json.loads(file.read_text()) if comm.rank == 0 else {}
-        found[name] = {key: report.get(key) for key in ("chapter", "loss", "memory", "sent", "parameters")} | {
+        found[name] = {
+            key: report.get(key) for key in ("chapter", "loss", "memory", "sent", "parameters", "below", "moved")
+        } | {
             "status": status,
             "holds": all(claim["holds"] for claim in report.get("claims", [])),
             "claims": len(report.get("claims", [])),

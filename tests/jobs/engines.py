@@ -6,11 +6,13 @@ import numpy as np
 
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
+from minidist.fsdp import FSDP
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS
+from minidist.offload import Offload, Offload1, Offload3
 from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
 from minidist.zero3 import ZeRO3
@@ -24,6 +26,10 @@ ENGINES = {
     "zero2": ZeRO2,
     "zero3": ZeRO3,
     "zero3 keep_last": lambda units, settings, comm: ZeRO3(units, settings, comm, keep_last=True),
+    "fsdp": lambda units, settings, comm: FSDP(units, settings, comm, forward_prefetch=True),
+    "offload zero1": Offload1,
+    "offload": Offload,
+    "offload zero3": lambda units, settings, comm: Offload3(units, settings, comm, threads=2),
 }
 
 

@@ -36,6 +36,9 @@ def needs(n: int, line: str, folder: Path) -> int:
         (0, "train", None),
         (4, "zero2", "zero1"),
         (4, "zero3", "zero2"),
+        (4, "fsdp --backward-prefetch post", "fsdp --strategy shard_grad_op"),
+        (4, "offload", "zero2"),
+        (3, "offload --zero 3 --accumulate 2", "offload"),
         (2, "pipeline --schedule 1f1b", "pipeline --schedule gpipe"),
     ],
 )

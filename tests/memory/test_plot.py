@@ -16,9 +16,9 @@ from minidist.train import Alone
 
 def recorded(stage: int, what: str = "instruction") -> History:
     """A stage that takes in `stage` + 1 micro-batches of 100 bytes, and finishes them."""
-    pool, history, kept = Pool("device"), History(), []
+    pool, kept = Pool("device"), []
     parameters = pool.zeros("parameters", 500, np.uint8)
-    with history.of(pool):
+    with plot.recorded([pool]) as histories:
         for k in range(stage + 1):
             kept.append(pool.zeros("activations", 60, np.uint8))
             pool.mark("unit", "block0 forward")
@@ -28,7 +28,7 @@ def recorded(stage: int, what: str = "instruction") -> History:
             del kept[:2]
             pool.mark(what, f"B{k + 1}")
     pool.hold("gradients", parameters)  # is not recorded any more
-    return history
+    return histories["device"]
 
 
 def held(state: tuple[int, ...]) -> dict[str, int]:
@@ -56,7 +56,7 @@ def test_intervals_are_of_one_width() -> None:
 
 
 def test_ranks_that_hold_the_same_share_a_panel() -> None:
-    picture = plot.draw([recorded(0), recorded(1), recorded(1), recorded(0)], "A title", "svg").decode()
+    picture = plot.draw([{"device": recorded(i)} for i in (0, 1, 1, 0)], "A title", "svg").decode()
     texts = [comment.partition(" -->")[0] for comment in picture.split("<!-- ")[1:]]
     assert sorted(text for text in texts if text.startswith(("rank", "each", "A title", "peak"))) == [
         *("A title", "each of ranks 0, 3", "each of ranks 1 to 2"),
@@ -67,7 +67,39 @@ def test_ranks_that_hold_the_same_share_a_panel() -> None:
 @pytest.mark.parametrize("format", plot.FORMATS)
 def test_each_format_is_one(format: str) -> None:
     begins = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
-    assert plot.draw([recorded(2)], "", format).startswith(begins[format])
+    assert plot.draw([{"device": recorded(2)}], "", format).startswith(begins[format])
+
+
+def two_memories(host: str) -> dict[str, History]:
+    """A device whose arrays go to the host, or, if there is none, nowhere."""
+    device, other = Pool("device"), Pool("host")
+    with plot.recorded([device, other]) as histories:
+        here = device.zeros("gradients", 100, np.uint8)
+        device.mark("unit", "head backward")
+        there = (other if host else device).zeros("optimizer", 300, np.uint8)
+        del here
+        device.mark("step", "update")
+    assert there.size == 300
+    return histories
+
+
+def test_two_memories_are_recorded_at_the_same_moments() -> None:
+    histories = two_memories("host")
+    assert [[*held(state).items()] for state in histories["device"].states] == [
+        [], [("gradients", 100)], [("gradients", 100)], [("gradients", 100)], [],
+    ]  # fmt: skip
+    assert [[*held(state).items()] for state in histories["host"].states] == [
+        [], [], [], [("optimizer", 300)], [("optimizer", 300)],
+    ]  # fmt: skip
+    assert histories["device"].boundaries == histories["host"].boundaries
+    assert histories["host"].curve()[0] == [0, 1 / 3, 2 / 3, 1, 1.5]
+
+
+@pytest.mark.parametrize(("host", "panels"), [("host", {"rank 0, device", "rank 0, host"}), ("", {"rank 0"})])
+def test_a_memory_that_nobody_uses_is_not_drawn(host: str, panels: set[str]) -> None:
+    picture = plot.draw([two_memories(host)], "A title", "svg").decode()
+    texts = {comment.partition(" -->")[0] for comment in picture.split("<!-- ")[1:]}
+    assert {text for text in texts if text.startswith("rank")} == panels
 
 
 SMALL = [*("--steps", "3"), *("--layers", "1"), *("--width", "16"), *("--heads", "2"), *("--context", "8")]

@@ -29,8 +29,14 @@ ALIKE = (
     "zero1",
     "zero2",
     "zero3",
+    "offload",
 )  # the same arithmetic on the same rows, around which memory differs
 WITH_FLUSH = ("naive", "gpipe", "1f1b", "zb-h1", "zb-h2")
+
+
+def deep(n: int) -> str:
+    """What has units and micro-batches enough for n stages."""
+    return f"{SHAPE} --layers {max(2, n)} --micro-batches {3 if n == 1 else 6}"
 
 
 def lines(n: int) -> list[str]:
@@ -39,23 +45,33 @@ def lines(n: int) -> list[str]:
     some += ["--precision mixed --recompute full --accumulate 2", "--precision mixed --recompute selective"]
     some += ["--precision fp32 --model llama --kv-heads 12 --optimizer sgd"]
     chapters = [*ALIKE, "data_parallel --reduce server", "zero3 --keep-last", "tensor_parallel"]
+    chapters += [
+        "fsdp --prefetch 2 --forward-prefetch",
+        "fsdp --strategy shard_grad_op",
+        "fsdp --strategy hybrid_shard",
+    ]
+    chapters += [f"offload --zero {1 + n % 3}", "offload --zero 3"]
     if n in (1, 2, 4):
         chapters += ["tensor_parallel --sequence-parallel", "tensor_parallel --gather-logits"]
     made = [f"{name} {SHAPE} --layers 2 {some[(i + n) % len(some)]}" for i, name in enumerate(chapters)]
     made += [f"{name} {SHAPE} --layers 2 --precision mixed" for name in ALIKE]
-    deep = f"{SHAPE} --layers 6 --micro-batches 6"
-    made += [f"pipeline --schedule {name} {deep} --precision mixed" for name in WITH_FLUSH]
+    made += [f"pipeline --schedule {name} {deep(n)} --precision mixed" for name in WITH_FLUSH]
     again = ["--recompute full", "--recompute selective"][n % 2]
-    made += [f"pipeline --schedule {name} {deep} {again} --precision fp32" for name in ("zb-h1", "1f1b", "gpipe")]
-    made += [f"pipeline --schedule interleaved {deep} --micro-batches 12 --precision {'mixed' if n % 2 else 'fp64'}"]
-    made += [f"pipeline --schedule {name} {deep} --micro-batches 1" for name in ("pipedream", "vertical-sync")]
-    made += [f"pipeline --schedule 2bw {deep} {again} --precision bf16"]
+    made += [f"pipeline --schedule {name} {deep(n)} {again} --precision fp32" for name in ("zb-h1", "1f1b", "gpipe")]
+    chunked = f"{SHAPE} --layers {max(2, 2 * n - 2)} --batch {4 * n} --micro-batches {2 * n}"
+    made += [f"pipeline --schedule interleaved {chunked} --precision {'mixed' if n % 2 else 'fp64'}"]
+    made += [f"pipeline --schedule {name} {deep(n)} --micro-batches 1" for name in ("pipedream", "vertical-sync")]
+    made += [f"pipeline --schedule 2bw {deep(n)} {again} --precision bf16"]
+    policies = ["every:2", "sqrt", "log"]
+    deep_ones = ("zero2 --precision mixed", "zero3 --precision fp32 --dropout 0.1", "tensor_parallel --precision mixed")
+    made += [f"{name} {SHAPE} --layers 5 --recompute {policies[(i + n) % 3]}" for i, name in enumerate(deep_ones)]
+    made += [f"pipeline --schedule zb-h1 {deep(n)} --recompute {policies[n % 3]} --precision mixed"]
     if n > 2:
         made += [f"pipeline --schedule pipedream --replicas 2,{n - 2} {SHAPE} --layers 3"]
     if n == 4:
         grids = ("--dp 2 --tp 2 --zero 2", "--pp 2 --tp 2 --zero 1 --sequence-parallel", "--dp 4 --zero 3 --shard 2")
-        made += [f"parallel3d {axes} {SHAPE} --layers 4 {some[i]}" for i, axes in enumerate(grids)]
-        made += [f"parallel3d --dp 2 --pp 2 --zero 3 --schedule zb-h2 {SHAPE} --layers 4 --recompute full"]
+        made += [f"parallel3d {axes} {SHAPE} --layers 2 {some[i]}" for i, axes in enumerate(grids)]
+        made += [f"parallel3d --dp 2 --pp 2 --zero 3 --schedule zb-h2 {SHAPE} --layers 2 --recompute full"]
     return made
 
 
@@ -87,8 +103,7 @@ def test_at_its_peak_one_operations_scratch_is_unnamed_whatever_the_strategy(n: 
     """It depends on shapes alone: those of a rank's rows, or of a micro-batch."""
     found = reports(n)
     of_engines = [found[f"{name} {SHAPE} --layers 2 --precision mixed"] for name in ALIKE]
-    deep = f"{SHAPE} --layers 6 --micro-batches 6 --precision mixed"
-    of_schedules = [found[f"pipeline --schedule {name} {deep}"] for name in WITH_FLUSH]
+    of_schedules = [found[f"pipeline --schedule {name} {deep(n)} --precision mixed"] for name in WITH_FLUSH]
     for reports_alike in (of_engines, of_schedules):
         for rank in range(n):
             scratch = [report["counted"][rank]["witness"]["scratch"] for report in reports_alike]

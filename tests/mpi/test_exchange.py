@@ -64,6 +64,7 @@ ENGINE_CASES = [
     ["zero3", "gpt", "fp64", "adamw", 3, 0.5, 15],
     ["zero3 keep_last", "llama", "mixed", "adamw", 1, 0.5, 15],
     ["zero2", "gpt untied", "mixed", "sgd", 3, 0.0, 15],
+    ["fsdp", "gpt", "mixed", "adamw", 3, 0.5, 15],
 ]
 
 

@@ -1,5 +1,10 @@
 """Recomputing activations in the backward changes no number, and keeps what the papers say."""
 
+import dataclasses
+import itertools
+import math
+import re
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -7,14 +12,16 @@ import numpy as np
 import pytest
 
 from jobs import engines, recompute
+from minidist import UsageError
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu
 from minidist.nn.tensor import Tape, recomputed
+from minidist.train import parser, prepare
 
-MODES = ("selective", "full")
+MODES = ("selective", "full", "every:2", "log")
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")
 
 
@@ -52,8 +59,100 @@ def test_every_engine_recomputes() -> None:
     """On three ranks, to the same bit as without."""
     results = launch("jobs.recompute:train_all", 3, timeout=120).values[0]
     for engine in engines.ENGINES:
-        for mode in MODES:
+        for mode in ("selective", "full"):
             assert_same(results[f"{engine}, {mode}"], results[f"{engine}, none"])
+
+
+@cache
+def serial_losses(*case: Any) -> list[float]:
+    return recompute.serial(*case)
+
+
+def test_dropout_that_is_drawn_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant of all comparisons of losses here: masks that are others when a layer runs again."""
+    truth = {policy: serial_losses("fp64", 1, 0.1, policy) for policy in recompute.POLICIES}
+    times: Counter[Any] = Counter()
+    mask = Batch.mask
+
+    def drawn_anew(batch: Batch, name: str, *of: Any) -> np.ndarray:
+        times[batch.key, name] += 1
+        again = times[batch.key, name] > 1
+        return mask(dataclasses.replace(batch, key=(*batch.key, 1)) if again else batch, name, *of)  # type: ignore[misc]
+
+    monkeypatch.setattr(Batch, "mask", drawn_anew)
+    assert recompute.serial("fp64", 1, 0.1, "none") == truth["full"]
+    for policy in recompute.POLICIES:
+        times.clear()
+        found = recompute.serial("fp64", 1, 0.1, policy)
+        assert found[0] == truth[policy][0]  # the first forward's
+        assert found[1] != truth[policy][1], policy
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("every:0", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:0'"),
+        ("every:x", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:x'"),
+        ("every:K", "must be every:K with a whole number K from 1 on, such as every:2, not 'every:K'"),
+        ("every", "must be every:K with a whole number K from 1 on, such as every:2, not 'every'"),
+        ("every:5", "--recompute every:5 is more than the 4 layers that there are: use every:4"),
+        ("some", "must be one of none, selective, full, every:K, sqrt, log, not 'some'"),
+    ],
+)
+def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)) as refused:
+        prepare(parser("", "train"), ["--recompute", value], ranks=1)
+    assert "\n" not in str(refused.value)
+
+
+def test_every_policy_on_every_stage_of_zero() -> None:
+    """In float64 the losses of the same ranks without recomputation, to the last bit, and to 1e-12 the serial ones. In
+    mixed precision the stages agree to the last bit on what a policy has rounded, which are the inputs that it keeps:
+    all four, or, where stages 2 and 3 sum each micro-batch over the ranks by itself, these two and the others."""
+    found = launch("jobs.recompute:stages", 3, timeout=300).values[0]
+    for policy, stage, accumulate, dropout in itertools.product(recompute.POLICIES, range(4), (1, 3), (0.0, 0.1)):
+
+        def losses(precision: str, policy: str, stage: int, a: int = accumulate, p: float = dropout) -> list[float]:
+            return found[recompute.name_of(precision, policy, stage, a, p)]
+
+        exact, mixed = losses("fp64", policy, stage), losses("mixed", policy, stage)
+        assert exact == losses("fp64", "none", stage), (policy, stage)
+        np.testing.assert_allclose(exact, serial_losses("fp64", accumulate, dropout), rtol=1e-12)
+        assert mixed == losses("mixed", policy, 2 if stage >= 2 and accumulate > 1 else 0), (policy, stage)
+        np.testing.assert_allclose(mixed, losses("mixed", "none", 0), rtol=1e-3)
+
+
+def test_every_policy_on_other_axes() -> None:
+    """Tensor and sequence parallelism, pipelines of one chunk and of two, with and without ZeRO."""
+    found = launch("jobs.recompute:grids", 4, timeout=300).values[0]
+    for case in recompute.ON_GRIDS:
+        truth = serial_losses("fp64", recompute.MICRO_BATCHES, case[-1])
+        np.testing.assert_allclose(found[recompute.name_of(*case)], truth, rtol=1e-12, err_msg=str(case))
+
+
+@pytest.mark.parametrize("n", [1, 5, 12, 64, 100])
+def test_forwards_and_activations_by_hand(n: int) -> None:
+    """An engine's own, on n layers: a layer runs twice at most, but for log; K + n/K inputs and layers, or log₂n."""
+    b, s, h, p = 2, recompute.CONTEXT, 4, 4
+    given, layer = s * b * h * p, s * b * (16 * h * p + 4 * 4) + s * s * b * p
+    for k in {1, 3, 10, n} & set(range(1, n + 1)):
+        segments = math.ceil(n / k)
+        sizes = [k] * (segments - 1) + [n - k * (segments - 1)]
+        most = max(i * given + size * layer for i, size in enumerate(sizes))
+        assert recompute.counted(f"every:{k}", n) == {"calls": 2 * n, "activations": most}
+    k = round(math.sqrt(n))
+    assert recompute.counted("sqrt", n) == recompute.counted(f"every:{k}", n)
+    assert min(i + math.ceil(n / i) for i in range(1, n + 1)) == k + math.ceil(n / k)
+    log = recompute.counted("log", n)
+    assert log["activations"] == math.floor(math.log2(n)) * given + layer
+    again = 0  # the first half of every part, whose second half goes on alike
+    parts = [n]
+    while parts:
+        if (part := parts.pop()) > 1:
+            again += part - part // 2
+            parts += [part - part // 2, part // 2]
+    assert log["calls"] == n + again <= n + n * math.log2(n)
+    assert recompute.counted("none", n) == {"calls": n, "activations": n * layer}
 
 
 def kept(mode: str, s: int, b: int, h: int, a: int) -> list[int]:

@@ -16,9 +16,14 @@ Beside this file there is one for each chapter, CHAPTER.toml. `options` are thos
     file       of the package
     old, new   lines of it, which must occur exactly once, and what stands there instead
     fells      the claims: source, claim
+    layout     options of the chapter alone. Where it is given, if empty, the losses are compared with those of serial
+               training with the same options but for these: "serial training, losses" is one more claim. Bugs that
+               change what is learned, and no byte, fall by it.
 """
 
+import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -54,6 +59,7 @@ class Mutant:
     fells: tuple[str, ...]
     options: str = ""
     ranks: int = 4
+    layout: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,8 @@ def perform(mutant: Mutant) -> Outcome:
         file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
             compiled.unlink()
-        program = [sys.executable, "-m", f"minidist.{mutant.chapter}", *mutant.options.split()]
+        options = f"{mutant.options} {mutant.layout or ''}"
+        program = [sys.executable, "-m", f"minidist.{mutant.chapter}", *options.split()]
         path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = subprocess.Popen(
             [*mpiexec_for(mutant.ranks), *program, "--json", "report.json"],
@@ -154,7 +161,20 @@ def perform(mutant: Mutant) -> Outcome:
             *_, last = ["", *filter(None, (line.strip() for line in printed.splitlines()))]
             return Outcome(mutant, {}, f"it ended without a report: {last}")
         document = json.loads(report.read_text(encoding="utf-8"))
-        return Outcome(mutant, {name_of(claim): claim["holds"] for claim in document["claims"]})
+        holds = {name_of(claim): claim["holds"] for claim in document["claims"]}
+        if mutant.layout is not None:
+            pairs = zip(document["loss"], losses_of_serial_training(mutant.options), strict=True)
+            holds["serial training, losses"] = all(math.isclose(loss, right, rel_tol=1e-9) for loss, right in pairs)
+        return Outcome(mutant, holds)
+
+
+@functools.cache
+def losses_of_serial_training(options: str) -> list[float]:
+    """Of the right program, on one process."""
+    program = [sys.executable, "-m", "minidist.train", *options.split(), "--json", "-"]
+    done = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=True)
+    losses: list[float] = json.loads(done.stdout)["loss"]
+    return losses
 
 
 def name_of(claim: dict[str, Any]) -> str:

@@ -1,5 +1,5 @@
 """The ranks take turns in sending their shard to everyone: the right bytes, but not around the ring."""
-# loses: parameters_of_wire
+# loses: train_step, train_step_wire, train_step_memory, parameters_of_wire
 # says: in parameters_of of embedding rank 0 sends to rank 2 at broadcasts_shards.py:\d+; around the ring
 
 import numpy as np

@@ -1,5 +1,5 @@
 """Has Python forget which memory was allocated."""
-# loses: memory_forward, memory_backward
+# loses: train_step, train_step_wire, train_step_memory, memory_forward, memory_backward
 # says: the account of memory was cleared: leave tracemalloc alone
 
 import tracemalloc

@@ -1,5 +1,5 @@
 """Takes in the backward what it gathered in the forward, which was forgotten."""
-# loses: parameters_of, parameters_of_again, parameters_of_wire, memory_backward
+# loses: train_step, train_step_wire, train_step_memory, parameters_of, parameters_of_again, parameters_of_wire, memory_backward
 # says: parameters_of returned NoneType where an array \(\d+,\) is wanted: all parameters
 
 import numpy as np

@@ -1,5 +1,5 @@
 """Puts the whole model together at the first unit, and keeps it until the update, as ZeRO-2 does."""
-# loses: parameters_of_wire, memory_forward
+# loses: train_step, train_step_wire, train_step_memory, parameters_of_wire, memory_forward
 # says: Whose parameters or gradients are still here, or already
 
 import numpy as np

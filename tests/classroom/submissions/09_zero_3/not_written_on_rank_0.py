@@ -1,5 +1,5 @@
 """Has written for all ranks but the first what a forward needs."""
-# loses: parameters_of, parameters_of_again, parameters_of_wire, memory_forward, memory_backward, messages
+# loses: train_step, train_step_wire, train_step_memory, parameters_of, parameters_of_again, parameters_of_wire, memory_forward, memory_backward, messages
 # says: not_written_on_rank_0.py:\d+ in parameters_of is not written yet: it raises NotImplementedError
 
 import numpy as np

@@ -1,0 +1,87 @@
+"""Traffic and memory as assertions, for anybody's tests.
+
+    with traffic(comm) as sent:
+        engine.step()
+    assert sent.bytes("all-gather") == 0            # ZeRO-3 gathers when it computes, not when it updates
+
+    with holding(engine.device) as held:
+        engine.train_batch(x, y)
+    assert held.peak("gathered") <= 2 * largest     # one unit at a time, of 2 bytes an element
+
+`minidist.claims.fixtures` has both for pytest, with the ranks' communicator.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minidist.memory.pool import Pool
+from minidist.mpi.comm import Comm
+
+
+class Traffic:
+    """What this rank sent inside: payload, by phase and peer. It grows until the block ends."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._ledger = comm.ledger
+        self._begin = comm.ledger.ever()
+        self._end: Counter[tuple[str, str, int, str]] | None = None
+
+    def end(self) -> None:
+        self._end = self._ledger.ever()
+
+    def _sum(self, unit: str, phase: str, to: int | None) -> int:
+        sent = (self._end or self._ledger.ever()) - self._begin
+        return sum(
+            count
+            for (kind, named, peer, counted), count in sent.items()
+            if kind == "payload" and counted == unit and named.startswith(phase) and to in (None, peer)
+        )
+
+    def bytes(self, phase: str = "", to: int | None = None) -> int:
+        """Bytes in phases whose name begins so, by default in all; to the world's rank `to`, by default to all."""
+        return self._sum("bytes", phase, to)
+
+    def messages(self, phase: str = "", to: int | None = None) -> int:
+        """Messages, likewise."""
+        return self._sum("messages", phase, to)
+
+
+@contextmanager
+def traffic(comm: Comm) -> Iterator[Traffic]:
+    """Inside, what this rank sends is counted, over whatever communicator; a reset of the ledger does not matter."""
+    counted = Traffic(comm)
+    try:
+        yield counted
+    finally:
+        counted.end()
+
+
+class Holding:
+    """The most that a pool held inside, by kind (`minidist/memory/pool.py`), beside what it held before."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.before = pool.held
+        self._most = dict(self.before)
+
+    def changed(self, pool: Pool) -> None:
+        for kind, nbytes in pool.held.items():
+            self._most[kind] = max(self._most[kind], nbytes)
+
+    def passed(self, pool: Pool, what: str, name: str) -> None:
+        """At a boundary nothing comes."""
+
+    def peak(self, kind: str = "all but workspace") -> int:
+        """Bytes. Raises KeyError for what is no kind."""
+        return self._most[kind]
+
+
+@contextmanager
+def holding(pool: Pool) -> Iterator[Holding]:
+    """Inside, the most that a pool holds is noted."""
+    noted = Holding(pool)
+    pool.watchers.append(noted)
+    try:
+        yield noted
+    finally:
+        pool.watchers.remove(noted)

@@ -1,0 +1,142 @@
+"""What minidist says that it has sent, beside what the MPI library says: every byte counted by somebody else.
+
+    make audit                                   all chapters and schedules: needs Open MPI, and makes room for it
+    python -m minidist audit zero3 -n 4          one of them, rank by rank
+
+Open MPI can write down, below everything that this project has written, what each rank sent to each other one. A run is
+compared from its first message to its last: what was counted as payload, and apart from it, control (results, clock
+stamps, the word count's tasks). The two must add up to what the library saw, for each rank and peer, in bytes and in
+messages. What MPI itself sends, for its barriers and to make communicators, it names apart, and so is left out.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import minidist
+from minidist import UsageError
+from minidist.claims.tables import mark, number, show, table_of
+from minidist.cli.options import Parser, at_least
+from minidist.cli.progress import StatusLine
+from minidist.mpi import launch
+from minidist.mpi.run import AUDIT
+
+TIMEOUT = 300.0  # seconds for one of them, which takes about two
+TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
+
+SMALL = "--steps 2 --width {width} --heads {n} --context 16 --batch {batch}"
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "pipedream", "vertical-sync", "2bw")
+LINES = {  # of each chapter, by what sets one apart from its others; {n}: ranks
+    "mapreduce": {"": f"wordcount {TEXT} --maps 7"},
+    "parameter_server": {name: f"{SMALL} --consistency {name}" for name in ("bsp", "ssp", "async")},
+    "ring": {"": "--size 20003"},
+    "data_parallel": {name: f"{SMALL} --reduce {name}" for name in ("ring", "server")},
+    "zero1": {"": SMALL},
+    "zero2": {"": f"{SMALL} --accumulate 2"},
+    "zero3": {"": f"{SMALL} --recompute full"},
+    "fsdp": {name: f"{SMALL} --forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
+    "tensor_parallel": {"": SMALL, "sequence": f"{SMALL} --sequence-parallel"},
+    "pipeline": {name: f"{SMALL} --layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in SCHEDULES},
+    "parallel3d": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in range(4)},
+}
+RANKS = {"parallel3d": (8,)}  # and of the others
+USUAL = (2, 3, 4, 5)
+
+
+class Sent(NamedTuple):
+    """What one rank has sent to another: bytes and messages, as minidist has counted them and as the library has."""
+
+    rank: int
+    peer: int
+    payload: tuple[int, int]
+    control: tuple[int, int]
+    library: tuple[int, int]
+
+    @property
+    def difference(self) -> tuple[int, int]:
+        """Bytes and messages that the library saw and minidist did not count."""
+        nbytes, messages = (self.library[i] - self.payload[i] - self.control[i] for i in (0, 1))
+        return nbytes, messages
+
+
+def perform(chapter: str, options: str, n: int) -> list[Sent]:
+    """Run a chapter on n ranks under the library's eyes. Raises UsageError if it fails."""
+    line = f"{chapter} {options.format(n=n, width=8 * n, batch=2 * n)}"
+    with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
+        watched = {"enable": "2", "enable_output": "3", "filename": f"{folder}/library"}
+        monitoring = [word for key, value in watched.items() for word in ("--mca", f"pml_monitoring_{key}", value)]
+        done = subprocess.run(
+            [*launch.mpiexec_for(n), *monitoring, sys.executable, "-m", *f"minidist.{line}".split()],
+            cwd=folder,
+            env={**os.environ, **launch.OPEN_MPI_AS_ROOT, AUDIT: folder},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        if done.returncode:
+            *_, last = ["it failed", *filter(None, done.stderr.splitlines())]
+            raise UsageError(f"mpirun -n {n} python -m minidist.{line}: {last}")
+        return [sent for rank in range(n) for sent in of_rank(rank, n, Path(folder))]
+
+
+def of_rank(rank: int, n: int, folder: Path) -> Iterator[Sent]:
+    """What a rank has sent to each other, of both accounts, from the files that they have left."""
+    own: Counter[tuple[str, int, str]] = Counter()
+    for (kind, _, peer, unit), count in json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")):
+        own[kind, peer, unit] += count
+    # A line of what the program sent itself: E, rank, peer, "948408 bytes", "57 msgs sent", and sizes.
+    lines = (folder / f"library.{rank}.prof").read_text(encoding="utf-8").splitlines()
+    fields = [line.split("\t") for line in lines if line.startswith("E")]
+    library = {int(peer): (int(nbytes.split()[0]), int(sent.split()[0])) for _, _, peer, nbytes, sent, *_ in fields}
+    for peer in range(n):
+        payload, control = ((own[kind, peer, "bytes"], own[kind, peer, "messages"]) for kind in ("payload", "control"))
+        yield Sent(rank, peer, payload, control, library.get(peer, (0, 0)))
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run and compare; 1 if there is a difference. Raises UsageError for whatever cannot work."""
+    made = Parser("audit", __doc__ or "")
+    made.prog = "python -m minidist audit"
+    made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(LINES)}; default: all")
+    made.add_argument("-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn")
+    options = made.parse_args(list(arguments))
+    for chapter in options.chapters:
+        if chapter not in LINES:
+            raise UsageError(f"{chapter!r} cannot be audited: take of {', '.join(LINES)}")
+    if not launch.is_open_mpi(launch.find_mpiexec()):
+        raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    runs = [
+        (chapter, variant, n)
+        for chapter in options.chapters or LINES
+        for n in ([options.ranks] if options.ranks else RANKS.get(chapter, USUAL))
+        for variant in LINES[chapter]
+    ]
+    status, different = StatusLine(shown=True), 0
+    table = table_of(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
+    table.add_column("", no_wrap=True)
+    for i, (chapter, variant, n) in enumerate(runs):
+        status.show(f"mpirun -n {n} python -m minidist.{chapter}", i / len(runs))
+        sent = perform(chapter, LINES[chapter][variant], n)
+        different += any(any(one.difference) for one in sent)
+        ranks = [[one for one in sent if one.rank == rank] for rank in range(n)]
+        for rank, rows in enumerate(ranks if len(runs) <= 4 else [sent]):
+            name = f"{chapter} {variant}".strip() + f", rank {rank}" * (len(runs) <= 4)
+            sums = [sum(getattr(one, kind)[0] for one in rows) for kind in ("payload", "control", "library")]
+            off = sum(abs(one.difference[0]) for one in rows)
+            agrees = not any(any(one.difference) for one in rows)
+            table.add_row(name, str(n), *map(number, (*sums, off)), mark(agrees))
+    status.close()
+    show("Bytes sent in a whole run: as counted here, and as the MPI library saw them", table)
+    print(f"{len(runs) - different} of {len(runs)} runs agree, for each rank and peer, in bytes and in messages.")
+    return 1 if different else 0

@@ -1,0 +1,41 @@
+"""For pytest: the ranks' communicator, and traffic and memory as assertions.
+
+    mpirun -n 4 python -m pytest -p minidist.claims.fixtures test_mine.py
+
+    def test_an_update_sends_nothing(comm, traffic):
+        with traffic() as sent:
+            ...
+        assert sent.bytes() == 0
+
+Every rank runs the same tests; a test that fails on one rank must not leave the others waiting, so assert what all
+ranks know (`comm.all_gather_object`), or give pytest a time limit.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from minidist.claims import assertions
+from minidist.memory.pool import Pool
+from minidist.mpi.comm import Comm
+
+
+@pytest.fixture(scope="session")
+def comm() -> Comm:
+    """All ranks that mpirun started."""
+    from minidist.mpi.over_mpi import world  # this is what starts MPI
+
+    return world()
+
+
+@pytest.fixture
+def traffic(comm: Comm) -> Callable[[], AbstractContextManager[assertions.Traffic]]:
+    """`with traffic() as sent:`, see minidist/claims/assertions.py."""
+    return lambda: assertions.traffic(comm)
+
+
+@pytest.fixture
+def holding() -> Callable[[Pool], AbstractContextManager[assertions.Holding]]:
+    """`with holding(engine.device) as held:`, see minidist/claims/assertions.py."""
+    return assertions.holding

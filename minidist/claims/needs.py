@@ -1,0 +1,158 @@
+"""What a run will need of each rank's device, by formula, before it begins; and whether it will fit.
+
+The same formulas as those of the claims: of V, s, h, L, a, the batch, N and the bytes of a number. Nothing is read from
+the program's arrays. Kinds have their peaks at different moments of a step, so the most that is needed at a time is not
+their sum but that of the fullest of the moments below. Where the papers have no formula (the messages of a pipeline,
+activations of schedules that split the backward), that is said, and what is needed is more.
+"""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_keeps, usual
+from minidist.claims.run import Asked
+from minidist.claims.tables import number
+from minidist.papers import chen, megatron, zero
+from minidist.papers.collectives import chunk_sizes
+
+
+class Place(NamedTuple):
+    """What the formulas ask about a rank. Units in elements, padded so that the data axis divides them; 0: not here."""
+
+    states: zero.ModelStates
+    share: Share
+    embedding: int
+    layer: int
+    head: int  # all that it reads, but for what is next
+    both: int = 0  # elements of the embedding that the head reads as well, here
+    stage: int = 0  # of ZeRO: from 2 on gradients of whole units are held in passing, in 3 parameters too
+    in_flight: int = 1  # micro-batches whose forward has run, and whose backward has not
+    starts_with_layer: bool = False  # where a stage as a whole runs again, and keeps its input
+
+
+class Needs(NamedTuple):
+    """Bytes on one rank: the most of each kind, the most at a time, and kinds for which there is no formula."""
+
+    kinds: dict[str, float]
+    total: float
+    without: Sequence[str] = ()
+
+
+class Moment(NamedTuple):
+    """What is held at a moment of a step, beside model states."""
+
+    passing: float
+    activations: float
+    ends: float
+
+
+Estimate = Callable[[Asked], list[Needs]]
+
+
+def of_data_axis(stage: int) -> Estimate:
+    """Data parallelism (0) and ZeRO's stages: all of the model is on every rank, or is divided among all."""
+
+    def needs(asked: Asked) -> list[Needs]:
+        o, n, p = asked.options, asked.ranks, asked.bytes.stored
+        embedding, layer, *_, head = asked.model.units(n)
+        states = zero.model_states(asked.model.parameters(n), n, stage, p, p, asked.optimizer_bytes)
+        rows, both = chunk_sizes(o.batch // o.accumulate, n), embedding if asked.model.tied else 0
+        return at_places(
+            asked, 1, [Place(states, Share(b, o.layers), embedding, layer, head, both, stage) for b in rows]
+        )
+
+    return needs
+
+
+def at_places(asked: Asked, t: int, places: Sequence[Place], without: Sequence[str] = ()) -> list[Needs]:
+    """What each rank needs, of t that share every layer."""
+    dropout = asked.options.dropout > 0
+    shares = [place.share for place in places]
+    layers = layer_keeps(asked, t, shares, usual(asked.options.recompute), dropout)
+    inputs = layer_keeps(asked, t, shares, "full", dropout)
+    kept, most = keep_after_forward(asked, t, shares, dropout), keep_at_most(asked, t, shares, dropout)
+    found = []
+    for rank, place in enumerate(places):
+        moments = fullest(asked, t, place, kept[rank], most[rank], layers[rank], inputs[rank])
+        states = place.states
+        kinds = {"parameters": states.parameters, "gradients": states.gradients, "optimizer": states.optimizer}
+        for kind in Moment._fields:
+            kinds[kind] = max(getattr(moment, kind) for moment in moments)
+        found.append(Needs(kinds, states.total + max(map(sum, moments)), without))
+    return found
+
+
+def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: float, given: float) -> list[Moment]:
+    """The moments of a step at which a rank may hold most.
+
+    kept, most: bytes of its layers' activations after a forward, and at most; layer, given: of one, of its input."""
+    recompute, layers, p = asked.options.recompute, at.share.layers, asked.bytes.stored
+    first, last = ends_keep(asked, t, at.share)
+    tokens, gather, bucket = tokens_of_batch(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
+    if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
+        kept = most = layers * layer
+        after = max(layers - 1, 0) * layer
+        waits = Moment(0, given * at.starts_with_layer, given * (at.share.head and not layers))
+    else:
+        after = max(of.inputs * given + max(of.layers - 1, 0) * layer for of in chen.at_most(recompute, layers))
+        waits = Moment(0, kept, first + last)
+    moments = [Moment((gather + bucket) * at.embedding, 0, tokens)]  # embedding, backward
+    if at.share.embedding:
+        moments.append(Moment(gather * at.embedding, 0, tokens + first))  # forward
+    if layers:  # forward; backward, before what a layer has kept goes, and when its gradients are there instead
+        passing = at.layer + at.both
+        moments.append(Moment(gather * passing, kept, tokens + first))
+        moments.append(Moment(gather * passing + bucket * at.both, most, tokens + first))
+        moments.append(Moment((gather + bucket) * passing, after, tokens + first))
+    if at.share.head:
+        passing = at.head + at.both
+        moments.append(Moment(gather * passing, kept, tokens + first + last))
+        moments.append(Moment((gather + bucket) * passing, kept, tokens + first))
+    others = at.in_flight - 1
+    return [Moment(*(one + others * other for one, other in zip(moment, waits, strict=True))) for moment in moments]
+
+
+def ends_keep(asked: Asked, t: int, share: Share) -> tuple[float, float]:
+    """Bytes that embedding and head keep of a micro-batch, tokens apart: a dropout mask; the input of the last norm and
+    of the matrix, the norm's statistics, and the probabilities, which like these are in full precision."""
+    o, p, wide = asked.options, asked.bytes.stored, asked.bytes.computed
+    bs, apart = share.b * o.context, t if asked.sequence_parallel else 1
+    statistics = 2 if o.model == "gpt" else 1
+    cut = t if not vars(o).get("gather_logits") else 1
+    columns = megatron.padded_vocabulary(asked.vocabulary, cut) // cut
+    first = bs * o.width * (o.dropout > 0) / apart
+    last = bs * (2 * p * o.width + wide * statistics) / apart + bs * wide * columns
+    return first * share.embedding, last * share.head
+
+
+def tokens_of_batch(asked: Asked, share: Share) -> int:
+    """Bytes of a step's tokens and targets, 4 each, of which the ranks at the model's ends keep their own in view: all
+    of the batch, which is one array."""
+    o = asked.options
+    return 4 * o.batch * (o.context + 1) if share.embedding or share.head else 0
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+CALLED = {"passing": "units in passing", "activations": "activations of layers", "ends": "other activations"}
+
+
+def in_words(needs: Sequence[Needs], capacity: int) -> str:
+    """What the rank that needs most needs, and whether that fits; 80 columns wide."""
+    most = max(needs, key=lambda rank: rank.total)
+    where = "Each rank" if all(rank == most for rank in needs) else f"Rank {needs.index(most)}, which needs most,"
+    kinds = [f"{CALLED.get(kind, kind)} {whole(nbytes)}" for kind, nbytes in most.kinds.items() if nbytes]
+    left = capacity - most.total
+    verdict = f"{whole(left)} are left" if left >= 0 else f"{whole(-left)} too many: it will not fit"
+    more = f" Not in it, for want of a formula: {', '.join(most.without)}." if most.without else ""
+    text = (
+        f"{where} will need, by formula: {', '.join(kinds)}. Together at most {whole(most.total)} bytes at a time, of"
+        f" {whole(capacity)}: {verdict}.{more}"
+    )
+    return textwrap.fill(text, 80, break_on_hyphens=False).replace("_", " ")
+
+
+def whole(nbytes: float) -> str:
+    """A number in which no line is broken."""
+    return number(nbytes).replace(" ", "_")

@@ -1,0 +1,72 @@
+"""What ZeRO-Offload says of a run: what is held where, what goes over the link, how long a step takes, and why so."""
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Run
+from minidist.memory.partition import best, partitions
+from minidist.papers import zero_offload
+
+DOWN, UP = "device to host", "host to device"
+
+
+def memory_claims(run: Run) -> list[Claim]:
+    """The formulas for what a rank holds between steps, on its device and on its host."""
+    stage, n, p, k = run.options.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
+    psi, shard = run.model.parameters(n), run.model.parameters(n) / n
+    steps = 1 if run.options.delayed_update is None else 2  # whose gradients are there
+    copy = 0 if run.bytes.master else p  # of the parameters, where the optimizer has no master copy of its own
+    bytes_of = {  # a parameter
+        "device": {"parameters": p, "gradients": p if stage == 1 else 0, "optimizer": 0},
+        "host": {"parameters": copy, "gradients": p * steps, "optimizer": k},
+    }
+    claims = []
+    for pool, kinds in bytes_of.items():
+        for kind, factor in kinds.items():
+            divided = pool == "host" or (stage == 3 and kind == "parameters")
+            formula = f"{factor}Ψ{'/N' * divided}" if factor else "0"
+            expected, held = factor * (shard if divided else psi), run.memory_of(kind, pool)
+            claims.append(on_each_rank("Offload §4.2", f"{pool}: {kind}", formula, expected, held, "bytes"))
+    largest, held = max(run.model.units(n)) / n, run.memory_of("messages", "host")
+    return [*claims, on_each_rank("arithmetic", "host: on the way", f"{p}·max ψ/N", p * largest, held, "bytes")]
+
+
+def link_claims(run: Run) -> list[Claim]:
+    """The formulas for what goes over each rank's link in a step."""
+    stage, a, n, p = run.options.zero, run.options.accumulate, run.ranks, run.bytes.stored
+    elements = zero_offload.moved(run.model.parameters(n), n, stage, a)
+    gradients, parameters = p * elements["gradients"], p * elements["parameters"]
+    times = a if stage > 1 else 1
+    everything = [sum(moved) for moved in zip(run.moved_in(DOWN), run.moved_in(UP), strict=True)]
+    return [
+        on_each_rank("Offload §4.2", claim, f"{factor}Ψ/N", expected, counted, "bytes")
+        for claim, factor, expected, counted in (
+            ("gradients down", p * times, gradients, run.moved_in(DOWN, "gradients")),
+            ("parameters up", p, parameters, run.moved_in(UP, "parameters")),
+            ("all that is moved", p * (times + 1), gradients + parameters, everything),
+        )
+    ]
+
+
+def time_claims(run: Run, passes: float, update: float) -> list[Claim]:
+    """What the last step that updated took on the logical clock; nothing, where steps overflowed, which take less.
+
+    passes, update: of a unit, in units of time.
+    """
+    if any(rank["skipped"] for rank in run.counted):
+        return []
+    units, delayed = run.options.layers + 2, run.options.delayed_update is not None  # 2: the embedding and the head
+    expected = zero_offload.step_time(passes * units * run.options.accumulate, update * units, delayed)
+    formula = "max(P, U)" if delayed else "P + U"
+    counted = [rank["step time"] for rank in run.counted]
+    return [on_each_rank("Offload §5.2", "time of a step", formula, expected, counted, "units of time")]
+
+
+def optimum_claims() -> list[Claim]:
+    """That no other way is better, by trying all. M: bytes of each parameter."""
+    optimal = best(list(partitions(zero_offload.NODES, zero_offload.EDGES, zero_offload.FWD_BWD)))
+    _, reduction = zero_offload.TABLE_1["g16", "update super"]
+    least = 16 / float(reduction.printed)
+    return [
+        Claim("Offload §3.3", "least that is moved", "4M", zero_offload.LEAST, optimal[0].moved, "M"),
+        Claim("Offload §3.4", "least on the device", "16M / 8", least, optimal[0].device, "M"),
+        Claim("Offload §3.5", "ways to do both", "1", 1, len(optimal), "ways"),
+    ]

@@ -1,0 +1,44 @@
+"""Products of matrices, and how many floating-point operations they take: a count that costs nothing where nobody asks.
+
+Model FLOPs, as papers count them, are those of matrix products: one multiplication and one addition for each element of
+either matrix and each row or column of the other (Korthikanti et al. 2022, appendix A).
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from minidist.nn.tensor import Array
+
+
+class Flops:
+    """How many, so far."""
+
+    count = 0
+
+
+_counting: list[Flops] = []
+
+
+@contextmanager
+def flops() -> Iterator[Flops]:
+    """Inside, those of every product in this process are counted."""
+    counted = Flops()
+    _counting.append(counted)
+    try:
+        yield counted
+    finally:
+        _counting.remove(counted)
+
+
+def product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """a @ b for a (..., m, k) and b (..., k, n)."""
+    if _counting:
+        number = (
+            2 * math.prod(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])) * a.shape[-2] * a.shape[-1] * b.shape[-1]
+        )
+        for counted in _counting:
+            counted.count += number
+    return np.matmul(a, b, out=out)

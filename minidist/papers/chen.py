@@ -1,0 +1,99 @@
+"""Activation checkpointing: Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016, arXiv
+1604.06174.
+
+n layers, of which some keep their input alone and run again in the backward. What is kept is counted in inputs and in
+layers whose activations are all there; how many bytes these are, `korthikanti.py` says. A policy goes by its name on
+the command line: none, selective, full, every:K, sqrt, log.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from minidist.papers.figure import Figure, decimals
+
+
+class Kept(NamedTuple):
+    """So many layers' inputs, and beside them all activations of so many layers."""
+
+    inputs: int
+    layers: int
+
+
+def interval(recompute: str, n: int) -> int:
+    """How many of n layers run again together: K, and with sqrt that for which K + n/K is least, √n to the nearest."""
+    return {"full": 1, "sqrt": max(1, round(math.sqrt(n)))}.get(recompute) or int(recompute.split(":")[1])
+
+
+def values(n: int, k: int) -> int:
+    """The paper's k + n/k: the values of a chain of n equal layers that are held at once, the inputs of the segments
+    and what the layers of one segment make."""
+    return k + -(-n // k)
+
+
+def after_forward(recompute: str, n: int) -> Kept:
+    """What waits for the backward: of segments of K layers ⌈n/K⌉ inputs; of halves of halves ⌊log₂n⌋, and the last
+    layer, whose turn is first."""
+    if n == 0 or recompute in ("none", "selective"):
+        return Kept(0, n)
+    if recompute == "log":
+        return Kept(n.bit_length() - 1, 1)
+    return Kept(-(-n // interval(recompute, n)), 0)
+
+
+def at_most(recompute: str, n: int) -> list[Kept]:
+    """The fullest moments, each of which may be the one that takes most bytes: when the last segment has run again, of
+    which the other inputs are kept still, and when the one before it has, if the last one is short."""
+    if n == 0 or recompute in ("none", "selective", "log"):
+        return [after_forward(recompute, n)]
+    k = interval(recompute, n)
+    segments = -(-n // k)
+    last = Kept(segments - 1, n - k * (segments - 1))
+    return [last, Kept(segments - 2, k)] if segments > 1 else [last]
+
+
+def most(recompute: str, n: int, given: float, layer: float) -> float:
+    """Bytes at the fullest moment, of an input and of a layer's activations."""
+    return max(kept.inputs * given + kept.layers * layer for kept in at_most(recompute, n))
+
+
+def runs_again(recompute: str, n: int) -> int:
+    """Forwards of layers that the backward runs once more: each layer's once; of halves of halves (n/2)·log₂n, if n is
+    a power of two."""
+    if recompute in ("none", "selective"):
+        return 0
+    return _halved(n, lambda half: half) if recompute == "log" else n
+
+
+def gathered_again(recompute: str, n: int) -> int:
+    """Layers whose divided parameters must come for those forwards alone: all but the last one of a segment, whose
+    backward follows at once."""
+    if n == 0 or recompute in ("none", "selective"):
+        return 0
+    return _halved(n, lambda half: half - 1) if recompute == "log" else n - -(-n // interval(recompute, n))
+
+
+def _halved(n: int, cost: Callable[[int], int]) -> int:
+    """c(n) = cost(⌈n/2⌉) + c(⌈n/2⌉) + c(⌊n/2⌋): the first half runs again, then both are halved; c(1) = 0."""
+    if n < 2:
+        return 0
+    first, second = n - n // 2, n // 2
+    return cost(first) + _halved(first, cost) + _halved(second, cost)
+
+
+def best_interval(n: int, given: float, layer: float) -> float:
+    """The K for which n/K inputs and K layers' activations take least: √(n·input/layer). Chen's √n is that of layers
+    that keep no more than their input."""
+    return math.sqrt(n * given / layer)
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+FIGURES = [
+    Figure("Chen, abstract", cell, printed, unit, "measured: a ResNet of 1,000 layers", None, decimals(0))
+    for cell, printed, unit in (
+        ("memory", "48", "G"),
+        ("memory, recomputing", "7", "G"),
+        ("time that it takes more", "30", "%"),
+    )
+]

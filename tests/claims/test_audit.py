@@ -1,0 +1,90 @@
+"""`python -m minidist audit`: what the MPI library counted, beside the ledger."""
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from minidist import UsageError
+from minidist.claims import audit
+from minidist.mpi.comm import Ledger
+from minidist.mpi.launch import find_mpiexec, is_open_mpi
+
+LIBRARY = """\
+# POINT TO POINT
+E\t1\t0\t576 bytes\t5 msgs sent\t1,0,0,3
+E\t1\t2\t4777330 bytes\t211 msgs sent\t0,0,0,0
+I\t1\t0\t12 bytes\t4 msgs sent
+# COLLECTIVES
+C\t1\t2\t12 bytes\t4 msgs sent
+"""
+
+
+def test_both_accounts_are_read_and_compared_peer_by_peer(tmp_path: Path) -> None:
+    """What MPI sends for itself, I and C, is not the program's."""
+    (tmp_path / "library.1.prof").write_text(LIBRARY)
+    sent = {("payload", "a", 2, "bytes"): 4777000, ("payload", "b", 2, "bytes"): 320, ("control", "", 0, "bytes"): 576}
+    sent |= {
+        ("payload", "a", 2, "messages"): 200,
+        ("payload", "b", 2, "messages"): 10,
+        ("control", "", 0, "messages"): 5,
+    }
+    (tmp_path / "1.json").write_text(json.dumps([*sent.items()]))
+    assert list(audit.of_rank(1, 3, tmp_path)) == [
+        audit.Sent(1, 0, (0, 0), (576, 5), (576, 5)),
+        audit.Sent(1, 1, (0, 0), (0, 0), (0, 0)),
+        audit.Sent(1, 2, (4777320, 210), (0, 0), (4777330, 211)),
+    ]
+    assert [one.difference for one in audit.of_rank(1, 3, tmp_path)] == [(0, 0), (0, 0), (10, 1)]
+
+
+def test_a_ledger_knows_what_was_sent_before_it_was_reset() -> None:
+    ledger = Ledger()
+    for _ in range(2):
+        ledger.count(1, 100)
+        ledger.phase = "other"
+        ledger.count(1, 10)
+        ledger.count(2, 1)
+        ledger.count_control(1, 7)
+        ledger.reset()
+    ledger.count(2, 5)
+    assert ledger.ever() == {
+        ("payload", "main", 1, "bytes"): 100,
+        ("payload", "main", 1, "messages"): 1,
+        ("payload", "other", 1, "bytes"): 120,
+        ("payload", "other", 1, "messages"): 3,
+        ("payload", "other", 2, "bytes"): 7,
+        ("payload", "other", 2, "messages"): 3,
+        ("control", "", 1, "bytes"): 14,
+        ("control", "", 1, "messages"): 2,
+    }
+    assert (ledger.total(), ledger.control) == (5, (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [(["zerro3"], "'zerro3' cannot be audited: take of mapreduce"), (["-n", "0"], "-n: must be at least 1")],
+)
+def test_bad_input_is_one_line(line: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        audit.main(line)
+
+
+def test_without_open_mpi_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "mpiexec"
+    other.write_text("#!/bin/sh\necho HYDRA build details\n")
+    other.chmod(other.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(audit.launch, "find_mpiexec", lambda: str(other))
+    with pytest.raises(UsageError, match=r"mpirun is not Open MPI's.*make audit brings it"):
+        audit.main(["zero3"])
+
+
+@pytest.mark.skipif(
+    shutil.which("mpiexec") is None or not is_open_mpi(find_mpiexec()),
+    reason="only Open MPI counts what it sends; mpirun is another MPI's",
+)
+def test_every_byte_is_counted_and_one_that_is_not_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit.main(["zero3", "-n", "3"]) == 0
+    assert "1 of 1 runs agree" in capsys.readouterr().out

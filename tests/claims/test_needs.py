@@ -1,0 +1,162 @@
+"""What a run is said to need before it begins, beside what its ranks held: exactly, wherever there are formulas."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from minidist import data_parallel, parallel3d, pipeline, tensor_parallel, train, zero1, zero2, zero3
+from minidist.claims import needs
+from minidist.claims.run import Asked
+from minidist.engine import Engine
+from minidist.grid import claims as grid_claims
+from minidist.grid import options as grid_options
+from minidist.memory.pool import NEEDED
+from minidist.mpi.comm import Comm
+from minidist.mpi.exchange import Rules
+from minidist.mpi.launch import launch
+from minidist.mpi.threads import run_threads
+from minidist.pp import claims as pipeline_claims
+from minidist.pp import options as pipeline_options
+from minidist.tp import claims as tensor_claims
+
+POLICIES = ("none", "selective", "full", "every:2", "sqrt", "log")
+KINDS = {kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends")} | {
+    "passing": "transient"
+}
+SHAPE = "--layers 5 --width 16 --heads 4 --context 32 --batch 13"
+BESIDE = (  # five, where policies are six: each policy meets each, in one chapter or another
+    "--precision mixed",
+    "--precision fp32 --dropout 0.1",
+    "--precision fp64 --untied",
+    "--precision mixed --model llama --dropout 0.1",
+    "--precision mixed --dropout 0.1 --untied",
+)
+LADDER = ("data_parallel", "zero1", "zero2", "zero3", "zero3 --keep-last", "zero2 --accumulate 2 --batch 12")
+ON_FOUR = (
+    "tensor_parallel",
+    "tensor_parallel --sequence-parallel",
+    "parallel3d --dp 2 --pp 1 --tp 2 --zero 3 --batch 12",
+    "parallel3d --dp 2 --pp 1 --tp 2 --zero 2 --sequence-parallel --batch 12",
+    "parallel3d --dp 4 --pp 1 --tp 1 --zero 3 --shard 2 --batch 12",
+)
+STAGED = (
+    "pipeline --schedule 1f1b --batch 12",
+    "pipeline --schedule gpipe -m 4 --batch 12",
+    "parallel3d --dp 2 --pp 2 --tp 1 --zero 0 --batch 12",
+    "parallel3d --dp 1 --pp 2 --tp 2 --zero 1 --sequence-parallel --batch 12",
+    "parallel3d --dp 2 --pp 2 --tp 1 --zero 3 --batch 12",
+)
+ENGINES = {
+    "data_parallel": lambda units, settings, comm, options: data_parallel.DataParallel(units, settings, comm),
+    "zero1": lambda units, settings, comm, options: zero1.ZeRO1(units, settings, comm),
+    "zero2": lambda units, settings, comm, options: zero2.ZeRO2(units, settings, comm),
+    "zero3": zero3.make_engine,
+    "tensor_parallel": tensor_parallel.make_engine,
+}
+ESTIMATES = {chapter: needs.of_data_axis(stage) for stage, chapter in enumerate(("data_parallel", "zero1", "zero2"))}
+ESTIMATES |= {"zero3": needs.of_data_axis(3), "tensor_parallel": tensor_claims.needs}
+ESTIMATES |= {"pipeline": pipeline_claims.needs, "parallel3d": grid_claims.needs}
+ADD_OPTIONS = {chapter.__name__.rpartition(".")[2]: chapter.add_options for chapter in (zero3, tensor_parallel)}
+ADD_OPTIONS |= {"pipeline": pipeline_options.add_options, "parallel3d": grid_options.add_options}
+
+
+def lines(chapters: tuple[str, ...]) -> Iterator[str]:
+    for i, (chapter, policy) in enumerate(itertools.product(chapters, POLICIES)):
+        name, *more = chapter.split()
+        yield " ".join([name, SHAPE, *more, "--recompute", policy, BESIDE[i % len(BESIDE)]])
+
+
+def job_of(line: str, ranks: int) -> train.Job:
+    """As the chapter's command line makes it."""
+    chapter, *options = line.split()
+    made = train.parser("", chapter)
+    ADD_OPTIONS.get(chapter, lambda parser: None)(made)
+    own: Any = {"tensor_parallel": tensor_parallel, "pipeline": pipeline_options, "parallel3d": grid_options}
+    return own.get(chapter, train).prepare(made, options, ranks)
+
+
+def held(line: str, ranks: int) -> list[dict[str, int]]:
+    """What each rank has held at most, of each kind, in two steps."""
+
+    def be_rank(comm: Comm) -> dict[str, int]:
+        chapter, job = line.split()[0], job_of(line, ranks)
+        options = job.options
+        engine: Engine
+        driver: train.Driver | None = None
+        if chapter == "pipeline":
+            driver = pipeline.pipeline_of(job.units, job.settings, comm, options.parts, options.schedule)
+            engine = driver.engine
+        elif chapter == "parallel3d":
+            engine, driver = parallel3d.grid(job.units, job.settings, comm, options)
+        else:
+            engine = ENGINES[chapter](job.units, job.settings, comm, options)
+        for step in range(2):
+            train.train_step(driver or engine, job.corpus, options, step)
+        return engine.memory()
+
+    return run_threads(be_rank, ranks, Rules("eager"))
+
+
+def estimated(line: str, ranks: int) -> list[needs.Needs]:
+    """What formulas say, from the command line alone."""
+    chapter, job = line.split()[0], job_of(line, ranks)
+    return ESTIMATES[chapter](Asked(chapter, job.options, ranks, len(job.corpus.vocabulary)))
+
+
+@pytest.mark.parametrize(("n", "chapters"), [(2, LADDER), (3, LADDER[:4]), (4, ON_FOUR)])
+def test_what_is_needed_is_what_is_held(n: int, chapters: tuple[str, ...]) -> None:
+    """To the byte, of each kind and at the fullest moment: data parallelism, ZeRO and tensor parallelism, under every
+    policy, in all precisions."""
+    for line in lines(chapters):
+        for rank, (need, found) in enumerate(zip(estimated(line, n), held(line, n), strict=True)):
+            assert need.kinds == {kind: found[KINDS[kind]] for kind in need.kinds}, (line, rank)
+            assert need.total == found[NEEDED], (line, rank)
+            assert need.kinds.keys() == KINDS.keys()
+
+
+def test_of_a_pipeline_what_lies_between_stages_is_not_in_it() -> None:
+    """Each kind to the byte; the most at a time is less than what is needed by no more than messages take."""
+    for line in lines(STAGED):
+        for rank, (need, found) in enumerate(zip(estimated(line, 4), held(line, 4), strict=True)):
+            assert need.kinds == {kind: found[KINDS[kind]] for kind in need.kinds}, (line, rank)
+            assert need.total <= found[NEEDED] <= need.total + found["messages"], (line, rank)
+            assert need.without == ["messages on their way"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--schedule zb-h1", "messages on their way, activations with zb-h1, of all but one micro-batch"),
+        ("--schedule 2bw -m 4", "activations with 2bw, of all but one micro-batch, older versions of the parameters"),
+    ],
+)
+def test_where_there_is_no_formula_that_is_said(options: str, says: str) -> None:
+    promised = estimated(f"pipeline {SHAPE} --batch 12 {options}", 4)
+    words = " ".join(needs.in_words(promised, 10**6).split())
+    assert f"Not in it, for want of a formula: {'messages on their way, ' * ('2bw' in options)}{says}." in words
+
+
+def test_every_chapter_says_it_before_it_begins(tmp_path: Any) -> None:
+    """On rank 0, above everything else; and runs all the same."""
+    chapters = ("data_parallel", "zero1", "zero2", "zero3", "tensor_parallel", "pipeline", "parallel3d")
+    shape = "--layers 2 --width 16 --heads 4 --context 8 --batch 4 --steps 1"
+    given = [f"{chapter} {shape} --device-memory 1MB" for chapter in chapters]
+    for line, report in launch("jobs.chapters:command_lines", 2, given, str(tmp_path), timeout=120).values[0].items():
+        assert report["status"] == 0
+        most = max(need.total for need in estimated(line, 2))
+        words, said = " ".join(report["printed"].split()), f"{most:,.0f}".replace(",", " ")
+        left = f"{10**6 - most:,.0f}".replace(",", " ")
+        assert words.startswith(("Each rank will need, by formula:", "Rank")), line
+        assert f"Together at most {said} bytes at a time, of 1 000 000: {left} are left." in words, line
+
+
+def test_what_does_not_fit() -> None:
+    promised = estimated(f"zero2 {SHAPE} --batch 12", 3)
+    assert promised[0] == promised[1]
+    words = " ".join(needs.in_words(promised, int(promised[0].total) - 1000).split())
+    assert words.startswith("Each rank will need, by formula: parameters")
+    assert words.endswith("1 000 too many: it will not fit.")
+    uneven = " ".join(needs.in_words(estimated(f"zero2 {SHAPE}", 3), 10**9).split())
+    assert uneven.startswith("Rank 0, which needs most, will need, by formula:")

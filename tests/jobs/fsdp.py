@@ -1,0 +1,97 @@
+"""What tests/test_fsdp.py runs on ranks: FSDP by its options, and the engines of which it must have the losses."""
+
+import hashlib
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from jobs import engines
+from minidist import fsdp
+from minidist.cli.options import Parser
+from minidist.data_parallel import Axes, DataParallel
+from minidist.engine import Engine
+from minidist.mpi.comm import Comm
+from minidist.zero3 import ZeRO3, across_hosts
+
+
+def options_of(words: str, accumulate: int, ranks: int) -> Namespace:
+    """The chapter's options, as its command line has them."""
+    made = Parser("fsdp", "")
+    fsdp.add_options(made)
+    options = made.parse_args(["--strategy", *words.split()])
+    options.accumulate = accumulate
+    fsdp.complete(options, ranks)
+    return options
+
+
+def engine_of(case: list[Any], comm: Comm) -> Engine:
+    """case: [options, or one of the others' names; model, precision, accumulate, recompute]."""
+    name, model, precision, accumulate, recompute = case
+    settings = replace(engines.settings(precision, "adamw", accumulate, clip=0.5), recompute=recompute)
+    units = engines.model(model)
+    if name == "data_parallel":
+        return DataParallel(units, settings, comm)
+    if name == "zero3":
+        return ZeRO3(units, settings, comm)
+    if name == "zero3 on hosts":  # of half the ranks
+        g = fsdp_hosts(comm.size)
+        host = comm.split(comm.rank // g)
+        across_hosts(units, host, comm.split(comm.rank % g))
+        return ZeRO3(units, settings, host, Axes(rows=comm))
+    return fsdp.make_engine(units, settings, comm, options_of(name, accumulate, comm.size))
+
+
+def fsdp_hosts(ranks: int) -> int:
+    return ranks if ranks % 2 else ranks // 2
+
+
+def train_all(comm: Comm, cases: list[list[Any]], batch: int) -> dict[str, Any]:
+    """By the case's repr: the losses of the global batch, and in float64 the first gradients and the last parameters,
+    otherwise their bits as a number."""
+    results = {}
+    for case in cases:
+        found = engines.train(engine_of(case, comm), batch)
+        losses = np.sum(comm.all_gather_object(np.array(found["losses"])), axis=0)
+        arrays = {kind: found[kind] for kind in ("gradients", "parameters")}
+        bits = b"".join(array.tobytes() for of in arrays.values() for array in of.values())
+        exact = arrays if case[2] == "fp64" else {}
+        results[repr(case)] = {"losses": losses, "bits": hashlib.blake2b(bits).hexdigest(), **exact}
+    return results if comm.rank == 0 else {}
+
+
+def orders(comm: Comm, variants: list[list[Any]]) -> list[list[str]]:
+    """Of each [options, micro-batches], in which order a step starts collectives and runs units."""
+    return [order(comm, words, accumulate) for words, accumulate in variants]
+
+
+def order(comm: Comm, words: str, accumulate: int) -> list[str]:
+    """ "gather block1", "backward block1", "reduce block1", ..."""
+    engine = engine_of([words, "gpt untied", "fp64", accumulate, "none"], comm)
+    assert isinstance(engine, fsdp.FSDP)
+    seen: list[str] = []
+    start, reduce, leave = engine.start_gather, engine.reduce, engine.leave
+
+    def watched_start(flat: Any, what: str) -> Any:
+        if flat.gathered is None:
+            seen.append(f"gather {flat.name}")
+        return start(flat, what)
+
+    def watched_reduce(flat: Any) -> None:
+        seen.append(f"reduce {flat.name}")
+        reduce(flat)
+
+    def watched_leave(unit: Any, left: Any) -> None:
+        seen.append(f"{engine.direction} {unit.name}")
+        leave(unit, left)
+
+    with (
+        mock.patch.object(engine, "start_gather", watched_start),
+        mock.patch.object(engine, "reduce", watched_reduce),
+        mock.patch.object(engine, "leave", watched_leave),
+    ):
+        tokens = np.random.default_rng(0).integers(0, engines.VOCABULARY, (12, engines.CONTEXT + 1))
+        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    return seen

@@ -1,0 +1,147 @@
+"""What tests/test_offload.py runs on ranks."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from jobs import engines
+from minidist.data_parallel import DataParallel
+from minidist.engine import Engine
+from minidist.memory.pool import OutOfMemory
+from minidist.mpi.comm import Comm
+from minidist.nn.optim import clipping_factor, squared_norm
+from minidist.nn.precision import LossScale
+from minidist.nn.tensor import Array
+from minidist.offload import ENGINES, Offload
+from minidist.zero2 import ZeRO2
+
+STEPS = 7
+
+
+def train(make: Any, model: str, precision: str, mode: str, accumulate: int, *comm: Any) -> dict[str, Any]:
+    settings = engines.settings(precision, "adamw", accumulate, clip=0.5)
+    settings.recompute = mode
+    return engines.train(make(engines.model(model), settings, *comm), batch=12)
+
+
+def matrix(comm: Comm) -> dict[str, Any]:
+    """{"engine, model, precision, mode, accumulate": losses, summed over ranks, and rank 0's parameters}."""
+    makers: dict[str, Any] = {"data_parallel": DataParallel, "zero2": ZeRO2}
+    makers |= {f"offload {stage}": engine for stage, engine in ENGINES.items()}
+    found = {}
+    for model in ("gpt", "gpt untied"):
+        for precision in ("mixed", "fp64"):
+            for mode in ("none", "selective", "full"):
+                for accumulate in (1, 3):
+                    for name, make in makers.items():
+                        if precision == "fp64" and not name.startswith("offload"):
+                            continue  # serial training is the truth there
+                        result = train(make, model, precision, mode, accumulate, comm)
+                        losses = np.sum(comm.all_gather_object(np.array(result["losses"])), axis=0)
+                        key = f"{name}, {model}, {precision}, {mode}, {accumulate}"
+                        found[key] = {"losses": losses.tolist(), "parameters": result["parameters"]}
+    return found if comm.rank == 0 else {}
+
+
+# ---- delayed updates -------------------------------------------------------------------------------------------------
+
+
+def tokens(step: int) -> tuple[Array, Array]:
+    drawn = np.random.default_rng(step).integers(0, engines.VOCABULARY, (12, engines.CONTEXT + 1))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+def delayed(comm: Comm, cases: list[tuple[int, str, int, float]]) -> list[dict[str, Any]]:
+    """Each case is (stage, precision, steps before the delay, loss scale); losses of some steps and of a last look."""
+    found = []
+    for stage, precision, after, scale in cases:
+        settings = engines.settings(precision, "adamw", 1, clip=0.5)
+        engine = ENGINES[stage](engines.model("gpt"), settings, comm, delay_after=after, threads=2)
+        engine.loss_scale = LossScale(scale)
+        losses = [engine.train_batch(*tokens(step)) for step in range(STEPS)]
+        late = engine.pending is not None
+        engine.settle()
+        losses.append(engine.evaluate(*tokens(STEPS)))
+        losses = np.sum(comm.all_gather_object(np.array(losses)), axis=0).tolist()
+        found.append({"losses": losses, "updates": engine.updates, "scale": engine.loss_scale.scale, "late": late})
+    return found
+
+
+def serial_delayed(precision: str, after: int, scale: float) -> dict[str, Any]:
+    """The same loop written out, with nothing but the passes from the engine: parameters are given to it, gradients are
+    taken from it."""
+    settings = engines.settings(precision, "adamw", 1, clip=0.5)
+    engine = Engine(engines.model("gpt"), settings)
+    adam, loss_scale = settings.optimizer, LossScale(scale)
+    masters = [np.array(flat.initial(settings.seed), engine.precision.updated) for flat in engine.flats]
+    moments: list[Any] = [[np.zeros_like(master) for _ in range(2)] for master in masters]
+    waiting: list[tuple[list[Array], float]] = []
+    losses: list[float] = []
+    updates = 0
+
+    def update(grads: list[Array], factor: float) -> int:
+        for flat, master, grad, state in zip(engine.flats, masters, grads, moments, strict=True):
+            lr = settings.learning_rate(updates)
+            adam.update(master, grad, state, scale=factor, lr=lr, step=updates + 1, decayed=flat.decayed)
+            flat.param[...] = master
+        return updates + 1
+
+    for step in range(STEPS):
+        engine.loss_scale.scale, engine.steps = loss_scale.scale, step  # which dropout depends on
+        loss = engine.forward(*tokens(step))
+        engine.backward(loss)
+        losses.append(loss.value)
+        grads = [flat.grad.copy() for flat in engine.flats]
+        for flat in engine.flats:
+            flat.grad.fill(0)
+        if waiting:  # the step before's, which has been computed in the meantime
+            updates = update(*waiting.pop())
+        norm = math.sqrt(sum(map(squared_norm, grads))) / loss_scale.scale
+        if math.isfinite(norm):
+            factor = clipping_factor(norm, settings.clip) / loss_scale.scale
+            if step < after:
+                updates = update(grads, factor)
+            else:
+                waiting.append((grads, factor))
+        if engine.scaled:
+            loss_scale.update(not math.isfinite(norm))
+    late = bool(waiting)
+    if waiting:
+        updates = update(*waiting.pop())
+    losses.append(engine.evaluate(*tokens(STEPS)))
+    return {"losses": losses, "updates": updates, "scale": loss_scale.scale, "late": late}
+
+
+class Broken(Offload):
+    """Its host fails in the middle of an update."""
+
+    def update_beside(self, scale: float) -> None:
+        if self.updates == 1:
+            raise OutOfMemory("out of memory in a thread")
+        super().update_beside(scale)
+
+
+def breaks(comm: Comm) -> str:
+    """What becomes of a failure beside the passes."""
+    settings = engines.settings("fp32", "adamw", 1, clip=0.5)
+    engine = Broken(engines.model("gpt"), settings, comm, delay_after=0)
+    try:
+        for step in range(STEPS):
+            engine.train_batch(*tokens(step))
+    except OutOfMemory as error:
+        return f"step {engine.steps}: {error}"
+    return "nothing"
+
+
+def overflow(comm: Comm) -> list[Any]:
+    """What is moved in each step, from a loss scale at which the first ones overflow."""
+    engine = Offload(engines.model("gpt"), engines.settings("mixed", "adamw", 1, clip=0.5), comm)
+    engine.loss_scale = LossScale(2.0**22)
+    found = []
+    for step in range(STEPS):
+        engine.link.reset()
+        updates = engine.updates
+        engine.train_batch(*tokens(step))
+        found.append([engine.updates > updates, engine.link.by_phase()])
+    return found
