@@ -127,9 +127,9 @@ def time(run: Run) -> float:
     return total
 
 
-def computing(run: Run) -> tuple[list[int], list[float]]:
-    """The time of each unit's forward and backward, with the forwards that run again, a share of them for each block."""
-    forward = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
+def computing(run: Run) -> tuple[list[float], list[float]]:
+    """The time of each unit's forward and backward, with what runs again, of which each block has a share."""
+    forward: list[float] = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
     embedding, *blocks, head = forward
     again = chen.runs_again(run.options.recompute, len(blocks)) / len(blocks)
     return forward, [2 * embedding, *((2 + again) * block for block in blocks), 2 * head]
