@@ -203,8 +203,10 @@ class Submission:
         if result.error_type == "NotTheirs":
             return f"{self.program.name} {error.rpartition('NotTheirs: ')[2]}."
         verb = "disappeared" if ran.status == "killed" else "failed"
+        alone = all(case.n == 1 for case in cases)  # a lesson without ranks does not speak of them
+        who = "it" if alone else f"rank {failed}"
         trace = self.students_part(error)
-        return self.located(ran, cases, f", rank {failed} {verb}{at(ran.places[failed])}:\n{trace}")
+        return self.located(ran, cases, f", {who} {verb}{at(ran.places[failed])}:\n{trace}")
 
     def explain_hang(self, ran: Ran, cases: Sequence[Case]) -> str:
         """Who waits for whom, among the ranks that are in the student's program."""
