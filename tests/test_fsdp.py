@@ -32,7 +32,7 @@ VARIANTS = [
     "no_shard",
 ]
 MODELS = ("gpt", "gpt untied", "llama")
-RECOMPUTE = ("none", "selective", "full", "every:2")
+RECOMPUTE = ("none", "selective", "full")
 
 
 def cases(precision: str) -> list[list[Any]]:
