@@ -127,9 +127,9 @@ def time(run: Run) -> float:
     return total
 
 
-def computing(run: Run) -> tuple[list[int], list[float]]:
-    """The time of each unit's forward and backward, with the forwards that run again shared out among the blocks."""
-    forward = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
+def computing(run: Run) -> tuple[list[float], list[float]]:
+    """The time of each unit's forward and backward, with what runs again, of which each block has a share."""
+    forward: list[float] = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
     embedding, *blocks, head = forward
     again = chen.runs_again(run.options.recompute, len(blocks)) / len(blocks)
     return forward, [2 * embedding, *((2 + again) * block for block in blocks), 2 * head]
@@ -158,8 +158,7 @@ def print_overlap(run: Run) -> None:
     """How much of the time on the wire went by while units computed."""
     f, collectives = run.options.shard, sum(collectives_of(run).values())
     wire = fsdp.volume(run.model.parameters(f), f, collectives) + gathered_again(run)
-    forward, backward = computing(run)
-    computed = run.options.accumulate * (sum(forward) + sum(backward))
+    computed = run.options.accumulate * sum(map(sum, computing(run)))
     waited = run.counted[0]["time"] - computed
     hidden = f"{1 - waited / wire:.0%}" if wire else "none"
     print(f"A step's forwards and backwards: {number(computed)} to compute, {number(waited)} to wait")
