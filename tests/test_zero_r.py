@@ -15,8 +15,11 @@ import pytest
 from jobs import zero_rs as jobs
 from jobs.zero_rs import Case
 from minidist import UsageError, train, zero_r
+from minidist.claims.run import Asked
+from minidist.memory.pool import NEEDED
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.zr import configurations
+from minidist.zr.claims import needs
 
 RANKS = 4
 GRIDS = [
@@ -120,6 +123,9 @@ def test_every_claim_holds_and_everything_is_named(line: str) -> None:
     assert report["status"] == 0, [claim for claim in report["claims"] if not claim["holds"]]
     assert "agrees with NumPy" in [claim["claim"] for claim in report["claims"]]
     assert all(rank["witness"]["unnamed"] == {} for rank in report["counted"])
+    job = prepared(f"{SMALL} {line}".replace("--witness", ""))
+    promised = [rank.total for rank in needs(Asked("zero_r", job.options, RANKS, len(job.corpus.vocabulary)))]
+    assert [held[NEEDED] for held in report["memory"]] == promised  # the formulas know the fullest moment to the byte
 
 
 FRAGMENTED = (
@@ -159,11 +165,15 @@ def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
     assert all(f"<!-- {name} -->" in bars.read_text() for name in found)
 
 
-def refused(line: str, ranks: int = 4) -> str:
+def prepared(line: str) -> train.Job:
     made = train.parser("", "zero_r")
     zero_r.add_options(made)
+    return zero_r.prepare(made, line.split(), RANKS)
+
+
+def refused(line: str) -> str:
     with pytest.raises(UsageError) as raised:
-        zero_r.prepare(made, line.split(), ranks)
+        prepared(line)
     return str(raised.value)
 
 

@@ -182,12 +182,14 @@ def needs(asked: Asked) -> list[Needs]:
     options, p, t, shares = asked.options, asked.bytes.stored, asked.options.tp, shares_of(asked)
     d, stage, parts = asked.ranks // t, options.zero, checkpoint(asked)
     layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
+    # A layer keeps its input as well: another copy, or what waited, which has gone or is that itself.
+    is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
     found = []
     for rank, psi in enumerate(held(asked)):
         states = zero.model_states(psi, d, stage, p, p, asked.optimizer_bytes)
         passing = buffer_size(options.bucket_size, d, psi) + read_twice(asked, rank) * (stage >= 2)
         passing += gathered_at_once(asked, rank) * (stage == 3)
-        waiting = 0 if options.activations == "host" else (options.layers - options.scattered) * parts[rank] * p
+        waiting = 0 if options.activations == "host" else (options.layers - is_kept_once) * parts[rank] * p
         first, last = ends_keep(asked, t, shares[rank])
         ends = first + tokens_of_batch(asked, shares[rank])
         total = states.total + p * passing + waiting + max(layers[rank], last) + ends
