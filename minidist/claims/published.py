@@ -54,7 +54,7 @@ def print_zero_table_2() -> None:
         table.add_row(
             str(mp), str(64 * mp), *(f"{size}{figure.unit[0]}" for size, figure in zip(sizes, row, strict=True))
         )
-    show("ZeRO's Table 2: parameters of the largest model on GPUs of 32 GB, 64 of them for data", table)
+    show("ZeRO's Table 2: parameters of the largest model on GPUs of 32 GB", table)
     print(f"{as_printed(computed)} cells by formula are as the paper prints them.")
 
 

@@ -3,6 +3,7 @@
 from minidist.claims.activations import Share, layer_keeps
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, ends_keep, tokens_of_batch
+from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked, Run
 from minidist.claims.tables import number
 from minidist.claims.zero import buffer_size, states_claims
@@ -199,7 +200,7 @@ def needs(asked: Asked) -> list[Needs]:
 
 
 def print_closing(run: Run) -> None:
-    """The letters; what a fused buffer and whole checkpoints would take; and table 2."""
+    """The letters; what a fused buffer would take; and the paper's table 2."""
     options, p, t = run.options, run.bytes.stored, run.options.tp
     d, psi = run.ranks // t, held(run)[0]
     print(f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its")
@@ -207,3 +208,5 @@ def print_closing(run: Run) -> None:
     fused, constant = p * psi, p * buffer_size(options.bucket_size, d, psi)
     if fused > constant:
         print(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")
+    print()
+    print_zero_table_2()

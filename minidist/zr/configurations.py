@@ -13,6 +13,7 @@ from minidist.claims.run import Asked
 from minidist.claims.tables import mark, number, print_table
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
+from minidist.papers import zero
 from minidist.train import Job
 from minidist.zr.claims import needs
 
@@ -115,7 +116,8 @@ def report(job: Job, ranks: int, found: list[tuple[Configuration, int, int, int]
             for each, layers, predicted, psi in found
         ]
         print_table(title, "ZeRO table 3", ("by formula", "trained", "parameters", ""), rows)
-        print("The paper, 16-way Megatron on 400 GPUs: C1 40B, C2 60B, C4 140B, C5 150B parameters (section 10.5).")
+        printed = ", ".join(f"{name} {figure.printed}B" for name, figure in zero.FIGURE_8.items())
+        print(f"The paper's largest, with MP = 16 (figure 8): {printed} parameters.\n")
         print_zero_table_2()
     if options.configurations:
         bars = {each.name: psi for each, _, _, psi in found}
