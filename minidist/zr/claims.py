@@ -147,7 +147,9 @@ def beside_megatron(run: Run) -> list[Claim]:
     if not any(sent := run.sent_in(GATHERS)):
         return []
     in_layers = sum(run.sent_in(*tensor.phases("layers", *tensor.WHOLES)))
-    return [Claim("ZeRO §8", "P_a beside it", "bsh/12bsh", 100 / 12, 100 * sum(sent) / in_layers, "%", "all ranks")]
+    return [
+        Claim("ZeRO §8", "P_a beside it", "bsh/12bsh", 100 / 12, 100 * sum(sent) / max(in_layers, 1), "%", "all ranks")
+    ]
 
 
 DATA = {
