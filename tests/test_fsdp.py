@@ -285,6 +285,8 @@ LINES = (
     "--accumulate 3 --no-sync --strategy shard_grad_op",
     "--accumulate 3 --strategy no_shard",
     "--recompute full --backward-prefetch none",
+    "--recompute every:2 --accumulate 2",
+    "--recompute log --strategy hybrid_shard",
 )
 
 

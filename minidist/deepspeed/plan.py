@@ -104,8 +104,8 @@ def make(
     options: Namespace | None = None,
     given: Collection[str] = (),
     width: int | None = None,
-    layers: int | None = None,
     shard: int | None = None,
+    layers: int | None = None,
     fsdp: Sequence[str] = (),
 ) -> Plan:
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
