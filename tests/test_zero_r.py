@@ -208,6 +208,10 @@ def refused(line: str) -> str:
             "--configurations: all ranks must hold the same, so 2 shares of the batch be equal: use --batch 16",
         ),
         ("--configurations --save run", "--configurations trains many models, a step of each: leave --save away"),
+        (
+            "--arena-plot a.svg --precision fp32 --json a.svg",
+            "--arena-plot a.svg would overwrite the file of --json: give it one of its own",
+        ),
         ("--configurations a.txt", "--configurations a.txt: give it a name that ends in .pdf, .png or .svg"),
     ],
 )
