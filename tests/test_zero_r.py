@@ -160,7 +160,7 @@ def test_a_run_fails_with_a_third_of_its_memory_free_and_trains_with_one_room(tm
     assert (together.returncode, together.stderr.count("error")) == (0, 0)
     assert "out of memory" in pieces.read_text()
     assert "out of memory" not in room.read_text()
-    assert "<!-- update -->" in room.read_text()
+    assert "<!-- block0 backward -->" in room.read_text()
 
 
 def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
