@@ -1,0 +1,123 @@
+"""A right answer to exercise 07, written from the skeleton."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from minidist import ring
+from minidist.data_parallel import DataParallel
+from minidist.mpi.comm import Comm
+from minidist.nn.flat import Flat
+
+Array = np.ndarray
+
+
+class Unit(NamedTuple):
+    """a layer's arrays on a rank. They are changed in place. padded is a multiple of N; what is more than the
+    layer has, are zeros."""
+
+    param: Array  # (padded,) float16: all parameters, the same on every rank
+    grad: Array  # (padded,) float16: room for the gradient; zeros between two steps
+    master: Array  # (padded/N,) float32: this rank's shard of what is updated
+
+
+def layer(flat: Array, h: Array) -> Array:
+    """tanh(h W + b), for h (rows, width). The flat buffer has W (width, width) and behind it b (width)."""
+    width = h.shape[1]
+    w, b = flat[: width * width].reshape(width, width), flat[width * width : width * width + width]
+    return np.tanh(h @ w + b)
+
+
+def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
+    """the gradient of W and b (width * width + width), from these rows alone; and dh, for the layer below."""
+    width = h.shape[1]
+    dz = dout * (1 - out**2)
+    gradient = np.concatenate([(h.T @ dz).reshape(-1), dz.sum(axis=0)])
+    return gradient, dz @ flat[: width * width].reshape(width, width).T
+
+
+def piece(size: int, n: int, rank: int) -> slice:
+    each = (size + n - 1) // n
+    return slice(rank * each, rank * each + each)
+
+
+def reduce_shard(comm: Comm, grad: Array) -> Array:
+    shard = grad[piece(grad.size, comm.size, comm.rank)]
+    with comm.phase("reduce-scatter gradients"):
+        ring.reduce_scatter(comm, grad, shard)
+    return shard
+
+
+def update_shard(comm: Comm, param: Array, master: Array, change: Array) -> None:
+    master += change
+    shard = param[piece(param.size, comm.size, comm.rank)]
+    shard[:] = master
+    with comm.phase("all-gather parameters"):
+        ring.all_gather(comm, shard, param.size, param)
+
+
+def norm_of(comm: Comm, shards: Sequence[Array]) -> float:
+    squares = 0.0
+    for shard in shards:
+        wide = shard.astype(np.float64)
+        squares += float(wide @ wide)
+    with comm.phase("norm"):
+        everyones = ring.all_gather(comm, np.array([squares]), comm.size)
+    return float(np.sqrt(np.sum(everyones)))
+
+
+def train_step(
+    comm: Comm,
+    units: Sequence[Unit],
+    x: Array,
+    y: Array,
+    batch: int,
+    clip: float,
+    optimizer: Callable[[int, Array], Array],
+) -> tuple[float, float]:
+    outputs = [x]
+    for unit in units:
+        outputs.append(layer(unit.param.astype(np.float32), outputs[-1]))
+    error = outputs[-1] - y
+    loss = float((error**2).sum() / 2 / batch)
+    dh = error / batch
+    shards: list[Array] = []
+    for i, unit in reversed(list(enumerate(units))):
+        gradient, dh = layer_backward(unit.param.astype(np.float32), outputs[i], outputs[i + 1], dh)
+        unit.grad[: gradient.size] = gradient
+        shards.insert(0, reduce_shard(comm, unit.grad))
+    norm = norm_of(comm, shards)
+    factor = clip / norm if clip and norm > clip else 1.0
+    for i, (unit, shard) in enumerate(zip(units, shards, strict=True)):
+        gradient = shard.astype(np.float32) * np.float32(factor)
+        update_shard(comm, unit.param, unit.master, optimizer(i, gradient))
+        unit.grad[:] = 0
+    return loss, norm
+
+
+class ZeRO1(DataParallel):
+    def piece(self, flat: Flat) -> slice:
+        each = flat.padded // self.comm.size
+        return slice(self.comm.rank * each, (self.comm.rank + 1) * each)
+
+    def owned(self, flat: Flat) -> tuple[Array, Array]:
+        return flat.param[self.piece(flat)], flat.grad[self.piece(flat)]
+
+    def reduce(self, flat: Flat) -> None:
+        with self.comm.phase("reduce-scatter gradients"):
+            ring.reduce_scatter(self.comm, flat.grad, flat.grad[self.piece(flat)])
+
+    def squared_norm(self) -> float:
+        squares = 0.0
+        for flat in self.flats:
+            wide = flat.grad[self.piece(flat)].astype(np.float64)
+            squares += float(wide @ wide)
+        with self.comm.phase("norm"):
+            everyones = ring.all_gather(self.comm, np.array([squares]), self.comm.size)
+        return float(np.sum(everyones))
+
+    def after_update(self) -> None:
+        for flat in self.flats:
+            with self.comm.phase("all-gather parameters"):
+                ring.all_gather(self.comm, flat.param[self.piece(flat)], flat.padded, flat.param)
