@@ -19,9 +19,9 @@ You have:
     flat.grad          (flat.padded,) the gradient, as stored: of this rank's rows alone until it is reduced
     flat.padded        its number of elements, a multiple of N
 
-Messages: ring.reduce_scatter, ring.all_gather and ring.all_reduce, as you know them from lesson 04; `out` may be the array
-that is sent, a part of it, or the one of which it is a part. Send each within `with self.comm.phase(name):`, so
-that it is counted under that name.
+Messages: ring.reduce_scatter, ring.all_gather and ring.all_reduce, as you know them from lesson 04. Their `out` may be
+the array that is sent, a part of it, or the one of which it is a part. Send each within `with self.comm.phase(name):`,
+so that it is counted under that name.
 
 Of lesson 05 the class needs `rows` alone: if you have written its DataParallel, put it in place of the one that is
 imported here.

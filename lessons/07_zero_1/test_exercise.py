@@ -28,6 +28,7 @@ HIDDEN = ("minidist.zero1", "given")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
 SCATTER, GATHER, NORM = "reduce-scatter gradients", "all-gather parameters", "norm"
 SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
+PHASES = {"reduce": SCATTER, "squared_norm": NORM, "after_update": GATHER}
 ROUNDED = 4e-3  # of the largest: what float16 leaves of a sum of four
 
 
@@ -109,7 +110,7 @@ def slopes(run: Layers, x: Array, y: Array) -> tuple[float, list[Array]]:
     flats, h = [param.astype(float) for param in run.params], [x.astype(float)]
     for flat in flats:
         h.append(np.tanh(h[-1] @ flat[:square].reshape(width, width) + flat[square : square + width]))
-    dh, gradients = (h[-1] - y) / run.batch, []
+    dh, gradients = (h[-1] - y) / run.batch, list[Array]()
     for i in reversed(range(len(flats))):
         dz = dh * (1 - h[i + 1] ** 2)
         gradient = np.append(h[i].T @ dz, dz.sum(axis=0))
@@ -131,21 +132,33 @@ def near(found: Array, expected: Array) -> bool:
     return bool(np.abs(found - expected).max(initial=0) <= ROUNDED * (np.abs(expected).max(initial=0) or 1))
 
 
-def handed(run: Layers, rank: int, outcome: Outcome, which: int) -> list[list[Array]]:
-    """The gradients of each step that a rank's optimizer was handed, in order of layers."""
-    who, units = f"On {run.label}: rank {rank}", len(run.params)
-    calls = outcome.value[which]["handed"]
-    steps = [calls[start : start + units] for start in range(0, len(calls), units)]
-    if any(sorted(str(i) for i, _ in of_step) != [f"{i:.1f}" for i in range(units)] for of_step in steps) or not steps:
+def handed(run: Layers, rank: int, outcome: Outcome, which: int) -> list[Array]:
+    """The gradients that a rank's optimizer was handed, in order."""
+    calls, units = outcome.value[which]["handed"], len(run.params)
+    arrays = [gradient for _, gradient in calls if not isinstance(gradient, str)]
+    if not calls or len(calls) % units or len(arrays) < len(calls):
         lose(
-            f"{who} calls optimizer for units {', '.join(f'{i:g}' if isinstance(i, float) else i for i, _ in calls)};"
-            f" it is to be called once for each of the {units} in a step."
+            f"On {run.label}: rank {rank} calls optimizer {len(calls)} times, with {len(arrays)} arrays; it is to be"
+            f" called with the gradient's shard of each of the {units} units, once in a step."
         )
-    for i, gradient in calls:
-        shape = (run.params[int(i)].size // run.n,)
-        if isinstance(gradient, str) or gradient.shape != shape or gradient.dtype != np.float32:
-            is_now = gradient if isinstance(gradient, str) else f"{gradient.dtype} {gradient.shape}"
-            lose(f"{who} hands the optimizer {is_now} for layer {i:g}; its shard, float32 {shape}, is wanted.")
+    return arrays
+
+
+def in_order(run: Layers, rank: int, outcome: Outcome, which: int) -> list[list[Array]]:
+    """Those of each step in order of layers, as they are wanted: float32 shards."""
+    who, units = f"On {run.label}: rank {rank}", len(run.params)
+    arrays, calls = handed(run, rank, outcome, which), outcome.value[which]["handed"]
+    for (i, _), gradient in zip(calls, arrays, strict=True):
+        shape = (run.params[0].size // run.n,)
+        if gradient.shape != shape or gradient.dtype != np.float32:
+            lose(
+                f"{who} hands the optimizer {gradient.dtype} {gradient.shape} for layer {i:g}; its shard, float32"
+                f" {shape}, is wanted."
+            )
+    steps = [calls[start : start + units] for start in range(0, len(calls), units)]
+    for of_step in steps:
+        if sorted(i for i, _ in of_step) != list(range(units)):
+            lose(f"{who} calls optimizer for units {', '.join(f'{i:g}' for i, _ in of_step)} in a step; for each once.")
     return [[gradient for _, gradient in sorted(of_step, key=lambda call: call[0])] for of_step in steps]
 
 
@@ -180,7 +193,7 @@ def wrong_gradient(run: Layers, outcomes: Sequence[Outcome], which: int) -> str:
     _, gradients = together(run)
     for rank, outcome in enumerate(outcomes):
         _, own = slopes(run, *run.rows[rank])
-        first, second = handed(run, rank, outcome, which)
+        first, second = in_order(run, rank, outcome, which)
         for layer, whole in enumerate(gradients):
             shard, who = run.shard(whole, rank), f"On {run.label}: the gradient that rank {rank} hands the optimizer"
             if not near(first[layer], shard):
@@ -248,7 +261,7 @@ def test_clip(submission: Submission) -> None:
     for run, outcomes in zip(cases, submission.run("step", cases, ["train_step"]), strict=True):
         clip = run.arguments["clips"][2]
         free, wide, tight = (
-            [np.concatenate(handed(run, rank, outcome, which)[0]) for rank, outcome in enumerate(outcomes)]
+            [np.concatenate(handed(run, rank, outcome, which)) for rank, outcome in enumerate(outcomes)]
             for which in range(3)
         )
         norms = clip * CLIPPED, norm_of(free)  # the right one, and that of what the ranks have
@@ -292,17 +305,24 @@ def test_train_step_wire(submission: Submission) -> None:
     cases = [layers(submission, n, 3, 8, change=0.0, clips=[1.0]) for n in (4, 2)]
     for run, outcomes in zip(cases, submission.run("step", cases, ["train_step"]), strict=True):
         check_worked(run, outcomes)
-        half = sum(param.nbytes for param in run.params) // run.n * (run.n - 1)
-        for rank, outcome in enumerate(outcomes):
-            check_sent(run, rank, outcome, {SCATTER: half, GATHER: half, NORM: 2 * 8 * (run.n - 1)})
+        check_train_step_sent(run, outcomes)
+
+
+def check_train_step_sent(run: Layers, outcomes: Sequence[Outcome]) -> None:
+    half = sum(param.nbytes for param in run.params) // run.n * (run.n - 1)
+    for rank, outcome in enumerate(outcomes):
+        check_sent(run, rank, outcome, {SCATTER: half, GATHER: half, NORM: 2 * 8 * (run.n - 1)})
 
 
 # ---- a transformer ---------------------------------------------------------------------------------------------------
 
 
-def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
+def small(
+    submission: Submission, n: int, what: str = "", precision: str = "fp64", tied: bool = False, **more: Any
+) -> Training:
     """Each rank has numbers for every Flat (padded,), in fp64 such as can be recognized in their sum."""
-    run = training(submission.random, n, what, SMALL, precision=precision, **more)
+    what += ", a tied head" if tied else ""
+    run = training(submission.random, n, what, SMALL | {"tied": tied}, precision=precision, **more)
     columns = []
     for unit in range(len(run.truth.flats)):
         size = run.truth.padded(unit)
@@ -380,14 +400,14 @@ def test_reduce(submission: Submission) -> None:
 
 @pytest.mark.points(2, "squared_norm: Σ g² over everyone's shards, the same on every rank")
 def test_squared_norm(submission: Submission) -> None:
-    plain = [small(submission, n, ", squared_norm") for n in RANKS]
+    plain = [small(submission, n, ", squared_norm", tied=n == 3) for n in RANKS]
     mixed = small(submission, 4, ", squared_norm, gradients of several hundred in float16", "mixed")
     infinite = small(submission, 4, ", squared_norm, an infinite number in rank 2's shard", "mixed")
     for run in plain:
         draw = submission.random.standard_normal
         run.inputs = [tuple(draw(part.size) for part in of_rank) for of_rank in run.inputs]
     mixed.inputs = [tuple(part * 20 for part in of_rank) for of_rank in mixed.inputs]
-    infinite.inputs[2][1][shard_of(infinite, 1, 2).start] = np.inf  # type: ignore[index]
+    infinite.inputs[2][1][shard_of(infinite, 1, 2).start] = np.inf
     cases = [*plain, mixed, infinite]
     for run, outcomes in zip(cases, submission.run("norm", cases, of("squared_norm")), strict=True):
         check_worked(run, outcomes)
@@ -443,22 +463,34 @@ def test_after_update(submission: Submission) -> None:
 
 @pytest.mark.points(1, "reduce, squared_norm, after_update: phases, and no more bytes than needed, as stored")
 def test_wire(submission: Submission) -> None:
-    asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
-    for method, target, phase in (
-        ("reduce", "reduce", SCATTER),
-        ("squared_norm", "norm", NORM),
-        ("after_update", "after_update", GATHER),
-    ):
-        cases = [small(submission, n, f", {method}, {precision}", precision) for n, precision in asked]
+    asked = ((4, "fp64", False), (4, "mixed", False), (3, "fp64", True))
+    for method, phase in PHASES.items():
+        target = "norm" if method == "squared_norm" else method
+        cases = [small(submission, n, f", {method}, {precision}", precision, tied) for n, precision, tied in asked]
         for run, outcomes in zip(cases, submission.run(target, cases, of(method)), strict=True):
             check_worked(run, outcomes)
-            sizes = [run.truth.padded(unit) for unit in range(len(run.truth.flats))]
-            half = sum(sizes) // run.n * (run.n - 1) * run.precision.bytes
             for rank, outcome in enumerate(outcomes):
-                check_sent(run, rank, outcome, {phase: 2 * 8 * (run.n - 1) if phase == NORM else half})
+                check_sent(run, rank, outcome, {phase: most_bytes(run, phase)})
+
+
+def most_bytes(run: Training, phase: str) -> int:
+    """That a rank needs to send in a step."""
+    elements = sum(run.truth.padded(unit) for unit in range(len(run.truth.flats)))
+    return 2 * 8 * (run.n - 1) if phase == NORM else elements // run.n * (run.n - 1) * run.precision.bytes
 
 
 # ---- what only shows from between the ranks --------------------------------------------------------------------------
+
+
+def check_frugal(run: Case, outcomes: Sequence[Outcome]) -> None:
+    """What sends too much has messages that mean nothing; that is asked in the parts on bytes."""
+    check_worked(run, outcomes)
+    if isinstance(run, Layers):
+        check_train_step_sent(run, outcomes)
+    elif isinstance(run, Training):
+        phase = PHASES[run.arguments["function"]]
+        for rank, outcome in enumerate(outcomes):
+            check_sent(run, rank, outcome, {phase: most_bytes(run, phase)})
 
 
 @pytest.mark.points(1, "nothing depends on luck, and every message means something")
@@ -466,14 +498,11 @@ def test_messages(submission: Submission) -> None:
     def cases(n: int) -> dict[str, Case]:
         toy = layers(submission, n, 3, 2 * n, clips=[0.01], rate=0.5, function="train_step")
         toy.label += ", train_step"
-        names = ("reduce", "squared_norm", "after_update")
-        return {
-            "train_step": toy,
-            **{f"ZeRO1.{name}": small(submission, n, f", {name}", function=name) for name in names},
-        }
+        methods = {f"ZeRO1.{name}": small(submission, n, f", {name}", function=name) for name in PHASES}
+        return {"train_step": toy, **methods}
 
     check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
-    check_meaning(submission, "either", cases(2), check_worked)
+    check_meaning(submission, "either", cases(2), check_frugal)
 
 
 # ---- the notebook's gaps, which earn no points: check("piece") runs these --------------------------------------------
