@@ -49,19 +49,23 @@ class Unit(NamedTuple):
     master: Array  # (padded/N,) float32: this rank's shard of what is updated
 
 
-def layer(flat: Array, h: Array) -> Array:
-    """Given: tanh(h W + b), for h (rows, width). The flat buffer has W (width, width) and behind it b (width)."""
-    width = h.shape[1]
-    w, b = flat[: width * width].reshape(width, width), flat[width * width : width * width + width]
-    return np.tanh(h @ w + b)
+def fill_gradients(units: Sequence[Unit], x: Array, y: Array, batch: int) -> float:
+    """Given: forward and backward of layers tanh(h W + b), with the squared error / 2 / batch, in float32.
 
-
-def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
-    """Given: the gradient of W and b (width * width + width), from these rows alone; and dh, for the layer below."""
-    width = h.shape[1]
-    dz = dout * (1 - out**2)
-    gradient = np.concatenate([(h.T @ dz).reshape(-1), dz.sum(axis=0)])
-    return gradient, dz @ flat[: width * width].reshape(width, width).T
+    x, y (R, width) are this rank's rows; there are `batch` on all ranks together. Adds the gradient of these rows alone
+    to each unit's grad, and returns their part of the loss.
+    """
+    width, h = x.shape[1], [x]
+    weights = [unit.param.astype(np.float32) for unit in units]  # W (width, width), and behind it b (width)
+    for w in weights:
+        h.append(np.tanh(h[-1] @ w[: width**2].reshape(width, width) + w[width**2 : width**2 + width]))
+    dh = (h[-1] - y) / np.float32(batch)
+    for i in reversed(range(len(units))):
+        dz = dh * (1 - h[i + 1] ** 2)
+        gradient = np.concatenate([(h[i].T @ dz).reshape(-1), dz.sum(axis=0)])
+        units[i].grad[: gradient.size] += gradient  # rounded to float16
+        dh = dz @ weights[i][: width**2].reshape(width, width).T
+    return float(((h[-1] - y) ** 2).sum() / 2 / batch)
 
 
 # ---- first the notebook's layers: here is room for piece, reduce_shard, update_shard, norm_of, as you wrote them -----
@@ -76,18 +80,17 @@ def train_step(
     clip: float,
     optimizer: Callable[[int, Array], Array],
 ) -> tuple[float, float]:
-    """One step of training of the layers above, with the squared error / 2 / batch.
+    """One step of training, the notebook's zero1_step with clipping, on this rank's rows of a batch.
 
-    x, y (R, width)  float32: this rank's rows of the batch; there are `batch` on all ranks together
-    clip             the largest norm of the whole gradient, all layers' and all ranks' shards. One that is longer is
-                     multiplied by clip / norm. 0: no clipping
+    x, y, batch  as fill_gradients has them
+    clip         the largest norm of the whole gradient, all layers' and all ranks' shards. One that is longer is
+                 multiplied by clip / norm. 0: no clipping
     optimizer(i, gradient)
-                     is the change (float32) of this rank's shard of units[i] for the shard of the gradient (float32),
-                     clipped. It remembers what it is handed: call it once for each unit
+                 is the change (float32) of this rank's shard of units[i] for the shard of the gradient (float32),
+                 clipped. It remembers what it is handed: call it once for each unit
 
-    Returns this rank's part of the loss (over all ranks, parts add up to the loss), and the norm before clipping. It is
-    the notebook's zero1_step with clipping. Arithmetic is in float32, on param.astype(np.float32). Its phases are
-    "reduce-scatter gradients", "norm" and "all-gather parameters".
+    Returns this rank's part of the loss (over all ranks, parts add up to the loss), and the norm before clipping. Its
+    phases are "reduce-scatter gradients", "norm" and "all-gather parameters".
     """
     raise NotImplementedError
 

@@ -18,17 +18,18 @@ from minidist.ring import all_gather, all_reduce, reduce_scatter
 Array = np.ndarray
 
 
-def layer(flat: Array, h: Array) -> Array:
-    width = h.shape[1]
-    w, b = flat[: width * width].reshape(width, width), flat[width * width : width * width + width]
-    return np.tanh(h @ w + b)
-
-
-def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
-    width = h.shape[1]
-    dz = dout * (1 - out**2)
-    gradient = np.concatenate([(h.T @ dz).reshape(-1), dz.sum(axis=0)])
-    return gradient, dz @ flat[: width * width].reshape(width, width).T
+def fill_gradients(units: Sequence[Any], x: Array, y: Array, batch: int) -> float:
+    width, h = x.shape[1], [x]
+    weights = [unit.param.astype(np.float32) for unit in units]  # W (width, width), and behind it b (width)
+    for w in weights:
+        h.append(np.tanh(h[-1] @ w[: width**2].reshape(width, width) + w[width**2 : width**2 + width]))
+    dh = (h[-1] - y) / np.float32(batch)
+    for i in reversed(range(len(units))):
+        dz = dh * (1 - h[i + 1] ** 2)
+        gradient = np.concatenate([(h[i].T @ dz).reshape(-1), dz.sum(axis=0)])
+        units[i].grad[: gradient.size] += gradient  # rounded to float16
+        dh = dz @ weights[i][: width**2].reshape(width, width).T
+    return float(((h[-1] - y) ** 2).sum() / 2 / batch)
 
 
 # ---- the gaps --------------------------------------------------------------------------------------------------------
@@ -71,21 +72,14 @@ def train_step(
     clip: float,
     optimizer: Callable[[int, Array], Array],
 ) -> tuple[float, float]:
-    h = [x]
-    for unit in units:
-        h.append(layer(unit.param.astype(np.float32), h[-1]))
-    dh = (h[-1] - y) / np.float32(batch)
-    shards = [np.empty(0)] * len(units)
-    for i in reversed(range(len(units))):
-        gradient, dh = layer_backward(units[i].param.astype(np.float32), h[i], h[i + 1], dh)
-        units[i].grad[: gradient.size] += gradient
-        shards[i] = reduce_shard(comm, units[i].grad)
+    loss = fill_gradients(units, x, y, batch)
+    shards = [reduce_shard(comm, unit.grad) for unit in units]
     norm = norm_of(comm, shards)
     factor = np.float32(clip / norm if 0 < clip < norm else 1)
     for i, unit in enumerate(units):
         update_shard(comm, unit.param, unit.master, optimizer(i, factor * shards[i].astype(np.float32)))
         unit.grad.fill(0)
-    return float(((h[-1] - y) ** 2).sum() / 2 / batch), norm
+    return loss, norm
 
 
 class ZeRO1(DataParallel):

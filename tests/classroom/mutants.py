@@ -1204,7 +1204,6 @@ BY_HAND = [
 ]
 
 SCATTERED = "        ring.reduce_scatter(comm, grad, shard)\n"
-ASSIGNED = "        unit.grad[: gradient.size] = gradient\n"
 CLEARED = "        unit.grad[:] = 0\n"
 ADDED = "    master += change\n"
 STORED = "    shard[:] = master\n"
@@ -1241,24 +1240,22 @@ ZERO_1 = [
         r"layer \d is wrong: it is the sum divided by the number of ranks",
     ),
     Mutant(
-        "mean_of_its_rows",
-        "train_step: of a mean over the batch",
-        ("train_step",),
-        [("    dh = error / batch\n", "    dh = error / len(x)\n")],
-        r"the gradient that rank \d hands the optimizer for layer \d is wrong",
-    ),
-    Mutant(
         "loss_of_its_rows",
         "train_step: this rank's part of the loss",
         ("train_step",),
-        [("sum() / 2 / batch)", "sum() / 2 / len(x))")],
+        [
+            (
+                "    loss = fill_gradients(units, x, y, batch)\n",
+                "    loss = fill_gradients(units, x, y, batch) * comm.size\n",
+            )
+        ],
         r"the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
     ),
     Mutant(
         "never_clears",
         "train_step: each step's own gradient",
         ("train_step",),
-        [(ASSIGNED, ASSIGNED.replace("] = ", "] += ")), (CLEARED, "")],
+        [(CLEARED, "")],
         r"is right in the first step, but not in the second, where nothing has changed. Is unit.grad zero",
     ),
     Mutant(

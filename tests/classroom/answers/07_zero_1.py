@@ -22,19 +22,23 @@ class Unit(NamedTuple):
     master: Array  # (padded/N,) float32: this rank's shard of what is updated
 
 
-def layer(flat: Array, h: Array) -> Array:
-    """tanh(h W + b), for h (rows, width). The flat buffer has W (width, width) and behind it b (width)."""
-    width = h.shape[1]
-    w, b = flat[: width * width].reshape(width, width), flat[width * width : width * width + width]
-    return np.tanh(h @ w + b)
+def fill_gradients(units: Sequence[Unit], x: Array, y: Array, batch: int) -> float:
+    """Forward and backward of layers tanh(h W + b), with the squared error / 2 / batch, in float32.
 
-
-def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
-    """the gradient of W and b (width * width + width), from these rows alone; and dh, for the layer below."""
-    width = h.shape[1]
-    dz = dout * (1 - out**2)
-    gradient = np.concatenate([(h.T @ dz).reshape(-1), dz.sum(axis=0)])
-    return gradient, dz @ flat[: width * width].reshape(width, width).T
+    x, y (R, width) are this rank's rows; there are `batch` on all ranks together. Adds the gradient of these rows alone
+    to each unit's grad, and returns their part of the loss.
+    """
+    width, h = x.shape[1], [x]
+    weights = [unit.param.astype(np.float32) for unit in units]  # W (width, width), and behind it b (width)
+    for w in weights:
+        h.append(np.tanh(h[-1] @ w[: width**2].reshape(width, width) + w[width**2 : width**2 + width]))
+    dh = (h[-1] - y) / np.float32(batch)
+    for i in reversed(range(len(units))):
+        dz = dh * (1 - h[i + 1] ** 2)
+        gradient = np.concatenate([(h[i].T @ dz).reshape(-1), dz.sum(axis=0)])
+        units[i].grad[: gradient.size] += gradient  # rounded to float16
+        dh = dz @ weights[i][: width**2].reshape(width, width).T
+    return float(((h[-1] - y) ** 2).sum() / 2 / batch)
 
 
 def piece(size: int, n: int, rank: int) -> slice:
@@ -76,17 +80,10 @@ def train_step(
     clip: float,
     optimizer: Callable[[int, Array], Array],
 ) -> tuple[float, float]:
-    outputs = [x]
+    loss = fill_gradients(units, x, y, batch)
+    shards = []
     for unit in units:
-        outputs.append(layer(unit.param.astype(np.float32), outputs[-1]))
-    error = outputs[-1] - y
-    loss = float((error**2).sum() / 2 / batch)
-    dh = error / batch
-    shards: list[Array] = []
-    for i, unit in reversed(list(enumerate(units))):
-        gradient, dh = layer_backward(unit.param.astype(np.float32), outputs[i], outputs[i + 1], dh)
-        unit.grad[: gradient.size] = gradient
-        shards.insert(0, reduce_shard(comm, unit.grad))
+        shards.append(reduce_shard(comm, unit.grad))
     norm = norm_of(comm, shards)
     factor = clip / norm if clip and norm > clip else 1.0
     for i, (unit, shard) in enumerate(zip(units, shards, strict=True)):
