@@ -170,7 +170,8 @@ def either(comm: Comm, exercise: ModuleType, mine: Any, function: str, **argumen
     """One of those that send."""
     if function == "train_step":
         [found] = step(comm, exercise, mine, **arguments)
-        return [found["param"], found["master"], [array for _, array in found["handed"]]]
+        said = [part for pair in found["returned"] for part in pair if isinstance(part, float)]
+        return [np.array(said), found["param"], found["master"], [array for _, array in found["handed"]]]
     if function == "squared_norm":
         return np.array([norm(comm, exercise, mine, **arguments)], float)
     return {"reduce": reduce, "after_update": after_update}[function](comm, exercise, mine, **arguments)
