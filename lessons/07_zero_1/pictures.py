@@ -56,6 +56,7 @@ def draw_traffic(programs: Mapping[str, Mapping[str, float]], title: str = "") -
         words.append(f"{name}: " + ", ".join(f"{phase} {sent:.2f}" for phase, sent in phases.items()))
     longest = max(sum(phases.values()) for phases in programs.values())
     ax.set_yticks(range(len(programs)), list(programs))
+    ax.set_xticks(np.arange(0, longest + 0.5, 0.5))
     ax.set(xlim=(0, 1.02 * longest), ylim=(len(programs) - 0.5, -0.5), xlabel="sent, in units of $\\Psi\\,(N-1)/N$")
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right"]].set_visible(False)
@@ -76,7 +77,7 @@ def draw_memory(counted: Mapping[int, float]) -> None:
         printed.keys(), printed.values(), s=95, facecolor="none", edgecolor=RANKS[1], lw=1.6, zorder=2, label="printed"
     )
     ax.axhline(4, color="#888888", ls="--", lw=1.2, zorder=0)
-    ax.text(1024, 3.75, "4: parameters and gradients, on every rank", ha="right", va="top", color="#666666", fontsize=9)
+    ax.text(1024, 3.2, "4: parameters and gradients, on every rank", ha="right", va="top", color="#666666", fontsize=9)
     ax.set_xscale("log", base=2)
     ticks = [1, 2, 4, 16, 64, 256, 1024]
     ax.set_xticks(ticks, [str(n) for n in ticks])
