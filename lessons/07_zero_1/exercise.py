@@ -68,7 +68,7 @@ def fill_gradients(units: Sequence[Unit], x: Array, y: Array, batch: int) -> flo
     return float(((h[-1] - y) ** 2).sum() / 2 / batch)
 
 
-# ---- first the notebook's layers: here is room for piece, reduce_shard, update_shard, norm_of, as you wrote them -----
+# ---- first the notebook's layers: here is room for shard_slice, reduce_shard, update_shard and norm_of ------------
 
 
 def train_step(

@@ -35,20 +35,20 @@ def fill_gradients(units: Sequence[Any], x: Array, y: Array, batch: int) -> floa
 # ---- the gaps --------------------------------------------------------------------------------------------------------
 
 
-def piece(size: int, n: int, rank: int) -> slice:
+def shard_slice(size: int, n: int, rank: int) -> slice:
     each = -(-size // n)
     return slice(rank * each, (rank + 1) * each)
 
 
 def reduce_shard(comm: Comm, grad: Array) -> Array:
-    mine = grad[piece(grad.size, comm.size, comm.rank)]
+    mine = grad[shard_slice(grad.size, comm.size, comm.rank)]
     with comm.phase("reduce-scatter gradients"):
         return reduce_scatter(comm, grad, out=mine)
 
 
 def update_shard(comm: Comm, param: Array, master: Array, change: Array) -> None:
     master += change
-    mine = param[piece(param.size, comm.size, comm.rank)]
+    mine = param[shard_slice(param.size, comm.size, comm.rank)]
     mine[...] = master
     with comm.phase("all-gather parameters"):
         all_gather(comm, mine, param.size, out=param)
@@ -84,7 +84,7 @@ def train_step(
 
 class ZeRO1(DataParallel):
     def piece(self, flat: Flat) -> slice:
-        return piece(flat.padded, self.comm.size, self.comm.rank)
+        return shard_slice(flat.padded, self.comm.size, self.comm.rank)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         mine = self.piece(flat)

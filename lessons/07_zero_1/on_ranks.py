@@ -180,9 +180,9 @@ def either(comm: Comm, exercise: ModuleType, mine: Any, function: str, **argumen
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
 
 
-def call_piece(comm: Comm, exercise: ModuleType, _: Any, asked: list[list[int]]) -> list[Any]:
-    """[start, stop] of the piece for each (size, n, rank); the type of what is no slice."""
-    found = [exercise.piece(*of) for of in asked]
+def call_shard_slice(comm: Comm, exercise: ModuleType, _: Any, asked: list[list[int]]) -> list[Any]:
+    """[start, stop] of the shard for each (size, n, rank); the type of what is no slice."""
+    found = [exercise.shard_slice(*of) for of in asked]
     return [[mine.start, mine.stop] if isinstance(mine, slice) else type(mine).__name__ for mine in found]
 
 

@@ -517,17 +517,17 @@ def test_messages(submission: Submission) -> None:
     check_meaning(submission, "either", cases(2), check_meant)
 
 
-# ---- the notebook's gaps, which earn no points: check("piece") runs these --------------------------------------------
+# ---- the notebook's gaps, which earn no points: check("shard_slice") runs these --------------------------------------
 
 
-def check_piece(submission: Submission) -> None:
+def check_shard_slice(submission: Submission) -> None:
     for size, n in ((272, 4), (272, 3), (30, 4), (5, 4), (8, 1)):
         run = Case(1, f"{n} ranks", [None], {"asked": [[size, n, rank] for rank in range(n)]})
-        [[outcome]] = submission.run("call_piece", [run], ["piece"])
+        [[outcome]] = submission.run("call_shard_slice", [run], ["shard_slice"])
         each = -(-size // n)
         for rank, mine in enumerate(outcome.value):
             if not isinstance(mine, list):
-                lose(f"piece({size}, {n}, {rank}) returned {mine}; a slice is wanted.")
+                lose(f"shard_slice({size}, {n}, {rank}) returned {mine}; a slice is wanted.")
         expected = [(rank * each, (rank + 1) * each) for rank in range(n)]
         check_pieces(f"a Flat on {n} ranks", size, [tuple(mine) for mine in outcome.value], expected)
 
@@ -611,7 +611,7 @@ def check_norm_of(submission: Submission) -> None:
 
 
 GAPS = {
-    "piece": check_piece,
+    "shard_slice": check_shard_slice,
     "reduce_shard": check_reduce_shard,
     "update_shard": check_update_shard,
     "norm_of": check_norm_of,

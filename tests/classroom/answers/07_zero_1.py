@@ -41,13 +41,13 @@ def fill_gradients(units: Sequence[Unit], x: Array, y: Array, batch: int) -> flo
     return float(((h[-1] - y) ** 2).sum() / 2 / batch)
 
 
-def piece(size: int, n: int, rank: int) -> slice:
+def shard_slice(size: int, n: int, rank: int) -> slice:
     each = (size + n - 1) // n
     return slice(rank * each, rank * each + each)
 
 
 def reduce_shard(comm: Comm, grad: Array) -> Array:
-    shard = grad[piece(grad.size, comm.size, comm.rank)]
+    shard = grad[shard_slice(grad.size, comm.size, comm.rank)]
     with comm.phase("reduce-scatter gradients"):
         ring.reduce_scatter(comm, grad, shard)
     return shard
@@ -55,7 +55,7 @@ def reduce_shard(comm: Comm, grad: Array) -> Array:
 
 def update_shard(comm: Comm, param: Array, master: Array, change: Array) -> None:
     master += change
-    shard = param[piece(param.size, comm.size, comm.rank)]
+    shard = param[shard_slice(param.size, comm.size, comm.rank)]
     shard[:] = master
     with comm.phase("all-gather parameters"):
         ring.all_gather(comm, shard, param.size, param)
