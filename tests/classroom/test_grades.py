@@ -23,7 +23,7 @@ IN_EVERY_RUN = {
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
         "no_python",
     },
-    "07": {"its_own_norm", "gathers_a_tied_matrix_twice", "all_send_first", "on_its_own_data_parallel"},
+    "07": {"its_own_norm", "gathers_a_tied_matrix_twice", "on_its_own_data_parallel"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
         *("gathers_everything", "leaves"),
