@@ -31,7 +31,7 @@ from minidist import ring  # noqa: F401
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Unit, flats_of
 
 Array = np.ndarray
 
@@ -80,6 +80,8 @@ class DataParallel(Engine):
         """Given."""
         self.comm, self.waiting = comm, list[Flat]()
         self.bucket_size = settings.bucket_size or 0
+        for flat in flats_of(units):
+            flat.divide(comm)  # pads it to a multiple of N
         super().__init__(units, settings)
 
     def rows(self, n: int) -> range:

@@ -8,7 +8,7 @@ from minidist import ring
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit
+from minidist.nn.layers import Unit, flats_of
 
 Array = np.ndarray
 
@@ -56,6 +56,8 @@ class DataParallel(Engine):
     def __init__(self, units: list[Unit], settings: Settings, comm: Comm) -> None:
         self.comm, self.waiting = comm, list[Flat]()
         self.bucket_size = settings.bucket_size or 0
+        for flat in flats_of(units):
+            flat.divide(comm)
         super().__init__(units, settings)
 
     def rows(self, n: int) -> range:
