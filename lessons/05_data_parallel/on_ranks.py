@@ -187,6 +187,6 @@ def call_clip_factor(comm: Comm, exercise: ModuleType, mine: Sequence[Array], cl
     ]
 
 
-def call_sending(comm: Comm, exercise: ModuleType, ready: list[float], takes: float) -> Any:
+def call_sending(comm: Comm, exercise: ModuleType, _: Any, ready: list[float], takes: float) -> Any:
     starts = exercise.sending(list(ready), takes)
     return [number(start) for start in starts] if isinstance(starts, list | tuple) else type(starts).__name__
