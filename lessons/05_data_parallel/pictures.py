@@ -70,7 +70,9 @@ def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = 
         for place, (what, unit, nbytes) in enumerate(events):
             back = what == "backward"
             ax.add_patch(
-                plt.Rectangle((place + 0.04, 1.05 if back else 0.05), 0.92, 0.85, color=BACKWARD if back else SENT, lw=0)
+                plt.Rectangle(
+                    (place + 0.04, 1.05 if back else 0.05), 0.92, 0.85, color=BACKWARD if back else SENT, lw=0
+                )
             )
             label = unit.replace("embedding", "embed-\nding") if back else f"{nbytes:,}\nbytes"
             at = (place + 0.5, 1.47 if back else 0.47)

@@ -195,9 +195,10 @@ def test_shares(submission: Submission) -> None:
     cases = [layers(submission, n, batch, steps=1, clips=[0.0]) for n, batch in ((4, 10), (3, 7), (4, 3))]
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
         check_worked(run, outcomes)
-        _, gradients = slopes(run.flats, run.x, run.y, len(run.x))
+        loss, gradients = slopes(run.flats, run.x, run.y, len(run.x))
         shares = [rows_of(run, rank) for rank in range(run.n) if len(rows_of(run, rank)[0])]
         means = np.sum([together(slopes(run.flats, x, y, len(x))[1]) for x, y in shares], axis=0)
+        check_uneven_loss(run, outcomes, loss, sum(slopes(run.flats, x, y, len(x))[0] for x, y in shares))
         for rank, found in enumerate(updates(run, outcomes, 0)):
             _, own = slopes(run.flats, *rows_of(run, rank), len(run.x))
             if not proportional(found, together(gradients)) and not alike(found, together(own)):
@@ -208,6 +209,19 @@ def test_shares(submission: Submission) -> None:
                     else ("is every row in some rank's share, and does it weigh 1/B?")
                 )
                 lose(f"On {run.label}: rank {rank} does not update by the gradient of the batch: {words}.")
+
+
+def check_uneven_loss(run: Layers, outcomes: Sequence[Outcome], loss: float, of_means: float) -> None:
+    """That parts of the loss weigh what they have; that they are not weighted at all is asked where shares are even."""
+    parts = [of_rank[0][0] for of_rank in pairs_of(run, outcomes)]
+    for rank, part in enumerate(parts):
+        if not isinstance(part, float) or not np.isfinite(part):
+            lose(f"On {run.label}: rank {rank}'s part of the loss is {part}. Of a share without rows it is 0.")
+    if not any(np.isclose(sum(parts), known, rtol=1e-9) for known in (loss, of_means)):
+        lose(
+            f"On {run.label}: the ranks' parts of the loss add up to {sum(parts):.6g}, where it is {loss:.6g}. Does"
+            " every row weigh 1/B?"
+        )
 
 
 CLIPPED = 50  # the norm is so many times the limit: so is, nearly, that of each rank's own gradient
@@ -439,7 +453,8 @@ def test_bucket_again(submission: Submission) -> None:
                         f"On {run.label}: {names(run, [unit])} was sent, and when {names(run, BUCKETS[1])} is sent"
                         f" later, its gradient changes on rank {rank}. What has been sent does not wait any more."
                     )
-            if np.array_equal(second[0], run.inputs[rank][0]) and run.n > 1:
+            in_place = not np.array_equal(first[BUCKETS[0][0]], run.inputs[rank][BUCKETS[0][0]])
+            if in_place and run.n > 1 and np.array_equal(second[0], run.inputs[rank][0]):
                 lose(f"On {run.label}: a second bucket, of {names(run, BUCKETS[1])}, is not summed on rank {rank}.")
 
 
@@ -496,6 +511,19 @@ def test_sum_over_axes(submission: Submission) -> None:
 # ---- what only shows from between the ranks --------------------------------------------------------------------------
 
 
+def check_summed(run: Case, outcomes: Sequence[Outcome]) -> None:
+    """Of a function that sends, that it has made something of what came: else that is asked for in its own part."""
+    check_worked(run, outcomes)
+    for rank, outcome in enumerate(outcomes):
+        if isinstance(run, Layers):
+            _, own = slopes(run.flats, *rows_of(run, rank), len(run.x))
+            same = alike((together(run.flats) - together(outcome.value[0])) / RATE, together(own))
+        else:
+            same = np.array_equal(outcome.value[0][1], run.inputs[rank][1])
+        if same:
+            lose(f"On {run.label}: what rank {rank} receives changes nothing.")
+
+
 @pytest.mark.points(1, "nothing depends on luck, and every message means something")
 def test_messages(submission: Submission) -> None:
     def cases(n: int) -> Mapping[str, Case]:
@@ -503,8 +531,8 @@ def test_messages(submission: Submission) -> None:
         bucket = small(submission, n, ", send_bucket", function="send_bucket", buckets=[[2, 1]])
         return {"train_step": toy, "DataParallel.send_bucket": bucket}
 
-    check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
-    check_meaning(submission, "either", dict(cases(2)), check_worked)
+    check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_summed)
+    check_meaning(submission, "either", dict(cases(2)), check_summed)
 
 
 # ---- the notebook's gaps, which earn no points: check("share") runs these --------------------------------------------
