@@ -1493,6 +1493,25 @@ DATA_PARALLEL = [
         r"rank 0 has sent head; it should be nothing",
     ),
     Mutant(
+        "sends_before_it_receives",
+        "no send takes for granted that it does not wait",
+        ("messages",),
+        [
+            (
+                SUMMED,
+                "            n, rank = self.comm.size, self.comm.rank\n"
+                "            parts = [buffer[ring.chunk(buffer.size, n, i)] for i in range(n)]\n"
+                "            for step in range(2 * (n - 1)):\n"
+                "                here, there = ((rank - k - step) % n for k in (1, 2))\n"
+                "                incoming = np.empty_like(parts[there])\n"
+                "                self.comm.send(parts[here], (rank + 1) % n)\n"
+                "                self.comm.recv(incoming, (rank - 1) % n)\n"
+                "                parts[there][:] = incoming + (parts[there] if step < n - 1 else 0)\n",
+            )
+        ],
+        r"A cycle of waits",
+    ),
+    Mutant(
         "forgets_the_last_bucket",
         "sum_over_axes: what still waits",
         ("sum_over_axes",),
