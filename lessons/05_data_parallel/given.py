@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minidist import ring
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
+from minidist.ring import all_reduce
 
 Array = np.ndarray
 
@@ -50,7 +50,7 @@ def backward(comm: Comm, flats: Sequence[Array], h: Sequence[Array], dh: Array) 
     for i in reversed(range(len(flats))):
         gradient, dh = layer_backward(flats[i], h[i], h[i + 1], dh)
         with comm.phase("all-reduce gradients"):
-            gradients.insert(0, ring.all_reduce(comm, gradient))
+            gradients.insert(0, all_reduce(comm, gradient))
     return gradients
 
 
@@ -97,7 +97,7 @@ class DataParallel(Engine):
     def send_bucket(self) -> None:
         bucket = np.concatenate([flat.grad for flat in self.waiting])
         with self.comm.phase("all-reduce gradients"):
-            ring.all_reduce(self.comm, bucket, bucket)
+            all_reduce(self.comm, bucket, bucket)
         start = 0
         for flat in self.waiting:
             flat.grad[:] = bucket[start : start + flat.padded]

@@ -198,7 +198,6 @@ def test_shares(submission: Submission) -> None:
         loss, gradients = slopes(run.flats, run.x, run.y, len(run.x))
         shares = [rows_of(run, rank) for rank in range(run.n) if len(rows_of(run, rank)[0])]
         means = np.sum([together(slopes(run.flats, x, y, len(x))[1]) for x, y in shares], axis=0)
-        check_uneven_loss(run, outcomes, loss, sum(slopes(run.flats, x, y, len(x))[0] for x, y in shares))
         for rank, found in enumerate(updates(run, outcomes, 0)):
             _, own = slopes(run.flats, *rows_of(run, rank), len(run.x))
             if not proportional(found, together(gradients)) and not alike(found, together(own)):
@@ -209,6 +208,7 @@ def test_shares(submission: Submission) -> None:
                     else ("is every row in some rank's share, and does it weigh 1/B?")
                 )
                 lose(f"On {run.label}: rank {rank} does not update by the gradient of the batch: {words}.")
+        check_uneven_loss(run, outcomes, loss, sum(slopes(run.flats, x, y, len(x))[0] for x, y in shares))
 
 
 def check_uneven_loss(run: Layers, outcomes: Sequence[Outcome], loss: float, of_means: float) -> None:
