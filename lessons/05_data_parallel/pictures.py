@@ -21,13 +21,15 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
         for rank, of_rows in enumerate(of_ranks):
             places = range(place, place + len(of_rows))
             ax.bar(places, of_rows, width=0.85, color=RANKS[rank])
-            ax.text(place + len(of_rows) / 2 - 0.5, 0.006, f"rank {rank}", ha="center", color="white", fontsize=8)
+            middle = place + len(of_rows) / 2 - 0.5
+            ax.text(middle, max(of_rows) + 0.004, f"rank {rank}", ha="center", color=RANKS[rank], fontsize=9)
             place += len(of_rows)
         ax.set_title(name, loc="left", fontsize=10)
         ax.set(xlabel="row of the batch", xticks=range(place))
         ax.tick_params(length=0)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("weight in the gradient")
+    axes[0][0].set_ylim(top=0.145)
     fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     fig.subplots_adjust(left=0.07, right=0.99, top=0.8, bottom=0.18, wspace=0.08)
     words = [
@@ -98,7 +100,7 @@ def draw_overlap(plans: Mapping[str, tuple[Sequence[float], Sequence[float], flo
             ax.add_patch(plt.Rectangle((begin, 1.05), end - begin, 0.85, facecolor=BACKWARD, edgecolor="white", lw=1))
         for start in starts:
             ax.add_patch(plt.Rectangle((start, 0.05), takes, 0.85, facecolor=SENT, edgecolor="white", lw=1))
-        ax.text(ends[name] + 0.1, 0.47, f"{ends[name]:g}", va="center", fontsize=10)
+        ax.text(ends[name] + 0.1, 0.47, f"{ends[name]:.4g}", va="center", fontsize=10)
         ax.set(xlim=(0, max(ends.values()) * 1.05), ylim=(0, 2))
         ax.set_yticks([0.47, 1.47], ["link", "backward"], fontsize=9)
         ax.tick_params(length=0)
@@ -106,7 +108,7 @@ def draw_overlap(plans: Mapping[str, tuple[Sequence[float], Sequence[float], flo
         ax.set_title(name, loc="left", fontsize=10)
     axes[-1, 0].set_xlabel("time (simulated)")
     fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.3 / (0.6 + 1.05 * len(plans)), bottom=0.12, hspace=0.45)
-    words = ", ".join(f"{name} at {end:g}" for name, end in ends.items())
+    words = ", ".join(f"{name} at {end:.4g}" for name, end in ends.items())
     show(
         fig,
         f"Two bars for each plan: the backward, cut into buckets, which ends at {compute:g}; and below it the link, on"
