@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist import ring
-from minidist.engine import Engine
+from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit, flats_of
 
 Array = np.ndarray
 
@@ -54,6 +55,13 @@ def train_step(comm: Comm, flats: Sequence[Array], x: Array, y: Array, rate: flo
 
 
 class DataParallel(Engine):
+    def __init__(self, units: list[Unit], settings: Settings, comm: Comm) -> None:
+        self.comm, self.waiting = comm, list[Flat]()
+        self.bucket_size = settings.bucket_size or 0
+        for flat in flats_of(units):
+            flat.divide(comm)
+        super().__init__(units, settings)
+
     def rows(self, n: int) -> range:
         raise NotImplementedError
 

@@ -2,7 +2,6 @@
 # keeps: rows, send_bucket, factor, bucket_again, bucket_wire
 # says: half_finished.py:\d+ in reduce is not written yet: it raises NotImplementedError
 
-
 import numpy as np
 
 from minidist import ring
