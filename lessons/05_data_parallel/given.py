@@ -46,7 +46,7 @@ def my_part(out: Array, y: Array, batch: int) -> tuple[float, Array]:
 
 
 def backward(comm: Comm, flats: Sequence[Array], h: Sequence[Array], dh: Array) -> list[Array]:
-    gradients = []
+    gradients: list[np.ndarray] = []
     for i in reversed(range(len(flats))):
         gradient, dh = layer_backward(flats[i], h[i], h[i + 1], dh)
         with comm.phase("all-reduce gradients"):
