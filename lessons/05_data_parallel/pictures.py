@@ -42,14 +42,14 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
 def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], int], psi: int) -> None:
     """What the busiest rank sends in a step against N. busiest[way, n] was counted, in numbers; formulas are lines."""
     fig, ax = plt.subplots(figsize=(8, 3.4))
-    every_n = range(2, 13)
+    every_n = range(2, 9)
     for way, formula in formulas.items():
         line = [max(formula(psi, n).sent) / psi for n in every_n]
         counted = {n: numbers / psi for (of, n), numbers in busiest.items() if of == way}
         ax.plot(every_n, line, color=WAYS[way], lw=1.6, zorder=1)
         ax.scatter(counted.keys(), counted.values(), s=34, color=WAYS[way], zorder=2)
-        ax.text(12.2, line[-1], FORMULAS[way], va="center", color=WAYS[way], fontsize=11)
-    ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in $\\Psi$", xticks=every_n, ylim=(0, 11.5))
+        ax.text(8.15, line[-1], FORMULAS[way], va="center", color=WAYS[way], fontsize=11)
+    ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in $\\Psi$", xticks=every_n, ylim=(0, 7.5))
     ax.grid(axis="y", color="#dddddd", lw=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -58,8 +58,8 @@ def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], 
     words = ", ".join(f"{way} with {n} ranks {numbers / psi:.2f}" for (way, n), numbers in busiest.items())
     show(
         fig,
-        "What the busiest rank sends in a step, in units of all parameters, for 2 to 12 ranks: the master's line climbs"
-        f" to 11, the ring's stays below 2. The dots that were counted lie on the lines: {words}.",
+        "What the busiest rank sends in a step, in units of all parameters, for 2 to 8 ranks: the master's line climbs"
+        f" to 7, the ring's stays below 2. The dots that were counted lie on the lines: {words}.",
     )
 
 
