@@ -95,7 +95,7 @@ def slopes(flats: Sequence[Array], x: Array, y: Array, batch: int) -> tuple[floa
     square = width * width
     for flat in flats:
         h.append(np.tanh(h[-1] @ flat[:square].reshape(width, width) + flat[square:]))
-    dh, gradients = (h[-1] - y) / batch, []
+    dh, gradients = (h[-1] - y) / batch, list[Array]()
     for i in reversed(range(len(flats))):
         dz = dh * (1 - h[i + 1] ** 2)
         gradients.insert(0, np.append(h[i].T @ dz, dz.sum(axis=0)))
