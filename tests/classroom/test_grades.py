@@ -23,10 +23,7 @@ IN_EVERY_RUN = {
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
         "no_python",
     },
-    "05": {
-        *("means_of_means", "clips_its_own", "after_the_backward", "drops_the_rest", "never_empties", "one_too_late"),
-        *("divides_the_sum", "averages_like_torch"),
-    },
+    "05": {"clips_its_own", "averages_like_torch"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
         *("gathers_everything", "leaves"),
