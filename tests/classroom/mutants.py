@@ -1435,7 +1435,7 @@ DATA_PARALLEL = [
         "send_bucket: the sum is the mean",
         ("factor",),
         [(COPIED, COPIED.replace("= total", "= total / self.comm.size"))],
-        r"rank 0's flat.grad is the sum divided by 4\. The sum is wanted",
+        r"rank 0's flat.grad is the sum divided by 3\. The sum is wanted",
     ),
     Mutant(
         "never_empties",

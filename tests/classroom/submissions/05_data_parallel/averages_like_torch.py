@@ -1,7 +1,7 @@
 """The mean over its own rows on each rank, and then the mean over the ranks: as a tutorial has it."""
 # loses: shares, factor
 # says: it is the mean of the ranks' means
-# says: rank 0's flat.grad is the sum divided by 4
+# says: rank 0's flat.grad is the sum divided by 3
 
 from collections.abc import Sequence
 
