@@ -58,8 +58,8 @@ def mask(key: Sequence[int], name: str, shape: tuple[int, ...], p: float) -> Arr
     """A boolean array of this shape for dropout: false with probability p, each element for itself.
 
     key: integers >= 0, such as (seed, step). The same key, name, shape and p give the same mask, whenever and however
-    often one asks; another key or another name gives another mask. Leave NumPy's own generator, which np.random.random()
-    uses, as it is.
+    often one asks; another key or another name gives another mask. Leave NumPy's own generator, which
+    np.random.random() uses, as it is.
     """
     raise NotImplementedError
 
@@ -97,7 +97,7 @@ def cut(comm: Comm, x: Array) -> Array:
 def whole(comm: Comm, part: Array, shape: tuple[int, ...]) -> Array:
     """x again, of this shape, on every rank: from its parts, as `cut` has made them.
 
-    In lesson 04's way: every rank sends each of t-1 chunks once. Use `minidist.ring.all_gather(comm, part, size)`, which
-    returns all `size` elements (size,), or your own from lesson 04.
+    In lesson 04's way: every rank sends each of t-1 chunks once. Use `minidist.ring.all_gather(comm, part, size)`,
+    which returns all `size` elements (size,), or your own from lesson 04.
     """
     raise NotImplementedError

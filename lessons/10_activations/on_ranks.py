@@ -103,12 +103,12 @@ def backward(comm: Comm, exercise: ModuleType, mine: list[Array], k: int) -> dic
 
 def masks(comm: Comm, exercise: ModuleType, mine: list[Any], function: str = "mask") -> dict[str, Any]:
     """Masks for the arguments in `mine`, asked for one after the other; and whether NumPy's own generator went on."""
-    np.random.seed(comm.rank + 5)  # noqa: NPY002
-    before = np.random.get_state()[1:3]  # noqa: NPY002
+    np.random.seed(comm.rank + 5)
+    before = np.random.get_state()[1:3]
     found = []
     for arguments in mine:
         found.append(returned(getattr(exercise, function)(*[as_tuple(each) for each in arguments])))
-    after = np.random.get_state()[1:3]  # noqa: NPY002
+    after = np.random.get_state()[1:3]
     return {"returned": found, "moved": not (np.array_equal(before[0], after[0]) and before[1] == after[1])}
 
 

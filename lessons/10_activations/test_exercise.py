@@ -153,8 +153,8 @@ def check_gradients(each: Case, outcome: Outcome) -> None:
     if not same(found, expected):
         instead = " It is dy." if same(found, dy) else ""
         lose(
-            f"On {each.label}: the gradient of x is wrong: [0, 0] is {found[0, 0]:.6g}, where moving x up and down gives"
-            f" {expected[0, 0]:.6g}.{instead}"
+            f"On {each.label}: the gradient of x is wrong: [0, 0] is {found[0, 0]:.6g}, by moving it up and down"
+            f" it is {expected[0, 0]:.6g}.{instead}"
         )
     for number, w in enumerate(matrices):
         of_w = differences(lambda: chain(x, matrices)[-1], w, dy)
@@ -196,8 +196,8 @@ def test_run_segment_memory(submission: Submission) -> None:
     for _, number, _, _, kept in calls:
         if kept > number + 2:  # one more: a variable may still name the last one
             lose(
-                f"On {each.label}: when layer {number}'s backward begins, what {kept} layers keep is held; the backwards"
-                f" of {5 - number} layers are done. Take it out of the list: kept.pop()."
+                f"On {each.label}: when layer {number}'s backward begins, what {kept} layers keep is held; those of"
+                f" {5 - number} layers have been used. Take it out of the list: kept.pop()."
             )
 
 
@@ -388,8 +388,8 @@ def test_cut_own(submission: Submission) -> None:
             an_array(each, part, f"rank {rank}'s part", (6,))
         if holds > part.nbytes:
             lose(
-                f"On {each.label}: rank {rank}'s part of {part.nbytes} bytes is a view of {holds} bytes. As long as it is"
-                " there, all of them are: make a copy."
+                f"On {each.label}: rank {rank}'s part of {part.nbytes} bytes is a view of {holds} bytes. As long as it"
+                " is there, all of them are: make a copy."
             )
 
 
