@@ -35,7 +35,15 @@ def draw_memory(runs: Mapping[str, Sequence[int]], title: str) -> None:
     styles = [(GREY, "-"), (RED, "--"), (ORANGE, "-"), (BLUE, "-")]
     for (colour, dashes), (name, held) in zip(styles, runs.items(), strict=False):
         peak = max(held)
-        ax.plot(np.arange(1, len(held) + 1), held, color=colour, ls=dashes, lw=1.8, label=f"{name}: {peak} at most")
+        ax.plot(
+            np.arange(1, len(held) + 1),
+            held,
+            color=colour,
+            ls=dashes,
+            lw=1.8,
+            label=f"{name}: {peak} at most",
+            zorder=3 if dashes == "--" else 2,
+        )
         words.append(f"{name}: {len(held)} calls, {peak} values at most, first so at call {held.index(peak) + 1}.")
     ax.set(xlabel="calls of a layer, forward and backward", ylabel="values held", ylim=(0, None), xlim=(0, None))
     ax.spines[["top", "right"]].set_visible(False)
@@ -53,7 +61,14 @@ def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -
         least = int(np.argmin(sizes))
         ax.plot(np.arange(1, len(sizes) + 1), sizes, color=BLUE, lw=1.8)
         ax.plot([least + 1], [sizes[least]], "o", color=RED)
-        ax.text(least + 2, sizes[least], f"k = {least + 1}", color=RED, va="top", fontsize=9)
+        ax.annotate(
+            f"k = {least + 1}",
+            (least + 1, sizes[least]),
+            (least + 3, sizes[least] + 0.12 * max(sizes)),
+            color=RED,
+            fontsize=9,
+            ha="center",
+        )
         ax.set(xlabel="k: layers of a segment", ylim=(0, 1.05 * max(sizes)), xlim=(0, len(sizes) + 1))
         ax.spines[["top", "right"]].set_visible(False)
         ax.set_title(name, fontsize=9.5)
@@ -76,6 +91,7 @@ def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
         ax.set(xlabel="slope by trial", ylabel="slope from the backward", xlim=(-largest, largest))
         ax.set(ylim=(-largest, largest), title=name)
         ax.title.set_fontsize(10)
+        ax.locator_params(nbins=5)
         ax.spines[["top", "right"]].set_visible(False)
         words.append(f"{name}: {len(by_trial)} slopes, {100 * off:.0f}% off.")
     fig.subplots_adjust(left=0.09, right=0.99, top=0.92, bottom=0.12, wspace=0.25)
