@@ -1207,7 +1207,6 @@ SEGMENTS = (
     "    for first in range(0, len(layers), k):\n        inputs.append(x)\n"
     "        for layer in layers[first : first + k]:\n            x, _ = layer.forward(x)\n            del _\n"
 )
-AGAIN = "        x, kept = layer.forward(x)\n        waiting.append((layer, kept))\n"
 WAYBACK = "    while waiting:\n        layer, kept = waiting.pop()\n"
 ALL = "    while inputs:\n        first = (len(inputs) - 1) * k\n"
 ONE = "        dy = run_segment(layers[first : first + k], inputs.pop(), dy)\n"
@@ -1305,7 +1304,7 @@ RECOMPUTED = [
         "run_segment: what has been used is gone",
         ("run_segment_memory",),
         [(WAYBACK, "    for layer, kept in reversed(waiting):\n")],
-        r"when layer 3's backward begins, what 6 layers keep is held; those of 2 layers have been used",
+        r"when layer 3's backward begins, what 6 layers keep is held; 2 have been used",
     ),
     Mutant(
         "first_segment_first",
@@ -1335,7 +1334,7 @@ RECOMPUTED = [
             (ALL, "    for number in reversed(range(len(inputs))):\n        first = number * k\n"),
             (ONE, ONE.replace("inputs.pop()", "inputs[number]")),
         ],
-        r"when layer \d's backward begins, 5 inputs are held; only the segments 0 to 2 still need one",
+        r"when layer \d's backward begins, 5 inputs are held; 2 of 5 segments are done with",
     ),
     Mutant(
         "one_stream",
@@ -1344,7 +1343,8 @@ RECOMPUTED = [
         [
             (
                 MASK,
-                "    drawn.append(len(drawn))\n    random = np.random.default_rng([*seed, *drawn])\n    return random.random(shape) >= p\n",
+                "    drawn.append(len(drawn))\n    random = np.random.default_rng([*seed, *drawn])\n"
+                "    return random.random(shape) >= p\n",
             ),
             ("def mask(", "drawn: list[int] = []\n\n\ndef mask("),
         ],
@@ -1385,7 +1385,8 @@ RECOMPUTED = [
         [
             (
                 MASK,
-                "    np.random.seed(abs(int(np.random.default_rng(seed).integers(1 << 31))))\n    return np.random.random(shape) >= p\n",
+                "    np.random.seed(abs(int(np.random.default_rng(seed).integers(1 << 31))))\n"
+                "    return np.random.random(shape) >= p\n",
             )
         ],
         r"NumPy's own generator is not as it was",
@@ -1404,7 +1405,8 @@ RECOMPUTED = [
         [
             (
                 BEST,
-                "        segments = n // k if given == layer else -(-n // k)\n        held = segments * given + k * layer\n",
+                "        segments = n // k if given == layer else -(-n // k)\n"
+                "        held = segments * given + k * layer\n",
             )
         ],
         r"On best_interval\(\d+, 1, 1\): with k = \d+, \d+ bytes are held",
