@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from minidist import ring
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray

@@ -1,6 +1,6 @@
 """Cuts the first axis, as one cuts a batch."""
 # loses: cut
-# says: cut of \(2, 3, 4\), \d ranks: rank \d's part has the shape
+# says: cut of \(2, 3, 4\), \d ranks?: rank \d's part has the shape
 
 from collections.abc import Sequence
 from typing import Any
