@@ -1,7 +1,7 @@
 """Goes back through the segment a second time, because it wants both gradients."""
 # loses: run_segment, run_segment_calls
 # says: It is 2 times what it should be
-# says: 4 backwards were run
+# says: 4 forwards were run
 
 from collections.abc import Sequence
 from typing import Any
