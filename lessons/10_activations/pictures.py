@@ -16,7 +16,7 @@ def draw_arrays(rows: Sequence[tuple[str, str, float]], title: str) -> None:
     fig, ax = plt.subplots(figsize=(9.6, 4.9))
     places = np.arange(len(rows))[::-1]
     sizes = [size for *_, size in rows]
-    core = ("softmax", "its mask", "what is left")
+    core = ("softmax", "what dropout leaves", "its mask")
     ax.barh(places, sizes, height=0.68, color=[RED if what.startswith(core) else BLUE for what, *_ in rows])
     for place, (_, dtype, size) in zip(places, rows, strict=True):
         ax.text(size + 0.3, place, f"{size:g}  ({dtype})", va="center", fontsize=8.5)
@@ -99,14 +99,14 @@ def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
-    """Losses of training: the mean of the last eleven steps."""
+    """Losses of training, of each step the mean with up to five neighbours on either side."""
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     words = []
     for (colour, dashes), (name, losses) in zip([(BLUE, "-"), (RED, "--")], curves.items(), strict=False):
-        smooth = [np.mean(losses[max(0, i - 10) : i + 1]) for i in range(len(losses))]
+        smooth = [np.mean(losses[i - min(i, 5) : i + min(i, 5) + 1]) for i in range(len(losses))]
         ax.plot(np.arange(1, len(losses) + 1), smooth, color=colour, ls=dashes, lw=1.8, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {smooth[-1]:.2f}.")
-    ax.set(xlabel="step", ylabel="loss", ylim=(0, None), xlim=(0, None))
+    ax.set(xlabel="step", ylabel="loss, mean of 11 steps", ylim=(0, None), xlim=(0, None))
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
     ax.set_title(title, loc="left", fontsize=10)
