@@ -1219,7 +1219,7 @@ RECOMPUTED = [
     Mutant(
         "keeps_outputs",
         "run_forward: the input of each segment",
-        ("run_forward", "run_forward_short"),
+        ("run_forward",),
         [
             ("        inputs.append(x)\n        for", "        for"),
             ("            del _\n", "            del _\n        inputs.append(x)\n"),
@@ -1309,7 +1309,7 @@ RECOMPUTED = [
     Mutant(
         "first_segment_first",
         "run_backward: the last segment first",
-        ("run_backward", "run_backward_short"),
+        ("run_backward",),
         [
             (ALL, "    count = len(inputs)\n    while inputs:\n        first = (count - len(inputs)) * k\n"),
             (ONE, ONE.replace("pop()", "pop(0)")),
@@ -1370,6 +1370,13 @@ RECOMPUTED = [
         ("mask_share",),
         [("random.random(shape) >= p", "random.random(shape) < p")],
         r"90.\d% of it is false, with p = 0.1. Is it turned around",
+    ),
+    Mutant(
+        "ready_to_multiply",
+        "mask: bool",
+        ("mask_share",),
+        [("random.random(shape) >= p", "(random.random(shape) >= p) / (1 - p)")],
+        r"the mask has the dtype float64; bool is wanted, one byte an element",
     ),
     Mutant(
         "whole_rows",

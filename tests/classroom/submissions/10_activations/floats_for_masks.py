@@ -1,5 +1,5 @@
 """The mask is already divided by 1 - p, as dropout needs it."""
-# loses: mask_again, mask_differs, mask_share, mask_alone
+# loses: mask_share
 # says: the mask has the dtype float64; bool is wanted, one byte an element
 
 from collections.abc import Sequence
