@@ -78,8 +78,8 @@ def pull(comm: Comm, weights: Array, clock: int, workers: int) -> Array:
     """A worker asks every server with a header (PULL, clock), and only then waits for the answers: from each server its
     clocks, (W,) int64, and then its weights, which go into `weights` in their places.
 
-    weights (S,)    of all keys; it is changed. Return (W,) int64: for each worker, how many of its updates are in *every*
-                    one of these weights.
+    weights (S,)    of all keys; it is changed. Return (W,) int64: for each worker, how many of its updates are in
+                    *every* one of these weights.
     """
     raise NotImplementedError
 
@@ -88,7 +88,8 @@ def fresh(clocks: Array, worker: int, clock: int, staleness: float) -> bool:
     """The gate: may `worker`, which has `clock` iterations behind it, see weights in which there are clocks[w] updates
     of each worker w?
 
-    Yes, as soon as all of its own `clock` updates are in them, and of every worker at least the first clock - staleness.
+    Yes, as soon as all of its own `clock` updates are in them, and of every worker at least the first
+    clock - staleness.
     """
     raise NotImplementedError
 

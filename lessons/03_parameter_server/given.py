@@ -1,7 +1,7 @@
 """What lesson 03 goes on with where a gap is not filled, and its model answer: look here after you have tried.
 
-The chapter, minidist/parameter_server.py, does the same in the order of simulated time, with an optimizer that has state,
-and with copies that take over when a server stops.
+The chapter, minidist/parameter_server.py, does the same in the order of simulated time, with an optimizer that has
+state, and with copies that take over when a server stops.
 """
 
 import time

@@ -150,10 +150,10 @@ def call_pull(
 
 
 def call_serve(
-    comm: Comm, exercise: ModuleType, mine: Array, workers: int, staleness: float, together: bool
+    comm: Comm, exercise: ModuleType, mine: Array, workers: int, staleness: float, together: bool, at_last: bool
 ) -> Array | None:
     """A training in which worker w's gradient at clock c is mine[c], whatever the weights are. On a server: its weights
-    in the end, from 0, with the learning rate 1."""
+    in the end, from 0, with the learning rate 1. at_last: no worker says STOP before all have pushed all."""
     iterations, size = mine.shape
     k, i = comm.size - workers, comm.rank - workers
     if i >= 0:
@@ -165,9 +165,29 @@ def call_serve(
     for clock in range(iterations):
         given["pull"](comm, weights, clock, workers)
         given["push"](comm, mine[clock], clock, workers)
-    for server in range(workers, comm.size):
-        tell(comm, server, STOP, iterations)
+    if at_last:
+        meet(comm, workers)
+    stop(comm, workers)
     return None
+
+
+def meet(comm: Comm, workers: int) -> None:
+    """Return when every worker has come here."""
+    token = np.empty(1)
+    if comm.rank > 0:
+        comm.send(token, 0)
+        comm.recv(token, 0)
+        return
+    for other in range(1, workers):
+        comm.recv(token, other)
+    for other in range(1, workers):
+        comm.send(token, other)
+
+
+def stop(comm: Comm, workers: int) -> None:
+    """A worker's last word, which may find nobody there any more."""
+    for server in range(workers, comm.size):
+        comm.post(np.array([STOP, 0], np.int64), server)
 
 
 def call_gated(comm: Comm, exercise: ModuleType, ones: Array, ahead: int, staleness: float) -> Any:
@@ -187,8 +207,28 @@ def call_gated(comm: Comm, exercise: ModuleType, ones: Array, ahead: int, stalen
         tell(comm, 2, PULL, ahead)
         comm.send(np.empty(1), 1)
         reads.append(receive(comm, ones.size))
-    tell(comm, 2, STOP, ahead)
+    meet(comm, 2)
+    stop(comm, 2)
     return reads
+
+
+def call_unhurried(comm: Comm, exercise: ModuleType, size: int) -> None:
+    """One server, on rank 2, and two workers. Rank 0 asks first, and receives its weights when rank 1 has its own."""
+    token = np.empty(1)
+    if comm.rank == 2:
+        exercise.serve(comm, Shard(np.zeros(size), np.zeros(2, np.int64), 0.0, False, 1.0))
+    elif comm.rank == 0:
+        tell(comm, 2, PULL, 0)
+        comm.send(token, 1)
+        comm.recv(token, 1)
+        receive(comm, size)
+    else:
+        comm.recv(token, 0)
+        tell(comm, 2, PULL, 0)
+        receive(comm, size)
+        comm.send(token, 0)
+    if comm.rank < 2:
+        stop(comm, 2)
 
 
 def read_and_push(comm: Comm, gradient: Array, clock: int) -> list[int]:

@@ -8,7 +8,7 @@ mistake costs one part: what is asked of bytes, of clocks or of order is asked w
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from minidist.classroom.meaning import check_timing
-from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("ranges", "push", "pull", "fresh", "take", "serve")
 HIDDEN = ("given", "minidist.parameter_server")  # what ranks cannot import
 
 HEADER = 16  # bytes
-TOGETHER = [(1, 1), (2, 1), (2, 3)]  # W workers, k servers
+SHAPES = [(1, 1), (2, 1), (2, 3)]  # W workers, k servers
 
 
 def alone(submission: Submission, target: str, asked: str, label: str, given: Any, **arguments: Any) -> Any:
@@ -43,7 +43,7 @@ def cast(workers: int, servers: int) -> str:
 
 def named(found: Any) -> str:
     """The name of a type, as one reads it."""
-    return "None" if found == "NoneType" else str(found)
+    return "None" if isinstance(found, str) and found == "NoneType" else str(found)
 
 
 def keys_of(size: int, k: int, i: int) -> slice:
@@ -86,7 +86,7 @@ def test_ranges(submission: Submission) -> None:
 # ---- push ------------------------------------------------------------------------------------------------------------
 
 
-def push_case(submission: Submission, workers: int, servers: int, size: int = 11) -> Case:
+def push_case(submission: Submission, workers: int, servers: int, size: int) -> Case:
     """Every worker has a gradient; a server knows nothing of it but its size."""
     gradients = [submission.random.integers(1, 1000, size).astype(np.float32) + 0.5 for _ in range(workers)]
     inputs = gradients + [np.zeros(size, np.float32)] * servers
@@ -94,14 +94,16 @@ def push_case(submission: Submission, workers: int, servers: int, size: int = 11
     return Case(workers + servers, f"{cast(workers, servers)}, push of {size} float32", inputs, arguments)
 
 
-def pushed(submission: Submission) -> list[tuple[Case, list[Outcome]]]:
-    cases = [push_case(submission, *each) for each in TOGETHER]
-    return list(zip(cases, submission.run("call_push", cases, ["push"]), strict=True))
+def pushed(submission: Submission, *sizes: int) -> Iterator[tuple[Case, list[Outcome]]]:
+    """One run after the other. Of 12 elements all ranges are equal, and what is sent can be received, right or not."""
+    for size in sizes:
+        cases = [push_case(submission, *each, size) for each in SHAPES]
+        yield from zip(cases, submission.run("call_push", cases, ["push"]), strict=True)
 
 
 @pytest.mark.points(2, "push: to each server the gradient of its range")
 def test_push(submission: Submission) -> None:
-    for case, outcomes in pushed(submission):
+    for case, outcomes in pushed(submission, 12, 13):
         workers = case.arguments["workers"]
         for server in range(workers, case.n):
             keys = keys_of(case.inputs[0].size, case.n - workers, server - workers)
@@ -121,15 +123,15 @@ def first(values: Array) -> str:
 
 @pytest.mark.points(1, "push: a header of (PUSH, clock), S values, and nothing else")
 def test_push_bytes(submission: Submission) -> None:
-    for case, outcomes in pushed(submission):
+    for case, outcomes in pushed(submission, 12):
         workers, clock = case.arguments["workers"], case.arguments["clock"]
         k, size = case.n - workers, case.inputs[0].size
         for server in range(workers, case.n):
             for worker, (said, _) in enumerate(outcomes[server].value):
                 if said != [0, clock]:
                     lose(
-                        f"On {case.label}: rank {worker} pushed at clock {clock}; the header that rank {server} got says"
-                        f" (kind, clock) = ({said[0]}, {said[1]}), and (PUSH, clock) is (0, {clock})."
+                        f"On {case.label}: rank {worker} pushed at clock {clock}; the header that rank {server} got"
+                        f" says (kind, clock) = ({said[0]}, {said[1]}), and (PUSH, clock) is (0, {clock})."
                     )
         for rank in range(workers):
             if outcomes[rank].nbytes != 4 * size + HEADER * k or outcomes[rank].messages != 2 * k:
@@ -143,25 +145,27 @@ def test_push_bytes(submission: Submission) -> None:
 # ---- pull ------------------------------------------------------------------------------------------------------------
 
 
-def pull_case(submission: Submission, workers: int, servers: int, size: int = 11, patient: bool = False) -> Case:
+def pull_case(submission: Submission, workers: int, servers: int, size: int = 12, patient: bool = False) -> Case:
     """Every server has weights and clocks of its own; of weights a worker knows the size alone."""
     inputs = []
     for rank in range(workers + servers):
         weights = submission.random.integers(1, 1000, size) + 0.5
-        clocks = submission.random.integers(5, 99, workers)
+        clocks = submission.random.integers(50, 99, workers)
+        clocks[(rank - workers) % servers :: servers] -= 40  # another server is behind for every worker
         inputs.append([weights, clocks] if rank >= workers else [np.zeros(size), np.zeros(workers, np.int64)])
     arguments = {"workers": workers, "clock": 4, "patient": patient}
     return Case(workers + servers, f"{cast(workers, servers)}, pull of {size} float64", inputs, arguments)
 
 
-def pulled(submission: Submission) -> list[tuple[Case, list[Outcome]]]:
-    cases = [pull_case(submission, *each) for each in TOGETHER]
-    return list(zip(cases, submission.run("call_pull", cases, ["pull"]), strict=True))
+def pulled(submission: Submission, *sizes: int) -> Iterator[tuple[Case, list[Outcome]]]:
+    for size in sizes:
+        cases = [pull_case(submission, *each, size) for each in SHAPES]
+        yield from zip(cases, submission.run("call_pull", cases, ["pull"]), strict=True)
 
 
 @pytest.mark.points(2, "pull: the weights of every range, in their places")
 def test_pull(submission: Submission) -> None:
-    for case, outcomes in pulled(submission):
+    for case, outcomes in pulled(submission, 12, 13):
         workers = case.arguments["workers"]
         k, size = case.n - workers, case.inputs[0][0].size
         for rank in range(workers):
@@ -178,7 +182,7 @@ def test_pull(submission: Submission) -> None:
 
 @pytest.mark.points(1, "pull: returns the clocks that hold for all weights")
 def test_pull_clocks(submission: Submission) -> None:
-    for case, outcomes in pulled(submission):
+    for case, outcomes in pulled(submission, 12):
         workers = case.arguments["workers"]
         of_servers = [clocks for _, clocks in case.inputs[workers:]]
         expected = np.min(of_servers, axis=0)
@@ -337,8 +341,8 @@ def test_take_order(submission: Submission) -> None:
         if not np.array_equal(weights, before):
             index = int(np.flatnonzero(weights != before)[0])
             lose(
-                f"On {case.label}: weight {index} is {float(weights[index])!r}; when they come in the order 0, 1, 2 it is"
-                f" {float(before[index])!r}. Floating-point sums depend on the order: add in one that does not."
+                f"On {case.label}: weight {index} is {float(weights[index])!r}; when they come in the order 0, 1, 2 it"
+                f" is {float(before[index])!r}. Floating-point sums depend on the order: add in one that does not."
             )
 
 
@@ -346,15 +350,22 @@ def test_take_order(submission: Submission) -> None:
 
 
 def serve_case(
-    submission: Submission, workers: int, servers: int, iterations: int, staleness: float, together: bool
+    submission: Submission,
+    workers: int,
+    servers: int,
+    iterations: int,
+    staleness: float,
+    together: bool,
+    at_last: bool = False,
 ) -> Case:
-    """Every worker has a gradient for each iteration, of whole numbers: no order changes their sum."""
+    """Every worker has a gradient for each iteration, of whole numbers: no order changes their sum. at_last: no worker
+    says STOP before all have pushed all."""
     shape = iterations, 5
     gradients = [submission.random.integers(1, 1000, shape).astype(np.float64) for _ in range(workers)]
     inputs = gradients + [np.zeros(shape)] * servers
     how = "bsp" if together else "async" if math.isinf(staleness) else f"staleness {staleness:g}"
     label = f"{cast(workers, servers)}, {how}, {counted(iterations, 'iteration')}"
-    arguments = {"workers": workers, "staleness": staleness, "together": together}
+    arguments = {"workers": workers, "staleness": staleness, "together": together, "at_last": at_last}
     return Case(workers + servers, label, inputs, arguments)
 
 
@@ -403,8 +414,11 @@ def test_serve_holds(submission: Submission) -> None:
 
 @pytest.mark.points(1, "serve: waits for nobody; nothing depends on luck")
 def test_timing(submission: Submission) -> None:
-    cases = [serve_case(submission, 3, 2, 3, math.inf, False)]
-    check_timing(submission, "call_serve", {"serve": cases}, lambda case, outcomes: None)
+    check_timing(
+        submission, "call_serve", {"serve": [serve_case(submission, 3, 2, 3, math.inf, False, True)]}, lambda *_: None
+    )
+    label = "2 workers and 1 server, worker 0 receiving its weights after worker 1"
+    submission.run("call_unhurried", [Case(3, label, [2, 2, 2])], ["serve"], rules=STRICT)
 
 
 # ---- the notebook's gaps, which earn no points: check("cut") runs these ----------------------------------------------
@@ -421,8 +435,8 @@ def check_push_and_pull(submission: Submission) -> None:
             found, expected = outcomes[rank].value, 100 * case.inputs[rank]
             if not np.array_equal(found, expected):
                 lose(
-                    f"On {case.label}: after push_and_pull the weights of rank {rank} are {first(found)}; the server sent"
-                    f" {first(expected)}."
+                    f"On {case.label}: after push_and_pull the weights of rank {rank} are {first(found)}; the server"
+                    f" sent {first(expected)}."
                 )
 
 
@@ -436,8 +450,8 @@ def check_next_weight(submission: Submission) -> None:
             lose(f"next_weight returned {named(found)}, not a number.")
         if not math.isclose(found, w[-1] - q * old):
             lose(
-                f"After {w}, with q = {q} and tau = {tau}, next_weight says {found:g}. The last weight is {w[-1]:g}, and"
-                f" the gradient was computed with {old:g}: {w[-1]:g} - {q} * {old:g} is {w[-1] - q * old:g}."
+                f"After {w}, with q = {q} and tau = {tau}, next_weight says {found:g}. The last weight is {w[-1]:g},"
+                f" and the gradient was computed with {old:g}: {w[-1]:g} - {q} * {old:g} is {w[-1] - q * old:g}."
             )
 
 
@@ -453,11 +467,13 @@ def check_fooled(submission: Submission) -> None:
         lose("fooled should return a list of four whole numbers: the clocks.")
     if clocks[0] != 3 or min(clocks) < 0:
         lose(
-            f"{clocks}: worker 0 asks at clock 3, with its three updates in the weights: clocks[0] is 3, and none is negative."
+            f"{clocks}: worker 0 asks at clock 3, with its three updates in the weights: clocks[0] is 3, and none is"
+            " negative."
         )
     if sum(clocks) < 4 * (3 - 1):
         lose(
-            f"{clocks}: that are {sum(clocks)} pushes, and the counting gate wants {4 * (3 - 1)}. It holds this pull back."
+            f"{clocks}: these are {sum(clocks)} pushes, and the counting gate wants {4 * (3 - 1)}. It holds this pull"
+            " back."
         )
     if min(clocks) >= 3 - 1:
         lose(f"{clocks}: of every worker at least 2 updates are there. This read is allowed, and no gate is fooled.")
