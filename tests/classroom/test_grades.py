@@ -16,6 +16,10 @@ IN_EVERY_RUN = {
         *("stores", "adds_none", "adds_in_place", "dw_turned", "divides_by_sequences", "constant_variance"),
         *("eps_under_the_root", "writes_into_prob", "imports_the_operations", "trains_with_the_package"),
     },
+    "03": {
+        *("last_takes_the_rest", "the_next_servers_range", "clocks_of_the_last", "one_server_after_the_other"),
+        *("counts_pushes", "as_they_came", "forgets_who_waits", "waits_until_it_is_received", "from_the_notebook"),
+    },
     "04": {
         *("forgets_its_own_part", "averages", "never_alone", "adds_up_in_x", "widens", "blocking_sends", "never_waits"),
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
@@ -35,8 +39,8 @@ def everyday(number: str, name: str) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture(scope="module")
 def graders() -> Iterator[dict[str, Grader]]:
-    with grader("02") as by_hand, grader("04") as ring, grader("09") as engine:
-        yield {"02": by_hand, "04": ring, "09": engine}
+    with grader("02") as by_hand, grader("03") as servers, grader("04") as ring, grader("09") as engine:
+        yield {"02": by_hand, "03": servers, "04": ring, "09": engine}
 
 
 def check_messages(graded: Graded, patterns: list[str]) -> None:
@@ -48,7 +52,7 @@ def check_messages(graded: Graded, patterns: list[str]) -> None:
     assert not re.search(r"^AssertionError$", messages, re.MULTILINE)
 
 
-@pytest.mark.parametrize("number", ["02", "04", "09"])
+@pytest.mark.parametrize("number", ["02", "03", "04", "09"])
 def test_the_skeleton_earns_nothing_and_a_right_answer_everything(graders: dict[str, Grader], number: str) -> None:
     skeleton = graders[number].grade(LESSONS[number] / "exercise.py")
     right = graders[number].grade(ANSWERS[number])
@@ -102,7 +106,7 @@ def test_a_wrong_submission_loses_just_its_parts(graders: dict[str, Grader], num
     check_messages(graded, head(file, "says"))
 
 
-@pytest.mark.parametrize("number", ["02", "04", "09"])
+@pytest.mark.parametrize("number", ["02", "03", "04", "09"])
 def test_every_demand_has_a_mutant_and_every_part_a_demand(number: str) -> None:
     demands = [mutant.demand for mutant in MUTANTS[number]]
     with grader(number, isolate=False) as made:
@@ -121,7 +125,7 @@ def test_names_of_every_run_exist() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", ["02", "04", "09"])
+@pytest.mark.parametrize("number", ["02", "03", "04", "09"])
 def test_over_mpi_the_same_points_but_for_what_only_the_router_sees(tmp_path: Path, number: str) -> None:
     only_router = {"timing", "meaning", "messages"}
     with grader(number, wire="mpi") as over_mpi:
