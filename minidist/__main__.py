@@ -79,6 +79,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.tensor_parallel",
     ),
     Chapter(
+        "zero_r",
+        "Rajbhandari et al., ZeRO, SC 2020, §6: activations, buffers",
+        "mpirun -n 8 python -m minidist.zero_r --tp 2",
+    ),
+    Chapter(
         "pipeline",
         "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
         "mpirun -n 4 python -m minidist.pipeline",

@@ -191,25 +191,36 @@ def stop(comm: Comm, workers: int) -> None:
 
 
 def call_gated(comm: Comm, exercise: ModuleType, ones: Array, ahead: int, staleness: float) -> Any:
-    """One server, on rank 2, and two workers. Rank 1 does nothing before rank 0 has asked for more than it may see.
-
-    On rank 0: at the pull of clock `ahead` and at those before, the clocks that the answer had.
-    """
-    if comm.rank == 2:
-        exercise.serve(comm, Shard(np.zeros(ones.size), np.zeros(2, np.int64), staleness, False, 1.0))
+    """One server, on rank 3, and three workers. Rank 1 does nothing before the others have asked for more than they may
+    see. On a worker: of each pull, the clocks that came with the weights."""
+    if comm.rank == 3:
+        exercise.serve(comm, Shard(np.zeros(ones.size), np.zeros(3, np.int64), staleness, False, 1.0))
         return None
     if comm.rank == 1:
-        comm.recv(np.empty(1), 0)
-        for clock in range(ahead):
-            read_and_push(comm, ones, clock)
-    reads = [read_and_push(comm, ones, clock) for clock in range(ahead)] if comm.rank == 0 else []
-    if comm.rank == 0:
-        tell(comm, 2, PULL, ahead)
+        for other in (0, 2):
+            comm.recv(np.empty(1), other)
+    reads = []
+    for clock in range(ahead):
+        tell(comm, 3, PULL, clock)
+        reads.append(receive(comm, ones.size))
+        tell(comm, 3, PUSH, clock)
+        comm.send(ones, 3)
+    if comm.rank != 1:
+        tell(comm, 3, PULL, ahead)
         comm.send(np.empty(1), 1)
         reads.append(receive(comm, ones.size))
-    meet(comm, 2)
-    stop(comm, 2)
+    meet(comm, 3)
+    stop(comm, 3)
     return reads
+
+
+def receive(comm: Comm, size: int) -> list[int]:
+    """From the server, the last rank: clocks and weights; the clocks."""
+    server = comm.size - 1
+    clocks, weights = np.empty(server, np.int64), np.empty(size)
+    comm.recv(clocks, server)
+    comm.recv(weights, server)
+    return [int(clock) for clock in clocks]
 
 
 def call_unhurried(comm: Comm, exercise: ModuleType, size: int) -> None:
@@ -229,22 +240,6 @@ def call_unhurried(comm: Comm, exercise: ModuleType, size: int) -> None:
         comm.send(token, 0)
     if comm.rank < 2:
         stop(comm, 2)
-
-
-def read_and_push(comm: Comm, gradient: Array, clock: int) -> list[int]:
-    """One iteration with the server on rank 2; the clocks of what was read."""
-    tell(comm, 2, PULL, clock)
-    clocks = receive(comm, gradient.size)
-    tell(comm, 2, PUSH, clock)
-    comm.send(gradient, 2)
-    return clocks
-
-
-def receive(comm: Comm, size: int) -> list[int]:
-    clocks, weights = np.empty(2, np.int64), np.empty(size)
-    comm.recv(clocks, 2)
-    comm.recv(weights, 2)
-    return [int(clock) for clock in clocks]
 
 
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def draw_loads(loads: Mapping[int, Sequence[float]], workers: int, title: str) -
 
 
 def draw_timelines(runs: Mapping[str, Any], until: float, title: str) -> None:
-    """For each run a panel, in which each worker has a line: boxes with an iteration's number, hatched where it waits."""
+    """For each run a panel with a line for each worker: boxes with an iteration's number, hatched where it waits."""
     fig, axes = plt.subplots(len(runs), 1, figsize=(10, 1.45 * len(runs) + 0.7), sharex=True, squeeze=False)
     for ax, (name, run) in zip(axes[:, 0], runs.items(), strict=True):
         workers = 1 + max(read.worker for read in run.reads)

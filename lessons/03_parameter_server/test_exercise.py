@@ -398,12 +398,12 @@ def test_serve(submission: Submission) -> None:
 def test_serve_holds(submission: Submission) -> None:
     cases = []
     for ahead, staleness in ((1, 0), (2, 1), (5, 4)):
-        label = f"2 workers and 1 server, staleness {staleness}, worker 1 beginning late"
-        ones = [np.ones(2)] * 3
-        cases.append(Case(3, label, ones, {"ahead": ahead, "staleness": float(staleness)}))
+        label = f"3 workers and 1 server, staleness {staleness}, worker 1 beginning late"
+        ones = [np.ones(2)] * 4
+        cases.append(Case(4, label, ones, {"ahead": ahead, "staleness": float(staleness)}))
     for case, outcomes in zip(cases, submission.run("call_gated", cases, ["serve"]), strict=True):
         staleness = case.arguments["staleness"]
-        for worker in (0, 1):
+        for worker in range(3):
             for clock, clocks in enumerate(outcomes[worker].value):
                 if min(clocks) < clock - staleness or clocks[worker] < clock:
                     lose(

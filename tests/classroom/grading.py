@@ -16,6 +16,7 @@ from minidist.classroom.wires import WIRES, Wire
 
 ROOT = Path(__file__).parents[2]
 LESSONS = {
+    "01": ROOT / "lessons" / "01_mapreduce",
     "02": ROOT / "lessons" / "02_transformer_by_hand",
     "03": ROOT / "lessons" / "03_parameter_server",
     "04": ROOT / "lessons" / "04_ring_all_reduce",
