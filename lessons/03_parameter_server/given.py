@@ -111,7 +111,7 @@ def take(shard: Shard, worker: int, gradient: Array) -> None:
         return
     shard.kept[worker] = gradient
     if len(shard.kept) == len(shard.clocks):
-        shard.update(sum(shard.kept[w] for w in sorted(shard.kept)))
+        shard.update(np.sum([shard.kept[w] for w in sorted(shard.kept)], axis=0))
         shard.clocks += 1
         shard.kept.clear()
 
