@@ -19,8 +19,7 @@ IN_EVERY_RUN = {
         *("eps_under_the_root", "writes_into_prob", "imports_the_operations", "trains_with_the_package"),
     },
     "03": {
-        *("last_takes_the_rest", "the_next_servers_range", "clocks_of_the_last", "one_server_after_the_other"),
-        *("counts_pushes", "as_they_came", "forgets_who_waits", "waits_until_it_is_received", "from_the_notebook"),
+        *("clocks_of_the_last", "as_they_came", "answers_at_once", "waits_until_it_is_received", "from_the_notebook"),
     },
     "04": {
         *("forgets_its_own_part", "averages", "never_alone", "adds_up_in_x", "widens", "blocking_sends", "never_waits"),
