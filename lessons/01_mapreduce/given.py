@@ -49,7 +49,8 @@ def in_turns(comm: Comm, texts: Sequence[str]) -> list[str]:
 
 
 def merge_runs(runs: Sequence[Sequence[Pair]]) -> list[tuple[str, list[str]]]:
-    return [(key, [value for _, value in pairs]) for key, pairs in groupby(heapq.merge(*runs, key=KEY), KEY)]
+    together = heapq.merge(*runs, key=lambda pair: pair[0])
+    return [(key, [value for _, value in pairs]) for key, pairs in groupby(together, lambda pair: pair[0])]
 
 
 def commit(lines: Iterable[str], path: Path, worker: int) -> None:

@@ -33,7 +33,15 @@ BESIDE = (  # five, where policies are six: each policy meets each, in one chapt
     "--precision mixed --model llama --dropout 0.1",
     "--precision mixed --dropout 0.1 --untied",
 )
-LADDER = ("data_parallel", "zero1", "zero2", "zero3", "zero3 --keep-last", "zero2 --accumulate 2 --batch 12")
+LADDER = (
+    "data_parallel",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero3 --keep-last",
+    "zero3 --bucket-size 100",
+    "zero2 --accumulate 2 --batch 12",
+)
 ON_FOUR = (
     "tensor_parallel",
     "tensor_parallel --sequence-parallel",

@@ -524,6 +524,16 @@ def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell_01, capsys):
     assert lesson.whose("merge") == "not yours yet: the lesson's own"
 
 
+def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell_01, capsys):
+    """Each check reads the file anew, and what was checked before is of the same reading."""
+    shutil.copy(ROOT / "tests/classroom/answers" / f"{WORDS.name}.py", "exercise.py")
+    for name in ("merge", "reduce_task"):
+        shell_01.run_cell(f"check({name!r})", store_history=True).raise_error()
+    assert capsys.readouterr().out.count("✓") == 2
+    exercise = sys.modules["exercise"]
+    assert [shell_01.user_ns[name] for name in ("merge", "reduce_task")] == [exercise.merge, exercise.reduce_task]
+
+
 def test_a_method_is_checked_in_its_file(shell_09, capsys):
     shutil.copy(ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py", "exercise.py")
     text = Path("exercise.py").read_text()
