@@ -113,10 +113,11 @@ def call_push(comm: Comm, exercise: ModuleType, gradient: Array, workers: int, c
     keys = keys_of(gradient.size, comm.size - workers, comm.rank - workers)
     found = []
     for worker in range(workers):
-        note[0](f", from rank {worker},")
+        note[0](f"receiving what rank {worker} pushed")
         said, values = header(comm, worker), np.empty_like(gradient[keys])
         comm.recv(values, worker)
         found.append([said, values])
+    note[0]("")
     return found
 
 
