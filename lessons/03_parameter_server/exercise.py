@@ -43,7 +43,8 @@ def tell(comm: Comm, dest: int, kind: int, clock: int) -> None:
 
 
 def next_header(comm: Comm) -> tuple[int, int, int]:
-    """Given: wait for a header from whoever speaks first: (who, kind, clock)."""
+    """Given: wait for a header from whoever speaks first: (who, kind, clock). comm.probe() is the rank from which a
+    message is waiting, or None."""
     while (source := comm.probe()) is None:
         time.sleep(0.0002)
     header = np.empty(2, np.int64)
@@ -67,7 +68,7 @@ def ranges(size: int, k: int) -> list[slice]:
 
 
 def push(comm: Comm, gradient: Array, clock: int, workers: int) -> None:
-    """A worker sends every server a header (PUSH, clock), and then the gradient of the server's range.
+    """A worker tells every server (PUSH, clock), and then sends it the gradient of its range.
 
     gradient (S,)   of all keys; all ranks from `workers` on are servers
     """
@@ -75,8 +76,8 @@ def push(comm: Comm, gradient: Array, clock: int, workers: int) -> None:
 
 
 def pull(comm: Comm, weights: Array, clock: int, workers: int) -> Array:
-    """A worker asks every server with a header (PULL, clock), and only then waits for the answers: from each server its
-    clocks, (W,) int64, and then its weights, which go into `weights` in their places.
+    """A worker tells every server (PULL, clock), and only then waits for the answers: from each server its clocks, (W,)
+    int64, and then its weights, which go into `weights` in their places.
 
     weights (S,)    of all keys; it is changed. Return (W,) int64: for each worker, how many of its updates are in
                     *every* one of these weights.

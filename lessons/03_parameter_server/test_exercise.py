@@ -8,7 +8,7 @@ mistake costs one part: what is asked of bytes, of clocks or of order is asked w
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -419,6 +419,26 @@ def test_timing(submission: Submission) -> None:
     )
     label = "2 workers and 1 server, worker 0 receiving its weights after worker 1"
     submission.run("call_unhurried", [Case(3, label, [2, 2, 2])], ["serve"], rules=STRICT)
+
+
+def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
+    """All of these parts."""
+
+    def part(submission: Submission) -> None:
+        for each in parts:
+            each(submission)
+
+    return part
+
+
+# check("push") in the notebook tries these: it goes on to train with what is right.
+PARTS = {
+    "push": together(test_push, test_push_bytes),
+    "pull": together(test_pull, test_pull_clocks),
+    "fresh": together(test_fresh, test_fresh_own, test_fresh_soon),
+    "take": together(test_take, test_take_together, test_take_order),
+    "serve": together(test_serve, test_serve_holds),
+}
 
 
 # ---- the notebook's gaps, which earn no points: check("cut") runs these ----------------------------------------------
