@@ -324,7 +324,7 @@ def test_take(submission: Submission) -> None:
     check_taken(submission, False, [(0, 1, 2, 0), (2, 2, 1, 0, 1)])
 
 
-@pytest.mark.points(2, "take: in bsp one update with all gradients, when the last is there")
+@pytest.mark.points(2, "take: in bsp one update, when the last gradient is there")
 def test_take_together(submission: Submission) -> None:
     check_taken(submission, True, [(0, 1, 2, 0, 1, 2), (2, 0, 1, 1, 2, 0)])
 
