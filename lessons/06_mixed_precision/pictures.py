@@ -52,11 +52,11 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         ax.axvspan(15.5, 21.5, color=RED, alpha=0.09, lw=0)
         ax.bar(powers, share, color=np.where(lost, RED, BLUE), width=0.85)
         zero, infinite = 100 * np.mean(size <= 2.0**-25), 100 * np.mean(size >= 65520)
-        ax.set_title(f"{name}: {zero:.3g}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
+        ax.set_title(f"{name}: {zero:.5g}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
         ax.set(xlim=(-44.5, 21.5), yticks=[])
         ax.spines[["top", "left", "right"]].set_visible(False)
         words.append(
-            f"{name}: most are near 2^{powers[share.argmax()]}; {zero:.3g}% become zero, {infinite:.3g}% infinite."
+            f"{name}: most are near 2^{powers[share.argmax()]}; {zero:.5g}% become zero, {infinite:.3g}% infinite."
         )
     last = axes[-1, 0]
     last.set_xticks([-40, -32, -24, -14, 0, 15], ["2⁻⁴⁰", "2⁻³²", "2⁻²⁴", "2⁻¹⁴", "1", "2¹⁵"])
