@@ -23,6 +23,10 @@ IN_EVERY_RUN = {
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
         "no_python",
     },
+    "06": {
+        *("rounds_first", "adds_to_both", "squares_in_float16", "below_the_minimum", "clips_the_scaled_norm"),
+        *("looks_at_its_own", "imports_the_package", "everything_in_float16"),
+    },
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
         *("gathers_everything", "leaves"),
