@@ -53,9 +53,7 @@ def convert(comm: Comm, exercise: ModuleType, mine: Array, function: str, scale:
     return {"returned": returned(value) if isinstance(value, np.ndarray) else number_or_type(value), "changed": changed}
 
 
-def updates(
-    comm: Comm, exercise: ModuleType, mine: Sequence[Array], function: str, times: int
-) -> dict[str, Any]:
+def updates(comm: Comm, exercise: ModuleType, mine: Sequence[Array], function: str, times: int) -> dict[str, Any]:
     """The same change so many times: the parameters, and the master copy, afterwards."""
     start, change = mine
     master = start.astype(np.float32)
