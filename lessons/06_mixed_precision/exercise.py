@@ -1,7 +1,7 @@
 """Exercise 06: mixed precision.
 
-Fill in the six functions; `pytest lessons/06_mixed_precision` says how many points they earn. minidist.ring is there for
-what the ranks have to add up. The package's own precision, minidist.nn.precision, and all that is built on it, such as
+Fill in the six functions; `pytest lessons/06_mixed_precision` says how many points they earn. minidist.ring is there
+for what the ranks have to add up. The package's own precision, minidist.nn.precision, and all that is built on it, such as
 minidist.engine, cannot be imported here: it is what is asked for.
 
 Stored and sent are float16 numbers; arithmetic is done in float32 copies of them.
@@ -81,8 +81,8 @@ def apply_gradients(
 ) -> Scale:
     """The end of a training step: update this rank's pieces, or skip the step; return the next state of the scale.
 
-    optimizer(i, gradient) is the change (float32) of piece i for its gradient (float32): without the scale, and clipped.
-    It remembers what it is handed: call it once for each piece, and not at all where the step is skipped.
+    optimizer(i, gradient) is the change (float32) of piece i for its gradient (float32): without the scale, clipped. It
+    remembers what it is handed: call it once for each piece, and not at all where the step is skipped.
     clip: the largest norm of the whole gradient. One that is longer is multiplied by clip / norm. 0: no clipping.
 
     The step is skipped by all ranks if the norm is not finite: parameters and master copies stay as they are. In any

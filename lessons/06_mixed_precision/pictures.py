@@ -14,7 +14,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#9
 def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
     """Bytes of a parameter in each setting: a bar each, with a piece for each array."""
     colours = {"parameter": BLUE, "gradient": ORANGE, "master copy": RED, "first moment": GREEN, "second moment": GREY}
-    fig, ax = plt.subplots(figsize=(9.6, 0.62 * len(formats) + 0.9))
+    fig, ax = plt.subplots(figsize=(9.6, 0.62 * len(formats) + 1.1))
     words, seen = [], set()
     for place, (name, kinds) in enumerate(formats.items()):
         left = 0.0
@@ -32,9 +32,9 @@ def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
     ax.set(xlim=(0, 18), xticks=[])
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    ax.legend(loc="lower center", bbox_to_anchor=(0.45, -0.42), ncols=5, frameon=False, fontsize=8.5)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.45, -0.3), ncols=5, frameon=False, fontsize=8.5)
     ax.set_title("Bytes of each parameter in training with Adam (counted)", loc="left", fontsize=10)
-    fig.subplots_adjust(left=0.12, right=0.99, top=0.86, bottom=0.2)
+    fig.subplots_adjust(left=0.12, right=0.99, top=0.88, bottom=0.22)
     show(fig, f"Bytes of each parameter in training with Adam (counted). {' '.join(words)}")
 
 
@@ -52,11 +52,11 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         ax.axvspan(15.5, 21.5, color=RED, alpha=0.09, lw=0)
         ax.bar(powers, share, color=np.where(lost, RED, BLUE), width=0.85)
         zero, infinite = 100 * np.mean(size <= 2.0**-25), 100 * np.mean(size >= 65520)
-        ax.set_title(f"{name}: {zero:.5g}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
+        ax.set_title(f"{name}: {zero:.3f}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
         ax.set(xlim=(-44.5, 21.5), yticks=[])
         ax.spines[["top", "left", "right"]].set_visible(False)
         words.append(
-            f"{name}: most are near 2^{powers[share.argmax()]}; {zero:.5g}% become zero, {infinite:.3g}% infinite."
+            f"{name}: most are near 2^{powers[share.argmax()]}; {zero:.3f}% become zero, {infinite:.3g}% infinite."
         )
     last = axes[-1, 0]
     last.set_xticks([-40, -32, -24, -14, 0, 15], ["2⁻⁴⁰", "2⁻³²", "2⁻²⁴", "2⁻¹⁴", "1", "2¹⁵"])

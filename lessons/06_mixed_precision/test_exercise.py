@@ -4,8 +4,8 @@ Each part asks for one thing of one function, and loads exercise.py anew, on ran
 the lesson's own functions stand in for those that it does not ask for. Inputs are drawn afresh. A part earns its points
 or not; none needs a later one, and one mistake costs one part:
 
-- The norm is compared with the truth at scale 1 and for numbers near 1; what it does with large and small numbers, and with
-  the scale, is compared with what the function itself gives for those.
+- The norm is compared with the truth at scale 1 and for numbers near 1; what it does with large and small numbers, and
+  with the scale, is compared with what the function itself gives for those.
 - Of `update` the parameters are compared with the master copy that it has made, whatever that is.
 - Of `next_scale` each part has a course of its own that needs no other rule than the one that it is about.
 - Of `apply_gradients` clipping is compared with the same step without clipping.
@@ -164,8 +164,8 @@ def check_param(submission: Submission, function: str, asked: Sequence[str]) -> 
                 )
             at = int(np.flatnonzero(param != master.astype(np.float16))[0])
             lose(
-                f"On {each.label}: the parameter at [{at}] is {param[at]:.6g}, where the master copy is {master[at]:.8g},"
-                f" rounded {np.float16(master[at]):.6g}. Which of the two is the change added to?"
+                f"On {each.label}: the parameter at [{at}] is {param[at]:.6g}, where the master copy is"
+                f" {master[at]:.8g}, rounded {np.float16(master[at]):.6g}. Which of the two is the change added to?"
             )
 
 
@@ -235,8 +235,8 @@ def test_norm_wide(submission: Submission) -> None:
         ratio = number_of(each, 0, outcome.value["returned"]) / known
         if not any(math.isclose(ratio, factor**power, rel_tol=2e-3) for power in (1, 2)):
             lose(
-                f"On {each.label}: it is {ratio * known:.6g}, where numbers near 1 gave {known:.6g}: {factor:g} times that"
-                " is wanted. In which dtype are the squares?"
+                f"On {each.label}: it is {ratio * known:.6g}, where numbers near 1 gave {known:.6g}: {factor:g} times"
+                " that is wanted. In which dtype are the squares?"
             )
 
 
@@ -342,8 +342,8 @@ def test_scale_doubles(submission: Submission) -> None:
         found = 0.0 if isinstance(states[number], str) else states[number][0] / states[0][0]
         if found != factor:
             lose(
-                f"On {each.label}, after step {number + 1}: the scale is {found:g} times what it was after the overflow;"
-                f" {factor} times is wanted."
+                f"On {each.label}, after step {number + 1}: the scale is {found:g} times what it was after the"
+                f" overflow; {factor} times is wanted."
             )
 
 

@@ -1523,7 +1523,9 @@ MIXED = [
         [
             (
                 "    overflow = not math.isfinite(norm)\n",
-                "    overflow = not math.isfinite(norm)\n    changes = [optimizer(i, widen(p.grad, state.scale)) for i, p in enumerate(pieces) if overflow]\n",
+                "    overflow = not math.isfinite(norm)\n"
+                "    for i, piece in enumerate(pieces if overflow else []):\n"
+                "        optimizer(i, widen(piece.grad, state.scale))\n",
             ),
         ],
         r"has called the optimizer, which remembers what it is handed",

@@ -1,9 +1,9 @@
 """A piece is a tuple: its arrays can be changed, not exchanged."""
-# loses: step, step_clip, step_zero
+# loses: step, step_clip, step_scale, step_zero
 # says: AttributeError: can't set attribute
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np

@@ -3,7 +3,7 @@
 # says: times as far as without clipping
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np

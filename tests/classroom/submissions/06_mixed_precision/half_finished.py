@@ -2,12 +2,9 @@
 # keeps: narrow, widen, update_master, update_param
 # says: is not written yet: it raises NotImplementedError
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-
-from minidist.mpi.comm import Comm
 
 Array = np.ndarray
 

@@ -3,13 +3,13 @@
 # says: minidist.nn.precision is not here: it has what this lesson asks you to write
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from minidist.mpi.comm import Comm
 from minidist.engine import Engine
+from minidist.mpi.comm import Comm
 from minidist.ring import all_reduce
 
 Array = np.ndarray

@@ -3,7 +3,7 @@
 # says: has changed master of piece
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
