@@ -1,7 +1,7 @@
 """Exercise 06: mixed precision.
 
 Fill in the six functions; `pytest lessons/06_mixed_precision` says how many points they earn. minidist.ring is there
-for what the ranks have to add up. The package's own precision, minidist.nn.precision, and all that is built on it, such as
+for what the ranks have to add up. The package's own precision, minidist.nn.precision, and all that is built on it, as
 minidist.engine, cannot be imported here: it is what is asked for.
 
 Stored and sent are float16 numbers; arithmetic is done in float32 copies of them.

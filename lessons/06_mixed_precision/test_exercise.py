@@ -156,12 +156,12 @@ def check_param(submission: Submission, function: str, asked: Sequence[str]) -> 
     for each, [outcome] in zip(cases, submission.run("updates", cases, asked), strict=True):
         param, master = outcome.value["param"], outcome.value["master"]
         start = each.inputs[0][0]
+        if each is cases[0] and np.array_equal(param, start.astype(np.float16)):
+            lose(
+                f"On {each.label}: the parameters are as they were. Write into the array that is there:"
+                " param[...] = ..."
+            )
         if not np.array_equal(param, master.astype(np.float16)):
-            if each is cases[0] and np.array_equal(param, start.astype(np.float16)):
-                lose(
-                    f"On {each.label}: the parameters are as they were. Write into the array that is there:"
-                    " param[...] = ..."
-                )
             at = int(np.flatnonzero(param != master.astype(np.float16))[0])
             lose(
                 f"On {each.label}: the parameter at [{at}] is {param[at]:.6g}, where the master copy is"
@@ -192,9 +192,12 @@ def true_norm(each: Case) -> float:
     return math.sqrt(sum(float(np.sum(grad.astype(np.float64) ** 2)) for mine in each.inputs for grad in mine))
 
 
-def check_number(each: Case, outcomes: Sequence[Outcome]) -> None:
+def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
+    """Numbers came back, and the ranks have spoken to one another."""
     for rank, outcome in enumerate(outcomes):
         number_of(each, rank, outcome.value["returned"])
+    if not any(outcome.messages for outcome in outcomes):
+        lose(f"On {each.label}: no message was sent. How does a rank know of the others' pieces?")
 
 
 @pytest.mark.points(1, "gradient_norm: of all pieces of all ranks, on every rank")
@@ -276,7 +279,7 @@ def test_norm_overflow(submission: Submission) -> None:
 
 @pytest.mark.points(1, "gradient_norm: nothing depends on who sends first")
 def test_timing(submission: Submission) -> None:
-    check_timing(submission, "norm", {"gradient_norm": [norm_case(submission, n) for n in (4, 3)]}, check_number)
+    check_timing(submission, "norm", {"gradient_norm": [norm_case(submission, n) for n in (4, 3)]}, check_sent)
 
 
 # ---- the scale -------------------------------------------------------------------------------------------------------
@@ -455,8 +458,12 @@ def test_step_clip(submission: Submission) -> None:
 
 @pytest.mark.points(2, "apply_gradients: all ranks skip, or none")
 def test_step_skip(submission: Submission) -> None:
+    fine = step_case(submission, ", no overflow")
     cases = [step_case(submission, f", {bad:g} on rank 1", clip, bad) for bad, clip in ((np.inf, 0.0), (np.nan, 1.0))]
-    for each, outcomes in zip(cases, run_steps(submission, cases), strict=True):
+    usual, *runs = run_steps(submission, [fine, *cases])
+    if not any(np.any(change) for mine in moved(fine, usual) for change in mine):
+        lose(f"On {fine.label}: nothing has moved. A step without overflow is not to be skipped.")
+    for each, outcomes in zip(cases, runs, strict=True):
         for rank, outcome in enumerate(outcomes):
             alone = " The overflow is on the other rank; who tells it?" if rank == 0 else ""
             for number, (start, _) in enumerate(each.inputs[rank]):

@@ -1458,7 +1458,7 @@ MIXED = [
     Mutant(
         "skips_every_step",
         "apply_gradients: a step without overflow is not skipped",
-        ("step", "step_clip"),
+        ("step", "step_clip", "step_skip"),
         [("    if not overflow:\n        factor", "    if False:\n        factor")],
         r"has called the optimizer for the pieces \[\]; once for each piece",
     ),

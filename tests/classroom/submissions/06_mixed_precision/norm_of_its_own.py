@@ -1,5 +1,5 @@
 """Every rank looks at its own gradients, as on one GPU."""
-# loses: norm, norm_overflow
+# loses: norm, norm_overflow, timing
 # says: That is the norm of its own pieces
 # says: inf on rank 2: rank 0 returned .*; inf or nan on every rank, or one skips alone
 
