@@ -1,6 +1,6 @@
 """A piece is a tuple: its arrays can be changed, not exchanged."""
-# loses: step, step_clip, step_scale, step_zero
-# says: AttributeError: can't set attribute
+# loses: step, step_clip, step_skip, step_scale, step_zero
+# says: AttributeError
 
 import math
 from collections.abc import Sequence
