@@ -66,14 +66,14 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
 
 
 def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], title: str) -> None:
-    """The loss scale over the steps, in one line for each rule; steps that were skipped are marked."""
+    """The loss scale over the steps 1, 2, ..., in one line for each rule; steps that were skipped are marked."""
     fig, ax = plt.subplots(figsize=(9.6, 2.7))
     words = []
     for colour, width, (name, found) in zip((BLUE, ORANGE), (4.5, 1.6), scales.items(), strict=False):
-        ax.step(range(len(found)), np.log2(found), where="mid", color=colour, lw=width, label=name)
+        ax.step(range(1, len(found) + 1), np.log2(found), where="mid", color=colour, lw=width, label=name)
         words.append(f"{name}: from 2^{np.log2(found[0]):g} to 2^{np.log2(found[-1]):g}.")
     first = np.log2(next(iter(scales.values())))
-    ax.plot(skipped, first[list(skipped)], "x", color=RED, ms=8, mew=2, label="step skipped", zorder=3)
+    ax.plot(skipped, first[np.array(skipped, int) - 1], "x", color=RED, ms=8, mew=2, label="step skipped", zorder=3)
     low, high = int(first.min()) - 1, int(first.max()) + 1
     ax.set_yticks(range(low, high + 1, 2), [f"2^{power}" for power in range(low, high + 1, 2)])
     ax.set_xlabel("step", fontsize=9)
