@@ -75,7 +75,7 @@ def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], ti
     first = np.log2(next(iter(scales.values())))
     ax.plot(skipped, first[np.array(skipped, int) - 1], "x", color=RED, ms=8, mew=2, label="step skipped", zorder=3)
     low, high = int(first.min()) - 1, int(first.max()) + 1
-    ax.set_yticks(range(low, high + 1, 2), [f"2^{power}" for power in range(low, high + 1, 2)])
+    ax.set_yticks(range(low, high + 1, 2), [f"$2^{{{power}}}$" for power in range(low, high + 1, 2)])
     ax.set_xlabel("step", fontsize=9)
     ax.set_ylabel("loss scale", fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
