@@ -29,7 +29,7 @@ class Scale(NamedTuple):
     """The loss scale, and what its rule has to remember."""
 
     scale: float = 65536.0
-    forgiven: int = 1  # so many overflows more do not halve it
+    forgiven: int = 1  # how many more overflows do not halve it
     clean: int = 0  # steps since the last overflow, or since the start
 
 
