@@ -42,7 +42,7 @@ def narrow(gradient: Array, scale: float) -> Array:
 
 
 def widen(stored: Array, scale: float) -> Array:
-    """The gradient of which `stored` (float16) is `scale` times as much, as float32: a new array. Widen, then divide."""
+    """The gradient of which `stored` (float16) is `scale` times as much, as float32: a new array. Widen first."""
     raise NotImplementedError
 
 
