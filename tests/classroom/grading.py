@@ -21,6 +21,7 @@ LESSONS = {
     "04": ROOT / "lessons" / "04_ring_all_reduce",
     "06": ROOT / "lessons" / "06_mixed_precision",
     "09": ROOT / "lessons" / "09_zero_3",
+    "10": ROOT / "lessons" / "10_activations",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
 SUBMISSIONS = Path(__file__).parent / "submissions"
