@@ -25,6 +25,7 @@ IN_EVERY_RUN = {
         "no_python",
     },
     "05": {"from_the_notebook"},
+    "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
         *("gathers_everything", "leaves"),
