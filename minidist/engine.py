@@ -43,6 +43,7 @@ class Settings:
     seed: int = 0
     capacity: int | None = None  # bytes that a rank's device can hold, workspace apart; more is an OutOfMemory
     host_capacity: int | None = None  # and its part of the host's memory
+    disk_capacity: int | None = None  # and of a disk's room, where one is used
 
 
 def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
@@ -95,11 +96,7 @@ class Engine:
         self.direction = "forward"  # "backward", or, forward once more for a backward, "again"
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
-        joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
-        self.device = Pool("device", settings.capacity, joint)  # what this rank holds
-        self.host = Pool("host", settings.host_capacity, joint, beside=self.device)  # and what it has moved there
-        self.link = Link(self.device, self.host)
-        self.pools, self.links = [self.device, self.host], [self.link]
+        self.make_memories()
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
@@ -108,6 +105,14 @@ class Engine:
             self.make_arrays(flat)
 
     # ---- what a rank holds, and which piece of it its optimizer updates ---------------------------------------------
+
+    def make_memories(self) -> None:
+        """This rank's memories, the fastest first, and the links between them."""
+        joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
+        self.device = Pool("device", self.settings.capacity, joint)  # what this rank holds
+        self.host = Pool("host", self.settings.host_capacity, joint, beside=self.device)  # and what it has moved there
+        self.link = Link(self.device, self.host)
+        self.pools, self.links = [self.device, self.host], [self.link]
 
     def make_arrays(self, flat: Flat) -> None:
         """All that is held of a Flat for good."""
