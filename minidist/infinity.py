@@ -46,8 +46,8 @@ from typing import Any
 import numpy as np
 
 from minidist import ring, train
-from minidist.claims.infinity import claims, print_closing
 from minidist.claims.files import check_room
+from minidist.claims.infinity import claims, needs, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
 from minidist.data_parallel import Axes
 from minidist.engine import Passage, Settings
@@ -279,6 +279,7 @@ def main(comm: Comm, prepared: tuple[train.Job, Folder]) -> int:
     """Train and report."""
     job, folder = prepared
     job.settings.disk_capacity = job.options.disk_memory
+    train.say_needs(job, comm, needs)
     engine = ENGINES[job.options.zero](job.units, job.settings, comm, folder)
     return train.run_job(job, engine, comm, claims, print_closing)
 

@@ -3,9 +3,10 @@
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.offload import UP as TO_DEVICE
 from minidist.claims.offload import DOWN as TO_HOST
-from minidist.claims.run import Run
+from minidist.claims.needs import Needs, of_data_axis
+from minidist.claims.run import Asked, Run
 from minidist.claims.zero import peak_claim, traffic_claims
-from minidist.papers import chen, zero_infinity
+from minidist.papers import chen, zero, zero_infinity
 
 READ, WRITTEN = "disk to host", "host to disk"
 
@@ -16,6 +17,14 @@ def claims(run: Run) -> list[Claim]:
     if run.options.zero > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
         passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.options.zero - 1))
     return [*memory_claims(run), *passing, *link_claims(run), *traffic_claims(run, run.options.zero)]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What a run will need of each rank's device."""
+    stage, n, p = asked.options.zero, asked.ranks, asked.bytes.stored
+    psi, largest = asked.model.parameters(n), max(asked.model.units(n)) / n
+    states = zero.ModelStates(2 * p * largest if stage == 3 else p * psi, p * psi if stage == 1 else 0, 0)
+    return of_data_axis(stage, lambda asked: states)(asked)
 
 
 def memory_claims(run: Run) -> list[Claim]:
