@@ -43,11 +43,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
 from minidist import ring, train
 from minidist.claims.files import check_room
-from minidist.claims.infinity import claims, needs, print_closing
+from minidist.claims.infinity import Fetched, claims, fetched, needs, print_bandwidth, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
 from minidist.data_parallel import Axes
 from minidist.engine import Passage, Settings
@@ -55,6 +53,7 @@ from minidist.fsdp import Turn, way_back
 from minidist.memory.files import DiskLink, Files, Folder, Mover, Moves, Rooms, wait
 from minidist.memory.pool import Pool
 from minidist.memory.recompute import Segment
+from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.flat import Flat
@@ -89,7 +88,9 @@ class Infinity(Offload):
     def make_arrays(self, flat: Flat) -> None:
         """In host memory, as there, and at once into files: no more than one Flat's are there at a time."""
         super().make_arrays(flat)
-        flat.master = self.put("optimizer" if self.precision.mixed else "parameters", f"{flat.name}.master", flat.master)
+        flat.master = self.put(
+            "optimizer" if self.precision.mixed else "parameters", f"{flat.name}.master", flat.master
+        )
         for i, moment in enumerate(flat.moments, 1):
             flat.moments[i - 1] = self.put("optimizer", f"{flat.name}.moment{i}", moment)
 
@@ -255,6 +256,36 @@ def gathered_in(turns: Iterable[Turn]) -> Iterator[Flat]:
                 here.add(flat)
 
 
+# ---- a unit from many disks, or from one (section 6.1) ---------------------------------------------------------------
+
+
+def fetch_shards(comm: Comm, link: DiskLink, file: Array, out: Array, clock: Clock) -> None:
+    """All of a unit (S,) into `out`, by bandwidth-centric partitioning: everyone's file has his shard (S/N,)."""
+    shard = ring.cut(out, comm.size)[comm.rank]
+    link.up("unit", file, out=shard)
+    clock.work(shard.nbytes / clock.bandwidth)
+    ring.all_gather(comm, shard, out.size, out=out)
+
+
+def fetch_from_owner(comm: Comm, link: DiskLink, file: Array, out: Array, clock: Clock) -> None:
+    """The same if units have owners, who broadcast them, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
+    if comm.rank == 0:
+        link.up("unit", file, out=out)
+        clock.work(out.nbytes / clock.bandwidth)
+    clock.receive(comm.broadcast_object(clock.now))  # nobody has it before the owner
+    ring.broadcast(comm, out)
+
+
+def bandwidth_table(comm: Comm, folder: Folder) -> int:
+    """Fetch a unit on 1, 2, 4, ... ranks from slow disks, both ways; the exit status."""
+    rows = []
+    for n in (2**i for i in range(comm.size.bit_length())):
+        ranks = comm.split(int(comm.rank >= n))
+        if comm.rank < n:
+            rows.append(Fetched(n, fetched(ranks, folder, fetch_shards), fetched(ranks, folder, fetch_from_owner)))
+    return comm.broadcast_object(print_bandwidth(rows) if comm.rank == 0 else None)
+
+
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +294,7 @@ def add_options(parser: Parser) -> None:
     add("--zero", type=int, choices=(1, 2, 3), default=3, help="the stage: below 3 parameters stay on the devices")
     add("--disk", metavar="DIR", help="a folder for the files; default: a temporary one")
     add("--disk-memory", type=memory_size, metavar="SIZE", help="of a rank's files, at most")
+    add("--bandwidth-table", action="store_true", help="how fast N disks bring a unit, and how fast one does")
 
 
 def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[train.Job, Folder]:
@@ -278,6 +310,8 @@ def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[train.J
 def main(comm: Comm, prepared: tuple[train.Job, Folder]) -> int:
     """Train and report."""
     job, folder = prepared
+    if job.options.bandwidth_table:
+        return bandwidth_table(comm, folder)
     job.settings.disk_capacity = job.options.disk_memory
     train.say_needs(job, comm, needs)
     engine = ENGINES[job.options.zero](job.units, job.settings, comm, folder)

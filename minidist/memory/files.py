@@ -65,7 +65,9 @@ class Folder:
             (self.path / "writable").touch()
             (self.path / "writable").unlink()
         except OSError as error:
-            raise UsageError(f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}") from None
+            raise UsageError(
+                f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
+            ) from None
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
