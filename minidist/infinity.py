@@ -48,7 +48,7 @@ from minidist.claims.files import check_room
 from minidist.claims.infinity import Fetched, claims, fetched, needs, print_bandwidth, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
 from minidist.data_parallel import Axes
-from minidist.engine import Passage, Settings
+from minidist.engine import Loss, Passage, Settings
 from minidist.fsdp import Turn, way_back
 from minidist.memory.files import DiskLink, Files, Folder, Mover, Moves, Rooms, wait
 from minidist.memory.pool import Pool
@@ -88,9 +88,8 @@ class Infinity(Offload):
     def make_arrays(self, flat: Flat) -> None:
         """In host memory, as there, and at once into files: no more than one Flat's are there at a time."""
         super().make_arrays(flat)
-        flat.master = self.put(
-            "optimizer" if self.precision.mixed else "parameters", f"{flat.name}.master", flat.master
-        )
+        kind = "optimizer" if self.precision.mixed else "parameters"
+        flat.master = self.put(kind, f"{flat.name}.master", flat.master)
         for i, moment in enumerate(flat.moments, 1):
             flat.moments[i - 1] = self.put("optimizer", f"{flat.name}.moment{i}", moment)
 
@@ -137,13 +136,17 @@ class Infinity(Offload):
 
     # ---- what was moved, by the kernel's account ---------------------------------------------------------------------
 
-    def train_batch(self, x: Array, y: Array) -> float:
-        before, updates = self.mover.kernel(), self.updates
-        loss = super().train_batch(x, y)
+    def forward(self, x: Array, y: Array) -> Loss:
+        if self.micro_batch == 0:
+            self.before = self.mover.kernel()
+        return super().forward(x, y)
+
+    def apply_gradients(self) -> None:
+        updates = self.updates
+        super().apply_gradients()
         after = self.mover.kernel()
-        if self.updates > updates and before and after:
-            self.seen |= {f"kernel {way}": after[way] - before[way] for way in after}
-        return loss
+        if self.updates > updates and self.before and after:
+            self.seen |= {f"kernel {way}": after[way] - self.before[way] for way in after}
 
     def counted(self) -> dict[str, Any]:
         return {**super().counted(), "overwritten": self.rooms.overwritten}

@@ -126,7 +126,7 @@ class DiskLink(Link):
             (out, array, os.pwritev) if isinstance(out, np.memmap) else (array, out, os.preadv)
         )
         path, place = place_of(in_file)
-        rest = memoryview(in_memory.view(np.uint8))  # which knows no float16, nor bfloat16
+        rest = in_memory.view(np.uint8).data  # which knows no float16, nor bfloat16
         try:
             file = os.open(path, os.O_RDWR)
             try:
@@ -210,10 +210,11 @@ class Rooms:
     def take(self, size: int) -> Array:
         """A room (size,), when the moves with which it was given back are over; of all, the one that was taken longest
         ago. If nobody has given one back, somebody loses what is in it."""
-        if not self.free:
-            self.overwritten += self.taken[0].nbytes
-            self.give_back()
-        room, moves = self.free.popleft()
+        if self.free:
+            room, moves = self.free.popleft()
+        else:
+            room, moves = self.taken[0], ()
+            self.overwritten += room.nbytes
         wait(moves)
         self.taken.append(room)
         return room[:size]

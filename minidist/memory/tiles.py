@@ -28,7 +28,6 @@ def backward(dy: Array, x: Array, fetch: Fetch, give: Callable[[int, Array], obj
         weights = fetch(i)
         dx += part @ weights
         give(i, part.T @ x)
-        del weights  # or they would be here until the next ones are
     return dx
 
 

@@ -122,7 +122,7 @@ NEEDS = [
 
 
 def _widest(tiles: int, printed: str, differs: str = "") -> Figure:
-    """The largest hidden size, in K, where memory comes in pieces of 2 GB, and weights, half of it all, in one piece."""
+    """The largest hidden size, in K, if the weights, half of what is needed, must lie in one piece of 2 GB."""
     largest = widest(2 * 2**31, tiles) / 1024
     what = f"largest hidden size, {tiles} tiles" if tiles > 1 else "largest hidden size, without tiles"
     return Figure(
