@@ -1,8 +1,7 @@
 """ZeRO-Infinity: model states in files; a rank's device and host have only what is in use, or just about to be.
 
     mpirun -n 4 python -m minidist.infinity
-    mpirun -n 4 python -m minidist.infinity --layers 16 --batch 8 --recompute full \\
-        --device-memory 1500KB --host-memory 1MB --disk states
+    mpirun -n 4 python -m minidist.infinity --layers 16 --batch 8 --recompute full --device-memory 1MB --host-memory 1MB
     mpirun -n 8 python -m minidist.infinity --bandwidth-table
 
 Rajbhandari et al., "ZeRO-Infinity: Breaking the GPU memory wall for extreme scale deep learning", SC 2021.

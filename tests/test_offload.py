@@ -1,4 +1,5 @@
-"""ZeRO-Offload on 1 to 4 ranks, to host memory and (ZeRO-Infinity) on to a disk: the numbers of training without it, late updates, and what goes over the link."""
+"""ZeRO-Offload on 1 to 4 ranks, to host memory and (ZeRO-Infinity) on to a disk: the numbers of training without it,
+late updates, and what goes over the link."""
 
 import itertools
 import re
