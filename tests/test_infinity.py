@@ -89,7 +89,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
     forward, backward = run_threads(be_rank, 2, Rules())[0]
     assert forward == ["embedding", "block0", "block1", "head"]
     assert {*backward} == {*forward}
-    assert len(backward) > 4 if recompute in ("every:2", "log") else len(backward) == 4
+    assert len(backward) == 4 + (recompute == "every:2")
 
 
 def test_a_turn_again_is_gathered_again() -> None:
