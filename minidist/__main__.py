@@ -84,6 +84,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.tensor_parallel",
     ),
     Chapter(
+        "zero_r",
+        "Rajbhandari et al., ZeRO, SC 2020, §6: activations, buffers",
+        "mpirun -n 8 python -m minidist.zero_r --tp 2",
+    ),
+    Chapter(
         "pipeline",
         "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
         "mpirun -n 4 python -m minidist.pipeline",
@@ -95,8 +100,11 @@ CHAPTERS = (
     ),
 )
 
+COURSE = "To learn how it works, from the beginning: python -m minidist lessons"
+
 USAGE = """\
 python -m minidist             the list of chapters
+python -m minidist lessons     the course: what each lesson needs, and what it teaches
 python -m minidist doctor      what is wrong with the MPI set-up, and what mends it
 python -m minidist inspect DIR what is in a checkpoint (--save), and whether it is whole
 python -m minidist to-fp32 DIR FILE
@@ -119,13 +127,17 @@ def contents() -> str:
         lines.append((title if plain else f"\033[1m{title}\033[0m") + paper)
     others = [f"    {chapter.launch}" for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
     lines += ["", f"To run one: {USUAL.format('NAME')}, but", *others]
-    return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor"])
+    return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor", COURSE])
 
 
 def main(arguments: list[str]) -> int:
     """Do what the command line asks; the exit status."""
     if arguments == ["doctor"]:
         return doctor.main()
+    if arguments == ["lessons"]:
+        from minidist.classroom import syllabus
+
+        return syllabus.main()
     if arguments[:1] == ["explain"]:
         from minidist.deepspeed import explain  # needs NumPy, as nothing else here does
 

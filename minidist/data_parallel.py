@@ -10,6 +10,9 @@ all-reduce for each unit of the model, as soon as the unit's gradient is there a
 Balso, "Horovod", 2018). PyTorch sends a bucket while the next gradients are computed. Here the order and the bytes are
 the same, but a rank waits for its messages.
 
+With --bucket-size N gradients go through one buffer of N elements instead: small ones are summed together, large ones
+in parts. It is never larger, whatever the model (ZeRO's section 6.2), and each sum is the same to the last bit.
+
 Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ optimizer state = 16Ψ bytes on every rank,
 however many ranks there are. That is what ZeRO sets out to divide.
 """
@@ -22,8 +25,10 @@ from minidist import ring, train
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, traffic_claims
+from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.cli.options import at_least
 from minidist.engine import Engine, Settings
+from minidist.memory.buffer import ConstantBuffer
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
@@ -52,6 +57,14 @@ class DataParallel(Engine):
         for flat in flats_of(units):
             flat.divide(flat.comm or comm)
         super().__init__(units, settings)
+        self.buffer = self.constant_buffer() if settings.bucket_size else None
+
+    def constant_buffer(self) -> ConstantBuffer:
+        """As large as it was asked to be, but for what N ranks cannot share evenly; or as all gradients together."""
+        n, everything = self.comm.size, sum(flat.padded for flat in self.flats)
+        size = min(max(self.settings.bucket_size or 0, n) // n * n, everything)
+        room = self.device.empty("bucket", size, self.precision.stored)
+        return ConstantBuffer(room, n, lambda part: self.summed(self.comm, part))
 
     def rows(self, n: int) -> range:
         """A consecutive share of the n sequences; sizes differ by one at most, and losses are weighted accordingly."""
@@ -65,12 +78,21 @@ class DataParallel(Engine):
     def reduce(self, flat: Flat) -> None:
         """Sum a gradient over the ranks, as soon as the step's last backward has completed it here. Losses are weighted
         by their share of the batch: the sum is the mean."""
+        if self.buffer:
+            self.buffer.put(flat.grad, self.owned(flat)[1])
+        else:
+            self.summed(flat.comm, flat.grad)
+
+    def summed(self, comm: Comm, gradient: Array) -> Array:
+        """In place, over the ranks: all of it."""
         with self.comm.phase("all-reduce gradients"):
-            self.all_reduce(flat.comm, flat.grad, flat.grad)
+            return self.all_reduce(comm, gradient, gradient)
 
     @np.errstate(over="ignore", invalid="ignore")
     def sum_over_axes(self) -> None:
-        """Each rank the piece that it owns. With the data axis alone there is nothing to sum."""
+        """Each rank the piece that it owns. With the data axis alone there is nothing to sum but the last bucket."""
+        if self.buffer:
+            self.buffer.empty()
         for flat in self.flats:
             _, grad = self.owned(flat)
             for phase, ranks in flat.sum_over.items():
@@ -116,8 +138,9 @@ def shard_of(flat: Flat, array: Array, rank: int) -> Array:
 
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run, beside what it held and sent."""
+    held = [*memory_claims(run, stage=0), *buffer_claims(run)]
     if run.options.reduce == "ring":
-        return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
+        return [*held, *traffic_claims(run, stage=0)]
     all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
     master, *workers = run.sent_in("all-reduce gradients")
     hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
@@ -127,11 +150,19 @@ def claims(run: Run) -> list[Claim]:
     promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
     hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
     hot_spot.append(on_each_rank("arithmetic", "all that arrives", "", promised, run.received, "bytes"))
-    return [*memory_claims(run, stage=0), *hot_spot]
+    return [*held, *hot_spot]
 
 
 def add_options(parser: train.Parser) -> None:
     parser.add_argument("--reduce", choices=("ring", "server"), default="ring", help="over a ring, or through a master")
+    add_bucket_size(parser)
+
+
+def add_bucket_size(parser: train.Parser) -> None:
+    """Of every chapter on the data axis; in elements, as DeepSpeed's reduce_bucket_size."""
+    parser.add_argument(
+        "--bucket-size", type=at_least(1), metavar="N", help="sum N elements at once; default: a unit's"
+    )
 
 
 def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:

@@ -39,6 +39,7 @@ class Settings:
     learning_rate: Callable[[int], float] = lambda update: 1e-3  # of the update's number, from 0
     clip: float = 1.0  # the largest norm of all gradients together; 0: no clipping
     accumulate: int = 1  # micro-batches to an update
+    bucket_size: int | None = None  # elements of gradients that are summed over ranks at once; None: those of a unit
     recompute: str = "none"  # what the backward computes again instead of keeping it: `minidist/memory/recompute.py`
     seed: int = 0
     capacity: int | None = None  # bytes that a rank's device can hold, workspace apart; more is an OutOfMemory
@@ -97,6 +98,7 @@ class Engine:
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.make_memories()
+        self.checkpoints: Store | None = None  # for the inputs of segments that run again, if a tape's is not for them
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
@@ -228,7 +230,7 @@ class Engine:
                 passages.append(passage)
                 store = self.store_of(segment.units[0])
                 if segment.within:
-                    passage.x = store.keep(x)
+                    passage.x = (self.checkpoints or store).keep(x)
                 else:
                     passage.tape = Tape(store)
             for unit in segment.units:
@@ -240,6 +242,8 @@ class Engine:
         self.device.doing = f"in {unit.name}, {self.direction}"
         for flat in unit.reads:
             flat.bind(self.widened(self.parameters_of(flat)))
+        if tape is None and self.device.arena:  # in a memory with addresses what passes lies somewhere as well
+            tape = Tape(self.store_of(unit), keeps=False)
         y = self.passing(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
         self.leave(unit, left)
         self.device.mark("unit", f"{unit.name} {self.direction}")

@@ -184,6 +184,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
         clip=options.clip,
         accumulate=options.accumulate,
+        bucket_size=vars(options).get("bucket_size"),  # of chapters on the data axis
         recompute=options.recompute,
         seed=options.seed,
         capacity=options.device_memory,

@@ -19,8 +19,9 @@ from minidist import ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, traffic_claims
-from minidist.data_parallel import DataParallel
+from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.data_parallel import DataParallel, add_bucket_size
+from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.optim import squared_norm
 from minidist.nn.tensor import Array
@@ -37,10 +38,11 @@ class ZeRO1(DataParallel):
         shard = self.piece(flat)
         return flat.param[shard], flat.grad[shard]
 
-    def reduce(self, flat: Flat) -> None:
-        """Sum a gradient, each rank its shard. The rest of flat.grad stays this rank's own, of no more use."""
+    def summed(self, comm: Comm, gradient: Array) -> Array:
+        """In place, each rank its shard. The rest of the gradient stays this rank's own, of no more use."""
+        shard = gradient[ring.chunk(gradient.size, comm.size, comm.rank)]
         with self.comm.phase("reduce-scatter gradients"):
-            ring.reduce_scatter(flat.comm, flat.grad, out=flat.grad[self.piece(flat)])
+            return ring.reduce_scatter(comm, gradient, out=shard)
 
     def squares(self) -> float:
         """Each rank its shards; the N sums are shared."""
@@ -59,7 +61,7 @@ class ZeRO1(DataParallel):
 
 def claims(run: Run) -> list[Claim]:
     """What the paper says of this run, beside what it held and sent."""
-    return [*memory_claims(run, stage=1), *traffic_claims(run, stage=1)]
+    return [*memory_claims(run, stage=1), *buffer_claims(run), *traffic_claims(run, stage=1)]
 
 
 if __name__ == "__main__":
@@ -68,5 +70,6 @@ if __name__ == "__main__":
         __doc__,
         lambda units, settings, comm, options: ZeRO1(units, settings, comm),
         claims,
+        add_bucket_size,
         estimate=of_data_axis(1),
     )

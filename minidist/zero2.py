@@ -16,11 +16,12 @@ them (a+1)Ψ is sent instead of 2Ψ; the paper's "no more communication" holds f
 Memory: 2Ψ + 2Ψ/N + 12Ψ/N = 2Ψ + 14Ψ/N bytes.
 """
 
-from minidist import ring, train
+from minidist import train
 from minidist.claims.claim import Claim
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
+from minidist.data_parallel import add_bucket_size
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array
 from minidist.zero1 import ZeRO1
@@ -41,15 +42,21 @@ class ZeRO2(ZeRO1):
     def collect(self, flat: Flat) -> None:
         """Into the bucket. A tied head leaves its part of the embedding's gradient in the embedding's bucket, which is
         complete, and goes, only after the embedding's own backward."""
+        if self.buffer and flat.readers == 1:  # complete as it is
+            assert flat.slopes is not None
+            self.buffer.put(flat.slopes, flat.grad)
+            return
         if flat.bucket is None:
             flat.bucket = self.device.zeros("bucket", flat.padded, self.precision.stored)
         flat.collect(flat.bucket)
 
     def reduce(self, flat: Flat) -> None:
         """Each rank adds its shard of the summed bucket to what it has of this step; the bucket is given back."""
-        assert flat.bucket is not None
-        with self.comm.phase("reduce-scatter gradients"):
-            flat.grad += ring.reduce_scatter(flat.comm, flat.bucket)
+        if self.buffer is None:
+            assert flat.bucket is not None
+            flat.grad += self.summed(flat.comm, flat.bucket)
+        elif flat.bucket is not None:  # it is in the buffer otherwise
+            self.buffer.put(flat.bucket, flat.grad)
         flat.bucket = None
 
 
@@ -65,5 +72,6 @@ if __name__ == "__main__":
         __doc__,
         lambda units, settings, comm, options: ZeRO2(units, settings, comm),
         claims,
+        add_bucket_size,
         estimate=of_data_axis(2),
     )

@@ -38,7 +38,7 @@ from minidist.claims.claim import Claim
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
-from minidist.data_parallel import Axes
+from minidist.data_parallel import Axes, add_bucket_size
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -102,6 +102,7 @@ def claims(run: Run) -> list[Claim]:
 
 def add_options(parser: train.Parser) -> None:
     parser.add_argument("--keep-last", action="store_true", help="keep the last unit gathered from forward to backward")
+    add_bucket_size(parser)
 
 
 def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> ZeRO3:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import data_parallel, fsdp, infinity, offload, ring, tensor_parallel, train, zero3
+from minidist import data_parallel, fsdp, infinity, offload, ring, tensor_parallel, train, zero3, zero_r
 from minidist.cli.options import Parser
 from minidist.grid import options as grid_options
 from minidist.mpi.launch import find_mpiexec
@@ -44,13 +44,14 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     return {
         "train": of_training("train"),
         "data_parallel": of_training("data_parallel", data_parallel.add_options),
-        "zero1": of_training("zero1"),
-        "zero2": of_training("zero2"),
+        "zero1": of_training("zero1", data_parallel.add_bucket_size),
+        "zero2": of_training("zero2", data_parallel.add_bucket_size),
         "zero3": of_training("zero3", zero3.add_options),
         "fsdp": of_training("fsdp", fsdp.add_options),
         "offload": of_training("offload", offload.add_options),
         "infinity": of_training("infinity", infinity.add_options),
         "tensor_parallel": of_training("tensor_parallel", tensor_parallel.add_options),
+        "zero_r": of_training("zero_r", zero_r.add_options),
         "pipeline": of_training("pipeline", pipeline_options.add_options),
         "parallel3d": of_training("parallel3d", grid_options.add_options),
         "parameter_server": of_training("parameter_server", server_plan.add_options),

@@ -9,6 +9,7 @@ Every import counts, wherever it stands: at the top of a module, inside a functi
 - `grid/` is the workshop of `parallel3d.py`, which stands above all other chapters, so it has a floor between them: it
   may import those chapters, and takes what it needs of their workshops from the chapters that export it (`from
   minidist.pipeline import pipeline_claims`), never from the workshops.
+- `zr/` is the workshop of `zero_r.py`, which stands on `tensor_parallel.py`: likewise, between the two.
 - Only `mpi/` imports mpi4py.
 - np.float16 and bfloat16 are named in `nn/precision.py`.
 - matplotlib and rich are imported where something is drawn, not with a module: whatever ranks import may be imported by
@@ -35,6 +36,7 @@ WORKSHOPS = {
     "mr": "mapreduce",
     "ps": "parameter_server",
     "tp": "tensor_parallel",
+    "zr": "zero_r",
     "pp": "pipeline",
     "grid": "parallel3d",
 }
@@ -44,7 +46,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("mpi", "cli", "claims", "data", "checkpoints"),
     ("ring", "engine", "checkpoint", "train"),
     ("mr", "ps", "tp", "pp"),
-    CHAPTERS,
+    CHAPTERS[: CHAPTERS.index("zero_r")],
+    ("zr",),
+    CHAPTERS[CHAPTERS.index("zero_r") :],
     ("grid",),
     ("parallel3d", "deepspeed", "bench", "classroom", "lessons", "__main__"),
 )

@@ -13,14 +13,19 @@ from typing import Any, NamedTuple
 
 from minidist import UsageError
 from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
-from minidist.papers import fsdp, zero, zero_bubble
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import count_parameters
+from minidist.nn.llama import LlamaConfig
+from minidist.nn.llama import llama as llama_units
+from minidist.papers import fsdp, llama, megatron, ptd, zero, zero_bubble
 from minidist.papers.figure import Figure
 
 TIMEOUT = 600.0  # seconds for one of them; 64 ranks take some ten to start
 
 
 class Job(NamedTuple):
-    """A chapter's command line, and for each figure that it gives, how its report says so, in the figure's unit."""
+    """A chapter's command line, and for each figure that it gives, how its report says so, in the figure's unit.
+    Without a line nothing is run."""
 
     ranks: int
     line: str
@@ -29,6 +34,8 @@ class Job(NamedTuple):
 
 def run(job: Job) -> list[tuple[Figure, float]]:
     """Start its ranks, and read their report. Raises UsageError if they leave none."""
+    if not job.line:
+        return [(figure, read(None)) for figure, read in job.gives]
     done = subprocess.run(
         [*mpiexec_for(job.ranks), sys.executable, "-m", *f"minidist.{job.line} --json -".split()],
         env={**os.environ, **OPEN_MPI_AS_ROOT},
@@ -62,6 +69,15 @@ def states(psi: float) -> Callable[[Any], float]:
     return read
 
 
+def largest(mp: int, billion: float) -> Callable[[Any], float]:
+    """The parameters that fill 32 GB of each of n·mp GPUs, in so many billions, at the bytes that one takes here."""
+
+    def read(report: dict[str, Any]) -> float:
+        return mp * 32 / states(1e9)(report) / billion
+
+    return read
+
+
 def volume(report: dict[str, Any]) -> float:
     """What a rank sends of parameters and gradients, 2 bytes each, in Ψ, times N/(N-1)."""
     phases, n = report["sent"][0], report["ranks"]
@@ -70,10 +86,14 @@ def volume(report: dict[str, Any]) -> float:
 
 
 def zero_on(n: int, stage: int) -> Job:
-    """Model states (table 1, figure 1) and what is sent (section 7) with one stage on n ranks."""
+    """Model states (table 1, figure 1), what fits (table 2) and what is sent (section 7) with one stage on n ranks."""
     gives = [(rows[n][stage - 1], states(zero.SIZES[model])) for model, rows in zero.TABLE_1.items() if stage]
     if n == 64:
         gives += [(zero.FIGURE_1[stage], states(zero.SIZES["7.5B"])), (zero.VOLUMES[stage], volume)]
+        cells = {figure.cell: figure for figure in zero.TABLE_2}
+        for mp in zero.PRINTED_TABLE_2:
+            cell = cells[f"MP = {mp}, {zero.STAGES[stage]}"]
+            gives.append((cell, largest(mp, 1000 if cell.unit.startswith("T") else 1)))
     return Job(n, f"{CHAPTERS[stage]} --batch {n} {SMALL}", gives)
 
 
@@ -103,9 +123,36 @@ def zero_bubble_on(p: int) -> Job:
     return Job(p, "pipeline --zero-bubble-table", gives)
 
 
+# ---- models, as they are declared ------------------------------------------------------------------------------------
+
+
+def declared(scale: float, v: int, s: int, layers: int, h: int) -> Callable[[Any], float]:
+    """The parameters of a GPT, summed over what its units declare, in such units. Nothing is allocated."""
+    config = GPTConfig(v, s, layers, h // 64, h)
+    return lambda _: count_parameters(gpt(config)) / scale
+
+
+def llama_declared(name: str) -> Callable[[Any], float]:
+    """The same of a Llama."""
+    of = llama.MODELS[name]
+    config = LlamaConfig(of.v, of.s, of.layers, of.a, of.kv, of.h, of.f)
+    return lambda _: count_parameters(llama_units(config))
+
+
+def models() -> Job:
+    """Their sizes, to the unit or as printed. One process counts them."""
+    small, sizes = megatron.FIGURES[-1], zip(llama.FIGURES, llama.PRINTED, strict=True)
+    gives = [(small, declared(1, 50_257, 1024, 12, 768))]
+    gives += [(figure, llama_declared(name)) for figure, name in sizes]
+    gives += [(row.size, declared(1e9, megatron.VOCABULARY, 1024, row.layers, row.h)) for row in megatron.TABLE_1]
+    gives += [(row.size, declared(1e9, 51_200, 2048, row.layers, row.h)) for row in ptd.TABLE_1]
+    return Job(1, "", gives)
+
+
 JOBS = [
     *(zero_on(n, stage) for n in (1, 4, 16) for stage in (1, 2, 3)),
     *(zero_on(64, stage) for stage in (0, 1, 2, 3)),
     FSDP,
     *(zero_bubble_on(p) for p in (8, 16, 32)),
+    models(),
 ]

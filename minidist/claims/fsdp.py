@@ -7,7 +7,7 @@ from minidist.claims.published import as_printed, print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import number
 from minidist.claims.zero import memory_claims, traffic_claims
-from minidist.papers import fsdp
+from minidist.papers import chen, fsdp
 from minidist.papers.collectives import ring_all_reduce
 
 HYBRID = "2M(W-G)/(GW)"
@@ -57,6 +57,10 @@ def sent_claims(run: Run) -> list[Claim]:
     for phase, times in collectives.items():
         formula, elements = f"{p}·{times if times != 1 else ''}Ψ(F-1)/F", fsdp.volume(psi, f, times)
         claims.append(on_each_rank("FSDP §3.2.1", phase, formula, p * elements, run.sent_in(phase), "bytes"))
+    again = gathered_again(run)
+    if again:
+        formula, counted = f"{p}·Ψ_again(F-1)/F", run.sent_in("all-gather again")
+        claims.append(on_each_rank("ZeRO §7", "all-gather again", formula, p * again, counted, "bytes"))
     rings = [ring_all_reduce(unit // f, hosts).sent for unit in run.model.units(f)]
     across = [p * sum(sent[i] for sent in rings) for i in range(hosts)]  # from each rank of the i-th host
     if hosts > 1:
@@ -64,13 +68,23 @@ def sent_claims(run: Run) -> list[Claim]:
         promised = [across[i] for i in host]
         claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, promised, outside, "bytes"))
     norm = 8 * (f - 1)  # a float64 for each of the other shards, which the paper leaves out
-    inside = p * fsdp.volume(psi, f, sum(collectives.values())) + norm
-    formula = f"{p}·{sum(collectives.values())}Ψ(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
+    inside = p * (fsdp.volume(psi, f, sum(collectives.values())) + again) + norm
+    gathers = f"({sum(collectives.values())}Ψ+Ψ_again)" if again else f"{sum(collectives.values())}Ψ"
+    formula = f"{p}·{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
     sent = [run.sent_by(rank) for rank in range(run.ranks)]
     for name, counted, from_host in (("all that is sent", sent, 0), ("all that arrives", run.received, -1)):
         promised = [inside + across[(i + from_host) % hosts] for i in host]
         claims.append(on_each_rank("together", name, formula, promised, counted, "bytes"))
     return claims
+
+
+def gathered_again(run: Run) -> float:
+    """Elements that each rank sends so that layers can run again (papers/chen.py): none if they are still here."""
+    options, f = run.options, run.options.shard
+    if options.strategy == "shard_grad_op":
+        return 0
+    layers = options.accumulate * chen.gathered_again(options.recompute, options.layers)
+    return fsdp.volume(run.model.units(f)[1], f, layers)
 
 
 def collectives_of(run: Run) -> dict[str, int]:
@@ -85,9 +99,10 @@ WAY_BACK = {"none": "r+g+b", "post": "max(b,r)+g", "pre": "max(b,r+g)"}
 
 
 def time_claims(run: Run) -> list[Claim]:
-    """With more units ahead than the paper's one, no formula says how long a step takes."""
+    """With more units ahead than the paper's one, or several that run again together, no formula says how long a step
+    takes."""
     options = run.options
-    if options.prefetch > 1:
+    if options.prefetch > 1 or options.recompute not in ("none", "selective", "full"):
         return []
     formula = f"Σ {'max(f,g)' if options.forward_prefetch else 'f+g'} + Σ {WAY_BACK[options.backward_prefetch]}"
     counted = [rank["time"] for rank in run.counted]
@@ -112,11 +127,11 @@ def time(run: Run) -> float:
     return total
 
 
-def computing(run: Run) -> tuple[list[int], list[int]]:
-    """The time of each unit's forward and backward, with the forward once more where it is recomputed."""
-    forward = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
+def computing(run: Run) -> tuple[list[float], list[float]]:
+    """The time of each unit's forward and backward, with what runs again, of which each block has a share."""
+    forward: list[float] = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
     embedding, *blocks, head = forward
-    again = run.options.recompute == "full"
+    again = chen.runs_again(run.options.recompute, len(blocks)) / len(blocks)
     return forward, [2 * embedding, *((2 + again) * block for block in blocks), 2 * head]
 
 
@@ -142,7 +157,7 @@ def print_closing(run: Run) -> None:
 def print_overlap(run: Run) -> None:
     """How much of the time on the wire went by while units computed."""
     f, collectives = run.options.shard, sum(collectives_of(run).values())
-    wire = fsdp.volume(run.model.parameters(f), f, collectives)
+    wire = fsdp.volume(run.model.parameters(f), f, collectives) + gathered_again(run)
     computed = run.options.accumulate * sum(map(sum, computing(run)))
     waited = run.counted[0]["time"] - computed
     hidden = f"{1 - waited / wire:.0%}" if wire else "none"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_keeps, usual
 from minidist.claims.run import Asked
 from minidist.claims.tables import number
+from minidist.claims.zero import of_constant_size
 from minidist.papers import chen, megatron, zero
 from minidist.papers.collectives import chunk_sizes
 
@@ -29,6 +30,7 @@ class Place(NamedTuple):
     stage: int = 0  # of ZeRO: from 2 on gradients of whole units are held in passing, in 3 parameters too
     in_flight: int = 1  # micro-batches whose forward has run, and whose backward has not
     starts_with_layer: bool = False  # where a stage as a whole runs again, and keeps its input
+    buffer: int = 0  # through which gradients go, in place of whole units': those alone wait that have a second part
 
 
 class Needs(NamedTuple):
@@ -60,8 +62,11 @@ def of_data_axis(stage: int, on_device: Callable[[Asked], zero.ModelStates] | No
         everything = zero.model_states(asked.model.parameters(n), n, stage, p, p, asked.optimizer_bytes)
         states = on_device(asked) if on_device else everything
         rows, both = chunk_sizes(o.batch // o.accumulate, n), embedding if asked.model.tied else 0
+        buffer = of_constant_size(asked)
         return at_places(
-            asked, 1, [Place(states, Share(b, o.layers), embedding, layer, head, both, stage) for b in rows]
+            asked,
+            1,
+            [Place(states, Share(b, o.layers), embedding, layer, head, both, stage, buffer=buffer) for b in rows],
         )
 
     return needs
@@ -99,18 +104,24 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
     else:
         after = max(of.inputs * given + max(of.layers - 1, 0) * layer for of in chen.at_most(recompute, layers))
         waits = Moment(0, kept, first + last)
-    moments = [Moment((gather + bucket) * at.embedding, 0, tokens)]  # embedding, backward
+
+    def reduced(unit: int) -> int:
+        """Bytes of a unit's gradient that are held in passing."""
+        return bucket * (at.both if at.buffer else unit)
+
+    moments = [Moment(gather * at.embedding + reduced(at.embedding), 0, tokens)]  # embedding, backward
     if at.share.embedding:
         moments.append(Moment(gather * at.embedding, 0, tokens + first))  # forward
     if layers:  # forward; backward, before what a layer has kept goes, and when its gradients are there instead
         passing = at.layer + at.both
         moments.append(Moment(gather * passing, kept, tokens + first))
         moments.append(Moment(gather * passing + bucket * at.both, most, tokens + first))
-        moments.append(Moment((gather + bucket) * passing, after, tokens + first))
+        moments.append(Moment(gather * passing + reduced(passing), after, tokens + first))
     if at.share.head:
         passing = at.head + at.both
         moments.append(Moment(gather * passing, kept, tokens + first + last))
-        moments.append(Moment((gather + bucket) * passing, kept, tokens + first))
+        moments.append(Moment(gather * passing + reduced(passing), kept, tokens + first))
+    moments = [moment._replace(passing=moment.passing + p * at.buffer) for moment in moments]
     others = at.in_flight - 1
     return [Moment(*(one + others * other for one, other in zip(moment, waits, strict=True))) for moment in moments]
 

@@ -43,6 +43,17 @@ def print_zero_closing(run: Run) -> None:
     print(f"Figure 1 (7.5B, N = 64): {' -> '.join(bar.shown() for bar in zero.FIGURE_1)} GB")
 
 
+def print_zero_table_2() -> None:
+    """ZeRO's table 2: the largest model whose states fit into 32 GB, on 64 data-parallel times MP tensor ranks."""
+    table = table_of(left=(), right=("MP", "ranks"))
+    for stage in ("baseline", *zero.STAGES[1:]):
+        table.add_column(stage, justify="right")
+    for mp in (1, 2, 4, 8, 16):
+        sizes = [mp * 32e9 / zero.model_states(1, 64, stage).total for stage in range(4)]
+        table.add_row(str(mp), str(64 * mp), *(f"{size / 1e9:.1f}B" for size in sizes))
+    show("ZeRO's Table 2 by the same formulas: the largest model in 32 GB", table)
+
+
 def print_offload_closing(run: Run) -> None:
     """The letters of ZeRO-Offload's claims, how long its host took, and the paper's table 1 by trying everything."""
     print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit, ψ_emb of its embedding;")

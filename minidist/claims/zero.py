@@ -1,7 +1,9 @@
 """What ZeRO says of a run, whichever chapter's: model states, what is held in passing, what is sent."""
 
+from collections.abc import Sequence
+
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.run import Asked, Run
 from minidist.papers import chen, zero
 
 
@@ -23,14 +25,56 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
     return [*claims, on_each_rank("ZeRO Fig. 1", "together", formula, states.total, held, "bytes")]
 
 
+def states_claims(run: Run, held: Sequence[int], n: int, stage: int, among: str) -> list[Claim]:
+    """The same formulas for the part of the model that other axes leave to each rank, divided among n ranks.
+
+    among: how formulas call n."""
+    p, k = run.bytes.stored, run.optimizer_bytes
+    states = [zero.model_states(psi, n, stage, p, p, k) for psi in held]
+    return [
+        on_each_rank(
+            f"ZeRO §5.{max(stage, 1)}",
+            kind,
+            f"{factor}Ψr/{among}" if stage >= divided else f"{factor}Ψr",
+            [getattr(state, kind) for state in states],
+            run.memory_of(kind),
+            "bytes",
+        )
+        for kind, factor, divided in (("parameters", p, 3), ("gradients", p, 2), ("optimizer", k, 1))
+    ]
+
+
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     """The most that is held of whole units in passing: `buckets` buffers of the largest one. An embedding that the head
-    reads as well is there together with each of the others."""
+    reads as well is there together with each of the others. With a buffer of constant size the last of the buckets is
+    that, beside the gradient of such an embedding, which waits for its second part."""
     embedding, *others = run.model.units(run.ranks)
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
-    formula = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ"
-    return on_each_rank(source, claim, formula, p * buckets * largest, run.memory_of("transient"), "bytes")
+    formula, expected = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ", buckets * largest
+    if of_constant_size(run):
+        gathered = "(max ψ + ψ_emb) + " if run.model.tied else "max ψ + "
+        formula = f"{p}({gathered * (buckets - 1)}{'ψ_emb + ' * run.model.tied}B)"
+        expected = (buckets - 1) * largest + embedding * run.model.tied + of_constant_size(run)
+    return on_each_rank(source, claim, formula, p * expected, run.memory_of("transient"), "bytes")
+
+
+def buffer_size(bucket_size: int, n: int, psi: int) -> int:
+    """B: elements of the buffer through which Ψ gradients go. What n ranks cannot share is left out of it."""
+    return min(max(bucket_size // n, 1) * n, psi)
+
+
+def buffer_claims(run: Run) -> list[Claim]:
+    """What is held beside gradients that are held for good: the buffer, if there is one, whose size is constant."""
+    p, elements = run.bytes.stored, of_constant_size(run)
+    made = on_each_rank("ZeRO §6.2", "buffer", f"{p}B", p * elements, run.memory_of("transient"), "bytes")
+    return [made] if elements else []
+
+
+def of_constant_size(run: Asked) -> int:
+    """B, where all ranks share out the batch; 0 where there is no buffer."""
+    asked = vars(run.options).get("bucket_size")  # of chapters that have the option
+    return buffer_size(asked, run.ranks, run.model.parameters(run.ranks)) if asked else 0
 
 
 def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:

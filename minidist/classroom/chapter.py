@@ -51,7 +51,8 @@ class Absent(MetaPathFinder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name in self.hidden:
-            raise ModuleNotFoundError(f"{name} is not here: it has what this lesson asks you to write", name=name)
+            # No ModuleNotFoundError: `from package import module` would say that it cannot import a name.
+            raise ImportError(f"{name} is not here: it has what this lesson asks you to write", name=name)
 
 
 def hide(hidden: Sequence[str]) -> None:

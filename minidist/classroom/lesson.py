@@ -74,7 +74,10 @@ def _function(name: str, tests: ModuleType) -> Any:
     if name not in theirs:
         return _given(name) or getattr(importlib.import_module(tests.HIDDEN[0]), name)
     if name in tests.ASKED:
-        return getattr(importlib.reload(importlib.import_module("exercise")), name)
+        exercise = importlib.reload(importlib.import_module("exercise"))
+        for other in theirs.intersection(tests.ASKED, vars(exercise)):  # as they are now: ranks import them by name
+            _shell().user_ns[other] = getattr(exercise, other)
+        return getattr(exercise, name)
     namespace = _shell().user_ns
     _, text = find_definition(name, namespace["In"]) or ("", "")
     exec(compile(text, "the cell", "exec"), namespace)

@@ -182,7 +182,7 @@ def be_rank(
     line, stdout, stderr, stacks = descriptors
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # the old one may take it for a file, and seek
     parent = os.getppid()
     if isolated:
         sandbox.enter_alone(question["rank"])

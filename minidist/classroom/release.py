@@ -96,7 +96,8 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
         for node in ast.parse((lesson / "test_exercise.py").read_text()).body:
             if isinstance(node, ast.Assign) and [ast.unparse(name) for name in node.targets] == ["HIDDEN"]:
                 for module in ast.literal_eval(node.value):
-                    answered.setdefault(module, []).append(lesson.name)
+                    if "." in module:  # without, it is given.py
+                        answered.setdefault(module, []).append(lesson.name)
     return answered
 
 

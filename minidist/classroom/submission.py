@@ -68,7 +68,8 @@ class Lost(Exception):
 class Submission:
     """A student's file, run on ranks by functions of the lesson's on_ranks.py.
 
-    asked: all that the lesson asks for; hidden: the modules that have it, which ranks cannot import.
+    asked: all that the lesson asks for; hidden: the modules that have it, which ranks cannot import: chapters, or one
+    beside on_ranks.py, whose name has no dot.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class Submission:
         if len(self.source) > LONGEST_FILE:
             self.in_every_part = f"{name} has {len(self.source):,} bytes; nobody writes more than {LONGEST_FILE:,}."
             return
-        seen = self.wire.examine(name, self.source, self.asked, known_digests(self.hidden, self.asked))
+        known = known_digests(self.hidden, self.asked, self.on_ranks.parent)
+        seen = self.wire.examine(name, self.source, self.asked, known)
         if seen is None:
             self.in_every_part = f"{name} is no Python: to read it ended the process that tried."
         elif seen["unreadable"]:
@@ -201,8 +203,10 @@ class Submission:
         if result.error_type == "NotTheirs":
             return f"{self.program.name} {error.rpartition('NotTheirs: ')[2]}."
         verb = "disappeared" if ran.status == "killed" else "failed"
+        alone = all(case.n == 1 for case in cases)  # a lesson without ranks does not speak of them
+        who = "it" if alone else f"rank {failed}"
         trace = self.students_part(error)
-        return self.located(ran, cases, f", rank {failed} {verb}{at(ran.places[failed])}:\n{trace}")
+        return self.located(ran, cases, f", {who} {verb}{at(ran.places[failed])}:\n{trace}")
 
     def explain_hang(self, ran: Ran, cases: Sequence[Case]) -> str:
         """Who waits for whom, among the ranks that are in the student's program."""
@@ -258,10 +262,12 @@ def at(place: str) -> str:
     return f" {place}" if place else ""
 
 
-def known_digests(modules: Sequence[str], asked: Sequence[str]) -> dict[str, str]:
-    """Of what a lesson asks for, as its chapters have it."""
-    specs = [find_spec(module) for module in modules]
-    trees: list[ast.AST] = [ast.parse(Path(spec.origin).read_bytes()) for spec in specs if spec and spec.origin]
+def known_digests(modules: Sequence[str], asked: Sequence[str], lesson: Path) -> dict[str, str]:
+    """Of what a lesson asks for, as its chapters have it, or a module of its own, whose name has no dot."""
+    own = [lesson / f"{module}.py" for module in modules if "." not in module]
+    specs = [find_spec(module) for module in modules if "." in module]
+    files = own + [Path(spec.origin) for spec in specs if spec and spec.origin]
+    trees: list[ast.AST] = [ast.parse(file.read_bytes()) for file in files]
     holder = next((name.partition(".")[0] for name in asked if "." in name), "")
     for tree in trees:  # a chapter builds on another, whose class has another name
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]

@@ -104,8 +104,8 @@ def make(
     options: Namespace | None = None,
     given: Collection[str] = (),
     width: int | None = None,
-    layers: int | None = None,
     shard: int | None = None,
+    layers: int | None = None,
     fsdp: Sequence[str] = (),
 ) -> Plan:
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
@@ -170,9 +170,9 @@ def _offload(config: Config, plan: Plan) -> bool:
     """Whether the optimizer works on the host."""
     if config[f"{ROOM}.offload_optimizer.device"] != "cpu":
         return False
-    if plan.stage and not plan.shard:
+    if plan.stage and not plan.fsdp:
         return True
-    reason = "with hybrid sharding yet" if plan.shard else "in stage 0, which divides nothing: take stage 1, 2 or 3"
+    reason = "with FSDP yet" if plan.fsdp else "in stage 0, which divides nothing: take stage 1, 2 or 3"
     plan.notes.append(f"{ROOM}.offload_optimizer.device has no effect {reason}")
     return False
 

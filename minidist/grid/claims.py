@@ -8,6 +8,7 @@ from minidist.claims.fsdp import print_across_hosts
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.published import print_ptd
 from minidist.claims.run import Asked, Run
+from minidist.claims.zero import states_claims
 from minidist.papers import chen, models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
 from minidist.pipeline import pipeline_claims as pipeline
@@ -45,7 +46,7 @@ def claims(run: Run) -> list[Claim]:
             everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
             stamps += sum(messages)
     return [
-        *memory(run),
+        *states_claims(run, held(run), run.options.shard, run.options.zero, among="G"),
         *layers_keep(run, at, shares),
         *staged,
         *(tensor.collectives(run, t, shares) if t > 1 else []),
@@ -132,22 +133,6 @@ def needs(asked: Asked) -> list[Needs]:
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
-
-
-def memory(run: Run) -> list[Claim]:
-    """ZeRO's formulas for the part of the model that tensor parallelism and the pipeline leave to a rank."""
-    stage, p, k = run.options.zero, run.bytes.stored, run.optimizer_bytes
-    states = [zero.model_states(psi, run.options.shard, stage, p, p, k) for psi in held(run)]
-    claims = []
-    for kind, factor, divided in (
-        ("parameters", p, stage >= 3),
-        ("gradients", p, stage >= 2),
-        ("optimizer", k, stage >= 1),
-    ):
-        expected = [getattr(state, kind) for state in states]
-        formula = f"{factor}Ψr/G" if divided else f"{factor}Ψr"
-        claims.append(on_each_rank(f"ZeRO §5.{max(stage, 1)}", kind, formula, expected, run.memory_of(kind), "bytes"))
-    return claims
 
 
 def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Claim]:

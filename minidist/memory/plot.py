@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
 from minidist import UsageError
+from minidist.memory.arena import Arena
 from minidist.memory.pool import KINDS, Pool
 
 BLUE, ORANGE, GREEN, RED, PURPLE = "#4c8ed9", "#e8893a", "#58a55c", "#d65f5f", "#8d73b8"
@@ -145,10 +148,7 @@ def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) ->
     figure.suptitle(title + more, fontsize=10)
     handles, labels = panels[0, 0].get_legend_handles_labels()  # the same in each
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False, fontsize=8)
-    picture = BytesIO()
-    figure.savefig(picture, format=format, dpi=110)
-    plt.close(figure)
-    return picture.getvalue()
+    return _saved(figure, format)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -157,3 +157,74 @@ def _ranks(ranks: Sequence[int]) -> str:
     if len(ranks) == ranks[-1] - ranks[0] + 1:
         return f"each of ranks {ranks[0]} to {ranks[-1]}"
     return f"each of ranks {', '.join(map(str, ranks))}"
+
+
+def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
+    """Where each array of a step lay in an arena, and when: of the last step that has ended, or of the one under way if
+    the run has `failed`, and why. Across lie arrays, one as far from the next as the other, in the order in which they
+    came. The format is one of FORMATS."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import EngFormatter
+
+    course = arena.course if failed or not arena.before.blocks else arena.before
+    figure, axes = plt.subplots(figsize=(11, 5), layout="constrained")
+    for block in course.blocks:
+        left, right = (
+            max(block.born, course.begun),
+            course.ended if block.gone is None else min(block.gone, course.ended),
+        )
+        axes.broken_barh(
+            [(left, max(right - left, 0.5))], (block.start, block.nbytes), color=COLOURS[block.kind],
+            edgecolor="white", linewidth=0.3,
+        )  # fmt: skip
+    for clock, _ in course.boundaries:
+        axes.axvline(clock, color="black", linewidth=0.3, alpha=0.4)
+    starts = [course.begun, *(clock for clock, _ in course.boundaries)]
+    named = [(start, end, name) for start, (end, name) in zip(starts, course.boundaries, strict=False)]
+    named = [each for each in named if MOST_NAMES * (each[1] - each[0]) > course.ended - course.begun]  # the wide ones
+    places = [(start + end) / 2 for start, end, _ in named]
+    axes.set_xticks(places, [name for _, _, name in named], rotation=90, fontsize=7)
+    axes.tick_params(axis="x", length=0)
+    highest = arena.capacity or arena.top
+    axes.axhline(highest, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlim(course.begun, max(course.ended, course.begun + 1))
+    axes.set_ylim(0, 1.04 * highest)
+    axes.yaxis.set_major_formatter(EngFormatter("B"))
+    axes.spines[["top", "right"]].set_visible(False)
+    kinds = [kind for kind in KINDS if any(block.kind == kind for block in course.blocks)]
+    handles = [Patch(color=COLOURS[kind], label=kind) for kind in reversed(kinds)]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8)
+    title = "Addresses of what a rank holds in a step: white is free"
+    figure.suptitle("\n".join([title, *wrap(failed, 130)]), fontsize=10)
+    return _saved(figure, format)
+
+
+def draw_bars(bars: Mapping[str, int], title: str, format: str) -> bytes:
+    """ZeRO's figure 8: the largest model of each configuration, by its parameters."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import EngFormatter
+
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    drawn = axes.bar(list(bars), list(bars.values()), 0.6, color=BLUE)
+    axes.bar_label(drawn, [EngFormatter(places=0, sep="")(size) for size in bars.values()], padding=2, fontsize=9)
+    axes.set_ylabel("parameters of the largest model that trains")
+    axes.yaxis.set_major_formatter(EngFormatter())
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    return _saved(figure, format)
+
+
+def _saved(figure: Any, format: str) -> bytes:
+    from matplotlib import pyplot as plt
+
+    picture = BytesIO()
+    figure.savefig(picture, format=format, dpi=110)
+    plt.close(figure)
+    return picture.getvalue()

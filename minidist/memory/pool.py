@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from minidist import Stopped
+from minidist.memory.arena import Arena, Block
 
 Array = np.ndarray
 
@@ -65,10 +66,11 @@ class Sum:
 class Known(weakref.ref):
     """A named array that owns its memory. The pool has it under the array's id for as long as the array lives."""
 
-    __slots__ = ("key", "kind", "nbytes")
+    __slots__ = ("block", "key", "kind", "nbytes")
     key: int
     kind: str
     nbytes: int
+    block: Block | None  # where it lies, in a pool with addresses
 
 
 class Pool:
@@ -95,6 +97,7 @@ class Pool:
         self._sums = {name: Sum() for name in of}
         self._sums_of = {kind: [self._sums[name] for name in of if kind in of[name]] for kind in KINDS}
         self._known: dict[int, Known] = {}
+        self.arena: Arena | None = None
         # Arrays die at any moment, in any thread, within the code below too. So a death is put down here, which is one
         # step that cannot fail, and accounted for when somebody asks next.
         self._dead: deque[Known] = deque()
@@ -115,12 +118,18 @@ class Pool:
             known = self._known.get(key)
             if known is None:
                 nbytes = owner.nbytes
+                self._check(kind, nbytes)
+                block = self._place(kind, nbytes)
                 self._add(kind, nbytes)
                 self._known[key] = known = Known(owner, self._dead.append)
-                known.key, known.kind, known.nbytes = key, kind, nbytes
+                known.key, known.kind, known.nbytes, known.block = key, kind, nbytes, block
             elif rename and known.kind != kind:
+                if known.kind == "workspace":  # what was no workspace is among what fits
+                    self._check(kind, known.nbytes)
                 self._add(kind, known.nbytes, instead_of=known.kind)
                 known.kind = kind
+                if known.block:
+                    known.block.kind = kind
         for watcher in self.watchers:
             watcher.changed(self)
         return array
@@ -134,6 +143,16 @@ class Pool:
         """An array of zeros. Raises OutOfMemory before it is made."""
         self._make_sure(kind, shape, dtype)
         return self.hold(kind, np.zeros(shape, dtype))
+
+    def give_addresses(self, arena: Arena) -> None:
+        """From here on every array lies somewhere in `arena`: first those that are here, by age. Raises OutOfMemory,
+        here and later, where no hole is long enough for one."""
+        with self._lock:
+            self._bury()
+            self.arena = arena
+            for known in self._known.values():
+                known.block = self._place(known.kind, known.nbytes)
+            arena.begin()
 
     # ---- what there is ----------------------------------------------------------------------------------------------
 
@@ -161,6 +180,10 @@ class Pool:
         """A boundary: a "unit", an "instruction", a "message" or a "step" of this name has come to its end."""
         for watcher in self.watchers:
             watcher.passed(self, what, name)
+        if self.arena:
+            with self._lock:
+                self._bury()  # what has gone before the boundary
+            self.arena.passed(what, name)
 
     # ---- accounts; the lock is held ---------------------------------------------------------------------------------
 
@@ -169,19 +192,33 @@ class Pool:
         while self._dead:
             known = self._dead.popleft()
             del self._known[known.key]
+            if known.block:
+                assert self.arena
+                self.arena.free(known.block)
             for total in self._sums_of[known.kind]:
                 total.now -= known.nbytes
 
     def _add(self, kind: str, nbytes: int, instead_of: str | None = None) -> None:
-        """Raises OutOfMemory, and adds nothing, if they do not fit. What was no workspace under its old name does."""
-        if self.capacity is not None and instead_of in (None, "workspace"):
-            self._check(kind, nbytes)
         for total in self._sums_of[instead_of] if instead_of else ():
             total.now -= nbytes
         for total in self._sums_of[kind]:
             total.now += nbytes
             if total.now > total.peak:
                 total.peak = total.now
+
+    def _place(self, kind: str, nbytes: int) -> Block | None:
+        """A stretch of addresses, where the pool has such. Raises OutOfMemory if no hole is long enough."""
+        if not self.arena:
+            return None
+        block = self.arena.place(nbytes, kind)
+        if block is None:
+            vacant, largest = self.arena.vacant, self.arena.largest
+            raise OutOfMemory(
+                f"out of memory {(self.beside or self).doing}: {nbytes:,} bytes of {kind} do not fit into a hole of the"
+                f" {self.name}, though {vacant:,} of its {self.arena.capacity:,} are free"
+                f" ({vacant / (self.arena.capacity or 1):.0%}): the largest hole has {largest:,}"
+            )
+        return block
 
     def _check(self, kind: str, nbytes: int) -> None:
         """Raise OutOfMemory if so many bytes more do not fit."""

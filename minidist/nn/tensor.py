@@ -168,10 +168,11 @@ class Step(NamedTuple):
 
 
 class Tape:
-    """The operations of one pass through a unit, in the order in which they ran."""
+    """The operations of one pass through a unit, in the order in which they ran. One that does not keep them lets the
+    store see what passes, and no more: no backward."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        self.store = store or Store()
+    def __init__(self, store: Store | None = None, keeps: bool = True) -> None:
+        self.store, self.keeps = store or Store(), keeps
         self.steps: list[Step] = []
         self.postponed: list[tuple[Step, Array]] = []
         self._tensors = 0
@@ -266,6 +267,8 @@ def record(
     tape = inputs[0].tape
     if tape is None:
         return Tensor(data)
+    if not tape.keeps:
+        return tape.tensor(data)
     kept = tuple(tape.keep(a) for a in keep) + tuple(tape.keep(a, exact=True) for a in keep_exact)
     output = tape.tensor(data)
     tape.steps.append(Step(output.number, tuple(t.number for t in inputs), backward, weight_backward, kept))
@@ -277,7 +280,7 @@ def recomputed(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
     The function must give the same result twice, and hold on to no array of activations.
     """
-    if x.tape is None:
+    if x.tape is None or not x.tape.keeps:
         return function(x)
     output = x.tape.tensor(function(Tensor(x.data)).data)  # without a tape nothing is kept
     x.tape.steps.append(Step(output.number, (x.number,), None, None, (x.tape.keep(x.data),), function))

@@ -94,16 +94,17 @@ MODELS = {
     "codellama-34b": Model(8192, 48, 64, 8, 22_016, 16_384),
 }
 
+PRINTED = {  # of the models above
+    "llama-7b": ("7B", "6,738,415,616"),
+    "llama-13b": ("13B", "13,015,864,320"),
+    "llama-30b": ("30B", "32,528,943,616"),
+    "llama2-70b": ("2, 70B", "68,976,648,192"),
+    "codellama-34b": ("Code, 34B", "33,743,970,304"),
+}
 FIGURES = [
     Figure(
         "Llama's weights", name, printed, "parameters", "2vh + h + l(2h² + 2h²·kv/a + 3hf + 2h)",
         MODELS[model].parameters, whole, evidence="a second source",
     )
-    for name, printed, model in (
-        ("7B", "6,738,415,616", "llama-7b"),
-        ("13B", "13,015,864,320", "llama-13b"),
-        ("30B", "32,528,943,616", "llama-30b"),
-        ("2, 70B", "68,976,648,192", "llama2-70b"),
-        ("Code, 34B", "33,743,970,304", "codellama-34b"),
-    )
+    for model, (name, printed) in PRINTED.items()
 ]  # fmt: skip

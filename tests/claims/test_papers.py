@@ -8,7 +8,7 @@ import pytest
 
 from minidist import UsageError
 from minidist.claims import counted, papers
-from minidist.papers import fsdp, llama3, zero, zero_bubble
+from minidist.papers import llama3, zero
 
 
 def test_every_paper_with_figures_is_listed_and_all_numbers_add_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,8 +61,18 @@ def test_a_program_that_holds_more_does_not_give_the_figure() -> None:
 def test_every_job_gives_figures_that_are_declared_and_no_figure_comes_twice() -> None:
     given = [id(figure) for job in counted.JOBS for figure, _ in job.gives]
     assert len(given) == len(set(given))
-    assert set(given) <= {id(figure) for figure in [*zero.FIGURES, *fsdp.FIGURES, *zero_bubble.FIGURES]}
-    assert len(given) >= 80
+    assert set(given) <= {id(figure) for paper in papers.library().values() for figure in paper.figures}
+    assert len(given) >= 90
+
+
+def test_models_as_they_are_declared_have_the_printed_sizes() -> None:
+    """And one that forgets its last norm has not."""
+    counts = counted.run(counted.models())
+    assert len(counts) == 20
+    assert all(figure.agrees(value) for figure, value in counts)
+    small, value = counts[0]
+    assert small.agrees(124_439_808)
+    assert not small.agrees(value - 2 * 768)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,12 @@ from minidist.classroom.submission import Submission
 from minidist.classroom.wires import WIRES, Wire
 
 ROOT = Path(__file__).parents[2]
-LESSONS = {"04": ROOT / "lessons" / "04_ring_all_reduce", "09": ROOT / "lessons" / "09_zero_3"}
+LESSONS = {
+    "01": ROOT / "lessons" / "01_mapreduce",
+    "02": ROOT / "lessons" / "02_transformer_by_hand",
+    "04": ROOT / "lessons" / "04_ring_all_reduce",
+    "09": ROOT / "lessons" / "09_zero_3",
+}
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
 SUBMISSIONS = Path(__file__).parent / "submissions"
 

@@ -3,6 +3,7 @@ named beside it and no others. Mistakes are patches of the right answer (mutants
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from classroom.mutants import MUTANTS, Mutant
 
 # Of the mistakes those that between them bring about every kind of message. The others are graded with -m slow.
 IN_EVERY_RUN = {
+    "01": {"all_send_first", "from_the_notebook", "hash_and_append"},
+    "02": {
+        *("stores", "adds_none", "adds_in_place", "dw_turned", "divides_by_sequences", "constant_variance"),
+        *("eps_under_the_root", "writes_into_prob", "imports_the_operations", "trains_with_the_package"),
+    },
     "04": {
         *("forgets_its_own_part", "averages", "never_alone", "adds_up_in_x", "widens", "blocking_sends", "never_waits"),
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
@@ -31,8 +37,8 @@ def everyday(number: str, name: str) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture(scope="module")
 def graders() -> Iterator[dict[str, Grader]]:
-    with grader("04") as ring, grader("09") as engine:
-        yield {"04": ring, "09": engine}
+    with ExitStack() as stack:
+        yield {number: stack.enter_context(grader(number)) for number in LESSONS}
 
 
 def check_messages(graded: Graded, patterns: list[str]) -> None:
@@ -44,7 +50,7 @@ def check_messages(graded: Graded, patterns: list[str]) -> None:
     assert not re.search(r"^AssertionError$", messages, re.MULTILINE)
 
 
-@pytest.mark.parametrize("number", ["04", "09"])
+@pytest.mark.parametrize("number", LESSONS)
 def test_the_skeleton_earns_nothing_and_a_right_answer_everything(graders: dict[str, Grader], number: str) -> None:
     skeleton = graders[number].grade(LESSONS[number] / "exercise.py")
     right = graders[number].grade(ANSWERS[number])
@@ -98,7 +104,7 @@ def test_a_wrong_submission_loses_just_its_parts(graders: dict[str, Grader], num
     check_messages(graded, head(file, "says"))
 
 
-@pytest.mark.parametrize("number", ["04", "09"])
+@pytest.mark.parametrize("number", LESSONS)
 def test_every_demand_has_a_mutant_and_every_part_a_demand(number: str) -> None:
     demands = [mutant.demand for mutant in MUTANTS[number]]
     with grader(number, isolate=False) as made:
@@ -117,7 +123,7 @@ def test_names_of_every_run_exist() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", ["04", "09"])
+@pytest.mark.parametrize("number", LESSONS)
 def test_over_mpi_the_same_points_but_for_what_only_the_router_sees(tmp_path: Path, number: str) -> None:
     only_router = {"timing", "meaning", "messages"}
     with grader(number, wire="mpi") as over_mpi:

@@ -17,7 +17,7 @@ from minidist.classroom import lesson, work
 from minidist.classroom.grade import exercise_of
 
 ROOT = Path(__file__).parents[2]
-RING, ZERO_3 = (ROOT / "lessons" / name for name in ("04_ring_all_reduce", "09_zero_3"))
+WORDS, RING, ZERO_3 = (ROOT / "lessons" / name for name in ("01_mapreduce", "04_ring_all_reduce", "09_zero_3"))
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_predictions_that_cannot_be_read_are_said(desk, capsys):
 def desks(tmp_path_factory):
     """Copies in work/ of a clone's lessons, for all tests: so their checks share a process from which ranks come."""
     clone = tmp_path_factory.mktemp("clone")
-    for of in (RING, ZERO_3):
+    for of in (WORDS, RING, ZERO_3):
         shutil.copytree(of, clone / "lessons" / of.name)
     work.copy_lessons(clone / "lessons")
     return clone / "work"
@@ -154,6 +154,11 @@ def desks(tmp_path_factory):
 def shell(desks, monkeypatch):
     """An IPython in a copy of lesson 04."""
     yield from shell_in(desks / RING.name, monkeypatch)
+
+
+@pytest.fixture
+def shell_01(desks, monkeypatch):
+    yield from shell_in(desks / WORDS.name, monkeypatch)
 
 
 @pytest.fixture
@@ -385,6 +390,96 @@ def test_the_gaps_of_lesson_09(shell_09, capsys, name, code, words):
     assert said.startswith("✗ ")
     assert re.search(words, said), said
     assert shell_09.user_ns[name].__module__ == "given"
+
+
+SEND = """\
+def send_text(comm, text, dest):
+    data = np.frombuffer(text.encode(), np.uint8)
+    comm.send(np.array([data.size]), dest)
+    comm.send(data, dest)
+"""
+RECEIVE = """\
+def receive_text(comm, source):
+    length = np.empty(1, np.int64)
+    comm.recv(length, source)
+    data = np.empty(length[0], np.uint8)
+    comm.recv(data, source)
+    return data.tobytes().decode()
+"""
+ALL_SEND = """\
+def in_turns(comm, texts):
+    for dest in range(comm.size):
+        if dest != comm.rank:
+            send_text(comm, texts[dest], dest)
+    return [texts[r] if r == comm.rank else receive_text(comm, r) for r in range(comm.size)]
+"""
+COMMIT = """\
+import os
+def commit(lines, path, worker):
+    unfinished = path.with_name("unfinished")
+    with open(unfinished, "w") as file:
+        file.writelines(lines)
+    os.replace(unfinished, path)
+"""
+GAPS_01 = {
+    "bytes": (
+        "receive_text",
+        RECEIVE.replace(".decode()", ""),
+        r"Rank 2 sent 'three three three', and receive_text on rank 0 returned bytes",
+    ),
+    "a fixed size": (
+        "receive_text",
+        RECEIVE.replace("length[0]", "3"),
+        r"(?s)line 5 of the cell, `comm\.recv.*CommError: rank \d expected 3 x uint8 from rank \d, which sent",
+    ),
+    "salted": ("region_of", "def region_of(key, reducers):\n    return hash(key) % reducers", r"Is that hash\(\)\?"),
+    "all send first": (
+        "in_turns",
+        ALL_SEND,
+        r"(?s)rank 1: send\(dest=0\) at a line of another cell, `comm\.send.*A cycle of waits",
+    ),
+    "no merge": (
+        "merge_runs",
+        "def merge_runs(runs):\n    return [(key, [value]) for run in runs for key, value in run]",
+        r"merge_runs of 4 runs of 22 pairs: (the key '\w+' comes twice|'\w+' comes after '\w+')",
+    ),
+    "appends": (
+        "commit",
+        COMMIT.replace('path.with_name("unfinished")', "path").replace('"w"', '"a"'),
+        r"There was a file at `path` before the last line was there: who looks now reads half an output",
+    ),
+    "one name for all": ("commit", COMMIT, r"(?s)`os\.replace\(unfinished, path\)`.*FileNotFoundError"),
+}
+
+
+@pytest.mark.parametrize(("name", "code", "words"), GAPS_01.values(), ids=GAPS_01)
+def test_the_gaps_of_lesson_01(shell_01, capsys, name, code, words):
+    for cell in (SEND, RECEIVE, code, f"check({name!r})"):
+        shell_01.run_cell(cell, store_history=True).raise_error()
+    said = capsys.readouterr().out
+    assert said.startswith("✗ ")
+    assert re.search(words, said), said
+    assert "the notebook goes on with the lesson's own" in said
+    assert shell_01.user_ns[name].__module__ == "given"
+
+
+def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell_01, capsys):
+    shell_01.run_cell("check('merge')", store_history=True).raise_error()
+    said = capsys.readouterr().out
+    assert said.startswith("○ merge in exercise.py is not filled in yet")
+    assert "the notebook goes on with the lesson's own" in said
+    assert shell_01.user_ns["merge"].__module__ == "given"
+    assert lesson.whose("merge") == "not yours yet: the lesson's own"
+
+
+def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell_01, capsys):
+    """Each check reads the file anew, and what was checked before is of the same reading."""
+    shutil.copy(ROOT / "tests/classroom/answers" / f"{WORDS.name}.py", "exercise.py")
+    for name in ("merge", "reduce_task"):
+        shell_01.run_cell(f"check({name!r})", store_history=True).raise_error()
+    assert capsys.readouterr().out.count("✓") == 2
+    exercise = sys.modules["exercise"]
+    assert [shell_01.user_ns[name] for name in ("merge", "reduce_task")] == [exercise.merge, exercise.reduce_task]
 
 
 def test_a_method_is_checked_in_its_file(shell_09, capsys):

@@ -104,23 +104,23 @@ OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
 
 
 @pytest.mark.parametrize(
-    ("device", "stage", "shard", "chapter", "says"),
+    ("device", "stage", "fsdp", "chapter", "says"),
     [
-        ("cpu", 1, None, "offload", ""),
-        ("cpu", 2, None, "offload", ""),
-        ("cpu", 3, None, "offload", ""),
-        ("none", 3, None, "zero3", ""),
-        ("nvme", 3, None, "zero3", "yet, because what leaves a device goes to its host"),
-        ("cpu", 0, None, "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
-        ("cpu", 3, 2, "parallel3d", "with hybrid sharding yet"),
+        ("cpu", 1, (), "offload", ""),
+        ("cpu", 2, (), "offload", ""),
+        ("cpu", 3, (), "offload", ""),
+        ("none", 3, (), "zero3", ""),
+        ("nvme", 3, (), "zero3", "yet, because what leaves a device goes to its host"),
+        ("cpu", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
+        ("cpu", 3, ("--strategy", "hybrid_shard"), "fsdp", "with FSDP yet"),
     ],
 )
-def test_where_the_optimizer_works(device: str, stage: int, shard: int | None, chapter: str, says: str) -> None:
+def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...], chapter: str, says: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
     config = read.parse(f"{{{T}, {room}}}", "ds_config.json")
-    plan = planning.make(config, 4, planning.defaults(), shard=shard)
+    plan = planning.make(config, 4, planning.defaults(), fsdp=fsdp)
     assert (plan.chapter, plan.offload) == (chapter, chapter == "offload")
-    assert ("--zero" in plan.arguments()) == (chapter in ("offload", "parallel3d"))
+    assert ("--zero" in plan.arguments()) == (chapter == "offload")
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jobs import engines
 from jobs.pipelines import cut
 from minidist.engine import Engine, Settings
+from minidist.fsdp import FSDP
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.precision import PRECISIONS
@@ -68,14 +69,15 @@ def name_of(*case: Any) -> str:
     return " ".join(map(str, case))
 
 
-STAGES = list(itertools.product(("fp64", "mixed"), ("none", *POLICIES), range(4), (1, 3), (0.0, 0.1)))
+ENGINES = (*LADDER, FSDP)
+STAGES = list(itertools.product(("fp64", "mixed"), ("none", *POLICIES), range(5), (1, 3), (0.0, 0.1)))
 
 
 def stages(comm: Any) -> dict[str, list[float]]:
-    """Data parallelism and the three stages of ZeRO. The width makes units that no number of ranks above 1 divides."""
+    """Data parallelism, the three stages of ZeRO, and FSDP, on units most of which three ranks do not divide."""
 
     def maker(precision: str, recompute: str, stage: int, accumulate: int, dropout: float) -> Callable[[], Driver]:
-        return lambda: LADDER[stage](model(dropout), settings(precision, accumulate, recompute), comm)
+        return lambda: ENGINES[stage](model(dropout), settings(precision, accumulate, recompute), comm)
 
     return on_each(comm, {name_of(*case): maker(*case) for case in STAGES})
 

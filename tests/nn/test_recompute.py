@@ -108,9 +108,9 @@ def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
 def test_every_policy_on_every_stage_of_zero() -> None:
     """In float64 the losses of the same ranks without recomputation, to the last bit, and to 1e-12 the serial ones. In
     mixed precision the stages agree to the last bit on what a policy has rounded, which are the inputs that it keeps:
-    all four, or, where stages 2 and 3 sum each micro-batch over the ranks by itself, these two and the others."""
+    all, or, where stages 2, 3 and FSDP (here 4) sum each micro-batch over the ranks by itself, these and the rest."""
     found = launch("jobs.recompute:stages", 3, timeout=300).values[0]
-    for policy, stage, accumulate, dropout in itertools.product(recompute.POLICIES, range(4), (1, 3), (0.0, 0.1)):
+    for policy, stage, accumulate, dropout in itertools.product(recompute.POLICIES, range(5), (1, 3), (0.0, 0.1)):
 
         def losses(precision: str, policy: str, stage: int, a: int = accumulate, p: float = dropout) -> list[float]:
             return found[recompute.name_of(precision, policy, stage, a, p)]

@@ -1,0 +1,126 @@
+"""The pictures of lesson 01. They draw what the ranks brought back, and what the master wrote down."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from minidist.classroom.lesson import show
+
+REDUCERS = ["#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a"]  # a colour for each reduce task
+MAP, REDUCE, AGAIN = "#9db8d6", "#e6c48a", "#b5524a"
+
+
+def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]], title: str) -> None:
+    """What each map rank has for each reduce rank, and what each of these has received.
+
+    regions[rank][r] and runs[r][rank] are texts with a pair on each line.
+    """
+    n = len(regions)
+    deepest = max(len(text.splitlines()) for of_rank in regions for text in of_rank)
+    height = 0.22 * deepest + 0.2
+    fig, ax = plt.subplots(figsize=(10.5, height * n + 1.0))
+    ax.set(xlim=(-1.1, n), ylim=(-n * height, 0.62))
+    ax.axis("off")
+    for r in range(n):
+        ax.text(r + 0.46, 0.2, f"to reduce task {r}\non rank {r}", ha="center", fontsize=9, color=REDUCERS[r])
+        for rank in range(n):
+            arrived = runs[r][rank] == regions[rank][r]
+            top, own = -rank * height, rank == r
+            ax.add_patch(
+                plt.Rectangle(
+                    (r + 0.02, top - height + 0.04),
+                    0.88,
+                    height - 0.08,
+                    facecolor="#f1f1f1" if own else "white",
+                    edgecolor=REDUCERS[r],
+                    lw=1.4,
+                    ls="--" if own else "-",
+                )
+            )
+            said = regions[rank][r].replace("\t", "  ") or "nothing" if arrived else "has not\narrived"
+            for place, line in enumerate(said.splitlines()):
+                colour = "black" if "  " in line else "#999999"
+                ax.text(
+                    r + 0.08, top - 0.1 - 0.22 * place, line, va="top", fontsize=9, family="monospace", color=colour
+                )
+    for rank in range(n):
+        ax.text(-0.08, -(rank + 0.5) * height, f"map task {rank}\non rank {rank}", ha="right", va="center", fontsize=9)
+    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    fig.subplots_adjust(left=0.0, right=1.0, top=1 - 0.3 / (height * n + 1.0), bottom=0.0)
+    show(fig, _shuffle_in_words(regions, runs, title))
+
+
+def _shuffle_in_words(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]], title: str) -> str:
+    words = [f"{title}. A table with a row for each map task and a column for each reduce task."]
+    for rank, of_rank in enumerate(regions):
+        has = [
+            f"for {r} {_pairs(text) if runs[r][rank] == text else 'what has not arrived'}"
+            for r, text in enumerate(of_rank)
+        ]
+        words.append(f"Map task {rank} has {'; '.join(has)}.")
+    return " ".join([*words, "Dashed: a region that stays on its rank."])
+
+
+def _pairs(text: str) -> str:
+    return ", ".join(line.replace("\t", " ") for line in text.splitlines()) or "nothing"
+
+
+def draw_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequence[int]]) -> None:
+    """Bytes that each rank sends in the shuffle: bars were counted, ticks are computed. By what is done before it."""
+    fig, ax = plt.subplots(figsize=(8, 3.4))
+    ranks = range(len(next(iter(counted.values()))))
+    for k, (name, sent) in enumerate(counted.items()):
+        places = [rank + 0.4 * k - 0.2 for rank in ranks]
+        ax.bar(places, [n / 1000 for n in sent], 0.36, color=("#b5524a", "#3b6ea8")[k], label=f"{name}, counted")
+        ticks = [n / 1000 for n in computed[name]]
+        ax.hlines(
+            ticks, [x - 0.2 for x in places], [x + 0.2 for x in places], color="black", label="computed" * (k == 0)
+        )
+    ax.set(xticks=ranks, xticklabels=[f"rank {rank}" for rank in ranks], ylabel="thousand bytes sent")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=9)
+    fig.subplots_adjust(left=0.1, right=0.98, top=0.88, bottom=0.1)
+    bars = "; ".join(f"{name}: {', '.join(f'{n:,}' for n in sent)}" for name, sent in counted.items())
+    show(fig, f"Bars: bytes that ranks 0 to 3 send in the shuffle. {bars}. The computed values lie on top of the bars.")
+
+
+def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> None:
+    """Who did what and when: the lost worker on top, and below it those that do its tasks again."""
+    again = {(event.kind, event.number) for event in events if event.what == "again"}
+    begun: dict[tuple[int, str, int], float] = {}
+    bars = []  # (worker, task, from, to)
+    for event in events:
+        who = event.worker, event.kind, event.number
+        if event.what == "assigned":
+            begun[who] = event.seconds
+        elif event.what == "done":
+            bars.append((event.worker, who[1:], begun.pop(who), event.seconds))
+        elif event.what == "lost" and event.kind:
+            bars.append((event.worker, who[1:], begun.pop(who), death))
+    helpers = sorted({worker for worker, task, start, _ in bars if task in again and start > death})
+    rows = {worker: place for place, worker in enumerate([lost, *helpers])}
+    fig, ax = plt.subplots(figsize=(10.5, 0.3 * len(rows) + 1.3))
+    for worker, task, start, end in bars:
+        if worker in rows:
+            repeated = task in again and start > death
+            colour = AGAIN if repeated else MAP if task[0] == "map" else REDUCE
+            ax.barh(rows[worker], end - start, left=start, height=0.72, color=colour, edgecolor="white", lw=0.8)
+    ax.plot(death, 0, marker="x", color="black", ms=9, mew=2)
+    ax.text(death + 12, 0, "does not answer any more", va="center", fontsize=9)
+    for label, colour in (("map", MAP), ("reduce", REDUCE), ("done again", AGAIN)):
+        ax.bar(0, 0, color=colour, label=label)
+    ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0), fontsize=9)
+    ax.set(yticks=range(len(rows)), yticklabels=[f"worker {worker}" for worker in rows], xlabel="seconds (simulated)")
+    ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, None))
+    ax.tick_params(labelsize=9, length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    height = 0.3 * len(rows) + 1.3
+    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    fig.subplots_adjust(left=0.09, right=0.99, top=1 - 0.62 / height, bottom=0.46 / height)
+    maps = sum(kind == "map" for kind, _ in again)
+    show(
+        fig,
+        f"{title}. Worker {lost} stops at {death:g} seconds. Rows below: {len(helpers)} workers, which do its"
+        f" tasks again: {maps} maps, which it had finished, and {len(again) - maps} reduce, which it was at.",
+    )

@@ -1,0 +1,92 @@
+"""Addresses: where in a memory of fixed size each array lies, by first fit. It can be full of holes.
+
+A pool counts bytes, as if an array could be scattered over whatever is free. A device needs one stretch of addresses
+for it, and may have enough memory in all but none in one piece (ZeRO, section 6.3). An Arena that is given to a pool
+(`Pool.give_addresses`) tells; it keeps the course of the last two steps, to be drawn.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Block:
+    """An array's stretch of addresses, and when it was there: from and to the arena's clock, which counts arrays."""
+
+    start: int
+    nbytes: int
+    kind: str
+    born: int
+    gone: int | None = None
+
+
+@dataclass
+class Course:
+    """What was in an arena within a step. Times are the arena's clock."""
+
+    blocks: list[Block] = field(default_factory=list)
+    boundaries: list[tuple[int, str]] = field(default_factory=list)  # when what came to its end
+    begun: int = 0
+    ended: int = 0
+
+
+class Arena:
+    """Stretches of one memory. capacity: bytes; None: any number."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.holes: list[tuple[int, int]] = [(0, capacity or 1 << 62)]  # (start, end), in order, apart from each other
+        self.clock = 0  # arrays that have come
+        self.top = 0  # the end of the highest stretch that was ever in use
+        self.here: dict[Block, None] = {}  # in order of birth
+        self.course = Course()  # of the step that is under way
+        self.before = Course()  # of the one before
+
+    def place(self, nbytes: int, kind: str) -> Block | None:
+        """The lowest hole that is long enough, the rest of which stays one; None if there is none."""
+        for i, (start, end) in enumerate(self.holes):
+            if end - start >= nbytes:
+                self.holes[i : i + 1] = [(start + nbytes, end)] if end - start > nbytes else []
+                self.clock = self.course.ended = self.clock + 1
+                self.top = max(self.top, start + nbytes)
+                block = Block(start, nbytes, kind, self.clock)
+                self.here[block] = None
+                self.course.blocks.append(block)
+                return block
+        return None
+
+    def free(self, block: Block) -> None:
+        """Its stretch is a hole again, one with the holes beside it."""
+        del self.here[block]
+        block.gone = self.clock
+        if not block.nbytes:
+            return
+        start, end = block.start, block.start + block.nbytes
+        i = bisect_left(self.holes, (start, end))
+        if i < len(self.holes) and self.holes[i][0] == end:
+            end = self.holes.pop(i)[1]
+        if i > 0 and self.holes[i - 1][1] == start:
+            start = self.holes.pop(i - 1)[0]
+            i -= 1
+        self.holes.insert(i, (start, end))
+
+    def passed(self, what: str, name: str) -> None:
+        """A boundary, see Pool.mark. With a step the next one's course begins."""
+        self.course.boundaries.append((self.clock, name))
+        if what == "step":
+            self.before = self.course
+            self.begin()
+
+    def begin(self) -> None:
+        """A new course, of what is here and what comes."""
+        self.course = Course(list(self.here), [], self.clock, self.clock)
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the longest hole."""
+        return max((end - start for start, end in self.holes), default=0)
+
+    @property
+    def vacant(self) -> int:
+        """Bytes of all holes."""
+        return sum(end - start for start, end in self.holes)

@@ -1,0 +1,33 @@
+"""Addresses for what a rank holds: whether they are asked for, and the picture."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minidist.claims.files import write_output
+from minidist.memory import plot
+from minidist.memory.arena import Arena
+from minidist.memory.pool import OutOfMemory, Pool
+from minidist.mpi.comm import Comm
+
+
+@contextmanager
+def drawn(device: Pool, comm: Comm, options: Namespace) -> Iterator[None]:
+    """With --arena-plot, arrays get addresses inside, and rank 0 draws the last step: of a run that ends out of memory,
+    as far as it has come."""
+    if not options.arena_plot:
+        yield
+        return
+    arena, failed = Arena(options.device_memory), ""
+    try:
+        device.give_addresses(arena)
+        yield
+    except OutOfMemory as error:  # on every rank at the same array: all hold the same, of the same sizes
+        failed = str(error)
+        raise
+    finally:
+        if comm.rank == 0:
+            picture = plot.draw_arena(arena, failed, plot.format_of(options.arena_plot))
+            write_output(options.arena_plot, picture)
+        if failed:
+            comm.barrier()  # until it is drawn: the first rank to fail ends the others

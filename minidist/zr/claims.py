@@ -1,0 +1,207 @@
+"""What ZeRO says of activations and buffers, beside what a run held, sent and moved; and how much a model needs."""
+
+from minidist.claims.activations import Share, layer_keeps
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.needs import Needs, ends_keep, tokens_of_batch
+from minidist.claims.run import Asked, Run
+from minidist.claims.tables import number
+from minidist.claims.zero import buffer_size, states_claims
+from minidist.papers import zero
+from minidist.papers.collectives import chunk_sizes
+from minidist.papers.models import padded
+from minidist.tensor_parallel import tensor_claims as tensor
+
+GATHERS = "all-gather checkpoints"
+
+
+def claims(run: Run) -> list[Claim]:
+    """What is held, moved and sent; and that nothing else is."""
+    options, t, p = run.options, run.options.tp, run.bytes.stored
+    d, a, stage, shares = run.ranks // t, options.accumulate, options.zero, shares_of(run)
+    volumes = [
+        *tensor.of_layers(run, t, shares),
+        *of_checkpoints(run),
+        *tensor.of_ends(run, t, shares),
+        *of_data(run),
+    ]
+    rest = tensor.not_cut(run, t, 1 if stage else d, d) if t > 1 else 0
+    beside = {
+        tensor.SHARD_GRADIENTS: (f"{p}·2(t-1)Ψrest{'' if stage else '·d'}", rest),
+        tensor.TENSOR_NORM: ("8(t-1)dt", 8 * (t - 1) * run.ranks),
+        "norm": ("8(d-1)dt", 8 * (d - 1) * run.ranks if stage else 0),
+    }
+    return [
+        *states_claims(run, held(run), d, stage, among="d"),
+        *checkpoints_wait(run, a),
+        *buffers(run),
+        *(tensor.collectives(run, t, shares) if t > 1 else []),
+        *(volume.claim(run) for volume in volumes if any(volume.elements)),
+        *beside_megatron(run),
+        *tensor.in_all(run, volumes, beside),
+    ]
+
+
+# ---- who has what ----------------------------------------------------------------------------------------------------
+
+
+def shares_of(run: Asked) -> list[Share]:
+    """What of a micro-batch each rank works on."""
+    options, t = run.options, run.options.tp
+    rows = chunk_sizes(options.batch // options.accumulate, run.ranks // t)
+    return [Share(rows[rank // t], options.layers, layers_again=options.layers) for rank in range(run.ranks)]
+
+
+def flats(run: Asked, rank: int) -> list[list[int]]:
+    """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
+    where it is cut, its part of what is cut and what is left whole."""
+    t = run.options.tp
+    stored = [list(both) if t > 1 else [sum(both)] for both in run.model.cut_and_whole(t)[rank % t]]
+    return [[padded(size, run.ranks // t) for size in of] for of in stored]
+
+
+def held(run: Asked) -> list[int]:
+    """Ψr: of each rank, what it stores apart, all together."""
+    return [sum(map(sum, flats(run, rank))) for rank in range(run.ranks)]
+
+
+def read_twice(run: Asked, rank: int) -> int:
+    """Of these, what embedding and head share."""
+    return flats(run, rank)[0][0] if run.model.tied else 0
+
+
+def gathered_at_once(run: Asked, rank: int) -> int:
+    """The most parameters that a rank gathers: of the largest unit, and with it what embedding and head share."""
+    shared, (first, *others) = read_twice(run, rank), flats(run, rank)
+    return shared + max(sum(first) - shared, *map(sum, others))
+
+
+# ---- what is held, and what is moved ---------------------------------------------------------------------------------
+
+
+def is_cut(run: Asked) -> bool:
+    """Whether the ranks that share a layer have parts of its checkpoint: P_a's, or their own positions."""
+    return run.options.activations != "device" or run.options.sequence_parallel
+
+
+def checkpoint(run: Asked) -> list[int]:
+    """Elements that each rank keeps of a layer's input."""
+    t, options = run.options.tp, run.options
+    bsh = [share.b * options.context * options.width for share in shares_of(run)]
+    return [chunk_sizes(size, t)[rank % t] if is_cut(run) else size for rank, size in enumerate(bsh)]
+
+
+def checkpoints_wait(run: Run, a: int) -> list[Claim]:
+    """Between forward and backward; what goes to the host goes there once in each micro-batch, and comes back once."""
+    options, p = run.options, run.bytes.stored
+    waiting = [options.layers * p * elements for elements in checkpoint(run)]
+    formula = f"l·{p}bsh{'/t' * is_cut(run)}"
+    kept = [counts["layer_activations"] for counts in run.counted]
+    if options.activations != "host":
+        return [on_each_rank("ZeRO §6.1", "checkpoints", formula, waiting, kept, "bytes")]
+    moved = [a * nbytes for nbytes in waiting]
+    on_host = run.memory_of("activations", "host")
+    return [
+        on_each_rank("ZeRO §6.1", "checkpoints", "0", 0, kept, "bytes"),
+        on_each_rank("ZeRO §6.1", "on the host", formula, waiting, on_host, "bytes"),
+        *(
+            on_each_rank("ZeRO §8", way, f"{f'{a}' * (a > 1)}{formula}", moved, run.moved_in(way), "bytes")
+            for way in ("device to host", "host to device")
+        ),
+    ]
+
+
+def buffers(run: Run) -> list[Claim]:
+    """B elements, or all gradients if they are fewer. Where a rank has its shard of gradients alone, what is shared by
+    embedding and head waits beside it for its second part (stage 2)."""
+    p, d, stage = run.bytes.stored, run.ranks // run.options.tp, run.options.zero
+    ranks = range(run.ranks)
+    waiting = [read_twice(run, rank) * (stage >= 2) for rank in ranks]
+    room = [
+        p * (buffer_size(run.options.bucket_size, d, psi) + more) for psi, more in zip(held(run), waiting, strict=True)
+    ]
+    formula = f"{p}(B + ψ_emb)" if any(waiting) else f"{p}B"
+    made = [on_each_rank("ZeRO §6.2", "buffer", formula, room, run.memory_of("bucket"), "bytes")]
+    if stage == 3:
+        gathered = [p * gathered_at_once(run, rank) for rank in ranks]
+        formula = f"{p}(max ψ + ψ_emb)" if run.model.tied else f"{p}·max ψ"
+        made.append(on_each_rank("FSDP §3.2.1", "gathered", formula, gathered, run.memory_of("gathered"), "bytes"))
+    return made
+
+
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def of_checkpoints(run: Run) -> list[tensor.Volume]:
+    """P_a's all-gather before a layer runs again: b·s·h where Megatron's six all-reduces are 12bsh."""
+    options, t = run.options, run.options.tp
+    if options.activations == "device" or options.sequence_parallel:
+        return []
+    bsh = tensor.elements(run, shares_of(run))
+    sent = [options.layers * (size - chunk_sizes(size, t)[(rank + 1) % t]) for rank, size in enumerate(bsh)]
+    return [tensor.Volume("ZeRO §8", "P_a", "l·bsh(t-1)/t", [GATHERS], sent, options.accumulate, run.bytes.stored)]
+
+
+def beside_megatron(run: Run) -> list[Claim]:
+    """Of what the layers' all-reduces send on all ranks together, how much P_a's all-gathers send besides."""
+    if not any(sent := run.sent_in(GATHERS)):
+        return []
+    in_layers = sum(run.sent_in(*tensor.phases("layers", *tensor.WHOLES)))
+    return [Claim("ZeRO §8", "P_a beside it", "bsh/12bsh", 100 / 12, 100 * sum(sent) / in_layers, "%", "all ranks")]
+
+
+DATA = {
+    "all-reduce gradients": "2Ψr(d-1)/d",
+    "reduce-scatter gradients": "Ψr(d-1)/d",
+    "all-gather parameters": "Ψr(d-1)/d",
+    "all-gather forward": "Ψr(d-1)/d",
+    "all-gather backward": "Ψr(d-1)/d",
+}
+
+
+def of_data(run: Run) -> list[tensor.Volume]:
+    """What ZeRO's stage sends along the data axis, for a rank's part of the model."""
+    options, d = run.options, run.ranks // run.options.tp
+    a = options.accumulate
+    of_ranks = [zero.volume(psi, d, options.zero) for psi in held(run)]
+    often = {0: (), 1: (), 2: ("reduce-scatter gradients",), 3: tuple(DATA)}[options.zero]
+    return [
+        tensor.Volume(
+            "ZeRO §7", phase, DATA[phase], [phase], [int(sent[phase]) for sent in of_ranks],
+            a if phase in often else 1, run.bytes.stored,
+        )
+        for phase in of_ranks[0]
+    ]  # fmt: skip
+
+
+# ---- what a model needs ----------------------------------------------------------------------------------------------
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What each rank will need: model states; the buffer, and what is gathered; every checkpoint; and what one layer
+    keeps, when the last of them runs again, or the head, if that is more."""
+    options, p, t, shares = asked.options, asked.bytes.stored, asked.options.tp, shares_of(asked)
+    d, stage, parts = asked.ranks // t, options.zero, checkpoint(asked)
+    layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
+    found = []
+    for rank, psi in enumerate(held(asked)):
+        states = zero.model_states(psi, d, stage, p, p, asked.optimizer_bytes)
+        passing = buffer_size(options.bucket_size, d, psi) + read_twice(asked, rank) * (stage >= 2)
+        passing += gathered_at_once(asked, rank) * (stage == 3)
+        waiting = 0 if options.activations == "host" else (options.layers - options.scattered) * parts[rank] * p
+        first, last = ends_keep(asked, t, shares[rank])
+        ends = first + tokens_of_batch(asked, shares[rank])
+        total = states.total + p * passing + waiting + max(layers[rank], last) + ends
+        kinds = {**vars(states), "passing": p * passing, "activations": waiting + layers[rank], "ends": ends + last}
+        found.append(Needs(kinds, total))
+    return found
+
+
+def print_closing(run: Run) -> None:
+    """The letters; what a fused buffer and whole checkpoints would take; and table 2."""
+    options, p, t = run.options, run.bytes.stored, run.options.tp
+    d, psi = run.ranks // t, held(run)[0]
+    print(f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its")
+    print("sequences, s long, of a micro-batch; h: width; B: elements of the buffer (--bucket-size).")
+    fused, constant = p * psi, p * buffer_size(options.bucket_size, d, psi)
+    if fused > constant:
+        print(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")

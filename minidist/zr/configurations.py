@@ -1,0 +1,129 @@
+"""The paper's five configurations (table 3), the largest model that trains in each, and its table 2."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from minidist import UsageError
+from minidist.claims.files import check_writable, write_json, write_output
+from minidist.claims.published import print_zero_table_2
+from minidist.claims.run import Asked
+from minidist.claims.tables import mark, number, print_table
+from minidist.memory import plot
+from minidist.mpi.comm import Comm
+from minidist.train import Job
+from minidist.zr.claims import needs
+
+
+class Configuration(NamedTuple):
+    """A row of table 3. All have constant buffers and one room for checkpoints (CB + MD)."""
+
+    name: str
+    words: str
+    zero: int
+    activations: str
+
+
+CONFIGURATIONS = (
+    Configuration("C1", "P_os", 1, "device"),
+    Configuration("C2", "P_os, P_a", 1, "partitioned"),
+    Configuration("C3", "P_os+g", 2, "device"),
+    Configuration("C4", "P_os+g, P_a", 2, "partitioned"),
+    Configuration("C5", "P_os+g, P_a+cpu", 2, "host"),
+)
+USUAL_MEMORY = "4MB"  # a device on which some layers fit
+MOST_LAYERS = 10_000
+ALONE = ("arena_plot", "memory_plot", "save", "load", "export", "sample", "witness", "scattered", "sequence_parallel")
+
+
+def check(options: Namespace, d: int) -> None:
+    """Raise UsageError for what does not go with --configurations or --arena-plot. d: ranks that share out a batch."""
+    of = "--configurations" if options.configurations is not None else "--arena-plot" if options.arena_plot else ""
+    if of and options.batch // options.accumulate % d:
+        needed = d * options.accumulate * (options.batch // (d * options.accumulate) + 1)
+        raise UsageError(
+            f"{of}: all ranks must hold the same, so {d} shares of the batch be equal: use --batch {needed}"
+        )
+    if options.arena_plot and options.precision in ("mixed", "bf16"):
+        raise UsageError(
+            "--arena-plot: a device computes in what it stores, not in float32 beside it: use --precision fp32"
+        )
+    if options.arena_plot:
+        plot.check("--arena-plot", options.arena_plot)
+        check_writable("--arena-plot", options.arena_plot)
+    if options.configurations is None:
+        return
+    for option in ALONE:
+        if vars(options)[option]:
+            named = option.replace("_", "-")
+            raise UsageError(f"--configurations trains many models, a step of each: leave --{named} away")
+    if options.configurations:
+        plot.check("--configurations", options.configurations)
+        check_writable("--configurations", options.configurations)
+
+
+def largest(works: Callable[[int], bool], most: int) -> int:
+    """The largest number from 1 to `most` that works, where whatever is less than one that works does too; 0: none."""
+    low, high = 0, 1  # low works; high is not known to
+    while high <= most and works(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if works(middle) else (low, middle)
+    return low
+
+
+def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> int:
+    """Find the most layers in each configuration by training, on all ranks; print and draw them on rank 0. The exit
+    status: 1 if a formula says another number."""
+    found = []
+    for each in CONFIGURATIONS:
+        options = Namespace(**{**vars(job.options), "zero": each.zero, "activations": each.activations})
+        asked = replace(job, options=options)
+        layers = largest(partial(trains, comm, asked), MOST_LAYERS)
+        found.append((each, layers, promised(asked, comm.size), parameters(asked, comm.size, layers)))
+    if comm.rank == 0:
+        report(job, comm.size, found)
+    return 0 if all(layers == predicted for _, layers, predicted, _ in found) else 1
+
+
+def asked_for(job: Job, ranks: int, layers: int) -> Asked:
+    """A run with so many layers."""
+    options = Namespace(**{**vars(job.options), "layers": layers})
+    return Asked(job.chapter, options, ranks, len(job.corpus.vocabulary))
+
+
+def promised(job: Job, ranks: int) -> int:
+    """How many layers fit by the formulas."""
+    return largest(lambda n: needs(asked_for(job, ranks, n))[0].total <= job.options.device_memory, MOST_LAYERS)
+
+
+def parameters(job: Job, ranks: int, layers: int) -> int:
+    return asked_for(job, ranks, layers).model.parameters() if layers else 0
+
+
+def report(job: Job, ranks: int, found: list[tuple[Configuration, int, int, int]]) -> None:
+    """The table, the picture, the report for machines."""
+    options = job.options
+    title = f"The most layers that train in {number(options.device_memory)} bytes a device"
+    if options.json != "-":
+        rows = [
+            (f"{each.name}  {each.words}", str(predicted), str(layers), number(psi), mark(layers == predicted))
+            for each, layers, predicted, psi in found
+        ]
+        print_table(title, "ZeRO table 3", ("by formula", "trained", "parameters", ""), rows)
+        print("The paper, 16-way Megatron on 400 GPUs: C1 40B, C2 60B, C4 140B, C5 150B parameters (section 10.5).")
+        print_zero_table_2()
+    if options.configurations:
+        bars = {each.name: psi for each, _, _, psi in found}
+        write_output(options.configurations, plot.draw_bars(bars, title, plot.format_of(options.configurations)))
+    if options.json:
+        reported = [
+            {"name": each.name, "zero": each.zero, "activations": each.activations, "layers": layers,
+             "promised": predicted, "parameters": psi}
+            for each, layers, predicted, psi in found
+        ]  # fmt: skip
+        write_json(options.json, {"chapter": job.chapter, "ranks": ranks, "configurations": reported})

@@ -1,0 +1,214 @@
+"""ZeRO-R: wherever checkpoints wait and however small the buffer, losses are those of the same grid without."""
+
+import itertools
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs import zero_rs as jobs
+from jobs.zero_rs import Case
+from minidist import UsageError, train, zero_r
+from minidist.mpi.launch import find_mpiexec, launch
+from minidist.zr import configurations
+
+RANKS = 4
+GRIDS = [
+    (zero, tp, sequence, accumulate, dropout)
+    for zero, (tp, sequence), accumulate, dropout in itertools.product(
+        range(4), ((1, False), (2, False), (2, True)), (1, 3), (0.0, 0.1)
+    )
+]
+WAYS = [(where, bucket, False) for where, bucket in itertools.product(zero_r.PLACES, (None, 100))]
+WAYS += [("device", 7, True), ("host", 10**6, True)]
+ELSEWHERE = [Case(*grid, "mixed", *way) for grid in GRIDS for way in WAYS if not (grid[2] and way[0] == "partitioned")]
+EXACT = [
+    Case(*grid, "fp64", *way)
+    for i, (grid, way) in enumerate(itertools.product(GRIDS, WAYS))
+    if i % 5 == 0 and not (grid[2] and way[0] == "partitioned")
+]
+
+
+def plain(case: Case) -> Case:
+    """The same grid; each checkpoint stays where it was made, and each unit's gradient is summed by itself."""
+    return Case(*case[:6])
+
+
+@cache
+def on_ranks() -> dict[Case, Any]:
+    """All cases in one job."""
+    cases = [*dict.fromkeys([*ELSEWHERE, *EXACT, *map(plain, ELSEWHERE)])]
+    found = launch("jobs.zero_rs:train_all", RANKS, cases, timeout=400).values[0]
+    return dict(zip(cases, found, strict=True))
+
+
+def test_every_loss_and_every_state_is_the_same_to_the_last_bit() -> None:
+    """A checkpoint that is cut, moved and put together again is the one that stayed; and in a buffer each element is
+    summed in the same order."""
+    for case in ELSEWHERE:
+        found, truth = on_ranks()[case], on_ranks()[plain(case)]
+        np.testing.assert_array_equal(found["losses"], truth["losses"], err_msg=str(case))
+        assert found["states"] == truth["states"], case
+
+
+@cache
+def serial(accumulate: int, dropout: float) -> list[float]:
+    return jobs.serial(Case(0, 1, False, accumulate, dropout, "fp64"))
+
+
+def test_losses_are_those_of_serial_training() -> None:
+    for case in EXACT:
+        truth = serial(case.accumulate, case.dropout)
+        np.testing.assert_allclose(on_ranks()[case]["losses"], truth, rtol=1e-12, atol=0, err_msg=str(case))
+
+
+def test_each_checkpoint_goes_down_and_up_once() -> None:
+    """Two layers' in each of a step's micro-batches; rows are 12 in a step, shared by the data axis."""
+    for case in ELSEWHERE:
+        moved = on_ranks()[case]["moved"]
+        rows = jobs.BATCH // (RANKS // case.tp)
+        nbytes = 2 * jobs.STEPS * jobs.LAYERS * rows * jobs.CONTEXT * 20 // case.tp
+        once = {"checkpoints": {"bytes": nbytes, "moves": jobs.STEPS * jobs.LAYERS * case.accumulate}}
+        assert moved == ({"device to host": once, "host to device": once} if case.activations == "host" else {}), case
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def chapter(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [find_mpiexec(), "-n", str(n), sys.executable, "-m", "minidist.zero_r", *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
+
+
+SMALL = "--steps 2 --layers 3 --width 24 --heads 4 --context 8 --batch 8 --witness"
+LINES = [
+    f"--tp {tp} --zero {zero} {more}"
+    for (tp, zero), more in zip(
+        itertools.product((1, 2, 4), range(4)),
+        itertools.cycle(
+            (
+                "--activations host --accumulate 2",
+                "--dropout 0.1 --bucket-size 100 --precision mixed",
+                "--activations device --sequence-parallel --precision fp32",
+                "--untied --scattered --precision fp64",
+                "--model llama --kv-heads 4 --bucket-size 1",
+                "--activations host --sequence-parallel --scattered",
+                "--activations device --bucket-size 1000000000",
+            )
+        ),
+        strict=False,
+    )
+]
+
+
+@cache
+def reports() -> dict[str, Any]:
+    with_json = [f"zero_r {SMALL} {line}" for line in LINES]
+    with TemporaryDirectory() as folder:
+        return launch("jobs.chapters:command_lines", RANKS, with_json, folder, timeout=300).values[0]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_claim_holds_and_everything_is_named(line: str) -> None:
+    report = reports()[f"zero_r {SMALL} {line}"]
+    assert report["status"] == 0, [claim for claim in report["claims"] if not claim["holds"]]
+    assert "agrees with NumPy" in [claim["claim"] for claim in report["claims"]]
+    assert all(rank["witness"]["unnamed"] == {} for rank in report["counted"])
+
+
+FRAGMENTED = (
+    "--tp 1 --activations device --precision fp32 --zero 3 --width 128 --context 32 --batch 8 --layers 2 --steps 2"
+    " --device-memory 3.2MB"
+)
+
+
+def test_a_run_fails_with_a_third_of_its_memory_free_and_trains_with_one_room(tmp_path: Path) -> None:
+    pieces, room = tmp_path / "pieces.svg", tmp_path / "room.svg"
+    scattered = chapter(8, *FRAGMENTED.split(), "--scattered", "--arena-plot", str(pieces))
+    assert scattered.returncode == 1
+    said = scattered.stderr.strip().splitlines()[0]
+    assert said.startswith("minidist: error: rank ")
+    assert " do not fit into a hole of the device, though " in said
+    free = int(said.partition("are free (")[2].partition("%")[0])
+    assert free > 30
+    together = chapter(8, *FRAGMENTED.split(), "--arena-plot", str(room))
+    assert (together.returncode, together.stderr.count("error")) == (0, 0)
+    assert "out of memory" in pieces.read_text()
+    assert "out of memory" not in room.read_text()
+    assert "<!-- update -->" in room.read_text()
+
+
+def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
+    """Each of C1 to C5 trains as many layers as fit by the formulas, and one more does not; P_a, P_os+g and the host
+    each make room for more."""
+    report, bars = tmp_path / "report.json", tmp_path / "bars.svg"
+    sizes = ["--configurations", str(bars), "--width", "32", "--context", "32", "--batch", "32"]
+    done = chapter(4, *sizes, "--device-memory", "700KB", "--json", str(report))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {row["name"]: row["layers"] for row in json.loads(report.read_text())["configurations"]}
+    assert list(found) == ["C1", "C2", "C3", "C4", "C5"]
+    assert found["C1"] < found["C2"] < found["C4"] < found["C5"]
+    assert found["C1"] < found["C3"] < found["C4"]
+    assert all(row["layers"] == row["promised"] for row in json.loads(report.read_text())["configurations"])
+    assert all(f"<!-- {name} -->" in bars.read_text() for name in found)
+
+
+def refused(line: str, ranks: int = 4) -> str:
+    made = train.parser("", "zero_r")
+    zero_r.add_options(made)
+    with pytest.raises(UsageError) as raised:
+        zero_r.prepare(made, line.split(), ranks)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--tp 3", "--tp 3 does not divide 4 ranks: use --tp 2"),
+        ("--tp 4 --heads 2", "--heads 2 cannot be cut for 4 ranks: cut for 2, or use a multiple of 4"),
+        ("--sequence-parallel", "--sequence-parallel has cut checkpoints already: use --activations device, or host"),
+        (
+            "--recompute selective",
+            "--recompute selective: zero_r is about what full recomputation keeps: leave it away",
+        ),
+        ("--bucket-size 0", "argument --bucket-size: must be at least 1, not 0 (--help lists the options)"),
+        ("--batch 1", "--batch 1 is too small for 2 ranks: use at least --batch 2"),
+        (
+            "--arena-plot a.svg",
+            "--arena-plot: a device computes in what it stores, not in float32 beside it: use --precision fp32",
+        ),
+        ("--arena-plot a.gif --precision fp32", "--arena-plot a.gif: give it a name that ends in .pdf, .png or .svg"),
+        (
+            "--arena-plot no/a.svg --precision fp32",
+            "--arena-plot no/a.svg: there is no folder no",
+        ),
+        (
+            "--configurations --batch 15",
+            "--configurations: all ranks must hold the same, so 2 shares of the batch be equal: use --batch 16",
+        ),
+        ("--configurations --save run", "--configurations trains many models, a step of each: leave --save away"),
+        ("--configurations a.txt", "--configurations a.txt: give it a name that ends in .pdf, .png or .svg"),
+    ],
+)
+def test_what_cannot_be_is_one_line(line: str, says: str) -> None:
+    assert refused(line) == says
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
+def test_bisection(most: int) -> None:
+    for truth in range(most + 1):
+        asked: list[int] = []
+
+        def works(n: int, asked: list[int] = asked, truth: int = truth) -> bool:
+            asked.append(n)
+            return n <= truth
+
+        assert configurations.largest(works, most) == truth
+        assert len(asked) == len(set(asked)) <= 2 * most.bit_length() + 1
+        assert all(1 <= n <= most for n in asked)
