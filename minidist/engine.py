@@ -30,6 +30,9 @@ from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array, Kept, Store, Tape, Tensor
 
 
+JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds of which one peak is wanted
+
+
 @dataclass
 class Settings:
     """What a step needs to know besides model and data."""
@@ -110,9 +113,8 @@ class Engine:
 
     def make_memories(self) -> None:
         """This rank's memories, the fastest first, and the links between them."""
-        joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
-        self.device = Pool("device", self.settings.capacity, joint)  # what this rank holds
-        self.host = Pool("host", self.settings.host_capacity, joint, beside=self.device)  # and what it has moved there
+        self.device = Pool("device", self.settings.capacity, JOINT)  # what this rank holds
+        self.host = Pool("host", self.settings.host_capacity, JOINT, beside=self.device)  # and what it has moved there
         self.link = Link(self.device, self.host)
         self.pools, self.links = [self.device, self.host], [self.link]
 

@@ -47,7 +47,7 @@ from minidist.claims.files import check_room
 from minidist.claims.infinity import Fetched, claims, fetched, needs, print_bandwidth, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
 from minidist.data_parallel import Axes
-from minidist.engine import Loss, Passage, Settings
+from minidist.engine import JOINT, Loss, Passage, Settings
 from minidist.fsdp import Turn, way_back
 from minidist.memory.files import DiskLink, Files, Folder, Mover, Moves, Rooms, wait
 from minidist.memory.pool import Pool
@@ -77,7 +77,7 @@ class Infinity(Offload):
 
     def make_memories(self) -> None:
         super().make_memories()
-        self.disk = Pool("disk", self.settings.disk_capacity, beside=self.device)
+        self.disk = Pool("disk", self.settings.disk_capacity, JOINT, beside=self.device)
         self.files = Files(self.folder, self.disk)
         self.slow_link = DiskLink(self.host, self.disk)
         self.mover = Mover(self.slow_link, READERS)
