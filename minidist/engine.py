@@ -29,7 +29,6 @@ from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array, Kept, Store, Tape, Tensor
 
-
 JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds of which one peak is wanted
 
 
