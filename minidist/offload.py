@@ -37,7 +37,7 @@ import numpy as np
 
 from minidist import UsageError, checkpoint, ring, train
 from minidist.claims.claim import Claim
-from minidist.claims.offload import link_claims, memory_claims, optimum_claims, time_claims
+from minidist.claims.offload import link_claims, memory_claims, needs, optimum_claims, time_claims
 from minidist.claims.published import print_offload_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
@@ -226,4 +226,4 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 
 
 if __name__ == "__main__":
-    train.main("offload", __doc__, make_engine, claims, add_options, print_offload_closing, check)
+    train.main("offload", __doc__, make_engine, claims, add_options, print_offload_closing, check, needs)

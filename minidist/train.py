@@ -151,6 +151,9 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
             raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
     outputs = {"--json": options.json if options.json != "-" else None, "--export": options.export}
     outputs["--trace"] = vars(options).get("trace")  # of pipelines
+    outputs |= {
+        f"--{name}": vars(options).get(name.replace("-", "_")) or None for name in ("arena-plot", "configurations")
+    }
     outputs["--memory-plot"] = options.memory_plot
     if options.memory_plot:
         plot.check("--memory-plot", options.memory_plot)

@@ -193,9 +193,9 @@ def main(comm: Comm, job: train.Job) -> int:
     """Train and report; or look for the largest model."""
     if job.options.configurations is not None:
         return configurations.search(comm, job, trains)
+    train.say_needs(job, comm, needs)
     engine = make_engine(job.units, job.settings, comm, job.options)
     with arenas.drawn(engine.device, comm, job.options):
-        train.say_needs(job, comm, needs)
         return train.run_job(job, engine, comm, claims, print_closing)
 
 

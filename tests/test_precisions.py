@@ -32,6 +32,8 @@ SYNCHRONOUS = [
     "fsdp --strategy no_shard",
     "tensor_parallel",
     "tensor_parallel --sequence-parallel",
+    "zero_r",
+    "zero_r --zero 3 --activations host",
     *(f"pipeline --schedule {name}" for name in FLUSHING),
     *(f"parallel3d --zero {stage}" for stage in range(4)),
     "parameter_server --colocated",

@@ -42,6 +42,7 @@ LINES = {  # of each chapter, by what sets one apart from its others; {n}: ranks
     "zero3": {"": f"{SMALL} --recompute full"},
     "fsdp": {name: f"{SMALL} --forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
     "tensor_parallel": {"": SMALL, "sequence": f"{SMALL} --sequence-parallel"},
+    "zero_r": {name: f"{SMALL} --activations {name}" for name in ("partitioned", "host")},
     "pipeline": {name: f"{SMALL} --layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in SCHEDULES},
     "parallel3d": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in range(4)},
 }

@@ -1,7 +1,8 @@
 """What ZeRO-Offload says of a run: what is held where, what goes over the link, how long a step takes, and why so."""
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import Run
+from minidist.claims.needs import Needs, of_data_axis
+from minidist.claims.run import Asked, Run
 from minidist.memory.partition import best, partitions
 from minidist.papers import zero_offload
 
@@ -27,6 +28,19 @@ def memory_claims(run: Run) -> list[Claim]:
             claims.append(on_each_rank("Offload §4.2", f"{pool}: {kind}", formula, expected, held, "bytes"))
     largest, held = max(run.model.units(n)) / n, run.memory_of("messages", "host")
     return [*claims, on_each_rank("arithmetic", "host: on the way", f"{p}·max ψ/N", p * largest, held, "bytes")]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """Of each rank's device: what this stage of ZeRO needs there, without what the host has."""
+    stage = asked.options.zero
+    below = ("optimizer",) if stage == 1 else ("gradients", "optimizer")
+    return [
+        need._replace(
+            kinds={**need.kinds, **dict.fromkeys(below, 0.0)},
+            total=need.total - sum(need.kinds[kind] for kind in below),
+        )
+        for need in of_data_axis(stage)(asked)
+    ]
 
 
 def link_claims(run: Run) -> list[Claim]:

@@ -44,14 +44,18 @@ def print_zero_closing(run: Run) -> None:
 
 
 def print_zero_table_2() -> None:
-    """ZeRO's table 2: the largest model whose states fit into 32 GB, on 64 data-parallel times MP tensor ranks."""
-    table = table_of(left=(), right=("MP", "ranks"))
-    for stage in ("baseline", *zero.STAGES[1:]):
-        table.add_column(stage, justify="right")
-    for mp in (1, 2, 4, 8, 16):
-        sizes = [mp * 32e9 / zero.model_states(1, 64, stage).total for stage in range(4)]
-        table.add_row(str(mp), str(64 * mp), *(f"{size / 1e9:.1f}B" for size in sizes))
-    show("ZeRO's Table 2 by the same formulas: the largest model in 32 GB", table)
+    """ZeRO's table 2: the largest model by its states, and beside it the largest that the authors could train."""
+    measured = ("measured,\nbaseline", "measured,\nP_os")
+    table = table_of(left=(), right=("MP", "GPUs", "baseline", *zero.STAGES[1:], *measured))
+    computed = [figure for figure in zero.TABLE_2 if figure.value is not None]
+    for mp in zero.PRINTED_TABLE_2:
+        row = [figure for figure in zero.TABLE_2 if figure.cell.startswith(f"MP = {mp},")]
+        sizes = [figure.printed if figure.value is None else figure.shown() for figure in row]
+        table.add_row(
+            str(mp), str(64 * mp), *(f"{size}{figure.unit[0]}" for size, figure in zip(sizes, row, strict=True))
+        )
+    show("ZeRO's Table 2: parameters of the largest model on GPUs of 32 GB", table)
+    print(f"{as_printed(computed)} cells by formula are as the paper prints them.")
 
 
 def print_offload_closing(run: Run) -> None:

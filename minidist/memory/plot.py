@@ -172,11 +172,9 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
 
     course = arena.course if failed or not arena.before.blocks else arena.before
     figure, axes = plt.subplots(figsize=(11, 5), layout="constrained")
+    end = course.ended + max(1, (course.ended - course.begun) // 20)  # room for what came last, and is there yet
     for block in course.blocks:
-        left, right = (
-            max(block.born, course.begun),
-            course.ended if block.gone is None else min(block.gone, course.ended),
-        )
+        left, right = max(block.born, course.begun), end if block.gone is None else min(block.gone, end)
         axes.broken_barh(
             [(left, max(right - left, 0.5))], (block.start, block.nbytes), color=COLOURS[block.kind],
             edgecolor="white", linewidth=0.3,
@@ -191,7 +189,7 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
     axes.tick_params(axis="x", length=0)
     highest = arena.capacity or arena.top
     axes.axhline(highest, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xlim(course.begun, max(course.ended, course.begun + 1))
+    axes.set_xlim(course.begun, end)
     axes.set_ylim(0, 1.04 * highest)
     axes.yaxis.set_major_formatter(EngFormatter("B"))
     axes.spines[["top", "right"]].set_visible(False)

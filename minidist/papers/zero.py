@@ -172,6 +172,12 @@ def _table_2() -> list[Figure]:
 
 TABLE_2 = _table_2()
 
+# Figure 8, with MP = 16: the largest model that trains in each configuration of table 3.
+FIGURE_8 = {
+    name: Figure("ZeRO Fig. 8", name, printed, "B parameters", "measured: V100, MP = 16", None, decimals(0))
+    for name, printed in {"C1": "40", "C2": "60", "C4": "140", "C5": "150"}.items()
+}
+
 GPT_2 = 1.5e9  # parameters of section 3's example: 48 layers of width 1600
 
 
@@ -210,4 +216,5 @@ FIGURES = [
     *(cell for rows in TABLE_1.values() for row in rows.values() for cell in row),
     *FIGURE_1,
     *TABLE_2,
+    *FIGURE_8.values(),
 ]

@@ -129,7 +129,7 @@ def add_options(parser: Parser) -> None:
     add("--replicas", type=at_least(0), metavar="N", default=0, help="copies of a shard, on the servers after its own")
     add("--local-steps", type=at_least(1), metavar="N", default=1, help="of a worker between pulls")
     lists = ("none", "list", "cached")
-    add("--keys", choices=lists, metavar="NAME", default="none", help="that go with values: none, list or cached")
+    add("--keys", choices=lists, metavar="NAME", default="none", help="with values: none, list or cached")
     add("--filter", type=within(0, 1e9), metavar="X", default=0.0, help="push what exceeds this, keep the rest; 0: all")
     add("--jitter", type=within(0, 1), metavar="X", default=1.0, help="simulated time: how much of it is luck")
     slow, stop = "simulated time: of this worker; may be repeated", "the server on RANK stops at its EVENT-th event"

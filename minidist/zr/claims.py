@@ -3,6 +3,7 @@
 from minidist.claims.activations import Share, layer_keeps
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, ends_keep, tokens_of_batch
+from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked, Run
 from minidist.claims.tables import number
 from minidist.claims.zero import buffer_size, states_claims
@@ -146,7 +147,9 @@ def beside_megatron(run: Run) -> list[Claim]:
     if not any(sent := run.sent_in(GATHERS)):
         return []
     in_layers = sum(run.sent_in(*tensor.phases("layers", *tensor.WHOLES)))
-    return [Claim("ZeRO §8", "P_a beside it", "bsh/12bsh", 100 / 12, 100 * sum(sent) / in_layers, "%", "all ranks")]
+    return [
+        Claim("ZeRO §8", "P_a beside it", "bsh/12bsh", 100 / 12, 100 * sum(sent) / max(in_layers, 1), "%", "all ranks")
+    ]
 
 
 DATA = {
@@ -182,12 +185,14 @@ def needs(asked: Asked) -> list[Needs]:
     options, p, t, shares = asked.options, asked.bytes.stored, asked.options.tp, shares_of(asked)
     d, stage, parts = asked.ranks // t, options.zero, checkpoint(asked)
     layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
+    # A layer keeps its input as well: another copy, or what waited, which has gone or is that itself.
+    is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
     found = []
     for rank, psi in enumerate(held(asked)):
         states = zero.model_states(psi, d, stage, p, p, asked.optimizer_bytes)
         passing = buffer_size(options.bucket_size, d, psi) + read_twice(asked, rank) * (stage >= 2)
         passing += gathered_at_once(asked, rank) * (stage == 3)
-        waiting = 0 if options.activations == "host" else (options.layers - options.scattered) * parts[rank] * p
+        waiting = 0 if options.activations == "host" else (options.layers - is_kept_once) * parts[rank] * p
         first, last = ends_keep(asked, t, shares[rank])
         ends = first + tokens_of_batch(asked, shares[rank])
         total = states.total + p * passing + waiting + max(layers[rank], last) + ends
@@ -197,7 +202,7 @@ def needs(asked: Asked) -> list[Needs]:
 
 
 def print_closing(run: Run) -> None:
-    """The letters; what a fused buffer and whole checkpoints would take; and table 2."""
+    """The letters; what a fused buffer would take; and the paper's table 2."""
     options, p, t = run.options, run.bytes.stored, run.options.tp
     d, psi = run.ranks // t, held(run)[0]
     print(f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its")
@@ -205,3 +210,5 @@ def print_closing(run: Run) -> None:
     fused, constant = p * psi, p * buffer_size(options.bucket_size, d, psi)
     if fused > constant:
         print(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")
+    print()
+    print_zero_table_2()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from minidist import data_parallel, parallel3d, pipeline, tensor_parallel, train, zero1, zero2, zero3
+from minidist import data_parallel, offload, parallel3d, pipeline, tensor_parallel, train, zero1, zero2, zero3
 from minidist.claims import needs
+from minidist.claims import offload as offload_claims
 from minidist.claims.run import Asked
 from minidist.engine import Engine
 from minidist.grid import claims as grid_claims
@@ -33,7 +34,11 @@ BESIDE = (  # five, where policies are six: each policy meets each, in one chapt
     "--precision mixed --model llama --dropout 0.1",
     "--precision mixed --dropout 0.1 --untied",
 )
-LADDER = ("data_parallel", "zero1", "zero2", "zero3", "zero3 --keep-last", "zero2 --accumulate 2 --batch 12")
+LADDER = (
+    *("data_parallel", "zero1", "zero2", "zero3", "zero3 --keep-last", "zero3 --bucket-size 100"),
+    "zero2 --accumulate 2 --batch 12",
+    *("offload", "offload --zero 1 --accumulate 2 --batch 12", "offload --zero 3"),
+)
 ON_FOUR = (
     "tensor_parallel",
     "tensor_parallel --sequence-parallel",
@@ -53,12 +58,16 @@ ENGINES = {
     "zero1": lambda units, settings, comm, options: zero1.ZeRO1(units, settings, comm),
     "zero2": lambda units, settings, comm, options: zero2.ZeRO2(units, settings, comm),
     "zero3": zero3.make_engine,
+    "offload": offload.make_engine,
     "tensor_parallel": tensor_parallel.make_engine,
 }
 ESTIMATES = {chapter: needs.of_data_axis(stage) for stage, chapter in enumerate(("data_parallel", "zero1", "zero2"))}
 ESTIMATES |= {"zero3": needs.of_data_axis(3), "tensor_parallel": tensor_claims.needs}
+ESTIMATES["offload"] = offload_claims.needs
 ESTIMATES |= {"pipeline": pipeline_claims.needs, "parallel3d": grid_claims.needs}
-ADD_OPTIONS = {chapter.__name__.rpartition(".")[2]: chapter.add_options for chapter in (zero3, tensor_parallel)}
+ADD_OPTIONS = {
+    chapter.__name__.rpartition(".")[2]: chapter.add_options for chapter in (zero3, offload, tensor_parallel)
+}
 ADD_OPTIONS |= {"pipeline": pipeline_options.add_options, "parallel3d": grid_options.add_options}
 
 
@@ -140,7 +149,7 @@ def test_where_there_is_no_formula_that_is_said(options: str, says: str) -> None
 
 def test_every_chapter_says_it_before_it_begins(tmp_path: Any) -> None:
     """On rank 0, above everything else; and runs all the same."""
-    chapters = ("data_parallel", "zero1", "zero2", "zero3", "tensor_parallel", "pipeline", "parallel3d")
+    chapters = ("data_parallel", "zero1", "zero2", "zero3", "offload", "tensor_parallel", "pipeline", "parallel3d")
     shape = "--layers 2 --width 16 --heads 4 --context 8 --batch 4 --steps 1"
     given = [f"{chapter} {shape} --device-memory 1MB" for chapter in chapters]
     for line, report in launch("jobs.chapters:command_lines", 2, given, str(tmp_path), timeout=120).values[0].items():

@@ -106,6 +106,7 @@ def test_what_only_ranks_give_has_no_value_of_its_own() -> None:
         "ZB Table 5": 36,
         "ZeRO §7": 4,
         "ZeRO Table 2": 10,
+        "ZeRO Fig. 8": 4,
         "Korthikanti §6": 1,
         "Korthikanti Table 4": 15,
         "Korthikanti Table 5": 9,
