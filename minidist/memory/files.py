@@ -53,13 +53,15 @@ class Folder:
         """parent: in which it is made; None: the system's, for what is temporary."""
         try:
             if parent is None:
-                sweep(Path(tempfile.gettempdir()))
-                self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+                self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
             else:
                 self.path = Path(parent, f"rank{rank}")
                 self.path.mkdir(parents=True, exist_ok=True)
             if not lock(self.path, self):
                 raise UsageError(f"{option} {parent}: another run is at work there: give each a folder of its own")
+            if parent is None:
+                self.path = self.path.rename(self.path.with_name(self.path.name.replace("minidist-", PREFIX)))
+                sweep(self.path.parent)  # which takes what has this name and is not locked
             for left in self.path.iterdir():  # by a run that was killed
                 left.unlink()
             (self.path / "writable").touch()

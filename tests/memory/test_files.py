@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,17 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path: Path, monkeypatch: pyte
     again = Folder("--disk", None, 0)
     assert busy.path.exists()
     assert busy.path != again.path
+
+
+def test_many_that_start_at_once_do_not_sweep_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as threads:
+            folders = list(threads.map(lambda rank: Folder("--disk", None, rank), range(8)))
+        assert all(folder.path.exists() for folder in folders)
+        assert len(list(tmp_path.iterdir())) == 8
+        del folders
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "\0"])
