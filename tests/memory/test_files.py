@@ -155,13 +155,11 @@ def test_many_that_start_at_once_do_not_sweep_each_other(tmp_path: Path, monkeyp
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["file", "file/below", "\0"])
+@pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_folder_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises((UsageError, ValueError)) as refused:
+    with pytest.raises(UsageError, match=f"^--disk {tmp_path / name}: cannot write there: Not a directory$"):
         Folder("--disk", str(tmp_path / name), 0)
-    if isinstance(refused.value, UsageError):
-        assert str(refused.value).startswith(f"--disk {tmp_path / name}: cannot write there: ")
 
 
 def test_nothing_outlives_its_owner(tmp_path: Path) -> None:
