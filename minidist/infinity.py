@@ -64,7 +64,8 @@ READERS = 2  # threads of a rank that read and write: requests that its disk has
 
 
 class Infinity(Offload):
-    """ZeRO-Offload whose optimizer states are in files of `folder`. Host memory has those of three Flats at most."""
+    """ZeRO-Offload whose optimizer states are in files of `folder`. Host memory has those of three Flats at most. This
+    is stage 2."""
 
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, folder: Folder, axes: Axes | None = None
@@ -303,9 +304,9 @@ def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[train.J
     """Parse, check, and lock this rank's folder. Raises UsageError for whatever cannot work."""
     job = train.prepare(made, arguments, comm.size)
     folder = Folder("--disk", job.options.disk, comm.rank)
-    nbytes = 14 if job.settings.precision.mixed else 16  # of a parameter, about
-    here = ranks_here() / comm.size
-    check_room("--disk", str(folder.path), int(nbytes * count_parameters(job.units) * here))
+    stored = job.settings.precision
+    nbytes = 14 if stored.mixed else 4 * stored.bytes  # of a parameter, about
+    check_room("--disk", str(folder.path), nbytes * count_parameters(job.units) * ranks_here() // comm.size)
     return job, folder
 
 

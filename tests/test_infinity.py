@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jobs import engines, infinities
-from minidist import infinity
+from minidist import UsageError, infinity, train
 from minidist.fsdp import Turn
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
@@ -281,6 +282,27 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     done = run(2, f"--steps 1 --disk {tmp_path}/file", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"minidist: error: --disk {tmp_path}/file: cannot write there: Not a directory\n"
+
+
+@pytest.mark.parametrize(("precision", "nbytes"), [("mixed", 14), ("fp32", 16), ("fp64", 32)])
+def test_a_disk_with_too_little_room(
+    precision: str, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is allocated; and nothing is left. (Parameters, a master copy and two moments.)"""
+    psi = sum(flat.size for unit in engines.model("gpt") for flat in unit.flats)
+    made = train.parser("", "infinity")
+    infinity.add_options(made)
+    monkeypatch.setattr(train, "declare", lambda options, vocabulary: engines.model("gpt"))
+    line = [*SHAPE.split(), "--precision", precision, "--disk", str(tmp_path)]
+    for free in (nbytes * psi, nbytes * psi - 1):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr("shutil.disk_usage", lambda path, usage=usage: usage)
+        if free == nbytes * psi:
+            infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
+        else:
+            with pytest.raises(UsageError, match=f"--disk {tmp_path}/rank0 needs .* MB; the disk has"):
+                infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 FULL = """
