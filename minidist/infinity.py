@@ -130,6 +130,17 @@ class Infinity(Offload):
         moves = [self.mover.down("optimizer", room, out=file) for file, room in zip(files, states, strict=True)]
         return [block for move in moves for block in move]
 
+    def refresh(self, flat: Flat) -> None:
+        """From the room in which the master copy is; or from its file, when a checkpoint has just been loaded."""
+        if not self.disk.has(flat.master):
+            super().refresh(flat)
+            return
+        file, flat.master = flat.master, self.rooms.take(flat.master.size)
+        wait(self.mover.up("optimizer", file, out=flat.master))
+        super().refresh(flat)
+        flat.master = file
+        self.rooms.give_back()
+
     def after_update(self) -> None:
         self.rooms.settle()
         super().after_update()

@@ -148,6 +148,27 @@ def test_an_engine_that_is_dropped_leaves_nothing(stage: int) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("precision", ["mixed", "fp32"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_is_loaded_is_refreshed_from_files(stage: int, precision: str) -> None:
+    """Through a room: host memory has no more than before."""
+
+    def be_rank(comm: Comm) -> None:
+        engine = make(stage, comm, engines.settings(precision, "adamw", 1, 0.5))
+        held, peak = engine.host.held, engine.host.peak
+        for flat in engine.flats:
+            flat.master[...] = np.arange(flat.master.size) % 100
+            engine.refresh(flat)
+        engine.after_update()
+        for flat in engine.flats:
+            np.testing.assert_array_equal(flat.param, flat.master)
+        messages = max(flat.param.nbytes for flat in engine.flats)
+        assert engine.host.held == held
+        assert engine.host.peak["all but workspace"] <= peak["all but workspace"] + messages
+
+    alone(be_rank)
+
+
 # ---- bandwidth -------------------------------------------------------------------------------------------------------
 
 
