@@ -378,7 +378,7 @@ def test_overlap_is_worth_what_the_clock_says(found: dict[str, Any]) -> None:
         assert len({json.dumps(rank) for rank in map(lambda of: of.get("time"), report["counted"])}) == 1
     computed = 6 * sum(units()[:3]) // 2 + 3 * (units()[3] + units()[0])  # F and twice F; the head with the embedding
     assert took[""] > computed
-    assert "to wait for the wire" in found[""]["printed"]
+    assert "to wait\nfor the wire" in found[""]["printed"]
 
 
 def test_losses_are_the_same(found: dict[str, Any]) -> None:
