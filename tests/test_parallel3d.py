@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from jobs import parallels3d as jobs
-from minidist import UsageError, train
+from minidist import UsageError, command
 from minidist.engine import Engine
 from minidist.grid import options as parallel3d_options
 from minidist.grid.mesh import places
@@ -316,8 +316,8 @@ def test_what_is_printed() -> None:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def prepare(n: int, line: str) -> train.Job:
-    made = train.parser("", "parallel3d")
+def prepare(n: int, line: str) -> command.Job:
+    made = command.parser("", "parallel3d")
     parallel3d_options.add_options(made)
     return parallel3d_options.prepare(made, line.split(), n)
 

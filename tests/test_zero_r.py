@@ -14,7 +14,7 @@ import pytest
 
 from jobs import zero_rs as jobs
 from jobs.zero_rs import Case
-from minidist import UsageError, train, zero_r
+from minidist import UsageError, command, zero_r
 from minidist.claims.run import Asked
 from minidist.memory.pool import NEEDED
 from minidist.mpi.launch import find_mpiexec, launch
@@ -178,8 +178,8 @@ def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
     assert all(f"<!-- {name} -->" in bars.read_text() for name in found)
 
 
-def prepared(line: str) -> train.Job:
-    made = train.parser("", "zero_r")
+def prepared(line: str) -> command.Job:
+    made = command.parser("", "zero_r")
     zero_r.add_options(made)
     return zero_r.prepare(made, line.split(), RANKS)
 

@@ -13,13 +13,13 @@ import pytest
 
 from jobs import engines, recompute
 from minidist import UsageError
+from minidist.command import parser, prepare
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu
 from minidist.nn.tensor import Tape, recomputed
-from minidist.train import parser, prepare
 
 MODES = ("selective", "full", "every:2", "log")
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")
