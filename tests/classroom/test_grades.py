@@ -28,6 +28,7 @@ IN_EVERY_RUN = {
         *("gathers_everything", "leaves"),
         *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
+    "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
 }
 
 
