@@ -291,6 +291,245 @@ MAPREDUCE = [
     ),
 ]
 
+HIGHER = "        hi = lo + short + (i >= k - longer)\n"
+OWN_FIRST = "    if clocks[worker] < clock:\n        return False\n"
+OTHERS = "    return all(others >= clock - staleness for others in clocks)\n"
+TOLD = "        tell(comm, workers + i, PUSH, clock)\n"
+SENT = "        comm.send(gradient[keys], workers + i)\n"
+ASKED = "    for i in range(len(cuts)):\n        tell(comm, workers + i, PULL, clock)\n"
+SEEN = "    return np.min(seen, axis=0)\n"
+IN_PLACE = "        comm.recv(weights[keys], workers + i)\n"
+NOW = "        shard.update(gradient)\n        shard.clocks[worker] += 1\n        return\n"
+ALL_HERE = "    if len(shard.kept) < shard.clocks.size:\n        return\n"
+IN_ORDER = "    for w in range(shard.clocks.size):\n"
+EMPTIED = "    shard.kept.clear()\n"
+ROOM = "            gradient = np.empty_like(shard.weights)\n"
+READY = "            if fresh(shard.clocks, worker, asked[worker], shard.staleness):\n"
+GATED = "        for worker in sorted(asked):\n" + READY
+
+SERVERS = [
+    Mutant(
+        "leaves_the_rest",
+        "ranges: all keys",
+        ("ranges",),
+        [(HIGHER, "        hi = lo + short\n")],
+        r"ranges\(13, 4\) is 0:3, 3:6, 6:9, 9:12: each range begins where .* the last ends at 13",
+    ),
+    Mutant(
+        "last_takes_the_rest",
+        "ranges: as equal as can be",
+        ("ranges",),
+        [(HIGHER, "        hi = lo + short + (longer if i == k - 1 else 0)\n")],
+        r"ranges\(7, 3\) is 0:2, 2:4, 4:7: .*|ranges\(3, 5\) is .*: their lengths are \[0, 0, 0, 0, 3\], and no two",
+    ),
+    Mutant(
+        "the_next_servers_range",
+        "push: range i to server i",
+        ("push",),
+        [
+            (
+                TOLD + SENT,
+                TOLD.replace("workers + i", "workers + (i + 1) % len(cuts)")
+                + SENT.replace("workers + i", "workers + (i + 1) % len(cuts)"),
+            )
+        ],
+        r"On 2 workers and 3 servers, push of 12 float32: server 0, on rank 2, got \[[\d.]+, .* the keys 0 to 3 is",
+    ),
+    Mutant(
+        "pushes_minus",
+        "push: the gradient",
+        ("push",),
+        [(SENT, SENT.replace("gradient[keys]", "-gradient[keys]"))],
+        r"On 1 worker and 1 server, push of 12 float32: server 0, on rank 1, got \[-[\d.]+, .* whose gradient of",
+    ),
+    Mutant(
+        "clock_of_the_next",
+        "push: the clock in the header",
+        ("push_bytes",),
+        [(TOLD, TOLD.replace("clock)", "clock + 1)"))],
+        r"rank 0 pushed at clock \d; the header that rank 1 got says \(kind, clock\) = \(0, \d\), and",
+    ),
+    Mutant(
+        "announces_a_pull",
+        "push: the kind in the header",
+        ("push_bytes",),
+        [(TOLD, TOLD.replace("PUSH", "PULL"))],
+        r"says \(kind, clock\) = \(1, (\d)\), and \(PUSH, clock\) is \(0, \1\)",
+    ),
+    Mutant(
+        "weights_at_the_front",
+        "pull: each range in its place",
+        ("pull",),
+        [(IN_PLACE, "        comm.recv(weights[: keys.stop - keys.start], workers + i)\n")],
+        r"On 2 workers and 3 servers, pull of 12 float64: on rank 0 the weights of the keys 0 to 3 are",
+    ),
+    Mutant(
+        "into_a_copy",
+        "pull: in `weights` itself",
+        ("pull",),
+        [(IN_PLACE, "        weights = weights.copy()\n" + IN_PLACE)],
+        r"server 0 sent \[.*\]\. -1 is what was there before",
+    ),
+    Mutant(
+        "clocks_of_the_last",
+        "pull: the oldest of all servers",
+        ("pull_clocks",),
+        [(SEEN, "    return seen[-1]\n")],
+        r"the servers' clocks are \[\d+, \d+\], .*, and pull returned \[\d+, \d+\]\. How many",
+    ),
+    Mutant(
+        "returns_weights",
+        "pull: clocks",
+        ("pull_clocks",),
+        [(SEEN, "    return weights\n")],
+        r"the servers' clocks are \[\d+\], and pull returned \[[\d., ]+\]\. How many updates",
+    ),
+    Mutant(
+        "one_server_after_the_other",
+        "pull: asks all first",
+        ("pull_asks_first",),
+        [
+            (ASKED, ""),
+            (
+                "        clocks = np.empty(workers, np.int64)\n",
+                "        tell(comm, workers + i, PULL, clock)\n        clocks = np.empty(workers, np.int64)\n",
+            ),
+        ],
+        r"(?s)no server answers before all of them have been asked.*rank 0: recv\(source=2\) at \w+\.py:\d+",
+    ),
+    Mutant(
+        "counts_pushes",
+        "fresh: of every worker, not of all together",
+        ("fresh",),
+        [(OTHERS, "    return clocks.sum() >= clocks.size * (clock - staleness)\n")],
+        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, fresh says True: but of some worker not even",
+    ),
+    Mutant(
+        "one_too_stale",
+        "fresh: clock - staleness, no less",
+        ("fresh",),
+        [(OTHERS, "    return all(others >= clock - staleness - 1 for others in clocks)\n")],
+        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, fresh says True",
+    ),
+    Mutant(
+        "on_average",
+        "fresh: of the slowest",
+        ("fresh",),
+        [(OTHERS, "    return sorted(clocks)[clocks.size // 2] >= clock - staleness\n")],
+        r"fresh says True: but of some worker not even the first clock - staleness updates are there",
+    ),
+    Mutant(
+        "forgets_its_own",
+        "fresh: one's own updates",
+        ("fresh_own",),
+        [(OWN_FIRST, "")],
+        r"With clocks \[4, 5, 5\], worker 0 at clock 5 and staleness 2, fresh says True: but not all of",
+    ),
+    Mutant(
+        "waits_for_one_more",
+        "fresh: as soon as that is so",
+        ("fresh_soon",),
+        [(OTHERS, "    return all(others > clock - staleness or others >= clock for others in clocks)\n")],
+        r"With clocks \[3, 2, 3\], worker 0 at clock 3 and staleness 1, fresh says False: but all that must be",
+    ),
+    Mutant(
+        "whoever_is_ahead_counts",
+        "fresh: others may be ahead",
+        ("fresh_soon",),
+        [(OTHERS, "    return all(abs(int(others) - clock) <= staleness for others in clocks)\n")],
+        r"With clocks \[2, 9, 9\], worker 0 at clock 2 and staleness 0, fresh says False",
+    ),
+    Mutant(
+        "does_not_count",
+        "take: counts each push",
+        ("take",),
+        [(NOW, "        shard.update(gradient)\n        return\n")],
+        r"after push 1, of worker 0, the clocks are \[0 0 0\], and \[1 0 0\] is right",
+    ),
+    Mutant(
+        "waits_anyway",
+        "take: at once",
+        ("take",),
+        [("    if not shard.together:\n", "    if not shard.together and (shard.kept or shard.clocks.any()):\n")],
+        r"after push 1, of worker 0, the weights are \[0, 0, 0, 0\], and",
+    ),
+    Mutant(
+        "takes_the_mean",
+        "take: the sum",
+        ("take_together",),
+        [("    shard.update(total)\n", "    shard.update(total / shard.clocks.size)\n")],
+        r"after push 3, of worker 2, the weights are",
+    ),
+    Mutant(
+        "one_update_each",
+        "take: one update",
+        ("take_together",),
+        [
+            (
+                IN_ORDER + "        total += shard.kept[w]\n    shard.update(total)\n",
+                IN_ORDER + "        shard.update(shard.kept[w])\n",
+            )
+        ],
+        r"after push 3, of worker 2, shard.update has been called 3 times; 1 is right",
+    ),
+    Mutant(
+        "keeps_them",
+        "take: empties what was kept",
+        ("take_together",),
+        [(EMPTIED, "")],
+        r"after push 4, of worker 0, the weights are",
+    ),
+    Mutant(
+        "counts_the_last",
+        "take: counts everyone",
+        ("take_together",),
+        [(EMPTIED + "    shard.clocks += 1\n", EMPTIED + "    shard.clocks[worker] += 1\n")],
+        r"after push 3, of worker 2, the clocks are \[0 0 1\], and \[1 1 1\] is right",
+    ),
+    Mutant(
+        "as_they_came",
+        "take: the same bits",
+        ("take_order",),
+        [(IN_ORDER, "    for w in shard.kept:\n")],
+        r"weight \d+ is [-\d.e]+; when they come in the order 0, 1, 2 it is [-\d.e]+\. Floating-point sums",
+    ),
+    Mutant(
+        "first_stop",
+        "serve: until everyone has stopped",
+        ("serve",),
+        [("    while stopped < workers:\n", "    while stopped < 1:\n")],
+        r"On 3 workers and 1 server, async, 4 iterations: the weights on rank 3 are \[.* in the end; with all that was",
+    ),
+    Mutant(
+        "one_array_for_all",
+        "serve: a new array for each push",
+        ("serve",),
+        [(ROOM, ""), ("    stopped = 0\n", "    stopped = 0\n    gradient = np.empty_like(shard.weights)\n")],
+        r"On 3 workers and 1 server, bsp, 1 iteration: the weights on rank 3 are",
+    ),
+    Mutant(
+        "answers_at_once",
+        "serve: holds back",
+        ("serve_holds",),
+        [(READY, "            if True:\n")],
+        r"staleness 0, worker 1 beginning late: worker 0 asked at clock 1, and was sent .* \[1, 0, 0\]",
+    ),
+    Mutant(
+        "forgets_who_waits",
+        "serve: answers later",
+        ("serve_holds",),
+        [(GATED, "        for worker in [who] if kind == PULL else []:\n" + READY)],
+        r"(?s)staleness 0, worker 1 beginning late: hung|no rank can go on",
+    ),
+    Mutant(
+        "waits_until_it_is_received",
+        "serve: never waits for one worker",
+        ("timing",),
+        [("    comm.post(shard.weights, worker)\n", "    comm.send(shard.weights, worker)\n")],
+        r"(?s)hung.*A cycle of waits",
+    ),
+]
+
 RS, AG, AR = "reduce_scatter", "all_gather", "all_reduce"
 TOTAL = "        total = incoming + own\n"
 STEP = "        comm.sendrecv(total, right, incoming, left)\n"
@@ -1459,4 +1698,354 @@ RECOMPUTED = [
     ),
 ]
 
-MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "04": RING, "09": ENGINE, "10": RECOMPUTED}
+SCALED = "    scaled = gradient * np.float32(scale)\n    return scaled.astype(np.float16)\n"
+WIDE = "    wide = stored.astype(np.float32)\n    return wide / np.float32(scale)\n"
+ADDED = "    master += change\n    param[:] = master\n"
+SQUARES = "        wide = piece.grad.astype(np.float64)\n        total += wide @ wide\n"
+SUMMED = "    total = all_reduce(comm, total)\n"
+ROOTED = "    return math.sqrt(total[0]) / scale\n"
+FORGIVEN = "    if overflow and state.forgiven > 0:\n"
+AT_THE_MINIMUM = (
+    "        if state.scale == minimum:\n"
+    '            raise OverflowError("the gradients are not finite for another reason")\n'
+)
+HALVED = "        return state._replace(scale=max(state.scale / 2, minimum), clean=0)\n"
+DOUBLED = (
+    "    if state.clean > 0 and state.clean % window == 0:\n"
+    "        state = state._replace(scale=state.scale * 2, forgiven=hysteresis - 1)\n"
+)
+CLIPPED = "        if clip > 0 and norm > clip:\n            factor = clip / norm\n"
+UNSCALED = "            gradient = widen(piece.grad, state.scale)\n"
+EMPTIED = "    for piece in pieces:\n        piece.grad[:] = 0\n"
+
+MIXED = [
+    Mutant(
+        "rounds_first",
+        "narrow: multiply, then round",
+        ("narrow",),
+        [(SCALED, "    return gradient.astype(np.float16) * np.float16(scale)\n")],
+        r"It was zero before it was multiplied|multiply in float32",
+    ),
+    Mutant(
+        "scale_in_float16",
+        "narrow: the scale may be larger than float16's largest",
+        ("narrow",),
+        [("np.float32(scale)\n    return scaled", "np.float16(scale)\n    return scaled")],
+        r"scale 131072: \[0\] is -?inf.*The scale 131072 itself is no float16 number",
+    ),
+    Mutant(
+        "narrows_to_float32",
+        "narrow: float16",
+        ("narrow",),
+        [("    return scaled.astype(np.float16)\n", "    return scaled\n")],
+        r"it is float32; float16 is wanted",
+    ),
+    Mutant(
+        "narrows_in_place",
+        "narrow: a new array",
+        ("narrow",),
+        [("    scaled = gradient * np.float32(scale)\n", "    gradient *= np.float32(scale)\n    scaled = gradient\n")],
+        r"the gradient that it was handed was changed",
+    ),
+    Mutant(
+        "divides_in_float16",
+        "widen: float32 before it is divided",
+        ("widen",),
+        [(WIDE, "    return (stored / np.float16(scale)).astype(np.float32)\n")],
+        r"It was divided as float16, and rounded once more",
+    ),
+    Mutant(
+        "stays_narrow",
+        "widen: float32",
+        ("widen",),
+        [("    return wide / np.float32(scale)\n", "    return (wide / np.float32(scale)).astype(np.float16)\n")],
+        r"it is float16; float32 is wanted",
+    ),
+    Mutant(
+        "widens_with_the_scale",
+        "widen: without the scale",
+        ("widen",),
+        [("    return wide / np.float32(scale)\n", "    return wide\n")],
+        r"That is with the scale",
+    ),
+    Mutant(
+        "master_from_the_parameters",
+        "update: small changes add up in the master copy",
+        ("update_master",),
+        [(ADDED, "    master[:] = param + change\n    param[:] = master\n    master[:] = param\n")],
+        r"the master copy is .* (was it rounded to float16 on the way\?|what is added to what\?)",
+    ),
+    Mutant(
+        "takes_the_change_away",
+        "update: the change is added",
+        ("update_master",),
+        [(ADDED, ADDED.replace("+=", "-="))],
+        r"The change is to be added",
+    ),
+    Mutant(
+        "a_new_master",
+        "update: the master copy in place",
+        ("update_master", "update_param"),
+        [(ADDED, "    master = master + change\n    param[:] = master\n")],
+        r"Nothing has changed in it\. Work in place",
+    ),
+    Mutant(
+        "adds_to_both",
+        "update: the parameters are the master copy, rounded",
+        ("update_param",),
+        [(ADDED, "    master += change\n    param += change.astype(np.float16)\n")],
+        r"where the master copy is .*, rounded .* Which of the two is the change added to\?",
+    ),
+    Mutant(
+        "a_new_param",
+        "update: the parameters in place",
+        ("update_param",),
+        [(ADDED, "    master += change\n    param = master.astype(np.float16)\n")],
+        r"the parameters are as they were\. Write into the array that is there",
+    ),
+    Mutant(
+        "without_a_root",
+        "gradient_norm: the root",
+        ("norm",),
+        [(ROOTED, "    return total[0] / scale\n")],
+        r"That is the sum of squares: the root is missing",
+    ),
+    Mutant(
+        "a_mean_over_ranks",
+        "gradient_norm: a sum over the ranks",
+        ("norm",),
+        [(ROOTED, "    return math.sqrt(total[0] / comm.size) / scale\n")],
+        r"That is a mean over the ranks: sum",
+    ),
+    Mutant(
+        "first_piece_alone",
+        "gradient_norm: of all pieces",
+        ("norm",),
+        [("    for piece in pieces:\n        wide", "    for piece in pieces[:1]:\n        wide")],
+        r"rank 0 returned [\d.]+; [\d.]+ is wanted",
+    ),
+    Mutant(
+        "squares_in_float16",
+        "gradient_norm: squares in float64",
+        ("norm_wide",),
+        [(SQUARES, "        total += (piece.grad**2).sum(dtype=np.float64)\n")],
+        r"numbers near 1024: it is inf, .* In which dtype are the squares\?",
+    ),
+    Mutant(
+        "norm_with_the_scale",
+        "gradient_norm: without the scale",
+        ("norm_scale",),
+        [(ROOTED, "    return math.sqrt(total[0])\n")],
+        r"It is the norm with the scale",
+    ),
+    Mutant(
+        "scale_under_the_root",
+        "gradient_norm: the norm is divided, not the sum of squares",
+        ("norm_scale",),
+        [(ROOTED, "    return math.sqrt(total[0] / scale)\n")],
+        r"The sum of squares was divided by the scale",
+    ),
+    Mutant(
+        "leaves_out_what_is_not_finite",
+        "gradient_norm: one rank's overflow is everyone's",
+        ("norm_overflow",),
+        [("        total += wide @ wide\n", "        total += wide[np.isfinite(wide)] @ wide[np.isfinite(wide)]\n")],
+        r"inf on rank 2: rank 0 returned [\d.]+; inf or nan on every rank, or one skips alone, is wanted",
+    ),
+    Mutant(
+        "all_send_first",
+        "gradient_norm: nothing depends on who sends first",
+        ("timing",),
+        [
+            (
+                SUMMED,
+                "    mine, incoming = total.copy(), np.zeros(1)\n"
+                "    for step in range(1, comm.size):\n"
+                "        comm.send(mine, (comm.rank + step) % comm.size)\n"
+                "        comm.recv(incoming, (comm.rank - step) % comm.size)\n"
+                "        total += incoming\n",
+            )
+        ],
+        r"(?s)gradient_norm.*(rank 0: send|cycle)",
+    ),
+    Mutant(
+        "forgives_nothing",
+        "next_scale: an overflow is forgiven",
+        ("scale_halves",),
+        [(FORGIVEN, "    if False:\n")],
+        r"after step 1, an overflow: the scale is 2048; 4096 is wanted",
+    ),
+    Mutant(
+        "forgives_once_more",
+        "next_scale: forgiven counts down",
+        ("scale_halves",),
+        [("forgiven=state.forgiven - 1, clean=0", "forgiven=state.forgiven, clean=0")],
+        r"after step 3, an overflow: the scale is 4096; 2048 is wanted",
+    ),
+    Mutant(
+        "below_the_minimum",
+        "next_scale: never below the minimum",
+        ("scale_minimum",),
+        [(HALVED, HALVED.replace("max(state.scale / 2, minimum)", "state.scale / 2"))],
+        r"after step 2, an overflow: the scale is 2; 3 is wanted",
+    ),
+    Mutant(
+        "says_nothing_at_the_minimum",
+        "next_scale: OverflowError at the minimum",
+        ("scale_minimum",),
+        [(AT_THE_MINIMUM, "")],
+        r"after step 3, an overflow: the scale is 3; OverflowError is wanted",
+    ),
+    Mutant(
+        "gives_up_at_once",
+        "next_scale: at the minimum, too, what is forgiven is forgiven",
+        ("scale_halves",),
+        [(FORGIVEN, "    if overflow and state.scale == minimum:\n        raise OverflowError\n" + FORGIVEN)],
+        r"at the minimum, 1 to be forgiven, after step 1, an overflow: the scale is OverflowError; 1 is wanted",
+    ),
+    Mutant(
+        "doubles_at_once",
+        "next_scale: not where clean is 0",
+        ("scale_doubles",),
+        [("    if state.clean > 0 and state", "    if state")],
+        r"after step 1, no overflow: the scale is 32; 16 is wanted",
+    ),
+    Mutant(
+        "a_step_early",
+        "next_scale: after a whole window",
+        ("scale_doubles",),
+        [(DOUBLED, DOUBLED.replace("state.clean > 0 and state.clean % window", "(state.clean + 1) % window"))],
+        r"after step 3, no overflow: the scale is 32; 16 is wanted",
+    ),
+    Mutant(
+        "goes_on_counting",
+        "next_scale: an overflow begins the window anew",
+        ("scale_doubles",),
+        [("forgiven=state.forgiven - 1, clean=0)", "forgiven=state.forgiven - 1)")],
+        r"with an overflow in between, after step 3: the scale is 2 times what it was after the overflow; 1 times",
+    ),
+    Mutant(
+        "never_afresh",
+        "next_scale: forgiven is fresh when it doubles",
+        ("scale_afresh",),
+        [(", forgiven=hysteresis - 1)", ")")],
+        r"after step 3: the scale has doubled, and forgiven is 0; 3 is wanted",
+    ),
+    Mutant(
+        "afresh_every_step",
+        "next_scale: forgiven is fresh only then",
+        ("scale_afresh",),
+        [
+            (
+                "    return state._replace(clean=state.clean + 1)\n",
+                "    return state._replace(clean=state.clean + 1, forgiven=hysteresis - 1)\n",
+            )
+        ],
+        r"after step 1: the scale has not doubled yet, and forgiven is 3; 0 is wanted",
+    ),
+    Mutant(
+        "leaves_the_scale",
+        "apply_gradients: the update without the scale",
+        ("step",),
+        [(UNSCALED, "            gradient = piece.grad.astype(np.float32)\n")],
+        r"It has moved 1024 times as far as it should\. Is the scale undone, once\?",
+    ),
+    Mutant(
+        "skips_every_step",
+        "apply_gradients: a step without overflow is not skipped",
+        ("step", "step_clip", "step_skip"),
+        [("    if not overflow:\n        factor", "    if False:\n        factor")],
+        r"has called the optimizer for the pieces \[\]; once for each piece",
+    ),
+    Mutant(
+        "every_piece_is_the_first",
+        "apply_gradients: the optimizer is told which piece",
+        ("step",),
+        [("optimizer(i, gradient)", "optimizer(0, gradient)")],
+        r"has called the optimizer for the pieces \[0, 0\]",
+    ),
+    Mutant(
+        "clips_the_scaled_norm",
+        "apply_gradients: clips by the true norm",
+        ("step_clip",),
+        [
+            (
+                CLIPPED,
+                CLIPPED.replace("norm > clip", "norm * state.scale > clip").replace(
+                    "clip / norm", "clip / (norm * state.scale)"
+                ),
+            )
+        ],
+        r"The limit was compared with the norm of the scaled gradient",
+    ),
+    Mutant(
+        "never_clips",
+        "apply_gradients: clips",
+        ("step_clip",),
+        [(CLIPPED, "")],
+        r"moves 1 times as far as without clipping; 0\.25 is wanted\. Nothing was clipped",
+    ),
+    Mutant(
+        "always_clips",
+        "apply_gradients: a shorter gradient stays",
+        ("step_clip",),
+        [("if clip > 0 and norm > clip", "if clip > 0")],
+        r"A gradient that is shorter stays as it is",
+    ),
+    Mutant(
+        "looks_at_its_own",
+        "apply_gradients: all ranks skip, or none",
+        ("step_skip",),
+        [
+            (
+                "    overflow = not math.isfinite(norm)\n",
+                "    overflow = not all(np.isfinite(piece.grad).all() for piece in pieces)\n",
+            )
+        ],
+        r"rank 0 has (changed master|called the optimizer).*The overflow is on the other rank; who tells it\?",
+    ),
+    Mutant(
+        "never_skips",
+        "apply_gradients: an overflow skips the step",
+        ("step_skip",),
+        [("    if not overflow:\n        factor", "    if True:\n        factor")],
+        r"has changed master of piece \d, at \[\d\] to -?[\d.]+\. The step is to be skipped",
+    ),
+    Mutant(
+        "asks_the_optimizer_first",
+        "apply_gradients: the optimizer is not called where the step is skipped",
+        ("step_skip",),
+        [
+            (
+                "    overflow = not math.isfinite(norm)\n",
+                "    overflow = not math.isfinite(norm)\n"
+                "    for i, piece in enumerate(pieces if overflow else []):\n"
+                "        optimizer(i, widen(piece.grad, state.scale))\n",
+            ),
+        ],
+        r"has called the optimizer, which remembers what it is handed",
+    ),
+    Mutant(
+        "keeps_the_state",
+        "apply_gradients: the next state",
+        ("step_scale",),
+        [("    return next_scale(state, overflow)\n", "    next_scale(state, overflow)\n    return state\n")],
+        r"returned \[1024\.0, 0\.0, 1\.0\]; next_scale gives \[1024\.0, 0, 2\] here",
+    ),
+    Mutant(
+        "never_empties",
+        "apply_gradients: gradients are zero afterwards",
+        ("step_zero",),
+        [(EMPTIED, "")],
+        r"no overflow: grad of piece 0 on rank 0 is not zero afterwards",
+    ),
+    Mutant(
+        "returns_before_it_empties",
+        "apply_gradients: ... after a skipped step, too",
+        ("step_zero",),
+        [(EMPTIED, "    if overflow:\n        return next_scale(state, overflow)\n" + EMPTIED)],
+        r"Also after a step that is skipped: else inf stays in it for good",
+    ),
+]
+
+MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "03": SERVERS, "04": RING, "06": MIXED, "09": ENGINE, "10": RECOMPUTED}
