@@ -291,6 +291,245 @@ MAPREDUCE = [
     ),
 ]
 
+HIGHER = "        hi = lo + short + (i >= k - longer)\n"
+OWN_FIRST = "    if clocks[worker] < clock:\n        return False\n"
+OTHERS = "    return all(others >= clock - staleness for others in clocks)\n"
+TOLD = "        tell(comm, workers + i, PUSH, clock)\n"
+SENT = "        comm.send(gradient[keys], workers + i)\n"
+ASKED = "    for i in range(len(cuts)):\n        tell(comm, workers + i, PULL, clock)\n"
+SEEN = "    return np.min(seen, axis=0)\n"
+IN_PLACE = "        comm.recv(weights[keys], workers + i)\n"
+NOW = "        shard.update(gradient)\n        shard.clocks[worker] += 1\n        return\n"
+ALL_HERE = "    if len(shard.kept) < shard.clocks.size:\n        return\n"
+IN_ORDER = "    for w in range(shard.clocks.size):\n"
+EMPTIED = "    shard.kept.clear()\n"
+ROOM = "            gradient = np.empty_like(shard.weights)\n"
+READY = "            if fresh(shard.clocks, worker, asked[worker], shard.staleness):\n"
+GATED = "        for worker in sorted(asked):\n" + READY
+
+SERVERS = [
+    Mutant(
+        "leaves_the_rest",
+        "ranges: all keys",
+        ("ranges",),
+        [(HIGHER, "        hi = lo + short\n")],
+        r"ranges\(13, 4\) is 0:3, 3:6, 6:9, 9:12: each range begins where .* the last ends at 13",
+    ),
+    Mutant(
+        "last_takes_the_rest",
+        "ranges: as equal as can be",
+        ("ranges",),
+        [(HIGHER, "        hi = lo + short + (longer if i == k - 1 else 0)\n")],
+        r"ranges\(7, 3\) is 0:2, 2:4, 4:7: .*|ranges\(3, 5\) is .*: their lengths are \[0, 0, 0, 0, 3\], and no two",
+    ),
+    Mutant(
+        "the_next_servers_range",
+        "push: range i to server i",
+        ("push",),
+        [
+            (
+                TOLD + SENT,
+                TOLD.replace("workers + i", "workers + (i + 1) % len(cuts)")
+                + SENT.replace("workers + i", "workers + (i + 1) % len(cuts)"),
+            )
+        ],
+        r"On 2 workers and 3 servers, push of 12 float32: server 0, on rank 2, got \[[\d.]+, .* the keys 0 to 3 is",
+    ),
+    Mutant(
+        "pushes_minus",
+        "push: the gradient",
+        ("push",),
+        [(SENT, SENT.replace("gradient[keys]", "-gradient[keys]"))],
+        r"On 1 worker and 1 server, push of 12 float32: server 0, on rank 1, got \[-[\d.]+, .* whose gradient of",
+    ),
+    Mutant(
+        "clock_of_the_next",
+        "push: the clock in the header",
+        ("push_bytes",),
+        [(TOLD, TOLD.replace("clock)", "clock + 1)"))],
+        r"rank 0 pushed at clock \d; the header that rank 1 got says \(kind, clock\) = \(0, \d\), and",
+    ),
+    Mutant(
+        "announces_a_pull",
+        "push: the kind in the header",
+        ("push_bytes",),
+        [(TOLD, TOLD.replace("PUSH", "PULL"))],
+        r"says \(kind, clock\) = \(1, (\d)\), and \(PUSH, clock\) is \(0, \1\)",
+    ),
+    Mutant(
+        "weights_at_the_front",
+        "pull: each range in its place",
+        ("pull",),
+        [(IN_PLACE, "        comm.recv(weights[: keys.stop - keys.start], workers + i)\n")],
+        r"On 2 workers and 3 servers, pull of 12 float64: on rank 0 the weights of the keys 0 to 3 are",
+    ),
+    Mutant(
+        "into_a_copy",
+        "pull: in `weights` itself",
+        ("pull",),
+        [(IN_PLACE, "        weights = weights.copy()\n" + IN_PLACE)],
+        r"server 0 sent \[.*\]\. -1 is what was there before",
+    ),
+    Mutant(
+        "clocks_of_the_last",
+        "pull: the oldest of all servers",
+        ("pull_clocks",),
+        [(SEEN, "    return seen[-1]\n")],
+        r"the servers' clocks are \[\d+, \d+\], .*, and pull returned \[\d+, \d+\]\. How many",
+    ),
+    Mutant(
+        "returns_weights",
+        "pull: clocks",
+        ("pull_clocks",),
+        [(SEEN, "    return weights\n")],
+        r"the servers' clocks are \[\d+\], and pull returned \[[\d., ]+\]\. How many updates",
+    ),
+    Mutant(
+        "one_server_after_the_other",
+        "pull: asks all first",
+        ("pull_asks_first",),
+        [
+            (ASKED, ""),
+            (
+                "        clocks = np.empty(workers, np.int64)\n",
+                "        tell(comm, workers + i, PULL, clock)\n        clocks = np.empty(workers, np.int64)\n",
+            ),
+        ],
+        r"(?s)no server answers before all of them have been asked.*rank 0: recv\(source=2\) at \w+\.py:\d+",
+    ),
+    Mutant(
+        "counts_pushes",
+        "fresh: of every worker, not of all together",
+        ("fresh",),
+        [(OTHERS, "    return clocks.sum() >= clocks.size * (clock - staleness)\n")],
+        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, fresh says True: but of some worker not even",
+    ),
+    Mutant(
+        "one_too_stale",
+        "fresh: clock - staleness, no less",
+        ("fresh",),
+        [(OTHERS, "    return all(others >= clock - staleness - 1 for others in clocks)\n")],
+        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, fresh says True",
+    ),
+    Mutant(
+        "on_average",
+        "fresh: of the slowest",
+        ("fresh",),
+        [(OTHERS, "    return sorted(clocks)[clocks.size // 2] >= clock - staleness\n")],
+        r"fresh says True: but of some worker not even the first clock - staleness updates are there",
+    ),
+    Mutant(
+        "forgets_its_own",
+        "fresh: one's own updates",
+        ("fresh_own",),
+        [(OWN_FIRST, "")],
+        r"With clocks \[4, 5, 5\], worker 0 at clock 5 and staleness 2, fresh says True: but not all of",
+    ),
+    Mutant(
+        "waits_for_one_more",
+        "fresh: as soon as that is so",
+        ("fresh_soon",),
+        [(OTHERS, "    return all(others > clock - staleness or others >= clock for others in clocks)\n")],
+        r"With clocks \[3, 2, 3\], worker 0 at clock 3 and staleness 1, fresh says False: but all that must be",
+    ),
+    Mutant(
+        "whoever_is_ahead_counts",
+        "fresh: others may be ahead",
+        ("fresh_soon",),
+        [(OTHERS, "    return all(abs(int(others) - clock) <= staleness for others in clocks)\n")],
+        r"With clocks \[2, 9, 9\], worker 0 at clock 2 and staleness 0, fresh says False",
+    ),
+    Mutant(
+        "does_not_count",
+        "take: counts each push",
+        ("take",),
+        [(NOW, "        shard.update(gradient)\n        return\n")],
+        r"after push 1, of worker 0, the clocks are \[0 0 0\], and \[1 0 0\] is right",
+    ),
+    Mutant(
+        "waits_anyway",
+        "take: at once",
+        ("take",),
+        [("    if not shard.together:\n", "    if not shard.together and (shard.kept or shard.clocks.any()):\n")],
+        r"after push 1, of worker 0, the weights are \[0, 0, 0, 0\], and",
+    ),
+    Mutant(
+        "takes_the_mean",
+        "take: the sum",
+        ("take_together",),
+        [("    shard.update(total)\n", "    shard.update(total / shard.clocks.size)\n")],
+        r"after push 3, of worker 2, the weights are",
+    ),
+    Mutant(
+        "one_update_each",
+        "take: one update",
+        ("take_together",),
+        [
+            (
+                IN_ORDER + "        total += shard.kept[w]\n    shard.update(total)\n",
+                IN_ORDER + "        shard.update(shard.kept[w])\n",
+            )
+        ],
+        r"after push 3, of worker 2, shard.update has been called 3 times; 1 is right",
+    ),
+    Mutant(
+        "keeps_them",
+        "take: empties what was kept",
+        ("take_together",),
+        [(EMPTIED, "")],
+        r"after push 4, of worker 0, the weights are",
+    ),
+    Mutant(
+        "counts_the_last",
+        "take: counts everyone",
+        ("take_together",),
+        [(EMPTIED + "    shard.clocks += 1\n", EMPTIED + "    shard.clocks[worker] += 1\n")],
+        r"after push 3, of worker 2, the clocks are \[0 0 1\], and \[1 1 1\] is right",
+    ),
+    Mutant(
+        "as_they_came",
+        "take: the same bits",
+        ("take_order",),
+        [(IN_ORDER, "    for w in shard.kept:\n")],
+        r"weight \d+ is [-\d.e]+; when they come in the order 0, 1, 2 it is [-\d.e]+\. Floating-point sums",
+    ),
+    Mutant(
+        "first_stop",
+        "serve: until everyone has stopped",
+        ("serve",),
+        [("    while stopped < workers:\n", "    while stopped < 1:\n")],
+        r"On 3 workers and 1 server, async, 4 iterations: the weights on rank 3 are \[.* in the end; with all that was",
+    ),
+    Mutant(
+        "one_array_for_all",
+        "serve: a new array for each push",
+        ("serve",),
+        [(ROOM, ""), ("    stopped = 0\n", "    stopped = 0\n    gradient = np.empty_like(shard.weights)\n")],
+        r"On 3 workers and 1 server, bsp, 1 iteration: the weights on rank 3 are",
+    ),
+    Mutant(
+        "answers_at_once",
+        "serve: holds back",
+        ("serve_holds",),
+        [(READY, "            if True:\n")],
+        r"staleness 0, worker 1 beginning late: worker 0 asked at clock 1, and was sent .* \[1, 0, 0\]",
+    ),
+    Mutant(
+        "forgets_who_waits",
+        "serve: answers later",
+        ("serve_holds",),
+        [(GATED, "        for worker in [who] if kind == PULL else []:\n" + READY)],
+        r"(?s)staleness 0, worker 1 beginning late: hung|no rank can go on",
+    ),
+    Mutant(
+        "waits_until_it_is_received",
+        "serve: never waits for one worker",
+        ("timing",),
+        [("    comm.post(shard.weights, worker)\n", "    comm.send(shard.weights, worker)\n")],
+        r"(?s)hung.*A cycle of waits",
+    ),
+]
+
 RS, AG, AR = "reduce_scatter", "all_gather", "all_reduce"
 TOTAL = "        total = incoming + own\n"
 STEP = "        comm.sendrecv(total, right, incoming, left)\n"
@@ -1202,10 +1441,945 @@ BY_HAND = [
         r"cross_entropy_backward for prob \(2, 3, 5\), targets \(2, 3\): prob was changed",
     ),
 ]
+REDUCED = "            gradients[i] = ring.all_reduce(comm, gradient)\n"
+CLIPPING = "    scale = clip / norm if clip and norm > clip else 1.0\n"
+NORM = "    norm = float(np.sqrt(sum((gradient**2).sum() for gradient in gradients)))\n"
+UPDATE = "        flat -= rate * scale * gradient\n"
+SHARES = "    sizes = [rows // n + (r < rows % n) for r in range(n)]\n"
+PART = "    loss = float(((h[-1] - y) ** 2).sum() / 2 / batch)\n"
+SLOPE = "    dh = (h[-1] - y) / batch\n"
+COPIED = (
+    "        for flat, total in zip(self.waiting, np.split(buffer, np.cumsum(sizes)[:-1]), strict=True):\n"
+    "            flat.grad[:] = total\n"
+)
+SUMMED = "            ring.all_reduce(self.comm, buffer, buffer)\n"
+SENT = "        self.waiting = []\n"
+FULL = (
+    "        self.waiting.append(flat)\n"
+    "        if sum(flat.padded for flat in self.waiting) >= self.bucket_size:\n"
+    "            self.send_bucket()\n"
+)
+LAST = "        if self.waiting:\n            self.send_bucket()\n"
+
+DATA_PARALLEL = [
+    Mutant(
+        "never_sums",
+        "train_step: every rank's gradient is in the sum",
+        ("train_step",),
+        [(REDUCED, "            gradients[i] = gradient\n            ring.all_reduce(comm, gradient)\n")],
+        r"it was updated by this rank's own gradient, not summed over the ranks",
+    ),
+    Mutant(
+        "averages_gradients",
+        "train_step: the sum, for the loss is divided already",
+        ("train_step",),
+        [(REDUCED, REDUCED.replace("gradient)\n", "gradient) / comm.size\n"))],
+        r"the gradient was divided by the number of ranks once too often",
+    ),
+    Mutant(
+        "goes_uphill",
+        "train_step: minus rate times the gradient",
+        ("train_step",),
+        [(UPDATE, UPDATE.replace("-=", "+="))],
+        r"the gradient was added; go against it",
+    ),
+    Mutant(
+        "loss_of_a_share",
+        "train_step: this rank's part of the loss",
+        ("train_step",),
+        [(PART, PART.replace("batch", "max(1, len(x))"))],
+        r"the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
+    ),
+    Mutant(
+        "means_of_means",
+        "train_step: a share weighs what it has",
+        ("shares",),
+        [(SLOPE, "    dh = (h[-1] - y) / max(1, len(x)) / comm.size\n")],
+        r"it is the mean of the ranks' means, in which a row of a small share weighs more",
+    ),
+    Mutant(
+        "mean_of_no_rows",
+        "train_step: a share may be empty",
+        ("shares",),
+        [(PART, PART.replace(".sum() / 2 / batch", ".sum(axis=1).mean() / 2 * len(x) / batch"))],
+        r"On 4 ranks, 3 layers, 3 rows: rank 3's part of the loss is nan\. Of a share without rows it is 0",
+    ),
+    Mutant(
+        "clips_its_own",
+        "train_step: clipped after the sum",
+        ("clip",),
+        [
+            (
+                "    gradients = [np.empty(0)] * len(flats)\n",
+                "    gradients, own, d = [np.empty(0)] * len(flats), [], dh\n"
+                "    for i in reversed(range(len(flats))):\n"
+                "        g, d = layer_backward(flats[i], h[i], h[i + 1], d)\n        own.append(g)\n"
+                "    length = np.sqrt(sum((g**2).sum() for g in own))\n"
+                "    dh = dh * (clip / length if clip and length > clip else 1.0)\n",
+            ),
+            (
+                NORM,
+                "    sums = [ring.all_reduce(comm, g) for g in own] if clip else gradients\n"
+                + NORM.replace("gradients)))", "sums)))"),
+            ),
+            (CLIPPING, "    scale = 1.0\n"),
+        ],
+        r"each rank clips its own gradient, before the sum\. Clip the sum",
+    ),
+    Mutant(
+        "clips_each_layer",
+        "train_step: all layers by one number",
+        ("clip",),
+        [
+            (
+                UPDATE,
+                "        length = np.linalg.norm(gradient)\n"
+                "        scale = clip / length if clip and length > clip else 1.0\n" + UPDATE,
+            )
+        ],
+        r"it has another direction\. All layers' gradients are multiplied by one number",
+    ),
+    Mutant(
+        "never_clips",
+        "train_step: no more than the limit",
+        ("clip",),
+        [(CLIPPING, "    scale = 1.0\n")],
+        r"nothing is clipped",
+    ),
+    Mutant(
+        "always_to_the_limit",
+        "train_step: a small norm is left alone",
+        ("clip",),
+        [(CLIPPING, CLIPPING.replace(" and norm > clip", ""))],
+        r"changes a gradient whose norm, [\d.]+, is below the limit",
+    ),
+    Mutant(
+        "returns_what_is_left",
+        "train_step: the norm before clipping",
+        ("norm",),
+        [("    return loss, norm\n", "    return loss, norm * scale\n")],
+        r"it is what is left after clipping; the norm before that is wanted",
+    ),
+    Mutant(
+        "adds_up_norms",
+        "train_step: the norm of all layers together",
+        ("norm",),
+        [("    return loss, norm\n", "    return loss, float(sum(np.linalg.norm(g) for g in gradients))\n")],
+        r"it is the sum of the layers' norms",
+    ),
+    Mutant(
+        "after_the_backward",
+        "train_step: each gradient before the backward of the layer below",
+        ("train_step_wire",),
+        [
+            ('        with comm.phase("all-reduce gradients"):\n' + REDUCED, "        gradients[i] = gradient\n"),
+            (
+                NORM,
+                '    with comm.phase("all-reduce gradients"):\n'
+                "        gradients = [ring.all_reduce(comm, g) for g in gradients]\n" + NORM,
+            ),
+        ],
+        r"what rank 0 sends first is layer 0's gradient; it should be layer 2's",
+    ),
+    Mutant(
+        "all_layers_at_once",
+        "train_step: an all-reduce for each layer",
+        ("train_step_wire",),
+        [
+            ('        with comm.phase("all-reduce gradients"):\n' + REDUCED, "        gradients[i] = gradient\n"),
+            (
+                NORM,
+                '    with comm.phase("all-reduce gradients"):\n'
+                "        gradients = np.split(ring.all_reduce(comm, np.concatenate(gradients)), len(flats))\n" + NORM,
+            ),
+        ],
+        r"in 6 messages; \d+ bytes are the most that one of them needs",
+    ),
+    Mutant(
+        "no_phase",
+        "train_step: its phase",
+        ("train_step_wire",),
+        [('        with comm.phase("all-reduce gradients"):\n' + REDUCED, REDUCED[4:])],
+        r"outside of every phase; use 'all-reduce gradients'",
+    ),
+    Mutant(
+        "through_rank_0",
+        "train_step: around a ring",
+        ("train_step_wire",),
+        [(REDUCED, REDUCED.replace("ring.all_reduce", "ring.server_all_reduce"))],
+        r"a ring all-reduce sends to the right neighbour alone|messages",
+    ),
+    Mutant(
+        "loss_is_a_mean_of_means",
+        "train_step: parts of the loss that add up",
+        ("shares",),
+        [(PART, PART.replace("batch", "max(1, len(x)) / comm.size"))],
+        r"On 4 ranks, 3 layers, 10 rows: the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
+    ),
+    Mutant(
+        "drops_the_rest",
+        "rows: every sequence",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each = n // self.comm.size\n"
+                "        return range(self.comm.rank * each, self.comm.rank * each + each)\n",
+            )
+        ],
+        r"Of 10 sequences on 4 ranks \(from, to\): 0:2, 2:4, 4:6, 6:8: nobody gets number 8",
+    ),
+    Mutant(
+        "rest_to_the_last",
+        "rows: the first n mod N have one more",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each, rank = n // self.comm.size, self.comm.rank\n"
+                "        return range(rank * each, n if rank == self.comm.size - 1 else rank * each + each)\n",
+            )
+        ],
+        r"rank 0 gets 0:2, where 0:3 is wanted",
+    ),
+    Mutant(
+        "rounds_up",
+        "rows: nobody else's",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each = -(-n // self.comm.size)\n"
+                "        return range(self.comm.rank * each, self.comm.rank * each + each)\n",
+            )
+        ],
+        r"number 10 is in a share, and there is none",
+    ),
+    Mutant(
+        "puts_another_array",
+        "send_bucket: in place",
+        ("send_bucket",),
+        [(COPIED, COPIED.replace("flat.grad[:] = total", "flat.grad = total"))],
+        r"it is as it was: copy the sums back into the array itself",
+    ),
+    Mutant(
+        "in_the_wrong_order",
+        "send_bucket: each sum into its own Flat",
+        ("send_bucket",),
+        [(COPIED, COPIED.replace("flat.grad[:] = total", "flat.grad[:] = np.roll(total, 1)"))],
+        r"wrong first at index \d+: it holds element \d+ of the sum",
+    ),
+    Mutant(
+        "divides_the_sum",
+        "send_bucket: the sum is the mean",
+        ("factor",),
+        [(COPIED, COPIED.replace("= total", "= total / self.comm.size"))],
+        r"rank 0's flat.grad is the sum divided by 3\. The sum is wanted",
+    ),
+    Mutant(
+        "never_empties",
+        "send_bucket: none waits any more",
+        ("bucket_again",),
+        [(SENT, "")],
+        r"What has been sent does not wait any more",
+    ),
+    Mutant(
+        "one_message_for_each",
+        "send_bucket: one all-reduce",
+        ("bucket_wire",),
+        [
+            (
+                SUMMED,
+                "            for some in np.split(buffer, np.cumsum(sizes)[:-1]):\n"
+                "                ring.all_reduce(self.comm, some, some)\n",
+            )
+        ],
+        r"rank 0 sends 12 messages, [\d,]+ bytes; 6 messages, [\d,]+ bytes, are needed and enough",
+    ),
+    Mutant(
+        "widens_buckets",
+        "send_bucket: as stored",
+        ("bucket_wire",),
+        [("np.concatenate([flat.grad for", "np.concatenate([flat.grad.astype(np.float64) for")],
+        r"On 4 ranks, mixed: rank 0 sends [\d,]+ bytes .*; [\d,]+ bytes are the most that one of them needs",
+    ),
+    Mutant(
+        "another_phase",
+        "send_bucket: its phase",
+        ("bucket_wire",),
+        [('        with self.comm.phase("all-reduce gradients"):\n', '        with self.comm.phase("buckets"):\n')],
+        r"in phase 'buckets'; use 'all-reduce gradients'",
+    ),
+    Mutant(
+        "one_too_late",
+        "reduce: at least bucket_size",
+        ("reduce",),
+        [(FULL, FULL.replace(">=", ">"))],
+        r"rank 0 has sent nothing; it should be head",
+    ),
+    Mutant(
+        "of_its_own_size",
+        "reduce: of all that wait together",
+        ("reduce",),
+        [(FULL, FULL.replace("sum(flat.padded for flat in self.waiting)", "flat.padded"))],
+        r"has sent nothing; it should be",
+    ),
+    Mutant(
+        "never_waits_for_others",
+        "reduce: until so many wait",
+        ("reduce",),
+        [(FULL, "        self.waiting.append(flat)\n        self.send_bucket()\n")],
+        r"rank 0 has sent head; it should be nothing",
+    ),
+    Mutant(
+        "sends_before_it_receives",
+        "no send takes for granted that it does not wait",
+        ("messages",),
+        [
+            (
+                SUMMED,
+                "            n, rank = self.comm.size, self.comm.rank\n"
+                "            parts = [buffer[ring.chunk(buffer.size, n, i)] for i in range(n)]\n"
+                "            for step in range(2 * (n - 1)):\n"
+                "                here, there = ((rank - k - step) % n for k in (1, 2))\n"
+                "                incoming = np.empty_like(parts[there])\n"
+                "                self.comm.send(parts[here], (rank + 1) % n)\n"
+                "                self.comm.recv(incoming, (rank - 1) % n)\n"
+                "                parts[there][:] = incoming + (parts[there] if step < n - 1 else 0)\n",
+            )
+        ],
+        r"A cycle of waits",
+    ),
+    Mutant(
+        "forgets_the_last_bucket",
+        "sum_over_axes: what still waits",
+        ("sum_over_axes",),
+        [("    def sum_over_axes(self) -> None:\n" + LAST, "    def sum_over_axes(self) -> None:\n        pass\n")],
+        r"still waits, and its gradient is this rank's own",
+    ),
+    Mutant(
+        "sends_nothing",
+        "sum_over_axes: perhaps nothing does",
+        ("sum_over_axes",),
+        [
+            (
+                "    def sum_over_axes(self) -> None:\n" + LAST,
+                "    def sum_over_axes(self) -> None:\n        self.send_bucket()\n",
+            )
+        ],
+        r"sends a bucket of nothing\. Perhaps none waits: ask first",
+    ),
+]
+
+SEGMENTS = (
+    "    for first in range(0, len(layers), k):\n        inputs.append(x)\n"
+    "        for layer in layers[first : first + k]:\n            x, _ = layer.forward(x)\n            del _\n"
+)
+WAYBACK = "    while waiting:\n        layer, kept = waiting.pop()\n"
+ALL = "    while inputs:\n        first = (len(inputs) - 1) * k\n"
+ONE = "        dy = run_segment(layers[first : first + k], inputs.pop(), dy)\n"
+SEED = "    seed = [*key, *name.encode()]\n"
+MASK = "    random = np.random.default_rng(seed)\n    return random.random(shape) >= p\n"
+BEST = "        segments = (n + k - 1) // k\n        held = segments * given + k * layer\n"
+PART = "    return flat[mine].copy()\n"
+
+RECOMPUTED = [
+    Mutant(
+        "keeps_outputs",
+        "run_forward: the input of each segment",
+        ("run_forward",),
+        [
+            ("        inputs.append(x)\n        for", "        for"),
+            ("            del _\n", "            del _\n        inputs.append(x)\n"),
+        ],
+        r"inputs\[0\] is not the input of layer 0. It is what layer 1 makes",
+    ),
+    Mutant(
+        "returns_the_last_input",
+        "run_forward: y",
+        ("run_forward",),
+        [("    return x, inputs\n", "    return inputs[-1], inputs\n")],
+        r"y is not what the last layer makes",
+    ),
+    Mutant(
+        "whole_segments_alone",
+        "run_forward: a shorter segment at the end",
+        ("run_forward_short",),
+        [
+            (
+                "        inputs.append(x)\n        for",
+                "        if first + k <= len(layers):\n            inputs.append(x)\n        for",
+            )
+        ],
+        r"of 5 layers, k = 2: there are 2 inputs, where those of the layers 0, 2, 4 are wanted",
+    ),
+    Mutant(
+        "keeps_every_tape",
+        "run_forward: not what layers keep",
+        ("run_forward_memory",),
+        [
+            ("    inputs = []\n", "    inputs, tapes = [], []\n"),
+            ("            del _\n", "            tapes.append(_)\n"),
+        ],
+        r"when layer 2 has run, what 3 layers keep is still held. Of what forward returns take y alone",
+    ),
+    Mutant(
+        "keeps_every_value",
+        "run_forward: no input in between",
+        ("run_forward_memory",),
+        [
+            ("    inputs = []\n", "    values = [x]\n"),
+            ("        inputs.append(x)\n", ""),
+            ("            del _\n", "            values.append(x)\n"),
+            ("    return x, inputs\n", "    return x, values[:-1:k]\n"),
+        ],
+        r"arrays that layers have made are held: more than the inputs of segments",
+    ),
+    Mutant(
+        "backward_in_order",
+        "run_segment: the last layer first",
+        ("run_segment",),
+        [
+            ("waiting.pop()", "waiting.pop(0)"),
+            ("    del kept\n    while", "    waiting.reverse()\n    waiting.reverse()\n    del kept\n    while"),
+        ],
+        r"run_segment of 2 layers: the gradient of x is wrong",
+    ),
+    Mutant(
+        "kept_of_its_neighbour",
+        "run_segment: with what its own forward kept",
+        ("run_segment",),
+        [("waiting.append((layer, kept))", "waiting.append((layer, waiting[-1][1] if waiting else kept))")],
+        r"run_segment of 2 layers: the gradient of x is wrong: .* by moving it up and down it is",
+    ),
+    Mutant(
+        "from_the_start_each_time",
+        "run_segment: each forward once",
+        ("run_segment_calls",),
+        [
+            (
+                WAYBACK,
+                "    inputs, x = len(waiting), start\n    waiting = list(layers)\n    while waiting:\n"
+                "        x = start\n        for layer in waiting:\n            x, kept = layer.forward(x)\n"
+                "        waiting.pop()\n",
+            ),
+            ("    waiting = []\n", "    waiting, start = [], x\n"),
+        ],
+        r"run_segment of 2 layers: 5 forwards were run; each layer's once makes 2",
+    ),
+    Mutant(
+        "forgets_at_the_end",
+        "run_segment: what has been used is gone",
+        ("run_segment_memory",),
+        [(WAYBACK, "    for layer, kept in reversed(waiting):\n")],
+        r"when layer 3's backward begins, what 6 layers keep is held; 2 have been used",
+    ),
+    Mutant(
+        "first_segment_first",
+        "run_backward: the last segment first",
+        ("run_backward",),
+        [
+            (ALL, "    count = len(inputs)\n    while inputs:\n        first = (count - len(inputs)) * k\n"),
+            (ONE, ONE.replace("pop()", "pop(0)")),
+        ],
+        r"run_backward of 4 layers, k = 2: the gradient of x is wrong",
+    ),
+    Mutant(
+        "counts_from_the_end",
+        "run_backward: where a shorter segment is",
+        ("run_backward_short",),
+        [
+            (ALL, "    end = len(layers)\n    while inputs:\n        end -= k\n        first = max(end, 0)\n"),
+            (ONE, ONE.replace("first + k", "end + k")),
+        ],
+        r"run_backward of 5 layers, k = 2",
+    ),
+    Mutant(
+        "leaves_inputs",
+        "run_backward: takes inputs out of the list",
+        ("run_backward_memory",),
+        [
+            (ALL, "    for number in reversed(range(len(inputs))):\n        first = number * k\n"),
+            (ONE, ONE.replace("inputs.pop()", "inputs[number]")),
+        ],
+        r"when layer \d's backward begins, 5 inputs are held; 2 of 5 segments are done with",
+    ),
+    Mutant(
+        "one_stream",
+        "mask: the same again",
+        ("mask_again",),
+        [
+            (
+                MASK,
+                "    drawn.append(len(drawn))\n    random = np.random.default_rng([*seed, *drawn])\n"
+                "    return random.random(shape) >= p\n",
+            ),
+            ("def mask(", "drawn: list[int] = []\n\n\ndef mask("),
+        ],
+        r"the second time it is another mask, for the same key and name",
+    ),
+    Mutant(
+        "one_for_all_layers",
+        "mask: another one for another name",
+        ("mask_differs",),
+        [(SEED, "    seed = list(key)\n")],
+        r"for another name it is the same mask",
+    ),
+    Mutant(
+        "adds_up_the_key",
+        "mask: another one for another key",
+        ("mask_differs",),
+        [(SEED, "    seed = [sum(key), *name.encode()]\n")],
+        r"for seed and step exchanged it is the same mask",
+    ),
+    Mutant(
+        "turned_around",
+        "mask: false with probability p",
+        ("mask_share",),
+        [("random.random(shape) >= p", "random.random(shape) < p")],
+        r"90.\d% of it is false, with p = 0.1. Is it turned around",
+    ),
+    Mutant(
+        "ready_to_multiply",
+        "mask: bool",
+        ("mask_share",),
+        [("random.random(shape) >= p", "(random.random(shape) >= p) / (1 - p)")],
+        r"the mask has the dtype float64; bool is wanted, one byte an element",
+    ),
+    Mutant(
+        "whole_rows",
+        "mask: each element for itself",
+        ("mask_share",),
+        [("random.random(shape) >= p", "np.broadcast_to(random.random(shape[-1]) >= p, shape)")],
+        r"% of it is false|rows or columns are equal",
+    ),
+    Mutant(
+        "seeds_everybody",
+        "mask: leaves NumPy's own generator alone",
+        ("mask_alone",),
+        [
+            (
+                MASK,
+                "    np.random.seed(abs(int(np.random.default_rng(seed).integers(1 << 31))))\n"
+                "    return np.random.random(shape) >= p\n",
+            )
+        ],
+        r"NumPy's own generator is not as it was",
+    ),
+    Mutant(
+        "square_root",
+        "best_interval: layers of any size",
+        ("best_interval_bytes",),
+        [(BEST, "        held = abs(k * k - n)\n"), ("best, least = 1, n * given + layer", "best, least = 1, n - 1")],
+        r"On best_interval\(24, 2, 8\): with k = 5, 50 bytes are held; with k = 2 it is 40",
+    ),
+    Mutant(
+        "rounds_down",
+        "best_interval: a shorter segment has an input, too",
+        ("best_interval",),
+        [
+            (
+                BEST,
+                "        segments = n // k if given == layer else -(-n // k)\n"
+                "        held = segments * given + k * layer\n",
+            )
+        ],
+        r"On best_interval\(\d+, 1, 1\): with k = \d+, \d+ bytes are held",
+    ),
+    Mutant(
+        "cuts_rows",
+        "cut: chunks of all elements",
+        ("cut",),
+        [
+            (
+                "    mine = chunk(flat.size, comm.size, comm.rank)\n",
+                "    mine = chunk(flat.size, comm.size, comm.size - 1 - comm.rank)\n",
+            )
+        ],
+        r"cut of \(2, 3, 4\), 2 ranks: rank 0's part is not chunk 0 of x's elements",
+    ),
+    Mutant(
+        "a_view",
+        "cut: memory of its own",
+        ("cut_own",),
+        [(PART, "    return flat[mine]\n")],
+        r"rank 0's part of 24 bytes is a view of 96 bytes. As long as it is there, all of them are: make a copy",
+    ),
+    Mutant(
+        "flat_and_whole",
+        "whole: in x's shape",
+        ("whole",),
+        [("    return flat.reshape(shape)\n", "    return flat\n")],
+        r"x on rank 0 has the shape \(24,\); \(2, 3, 4\) is wanted",
+    ),
+    Mutant(
+        "sums_with_zeros",
+        "whole: sends each part once",
+        ("whole_sent",),
+        [
+            (
+                "    flat = ring.all_gather(comm, part, size)\n",
+                "    flat = np.zeros(size, part.dtype)\n    flat[chunk(size, comm.size, comm.rank)] = part\n"
+                "    flat = ring.all_reduce(comm, flat)\n",
+            )
+        ],
+        r"whole of \(4, 6\), 2 ranks: rank 0 sends 96 bytes; around a ring it is 48",
+    ),
+]
+
+SCALED = "    scaled = gradient * np.float32(scale)\n    return scaled.astype(np.float16)\n"
+WIDE = "    wide = stored.astype(np.float32)\n    return wide / np.float32(scale)\n"
+ADDED = "    master += change\n    param[:] = master\n"
+SQUARES = "        wide = piece.grad.astype(np.float64)\n        total += wide @ wide\n"
+SUMMED = "    total = all_reduce(comm, total)\n"
+ROOTED = "    return math.sqrt(total[0]) / scale\n"
+FORGIVEN = "    if overflow and state.forgiven > 0:\n"
+AT_THE_MINIMUM = (
+    "        if state.scale == minimum:\n"
+    '            raise OverflowError("the gradients are not finite for another reason")\n'
+)
+HALVED = "        return state._replace(scale=max(state.scale / 2, minimum), clean=0)\n"
+DOUBLED = (
+    "    if state.clean > 0 and state.clean % window == 0:\n"
+    "        state = state._replace(scale=state.scale * 2, forgiven=hysteresis - 1)\n"
+)
+CLIPPED = "        if clip > 0 and norm > clip:\n            factor = clip / norm\n"
+UNSCALED = "            gradient = widen(piece.grad, state.scale)\n"
+EMPTIED = "    for piece in pieces:\n        piece.grad[:] = 0\n"
+
+MIXED = [
+    Mutant(
+        "rounds_first",
+        "narrow: multiply, then round",
+        ("narrow",),
+        [(SCALED, "    return gradient.astype(np.float16) * np.float16(scale)\n")],
+        r"It was zero before it was multiplied|multiply in float32",
+    ),
+    Mutant(
+        "scale_in_float16",
+        "narrow: the scale may be larger than float16's largest",
+        ("narrow",),
+        [("np.float32(scale)\n    return scaled", "np.float16(scale)\n    return scaled")],
+        r"scale 131072: \[0\] is -?inf.*The scale 131072 itself is no float16 number",
+    ),
+    Mutant(
+        "narrows_to_float32",
+        "narrow: float16",
+        ("narrow",),
+        [("    return scaled.astype(np.float16)\n", "    return scaled\n")],
+        r"it is float32; float16 is wanted",
+    ),
+    Mutant(
+        "narrows_in_place",
+        "narrow: a new array",
+        ("narrow",),
+        [("    scaled = gradient * np.float32(scale)\n", "    gradient *= np.float32(scale)\n    scaled = gradient\n")],
+        r"the gradient that it was handed was changed",
+    ),
+    Mutant(
+        "divides_in_float16",
+        "widen: float32 before it is divided",
+        ("widen",),
+        [(WIDE, "    return (stored / np.float16(scale)).astype(np.float32)\n")],
+        r"It was divided as float16, and rounded once more",
+    ),
+    Mutant(
+        "stays_narrow",
+        "widen: float32",
+        ("widen",),
+        [("    return wide / np.float32(scale)\n", "    return (wide / np.float32(scale)).astype(np.float16)\n")],
+        r"it is float16; float32 is wanted",
+    ),
+    Mutant(
+        "widens_with_the_scale",
+        "widen: without the scale",
+        ("widen",),
+        [("    return wide / np.float32(scale)\n", "    return wide\n")],
+        r"That is with the scale",
+    ),
+    Mutant(
+        "master_from_the_parameters",
+        "update: small changes add up in the master copy",
+        ("update_master",),
+        [(ADDED, "    master[:] = param + change\n    param[:] = master\n    master[:] = param\n")],
+        r"the master copy is .* (was it rounded to float16 on the way\?|what is added to what\?)",
+    ),
+    Mutant(
+        "takes_the_change_away",
+        "update: the change is added",
+        ("update_master",),
+        [(ADDED, ADDED.replace("+=", "-="))],
+        r"The change is to be added",
+    ),
+    Mutant(
+        "a_new_master",
+        "update: the master copy in place",
+        ("update_master", "update_param"),
+        [(ADDED, "    master = master + change\n    param[:] = master\n")],
+        r"Nothing has changed in it\. Work in place",
+    ),
+    Mutant(
+        "adds_to_both",
+        "update: the parameters are the master copy, rounded",
+        ("update_param",),
+        [(ADDED, "    master += change\n    param += change.astype(np.float16)\n")],
+        r"where the master copy is .*, rounded .* Which of the two is the change added to\?",
+    ),
+    Mutant(
+        "a_new_param",
+        "update: the parameters in place",
+        ("update_param",),
+        [(ADDED, "    master += change\n    param = master.astype(np.float16)\n")],
+        r"the parameters are as they were\. Write into the array that is there",
+    ),
+    Mutant(
+        "without_a_root",
+        "gradient_norm: the root",
+        ("norm",),
+        [(ROOTED, "    return total[0] / scale\n")],
+        r"That is the sum of squares: the root is missing",
+    ),
+    Mutant(
+        "a_mean_over_ranks",
+        "gradient_norm: a sum over the ranks",
+        ("norm",),
+        [(ROOTED, "    return math.sqrt(total[0] / comm.size) / scale\n")],
+        r"That is a mean over the ranks: sum",
+    ),
+    Mutant(
+        "first_piece_alone",
+        "gradient_norm: of all pieces",
+        ("norm",),
+        [("    for piece in pieces:\n        wide", "    for piece in pieces[:1]:\n        wide")],
+        r"rank 0 returned [\d.]+; [\d.]+ is wanted",
+    ),
+    Mutant(
+        "squares_in_float16",
+        "gradient_norm: squares in float64",
+        ("norm_wide",),
+        [(SQUARES, "        total += (piece.grad**2).sum(dtype=np.float64)\n")],
+        r"numbers near 1024: it is inf, .* In which dtype are the squares\?",
+    ),
+    Mutant(
+        "norm_with_the_scale",
+        "gradient_norm: without the scale",
+        ("norm_scale",),
+        [(ROOTED, "    return math.sqrt(total[0])\n")],
+        r"It is the norm with the scale",
+    ),
+    Mutant(
+        "scale_under_the_root",
+        "gradient_norm: the norm is divided, not the sum of squares",
+        ("norm_scale",),
+        [(ROOTED, "    return math.sqrt(total[0] / scale)\n")],
+        r"The sum of squares was divided by the scale",
+    ),
+    Mutant(
+        "leaves_out_what_is_not_finite",
+        "gradient_norm: one rank's overflow is everyone's",
+        ("norm_overflow",),
+        [("        total += wide @ wide\n", "        total += wide[np.isfinite(wide)] @ wide[np.isfinite(wide)]\n")],
+        r"inf on rank 2: rank 0 returned [\d.]+; inf or nan on every rank, or one skips alone, is wanted",
+    ),
+    Mutant(
+        "all_send_first",
+        "gradient_norm: nothing depends on who sends first",
+        ("timing",),
+        [
+            (
+                SUMMED,
+                "    mine, incoming = total.copy(), np.zeros(1)\n"
+                "    for step in range(1, comm.size):\n"
+                "        comm.send(mine, (comm.rank + step) % comm.size)\n"
+                "        comm.recv(incoming, (comm.rank - step) % comm.size)\n"
+                "        total += incoming\n",
+            )
+        ],
+        r"(?s)gradient_norm.*(rank 0: send|cycle)",
+    ),
+    Mutant(
+        "forgives_nothing",
+        "next_scale: an overflow is forgiven",
+        ("scale_halves",),
+        [(FORGIVEN, "    if False:\n")],
+        r"after step 1, an overflow: the scale is 2048; 4096 is wanted",
+    ),
+    Mutant(
+        "forgives_once_more",
+        "next_scale: forgiven counts down",
+        ("scale_halves",),
+        [("forgiven=state.forgiven - 1, clean=0", "forgiven=state.forgiven, clean=0")],
+        r"after step 3, an overflow: the scale is 4096; 2048 is wanted",
+    ),
+    Mutant(
+        "below_the_minimum",
+        "next_scale: never below the minimum",
+        ("scale_minimum",),
+        [(HALVED, HALVED.replace("max(state.scale / 2, minimum)", "state.scale / 2"))],
+        r"after step 2, an overflow: the scale is 2; 3 is wanted",
+    ),
+    Mutant(
+        "says_nothing_at_the_minimum",
+        "next_scale: OverflowError at the minimum",
+        ("scale_minimum",),
+        [(AT_THE_MINIMUM, "")],
+        r"after step 3, an overflow: the scale is 3; OverflowError is wanted",
+    ),
+    Mutant(
+        "gives_up_at_once",
+        "next_scale: at the minimum, too, what is forgiven is forgiven",
+        ("scale_halves",),
+        [(FORGIVEN, "    if overflow and state.scale == minimum:\n        raise OverflowError\n" + FORGIVEN)],
+        r"at the minimum, 1 to be forgiven, after step 1, an overflow: the scale is OverflowError; 1 is wanted",
+    ),
+    Mutant(
+        "doubles_at_once",
+        "next_scale: not where clean is 0",
+        ("scale_doubles",),
+        [("    if state.clean > 0 and state", "    if state")],
+        r"after step 1, no overflow: the scale is 32; 16 is wanted",
+    ),
+    Mutant(
+        "a_step_early",
+        "next_scale: after a whole window",
+        ("scale_doubles",),
+        [(DOUBLED, DOUBLED.replace("state.clean > 0 and state.clean % window", "(state.clean + 1) % window"))],
+        r"after step 3, no overflow: the scale is 32; 16 is wanted",
+    ),
+    Mutant(
+        "goes_on_counting",
+        "next_scale: an overflow begins the window anew",
+        ("scale_doubles",),
+        [("forgiven=state.forgiven - 1, clean=0)", "forgiven=state.forgiven - 1)")],
+        r"with an overflow in between, after step 3: the scale is 2 times what it was after the overflow; 1 times",
+    ),
+    Mutant(
+        "never_afresh",
+        "next_scale: forgiven is fresh when it doubles",
+        ("scale_afresh",),
+        [(", forgiven=hysteresis - 1)", ")")],
+        r"after step 3: the scale has doubled, and forgiven is 0; 3 is wanted",
+    ),
+    Mutant(
+        "afresh_every_step",
+        "next_scale: forgiven is fresh only then",
+        ("scale_afresh",),
+        [
+            (
+                "    return state._replace(clean=state.clean + 1)\n",
+                "    return state._replace(clean=state.clean + 1, forgiven=hysteresis - 1)\n",
+            )
+        ],
+        r"after step 1: the scale has not doubled yet, and forgiven is 3; 0 is wanted",
+    ),
+    Mutant(
+        "leaves_the_scale",
+        "apply_gradients: the update without the scale",
+        ("step",),
+        [(UNSCALED, "            gradient = piece.grad.astype(np.float32)\n")],
+        r"It has moved 1024 times as far as it should\. Is the scale undone, once\?",
+    ),
+    Mutant(
+        "skips_every_step",
+        "apply_gradients: a step without overflow is not skipped",
+        ("step", "step_clip", "step_skip"),
+        [("    if not overflow:\n        factor", "    if False:\n        factor")],
+        r"has called the optimizer for the pieces \[\]; once for each piece",
+    ),
+    Mutant(
+        "every_piece_is_the_first",
+        "apply_gradients: the optimizer is told which piece",
+        ("step",),
+        [("optimizer(i, gradient)", "optimizer(0, gradient)")],
+        r"has called the optimizer for the pieces \[0, 0\]",
+    ),
+    Mutant(
+        "clips_the_scaled_norm",
+        "apply_gradients: clips by the true norm",
+        ("step_clip",),
+        [
+            (
+                CLIPPED,
+                CLIPPED.replace("norm > clip", "norm * state.scale > clip").replace(
+                    "clip / norm", "clip / (norm * state.scale)"
+                ),
+            )
+        ],
+        r"The limit was compared with the norm of the scaled gradient",
+    ),
+    Mutant(
+        "never_clips",
+        "apply_gradients: clips",
+        ("step_clip",),
+        [(CLIPPED, "")],
+        r"moves 1 times as far as without clipping; 0\.25 is wanted\. Nothing was clipped",
+    ),
+    Mutant(
+        "always_clips",
+        "apply_gradients: a shorter gradient stays",
+        ("step_clip",),
+        [("if clip > 0 and norm > clip", "if clip > 0")],
+        r"A gradient that is shorter stays as it is",
+    ),
+    Mutant(
+        "looks_at_its_own",
+        "apply_gradients: all ranks skip, or none",
+        ("step_skip",),
+        [
+            (
+                "    overflow = not math.isfinite(norm)\n",
+                "    overflow = not all(np.isfinite(piece.grad).all() for piece in pieces)\n",
+            )
+        ],
+        r"rank 0 has (changed master|called the optimizer).*The overflow is on the other rank; who tells it\?",
+    ),
+    Mutant(
+        "never_skips",
+        "apply_gradients: an overflow skips the step",
+        ("step_skip",),
+        [("    if not overflow:\n        factor", "    if True:\n        factor")],
+        r"has changed master of piece \d, at \[\d\] to -?[\d.]+\. The step is to be skipped",
+    ),
+    Mutant(
+        "asks_the_optimizer_first",
+        "apply_gradients: the optimizer is not called where the step is skipped",
+        ("step_skip",),
+        [
+            (
+                "    overflow = not math.isfinite(norm)\n",
+                "    overflow = not math.isfinite(norm)\n"
+                "    for i, piece in enumerate(pieces if overflow else []):\n"
+                "        optimizer(i, widen(piece.grad, state.scale))\n",
+            ),
+        ],
+        r"has called the optimizer, which remembers what it is handed",
+    ),
+    Mutant(
+        "keeps_the_state",
+        "apply_gradients: the next state",
+        ("step_scale",),
+        [("    return next_scale(state, overflow)\n", "    next_scale(state, overflow)\n    return state\n")],
+        r"returned \[1024\.0, 0\.0, 1\.0\]; next_scale gives \[1024\.0, 0, 2\] here",
+    ),
+    Mutant(
+        "never_empties",
+        "apply_gradients: gradients are zero afterwards",
+        ("step_zero",),
+        [(EMPTIED, "")],
+        r"no overflow: grad of piece 0 on rank 0 is not zero afterwards",
+    ),
+    Mutant(
+        "returns_before_it_empties",
+        "apply_gradients: ... after a skipped step, too",
+        ("step_zero",),
+        [(EMPTIED, "    if overflow:\n        return next_scale(state, overflow)\n" + EMPTIED)],
+        r"Also after a step that is skipped: else inf stays in it for good",
+    ),
+]
 
 SCATTERED = "        ring.reduce_scatter(comm, grad, shard)\n"
 CLEARED = "        unit.grad[:] = 0\n"
-ADDED = "    master += change\n"
+MASTER_ADDED = "    master += change\n"
 STORED = "    shard[:] = master\n"
 GATHERED = "        ring.all_gather(comm, shard, param.size, param)\n"
 TO_OPTIMIZER = "        gradient = shard.astype(np.float32) * np.float32(factor)\n"
@@ -1217,10 +2391,10 @@ EVERYONES = (
 INTO_SHARD = "            ring.reduce_scatter(self.comm, flat.grad, flat.grad[self.piece(flat)])\n"
 PIECE = "        return slice(self.comm.rank * each, (self.comm.rank + 1) * each)\n"
 OWNED = "        return flat.param[self.piece(flat)], flat.grad[self.piece(flat)]\n"
-WIDE = "            wide = flat.grad[self.piece(flat)].astype(np.float64)\n"
-ALL = "            everyones = ring.all_gather(self.comm, np.array([squares]), self.comm.size)\n"
+SHARD_WIDENED = "            wide = flat.grad[self.piece(flat)].astype(np.float64)\n"
+OF_ALL = "            everyones = ring.all_gather(self.comm, np.array([squares]), self.comm.size)\n"
 ADDED_UP = "        return float(np.sum(everyones))\n"
-NORM_LOOP = "        for flat in self.flats:\n" + WIDE
+NORM_LOOP = "        for flat in self.flats:\n" + SHARD_WIDENED
 WHOLE = "                ring.all_gather(self.comm, flat.param[self.piece(flat)], flat.padded, flat.param)\n"
 AFTER = '        for flat in self.flats:\n            with self.comm.phase("all-gather parameters"):\n'
 
@@ -1276,7 +2450,7 @@ ZERO_1 = [
         "a_new_master",
         "train_step: the master copy in place",
         ("update",),
-        [(ADDED, "    master = master + change\n")],
+        [(MASTER_ADDED, "    master = master + change\n")],
         r"rank \d's master copy of layer \d is as it was. Add the change to the array itself, in place",
     ),
     Mutant(
@@ -1461,7 +2635,7 @@ ZERO_1 = [
         "norm_of_its_own",
         "squared_norm: over all ranks",
         ("squared_norm",),
-        [(ALL, "            pass\n"), (ADDED_UP, "        return squares\n")],
+        [(OF_ALL, "            pass\n"), (ADDED_UP, "        return squares\n")],
         r"rank \d's squared_norm is [\d.e+-]+, where it is [\d.e+-]+: it is the sum of this rank's own shards",
     ),
     Mutant(
@@ -1482,7 +2656,7 @@ ZERO_1 = [
         "squares_as_stored",
         "squared_norm: in float64",
         ("squared_norm",),
-        [(WIDE, WIDE.replace(".astype(np.float64)", ""))],
+        [(SHARD_WIDENED, SHARD_WIDENED.replace(".astype(np.float64)", ""))],
         r"gradients of several hundred in float16: rank \d's squared_norm is inf, where it is",
     ),
     Mutant(
@@ -1496,7 +2670,7 @@ ZERO_1 = [
         "overlooks_infinity",
         "squared_norm: not finite on any rank",
         ("squared_norm",),
-        [(ALL, "            squares = float(np.nan_to_num(squares, posinf=0.0))\n" + ALL)],
+        [(OF_ALL, "            squares = float(np.nan_to_num(squares, posinf=0.0))\n" + OF_ALL)],
         r"rank \d's squared_norm is [\d.e+-]+. It must not be finite, or this rank does not skip the step",
     ),
     Mutant(
@@ -1554,7 +2728,7 @@ ZERO_1 = [
         ("messages",),
         [
             (
-                ALL,
+                OF_ALL,
                 "            right = (self.comm.rank + 1) % self.comm.size\n"
                 "            left = (self.comm.rank - 1) % self.comm.size\n"
                 "            everyones = np.full(self.comm.size, squares)\n"
@@ -1567,4 +2741,14 @@ ZERO_1 = [
         r"(?s)On 4 ranks, squared_norm: hung.*A cycle of waits",
     ),
 ]
-MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "04": RING, "07": ZERO_1, "09": ENGINE}
+MUTANTS = {
+    "01": MAPREDUCE,
+    "02": BY_HAND,
+    "03": SERVERS,
+    "04": RING,
+    "05": DATA_PARALLEL,
+    "06": MIXED,
+    "07": ZERO_1,
+    "09": ENGINE,
+    "10": RECOMPUTED,
+}

@@ -18,17 +18,21 @@ IN_EVERY_RUN = {
         *("stores", "adds_in_place", "divides_by_sequences", "constant_variance", "writes_into_prob"),
         *("imports_the_operations", "trains_with_the_package"),
     },
+    "03": {"imports_the_model"},
     "04": {
         *("forgets_its_own_part", "averages", "never_alone", "adds_up_in_x", "widens", "blocking_sends", "never_waits"),
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
         "no_python",
     },
-    "07": {"its_own_norm", "gathers_a_tied_matrix_twice", "on_its_own_data_parallel"},
+    "05": {"from_the_notebook"},
+    "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
+    "07": {"its_own_norm", "on_its_own_data_parallel"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
         *("gathers_everything", "leaves"),
         *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
+    "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
 }
 
 
