@@ -2741,6 +2741,7 @@ ZERO_1 = [
         r"(?s)On 4 ranks, squared_norm: hung.*A cycle of waits",
     ),
 ]
+
 MUTANTS = {
     "01": MAPREDUCE,
     "02": BY_HAND,

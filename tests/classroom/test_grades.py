@@ -26,11 +26,10 @@ IN_EVERY_RUN = {
     },
     "05": {"from_the_notebook"},
     "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
-    "07": {"its_own_norm", "on_its_own_data_parallel"},
+    "07": {"its_own_norm"},
     "09": {
-        *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
-        *("gathers_everything", "leaves"),
-        *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
+        *("without_padding", "one_phase", "overwrites", "a_new_bucket", "never_forgets", "leaves"),
+        *("without_a_sum", "keeps_layers"),
     },
     "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
 }
