@@ -1,5 +1,7 @@
-"""ZeRO-Offload on 1 to 4 ranks: the numbers of training without it, late updates, and what goes over the link."""
+"""ZeRO-Offload on 1 to 4 ranks, to host memory and (ZeRO-Infinity) on to a disk: the numbers of training without it,
+late updates, and what goes over the link."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -42,13 +44,13 @@ def test_it_trains_as_without_offloading(stage: int, mode: str, accumulate: int,
     """Bit for bit in mixed precision, where sums have one order: with several micro-batches stages 2 and 3 sum over
     ranks first, as ZeRO-2 does, data parallelism and stage 1 over micro-batches. And serial training's in float64."""
     found = matrix(n)
-    for model in ("gpt", "gpt untied"):
+    for where, model in itertools.product(("offload", "infinity"), ("gpt", "gpt untied")):
         alike = "zero2" if stage > 1 and accumulate > 1 else "data_parallel"
-        mine, other = (found[f"{name}, {model}, mixed, {mode}, {accumulate}"] for name in (f"offload {stage}", alike))
+        mine, other = (found[f"{name}, {model}, mixed, {mode}, {accumulate}"] for name in (f"{where} {stage}", alike))
         assert mine["losses"] == other["losses"]
         for name, array in other["parameters"].items():
             np.testing.assert_array_equal(mine["parameters"][name], array, err_msg=name)
-        exact, truth = found[f"offload {stage}, {model}, fp64, {mode}, {accumulate}"], serial(model, mode, accumulate)
+        exact, truth = found[f"{where} {stage}, {model}, fp64, {mode}, {accumulate}"], serial(model, mode, accumulate)
         np.testing.assert_allclose(exact["losses"], truth["losses"], rtol=1e-12, atol=0)
         for name, array in truth["parameters"].items():
             np.testing.assert_allclose(exact["parameters"][name], array, rtol=1e-9, atol=1e-12, err_msg=name)

@@ -1,0 +1,29 @@
+"""What tests/test_infinity.py runs on ranks."""
+
+from typing import Any
+
+from minidist import infinity, train
+from minidist.mpi.comm import Comm
+
+
+def line(comm: Comm, arguments: str) -> int:
+    """A command line of the chapter; its exit status."""
+    made = train.parser("", "infinity")
+    infinity.add_options(made)
+    return infinity.main(comm, infinity.prepare(made, arguments.split(), comm))
+
+
+def bandwidth(comm: Comm) -> list[Any]:
+    """What the table of bandwidths is made of, from clocks; and whether it has been found as promised."""
+    seen: list[Any] = []
+    table = infinity.print_bandwidth
+
+    def look(rows: Any) -> int:
+        seen.extend((row.n, row.shards[0], row.owner[0]) for row in rows)
+        return table(rows)
+
+    infinity.print_bandwidth = look
+    try:
+        return [line(comm, "--bandwidth-table"), seen]
+    finally:
+        infinity.print_bandwidth = table
