@@ -7,7 +7,7 @@
 Rajbhandari et al., "ZeRO-Infinity: Breaking the GPU memory wall for extreme scale deep learning", SC 2021.
 
 Of ZeRO-3's 16Ψ/N bytes on each rank none must be anywhere for long: a unit's shard is used in its forward, in its
-backward and in its update, and in between it can wait on a disk (section 5.1). The price is time, unless the disk's
+backward and in its update, and in between it can wait on a disk (section 5.1.1). The price is time, unless the disk's
 bandwidth suffices (section 4; `minidist/papers/zero_infinity.py`) and is used while units compute (section 6.2). Here
 is what is under way while the unit of turn i is gathered and runs:
 
@@ -15,17 +15,18 @@ is what is under way while the unit of turn i is gathered and runs:
     cg-transfer   host to device   the shard of turn i+1    a thread              2 rooms of max ψ/N
     gg-transfer   all-gather       the unit of turn i       this one: it alone speaks MPI
 
-and in the update, whose arithmetic is the host's as in ZeRO-Offload (section 5.1.1), one Flat after the other:
+(The paper is one turn further ahead, for it gathers while it computes, as `minidist/fsdp.py` does.) And in the update,
+whose arithmetic is the host's as in ZeRO-Offload (section 5.2.2), one Flat after the other:
 
     disk to host  master, m, v     of Flat i+1 come         threads               3 rooms of 12 max ψ/N
     update                         of Flat i                this one
     host to disk  master, m, v, p  of Flat i-1 go           threads
 
-    a rank moves in a step, of 2-byte parameters and 12 bytes of states (with a micro-batches)       elements
-    disk to host      parameters 2Ψ/N in each forward and each backward                               2aΨ/N
-                      states 12Ψ/N                                                                    3Ψ/N of 4 bytes
-    host to disk      what has been updated                                                           Ψ/N, and 3Ψ/N
-    device to host    gradients as in ZeRO-Offload; they stay in host memory until the update         aΨ/N
+Elements that a rank moves in a step of a micro-batches, parameters and gradients in 2 bytes each, states in 4:
+
+    disk to host     2aΨ/N  parameters, in each forward and each backward;  3Ψ/N  states
+    host to disk      Ψ/N   parameters;                                     3Ψ/N  states
+    device to host   aΨ/N   gradients, as in ZeRO-Offload: they stay in host memory until the update
 
 The paper counts 20 bytes a parameter where ZeRO counts 16: it keeps gradients in float32 too, and moves them along with
 the states. With --zero 1 and 2 parameters stay on the devices, as there, and the states alone are in files.
@@ -44,7 +45,7 @@ from typing import Any
 
 from minidist import ring, train
 from minidist.claims.files import check_room
-from minidist.claims.infinity import Fetched, claims, fetched, needs, print_bandwidth, print_closing
+from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
 from minidist.data_parallel import Axes
 from minidist.engine import JOINT, Loss, Passage, Settings
@@ -71,10 +72,11 @@ class Infinity(Offload):
         self, units: list[Unit], settings: Settings, comm: Comm, folder: Folder, axes: Axes | None = None
     ) -> None:
         self.folder = folder
-        self.before: dict[str, int] | None = None  # what the kernel had counted when the step began
+        self.before: dict[str, int] = {}  # what the kernel had counted when the step began
         super().__init__(units, settings, comm, axes)
         largest, dtype = max(flat.master.size for flat in self.flats), self.precision.updated
         self.rooms = Rooms(self.host, "optimizer", 3, (1 + settings.optimizer.moments) * largest, dtype)
+        self.all_rooms = [self.rooms]
 
     def make_memories(self) -> None:
         super().make_memories()
@@ -121,14 +123,13 @@ class Infinity(Offload):
         """A room (1 + moments, padded/N), and what is under way to it."""
         files = [flat.master, *flat.moments]
         states = self.rooms.take(len(files) * flat.master.size).reshape(len(files), -1)
-        moves = [self.mover.up("optimizer", file, out=room) for file, room in zip(files, states, strict=True)]
-        return states, [block for move in moves for block in move]
+        pairs = zip(files, states, strict=True)
+        return states, [block for file, room in pairs for block in self.mover.up("optimizer", file, out=room)]
 
     def write_states(self, flat: Flat, states: Array) -> Moves:
         """The way back."""
-        files = [flat.master, *flat.moments]
-        moves = [self.mover.down("optimizer", room, out=file) for file, room in zip(files, states, strict=True)]
-        return [block for move in moves for block in move]
+        pairs = zip([flat.master, *flat.moments], states, strict=True)
+        return [block for file, room in pairs for block in self.mover.down("optimizer", room, out=file)]
 
     def refresh(self, flat: Flat) -> None:
         """From the room in which the master copy is; or from its file, when a checkpoint has just been loaded."""
@@ -142,7 +143,8 @@ class Infinity(Offload):
         self.rooms.give_back()
 
     def after_update(self) -> None:
-        self.rooms.settle()
+        for rooms in self.all_rooms:
+            rooms.settle()
         super().after_update()
 
     # ---- what was moved, by the kernel's account ---------------------------------------------------------------------
@@ -155,12 +157,11 @@ class Infinity(Offload):
     def apply_gradients(self) -> None:
         updates = self.updates
         super().apply_gradients()
-        after = self.mover.kernel()
-        if self.updates > updates and self.before and after:
-            self.seen |= {f"kernel {way}": after[way] - self.before[way] for way in after}
+        if self.updates > updates:
+            self.seen |= self.mover.kernel_since(self.before)
 
     def counted(self) -> dict[str, Any]:
-        return {**super().counted(), "overwritten": self.rooms.overwritten}
+        return {**super().counted(), "overwritten": sum(rooms.overwritten for rooms in self.all_rooms)}
 
 
 class Infinity1(Infinity, Offload1):
@@ -177,6 +178,7 @@ class Infinity3(Infinity, Offload3):
         largest, dtype = max(flat.param.size for flat in self.flats), self.precision.stored
         self.host_rooms = Rooms(self.host, "parameters", 2, largest, dtype)
         self.device_rooms = Rooms(self.device, "parameters", 2, largest, dtype)
+        self.all_rooms += [self.host_rooms, self.device_rooms]
         self.lifter = ThreadPoolExecutor(1, "device")
         self.unread: deque[Flat] = deque()  # of this pass, in the order in which they will be gathered
         self.read: deque[tuple[Array, Moves]] = deque()  # on their way to the host, or there
@@ -246,15 +248,6 @@ class Infinity3(Infinity, Offload3):
         room[...] = flat.master
         self.host_rooms.give_back(self.mover.down("parameters", room, out=flat.param))
 
-    def after_update(self) -> None:
-        self.host_rooms.settle()
-        super().after_update()
-
-    def counted(self) -> dict[str, Any]:
-        found = super().counted()
-        found["overwritten"] += self.host_rooms.overwritten + self.device_rooms.overwritten
-        return found
-
 
 ENGINES = {1: Infinity1, 2: Infinity, 3: Infinity3}
 
@@ -290,16 +283,6 @@ def fetch_from_owner(comm: Comm, link: DiskLink, file: Array, out: Array, clock:
     ring.broadcast(comm, out)
 
 
-def bandwidth_table(comm: Comm, folder: Folder) -> int:
-    """Fetch a unit on 1, 2, 4, ... ranks from slow disks, both ways; the exit status."""
-    rows = []
-    for n in (2**i for i in range(comm.size.bit_length())):
-        ranks = comm.split(int(comm.rank >= n))
-        if comm.rank < n:
-            rows.append(Fetched(n, fetched(ranks, folder, fetch_shards), fetched(ranks, folder, fetch_from_owner)))
-    return comm.broadcast_object(print_bandwidth(rows) if comm.rank == 0 else None)
-
-
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
@@ -325,7 +308,7 @@ def main(comm: Comm, prepared: tuple[train.Job, Folder]) -> int:
     """Train and report."""
     job, folder = prepared
     if job.options.bandwidth_table:
-        return bandwidth_table(comm, folder)
+        return bandwidth_table(comm, folder, fetch_shards, fetch_from_owner)
     job.settings.disk_capacity = job.options.disk_memory
     train.say_needs(job, comm, needs)
     engine = ENGINES[job.options.zero](job.units, job.settings, comm, folder)

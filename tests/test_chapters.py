@@ -94,6 +94,11 @@ SETTINGS = (
 CASES = [
     (strategy, n, SETTINGS[i % len(SETTINGS)]) for i, (strategy, n) in enumerate(itertools.product(STRATEGIES, RANKS))
 ]
+OF_FILES = {("infinity --zero 2", 1), ("infinity --zero 1", 2), ("infinity", 4), ("infinity", 7)}  # in every run
+
+
+def slow(strategy: str, n: int) -> bool:
+    return strategy.startswith("infinity") and (strategy, n) not in OF_FILES
 
 
 class Shapes:
@@ -330,9 +335,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @cache
-def in_one_job(n: int, text: str, folder: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """{(strategy, settings): status, what was printed, report} of all cases of so many ranks: MPI is started once."""
-    cases = [(strategy, settings) for strategy, ranks, settings in CASES if ranks == n]
+def in_one_job(n: int, later: bool, text: str, folder: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """{(strategy, settings): status, what was printed, report} of all cases of so many ranks, those of every run or the
+    slow ones: MPI is started once."""
+    cases = [(strategy, settings) for strategy, ranks, settings in CASES if ranks == n and slow(strategy, n) == later]
     lines = [f"{strategy} {' '.join(COMMON)} {settings} --data {text}" for strategy, settings in cases]
     found = launch("jobs.chapters:command_lines", n, lines, folder, timeout=300).values[0]
     assert sorted(os.listdir(folder)) == sorted(f"{n}-{i}.json" for i in range(len(lines)))
@@ -354,9 +360,15 @@ def alone(strategy: str, n: int, settings: str, text: str, folder: str) -> dict[
     return {"status": done.returncode, "printed": done.stdout, **report}
 
 
-@pytest.mark.parametrize(("strategy", "n", "settings"), CASES)
+@pytest.mark.parametrize(
+    ("strategy", "n", "settings"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * slow(*case[:2])) for case in CASES],
+)
 def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str) -> None:
-    report = alone(strategy, n, settings, text, folder) if n == 3 else in_one_job(n, text, folder)[strategy, settings]
+    if n == 3:
+        report = alone(strategy, n, settings, text, folder)
+    else:
+        report = in_one_job(n, slow(strategy, n), text, folder)[strategy, settings]
     name, printed = strategy.split()[0], report.pop("printed")
     assert report.pop("status") == 0
     check_schema(report, name, n)

@@ -74,15 +74,16 @@ def memory_claims(run: Run) -> list[Claim]:
 def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's links in a step, by the links' account and by the kernel's."""
     options, n, p, model = run.options, run.ranks, run.bytes.stored, run.model
+    a = options.accumulate
     again = chen.gathered_again(options.recompute, options.layers) * model.units(n)[1]
     states = run.optimizer_bytes + (0 if run.bytes.master else p)
-    moved = zero_infinity.moved(model.parameters(n), n, options.zero, options.accumulate, again)
-    times = str(options.accumulate) if options.accumulate > 1 else ""
-    read, written = f"{p}·{times}(2Ψ{' + Ψ_again' * (again > 0)})/N", f"{p}Ψ/N"
+    moved = zero_infinity.moved(model.parameters(n), n, options.zero, a, again)
+    read, written = f"{p}·{a}(2Ψ + Ψ_again)/N" if again else f"{p}·{2 * a}Ψ/N", f"{p}Ψ/N"
+    down = f"{p}·{a}Ψ/N" if a > 1 and options.zero > 1 else f"{p}Ψ/N"
     rows = [
         (READ, "optimizer", "states read", f"{states}Ψ/N", states * moved["states"]),
         (WRITTEN, "optimizer", "states written", f"{states}Ψ/N", states * moved["states"]),
-        (TO_HOST, "gradients", "gradients down", f"{p}·{times * (options.zero > 1)}Ψ/N", p * moved["gradients"]),
+        (TO_HOST, "gradients", "gradients down", down, p * moved["gradients"]),
     ]
     if options.zero == 3:
         rows += [
@@ -106,7 +107,7 @@ def link_claims(run: Run) -> list[Claim]:
             seen = [rank[f"kernel {verb}"] for rank in run.counted]
             claims.append(on_each_rank("/proc", f"{verb} by threads", "the same", expected, seen, "bytes"))
     overwritten = [rank["overwritten"] for rank in run.counted]
-    return [*claims, on_each_rank("Infinity §6.3", "lost in rooms", "0", 0, overwritten, "bytes")]
+    return [*claims, on_each_rank("arithmetic", "lost in rooms", "0", 0, overwritten, "bytes")]
 
 
 def tiling_claims() -> list[Claim]:
@@ -157,6 +158,24 @@ def print_closing(run: Run) -> None:
 UNIT, BANDWIDTH = 1 << 20, 10e6  # bytes of the unit; bytes a second that a disk is held down to
 
 
+class Fetched(NamedTuple):
+    """What it takes on n ranks, by the clock and in milliseconds: from everyone's shard, from an owner."""
+
+    n: int
+    shards: tuple[float, float]
+    owner: tuple[float, float]
+
+
+def bandwidth_table(comm: Any, folder: Folder, shards: Callable[..., None], owner: Callable[..., None]) -> int:
+    """Fetch a unit on 1, 2, 4, ... ranks from slow disks, in two ways; the exit status."""
+    rows = []
+    for n in (2**i for i in range(comm.size.bit_length())):
+        ranks = comm.split(int(comm.rank >= n))
+        if comm.rank < n:
+            rows.append(Fetched(n, fetched(ranks, folder, shards), fetched(ranks, folder, owner)))
+    return comm.broadcast_object(print_bandwidth(rows) if comm.rank == 0 else None)
+
+
 def fetched(comm: Any, folder: Folder, fetch: Callable[..., None]) -> tuple[float, float]:
     """What a fetch takes that all ranks do together: units of time by their clocks, of which a disk needs one to bring
     the unit, and milliseconds from files as slow as BANDWIDTH."""
@@ -174,14 +193,6 @@ def fetched(comm: Any, folder: Folder, fetch: Callable[..., None]) -> tuple[floa
         raise RuntimeError(f"{fetch.__name__}: rank {comm.rank} has not got the unit")
     clocks, times = zip(*comm.all_gather_object((clock.now, took)), strict=True)
     return max(clocks), max(times)
-
-
-class Fetched(NamedTuple):
-    """What it takes on n ranks, by the clock and in milliseconds: from everyone's shard, from an owner."""
-
-    n: int
-    shards: tuple[float, float]
-    owner: tuple[float, float]
 
 
 def print_bandwidth(rows: Sequence[Fetched]) -> int:

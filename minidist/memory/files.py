@@ -6,9 +6,9 @@
     reading = mover.up("optimizer", flat.master, out=room)                     # begun, in threads, block by block
     wait(reading)
 
-ZeRO-Infinity's offload engine has the same parts (section 6.3): requests that are cut into blocks, threads that make
-many of them at a time, and a few buffers that are used over and over, because memory from which a device can be
-reached (pinned memory) is scarce.
+ZeRO-Infinity's offload engine has the same parts: requests that are cut into blocks, threads that make many of them at
+a time, and a few buffers that are used over and over, because memory from which a device can be reached (pinned memory)
+is scarce.
 
 What goes through a link is read and written by system calls, so the kernel counts it as well: for each thread of its
 own, in /proc/self/task/THREAD/io. Nothing here waits until a disk really has it: files last as long as a run does.
@@ -171,8 +171,8 @@ class Mover:
         """Begin to move an array (n,) of the upper memory into `out`."""
         return [self.threads.submit(self.link.down, phase, *parts) for parts in in_blocks(array, out)]
 
-    def kernel(self) -> dict[str, int] | None:
-        """Bytes that the threads have read and written so far, whatever it was, as the kernel counts; None where it
+    def kernel(self) -> dict[str, int]:
+        """Bytes that the threads have read and written so far, whatever it was, as the kernel counts; nothing where it
         does not."""
         counted = {"rchar": 0, "wchar": 0}
         try:
@@ -182,8 +182,12 @@ class Mover:
                     if name in counted:
                         counted[name] += int(number)
         except OSError:
-            return None
-        return {"read": counted["rchar"], "written": counted["wchar"]}
+            return {}
+        return {"kernel read": counted["rchar"], "kernel written": counted["wchar"]}
+
+    def kernel_since(self, before: dict[str, int]) -> dict[str, int]:
+        """And since it counted that many."""
+        return {way: nbytes - before[way] for way, nbytes in self.kernel().items() if way in before}
 
 
 def in_blocks(array: Array, out: Array) -> Iterable[tuple[Array, Array]]:

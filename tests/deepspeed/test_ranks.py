@@ -23,6 +23,7 @@ pytest.importorskip("yaml")
 
 RANKS = 4
 PRECISIONS = {"fp32": {}, "mixed": {"fp16": {"enabled": True}}, "bf16": {"bf16": {"enabled": True}}}
+FILES_TOO = "mixed", 2  # the precision and the micro-batches with which states go to files as well
 SMALL = ["--steps", "2", "--layers", "2", "--width", "16", "--heads", "2", "--context", "16"]
 
 AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto"}}
@@ -123,6 +124,7 @@ CONFIGS = {
     for accumulate in (1, 2)
     for stage in (1, 2, 3)
     for where in ("cpu", "nvme")
+    if where == "cpu" or (precision, accumulate) == FILES_TOO
 }
 
 
@@ -176,7 +178,7 @@ def test_every_stage_gives_the_losses_of_data_parallelism(
     """To the last bit; with several micro-batches stages 2 and 3 sum over ranks first, 0 and 1 over micro-batches."""
     losses = [found[f"{precision} {accumulate} {stage}"] for stage in range(4)]
     for stage in (1, 2, 3):
-        for where in ("cpu", "nvme"):
+        for where in ("cpu", "nvme") if (precision, accumulate) == FILES_TOO else ("cpu",):
             assert found[f"{precision} {accumulate} {stage} {where}"] == losses[stage]
     if accumulate == 1:
         assert losses == [losses[0]] * 4

@@ -7,8 +7,6 @@ import numpy as np
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.fsdp import FSDP
-from minidist.infinity import Infinity3
-from minidist.memory.files import Folder
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
@@ -32,7 +30,6 @@ ENGINES = {
     "offload zero1": Offload1,
     "offload": Offload,
     "offload zero3": lambda units, settings, comm: Offload3(units, settings, comm, threads=2),
-    "infinity": lambda units, settings, comm: Infinity3(units, settings, comm, Folder("--disk", None, comm.rank)),
 }
 
 

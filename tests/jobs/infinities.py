@@ -3,6 +3,7 @@
 from typing import Any
 
 from minidist import infinity, train
+from minidist.claims import infinity as claims
 from minidist.mpi.comm import Comm
 
 
@@ -16,14 +17,14 @@ def line(comm: Comm, arguments: str) -> int:
 def bandwidth(comm: Comm) -> list[Any]:
     """What the table of bandwidths is made of, from clocks; and whether it has been found as promised."""
     seen: list[Any] = []
-    table = infinity.print_bandwidth
+    table = claims.print_bandwidth
 
     def look(rows: Any) -> int:
         seen.extend((row.n, row.shards[0], row.owner[0]) for row in rows)
         return table(rows)
 
-    infinity.print_bandwidth = look
+    claims.print_bandwidth = look
     try:
         return [line(comm, "--bandwidth-table"), seen]
     finally:
-        infinity.print_bandwidth = table
+        claims.print_bandwidth = table
