@@ -84,6 +84,7 @@ def tiled_backward(
 ) -> Array:
     dx = np.zeros_like(x)
     for i, part in enumerate(np.split(dy, tiles, axis=1)):  # (n, out/tiles)
-        dx += part @ fetch(i)
+        weights = fetch(i)
+        dx += part @ weights
         give(i, part.T @ x)
     return dx
