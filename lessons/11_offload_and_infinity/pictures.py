@@ -50,12 +50,13 @@ def draw_placements(points: Sequence[tuple[int, int]], best: tuple[int, int], ti
     ax.annotate(
         f"moves {best[0]}, leaves {best[1]}",
         best,
-        (best[0] + 0.9, best[1] + 2.2),
+        (best[0] + 3.1, best[1] - 1.5),
         color=RED,
         fontsize=9.5,
         arrowprops={"arrowstyle": "-", "color": RED},
     )
-    ax.set(xlabel="bytes over the link in a step, for each parameter", ylabel="bytes left on the device")
+    ax.set_xlabel("bytes over the link in a step, for each parameter (a larger dot: more ways)")
+    ax.set_ylabel("bytes left on the device")
     ax.set(xlim=(-1, max(xs) + 2), ylim=(-0.8, 17.5), yticks=range(0, 17, 2), xticks=range(0, max(xs) + 2, 2))
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10)

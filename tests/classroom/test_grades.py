@@ -28,6 +28,10 @@ IN_EVERY_RUN = {
         *("gathers_everything", "leaves"),
         *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
+    "11": {
+        *("all_that_send_least", "writes_to_its_neighbour", "reads_over_a_write", "always_late", "keeps_gradients"),
+        *("from_the_notebook", "one_room"),
+    },
 }
 
 
