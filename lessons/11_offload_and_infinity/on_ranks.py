@@ -35,8 +35,8 @@ def list_of(value: Any) -> Any:
 
 
 def updating(comm: Comm, exercise: ModuleType, states: Array, read: float, write: float, took: float) -> dict[str, Any]:
-    """update_all of the states (units, n): an update adds 1, and doubles. The files afterwards, which unit was updated
-    when, the first rooms that were not left alone, what was not waited for, and the time of all."""
+    """update_all of the states (units, n): an update adds 1, and doubles. The files afterwards, which units were
+    updated and moved, the first room that was not left alone, what was not waited for, and the time of all."""
     disk, updated = SlowDisk(list(states), read, write), []
     rooms = [np.full(states.shape[1], np.nan) for _ in range(3)]
 
@@ -48,7 +48,11 @@ def updating(comm: Comm, exercise: ModuleType, states: Array, read: float, write
     exercise.update_all(disk, len(states), rooms, update)
     left = [[move.what, move.number] for move in disk.under_way]
     conflicts = [list(conflict) for conflict in disk.conflicts[:1]]
-    return {"files": disk.files, "updated": updated, "conflicts": conflicts, "left": left, "time": disk.now}
+    moved = {what: [took.number for took in disk.log if took.what == what] for what in ("read", "write")}
+    return {
+        **{"files": disk.files, "updated": updated, "moved": moved},
+        **{"conflicts": conflicts, "left": left, "time": disk.now},
+    }
 
 
 # ---- a late update ---------------------------------------------------------------------------------------------------

@@ -169,9 +169,13 @@ def test_update_all(submission: Submission) -> None:
                 lose(
                     f"On {each.label}: file {i} is not the updated unit {i}. {instead}{what and f'; unit {i} {what}'}."
                 )
+        for what, units in found["moved"].items():
+            for i in range(len(states)):
+                if units.count(i) != 1:
+                    lose(f"On {each.label}: the {what} of unit {i} begins {units.count(i)} times; once is wanted.")
 
 
-@pytest.mark.points(2, "update_all: a room is the disk's until the move has been waited for")
+@pytest.mark.points(2, "update_all: a room is the disk's until a move was waited for")
 def test_update_all_rooms(submission: Submission) -> None:
     cases = [disk_case(submission, 7, *speeds) for speeds in ((3, 4, 3), (6, 1, 2), (2, 1, 6))]
     for each, found in zip(cases, alone(submission, "updating", "update_all", cases), strict=True):

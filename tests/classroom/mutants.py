@@ -1273,6 +1273,18 @@ OFFLOADED = [
         r"file 0 is not the updated unit 0. It is something else; unit 0 was updated 2 times",
     ),
     Mutant(
+        "reads_twice",
+        "update_all: each unit is read once",
+        ("update_all",),
+        [
+            (
+                "        reads.pop(i).wait()\n",
+                "        reads.pop(i).wait()\n        if i == 0:\n            disk.read(i, room).wait()\n",
+            )
+        ],
+        r"of 3 units, a disk that takes no time: the read of unit 0 begins 2 times; once is wanted",
+    ),
+    Mutant(
         "never_waits_for_a_read",
         "update_all: a room is the disk's while it is read into",
         ("update_all_rooms",),
