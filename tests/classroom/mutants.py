@@ -1275,7 +1275,7 @@ OFFLOADED = [
     Mutant(
         "reads_twice",
         "update_all: each unit is read once",
-        ("update_all",),
+        ("update_all", "update_all_overlap"),
         [
             (
                 "        reads.pop(i).wait()\n",

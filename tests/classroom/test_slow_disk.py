@@ -15,7 +15,8 @@ def test_what_is_read_arrives_at_the_end_of_its_time() -> None:
     assert (disk.now, rooms.tolist()) == (3, [[1, 1], [0, 0]])
     second.wait()  # one read after the other
     assert (disk.now, rooms.tolist()) == (6, [[1, 1], [2, 2]])
-    assert not disk.conflicts and not disk.under_way
+    assert not disk.conflicts
+    assert not disk.under_way
 
 
 def test_a_write_takes_what_is_in_the_room_at_its_end_and_passes_a_read_by() -> None:
