@@ -43,7 +43,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
-from minidist import ring, train
+from minidist import command, ring, train
 from minidist.claims.files import check_room
 from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
@@ -294,9 +294,9 @@ def add_options(parser: Parser) -> None:
     add("--bandwidth-table", action="store_true", help="how fast N disks bring a unit, and how fast one does")
 
 
-def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[train.Job, Folder]:
+def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[command.Job, Folder]:
     """Parse, check, and lock this rank's folder. Raises UsageError for whatever cannot work."""
-    job = train.prepare(made, arguments, comm.size)
+    job = command.prepare(made, arguments, comm.size)
     folder = Folder("--disk", job.options.disk, comm.rank)
     stored = job.settings.precision
     nbytes = 14 if stored.mixed else 4 * stored.bytes  # of a parameter, about
@@ -304,7 +304,7 @@ def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[train.J
     return job, folder
 
 
-def main(comm: Comm, prepared: tuple[train.Job, Folder]) -> int:
+def main(comm: Comm, prepared: tuple[command.Job, Folder]) -> int:
     """Train and report."""
     job, folder = prepared
     if job.options.bandwidth_table:
@@ -316,6 +316,6 @@ def main(comm: Comm, prepared: tuple[train.Job, Folder]) -> int:
 
 
 if __name__ == "__main__":
-    made = train.parser(__doc__ or "", "infinity")  # python -OO drops docstrings
+    made = command.parser(__doc__ or "", "infinity")  # python -OO drops docstrings
     add_options(made)
     run(prepare=lambda comm: prepare(made, sys.argv[1:], comm), main=main)

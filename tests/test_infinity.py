@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from jobs import engines, infinities
-from minidist import UsageError, infinity, train
+from minidist import UsageError, command, infinity
 from minidist.fsdp import Turn
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
@@ -220,7 +220,7 @@ def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> Non
 
 ON_ONE_RANK = """
 import sys
-from minidist import infinity, train
+from minidist import command, infinity
 from minidist.mpi.run import run
 
 def main(comm, prepared):
@@ -228,7 +228,7 @@ def main(comm, prepared):
         prepared[0].settings.{memory} = prepared[0].options.{option} = {nbytes}
     return infinity.main(comm, prepared)
 
-made = train.parser("", "one")
+made = command.parser("", "one")
 infinity.add_options(made)
 run(prepare=lambda comm: infinity.prepare(made, sys.argv[1:], comm), main=main)
 """
@@ -322,9 +322,9 @@ def test_a_disk_with_too_little_room(
 ) -> None:
     """Before anything is allocated; and nothing is left. (Parameters, a master copy and two moments.)"""
     psi = sum(flat.size for unit in engines.model("gpt") for flat in unit.flats)
-    made = train.parser("", "infinity")
+    made = command.parser("", "infinity")
     infinity.add_options(made)
-    monkeypatch.setattr(train, "declare", lambda options, vocabulary: engines.model("gpt"))
+    monkeypatch.setattr(command, "declare", lambda options, vocabulary: engines.model("gpt"))
     line = [*SHAPE.split(), "--precision", precision, "--disk", str(tmp_path)]
     for free in (nbytes * psi, nbytes * psi - 1):
         usage = SimpleNamespace(free=free)
@@ -339,14 +339,14 @@ def test_a_disk_with_too_little_room(
 
 FULL = """
 import resource, sys
-from minidist import infinity, train
+from minidist import command, infinity
 from minidist.mpi.run import run
 
 def main(comm, prepared):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # of a file, as a disk that has no more room
     return infinity.main(comm, prepared)
 
-made = train.parser("", "full")
+made = command.parser("", "full")
 infinity.add_options(made)
 run(prepare=lambda comm: infinity.prepare(made, sys.argv[1:], comm), main=main)
 """

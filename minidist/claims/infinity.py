@@ -145,8 +145,8 @@ def print_closing(run: Run) -> None:
     ):
         rates = [zero_infinity.bandwidth_for(share, ait, zero_infinity.PEAK) / 1e9 for share in (0.5, 0.9)]
         table.add_row(what, example, number(ait), *(f"{rate:,.1f}".replace(",", " ") for rate in rates))
-    show("The paper's examples: 1,024 tokens to a sequence, 70 TFLOP/s", table)
-    print(f"{as_printed(zero_infinity.NEEDS)} efficiencies are as the paper prints them.")
+    show("By its equations, for its examples: 1,024 tokens to a sequence, 70 TFLOP/s", table)
+    print(f"{as_printed(zero_infinity.NEEDS)} efficiencies that it prints (over 50, 80 or 90 %) come out of them.")
     print("16 tiles make a layer √16 = 4 times as wide. The paper's 8K to 64K is 8 times:")
     print("widths were doubled, and 16K in one piece did not fit, whose weights have 2 GB")
     print("as each of 16 tiles of 64K has.")

@@ -82,7 +82,7 @@ def draw_memories(reports: dict[str, dict[str, Any]], path: Path) -> None:
         for row, (chapter, counted) in enumerate(reports.items()):
             left = bars(axes, row, held(counted, pool), f"{pool}-{chapter}")
             states = sum(size for what, size, _ in held(counted, pool) if what != "transient")
-            axes.text(left, row, f"  {number(states)}" * (states > 0), va="center")
+            axes.text(left, row, f"\N{EN SPACE}{number(states)}" * (states > 0), va="center")
         axes.set_title(f"{pool}, bytes of each of {RANKS} ranks" if pool == "device" else pool, loc="left", fontsize=10)
         axes.set_yticks(range(len(reports)), list(reports))
         axes.tick_params(length=0)

@@ -108,6 +108,7 @@ def test_bars_of_three_memories_are_the_papers() -> None:
                 assert f"{total:,.0f}".replace(",", " ") in picture.MEMORIES.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chapter", ["offload", "infinity"])
 def test_bars_of_three_memories_are_counted(chapter: str) -> None:
     counted, bars = picture.report(chapter, *picture.LARGER), in_memories()

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from minidist import infinity, train
+from minidist import command, infinity
 from minidist.claims import infinity as claims
 from minidist.mpi.comm import Comm
 
 
 def line(comm: Comm, arguments: str) -> int:
     """A command line of the chapter; its exit status."""
-    made = train.parser("", "infinity")
+    made = command.parser("", "infinity")
     infinity.add_options(made)
     return infinity.main(comm, infinity.prepare(made, arguments.split(), comm))
 
