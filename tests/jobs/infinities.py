@@ -20,7 +20,7 @@ def bandwidth(comm: Comm) -> list[Any]:
     table = claims.print_bandwidth
 
     def look(rows: Any) -> int:
-        seen.extend((row.n, row.shards[0], row.owner[0]) for row in rows)
+        seen.extend((row.n, row.shards.clock, row.owner.clock) for row in rows)
         return table(rows)
 
     claims.print_bandwidth = look
