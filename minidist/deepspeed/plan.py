@@ -40,6 +40,7 @@ class Plan:
     offload: bool = False  # gradients, optimizer states and the update to the host
     nvme: bool = False  # and the states on to files; in stage 3 parameters too
     nvme_path: str | None = None  # in which folder; None: a temporary one
+    bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
@@ -61,6 +62,7 @@ class Plan:
             "optimizer": "adamw" if isinstance(self.optimizer, AdamW) else "sgd",
             "lr": self.lr,
             "weight_decay": vars(self.optimizer)["weight_decay"],
+            **({"bucket_size": self.bucket_size} if self.bucket_size else {}),
         }
 
     def arguments(self) -> list[str]:
@@ -70,7 +72,7 @@ class Plan:
         words += ["--zero", str(self.stage)] if self.offload else []
         words += ["--disk", self.nvme_path] if self.nvme_path else []
         for option, value in self.said().items():
-            if value != getattr(usual, option):
+            if value != getattr(usual, option, None):
                 exact = isinstance(value, float) and float(f"{value:g}") == value
                 words += [f"--{option.replace('_', '-')}", f"{value:g}" if exact else str(value)]
         return words
@@ -87,6 +89,7 @@ class Plan:
             learning_rate=self.schedule or (lambda update: self.lr),
             clip=self.clip,
             accumulate=self.accumulate,
+            bucket_size=self.bucket_size,
             recompute=self.recompute,
             seed=seed,
         )
@@ -162,6 +165,7 @@ def make(
     if "optimizer.type" in checked.stated:
         plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
     _offload(checked, plan)
+    plan.bucket_size = _bucket_size(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
@@ -189,6 +193,18 @@ def _offload(config: Config, plan: Plan) -> None:
         plan.nvme_path = config[f"{ROOM}.offload_optimizer.nvme_path"] or config[f"{ROOM}.offload_param.nvme_path"]
     if parameters == "nvme" and plan.stage == 3 and not plan.nvme:
         plan.notes.append(f"{ROOM}.offload_param.device has no effect here yet, because {OFF_DEVICE} with the states")
+
+
+def _bucket_size(config: Config, plan: Plan) -> int | None:
+    """Of the one buffer through which gradients go, if the configuration says anything of it."""
+    path = f"{ROOM}.reduce_bucket_size"
+    if not config.stated.get(path):
+        return None
+    if plan.fsdp or plan.offload:
+        other = "FSDP" if plan.fsdp else "the optimizer on the host"
+        plan.notes.append(f"{path} has no effect with {other}: a unit's gradients are reduced at a time")
+        return None
+    return int(config[path])
 
 
 def _conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
