@@ -21,13 +21,14 @@ def forward(x: Array, fetch: Fetch, tiles: int) -> Array:
 
 
 def backward(dy: Array, x: Array, fetch: Fetch, give: Callable[[int, Array], object], tiles: int) -> Array:
-    """dx (n, in), from dy (n, out). The gradient of each tile's weights (out/t, in) is given away before the next one's
-    weights come."""
+    """dx (n, in), from dy (n, out). The gradient of each tile's weights (out/t, in) is given away, and these
+    are let go, before the next tile's come."""
     dx = np.zeros_like(x)
     for i, part in enumerate(np.split(dy, tiles, axis=-1)):  # (n, out/t)
         weights = fetch(i)
         dx += part @ weights
         give(i, part.T @ x)
+        del weights  # before the next tile's come
     return dx
 
 

@@ -329,6 +329,24 @@ def test_init_never_holds_more_than_its_shards_and_a_unit(found: dict[str, Any])
     assert init["losses"] == init["without"]
 
 
+def test_a_tiled_layer(found: dict[str, Any]) -> None:
+    """The plain layer's results; of all tiles one is whole at a time, and each is gathered twice and reduced once."""
+    drawn = set()
+    for tiles, ranks in found["tiled"].items():
+        weights, gradient = ranks[0]["weights"], ranks[0]["gradient"]
+        np.testing.assert_allclose(gradient, sum(rank["dy"].T @ rank["x"] for rank in ranks), rtol=1e-12)
+        for rank in ranks:
+            np.testing.assert_array_equal(rank["weights"], weights)
+            np.testing.assert_allclose(rank["y"], rank["x"] @ weights.T, rtol=1e-12)
+            np.testing.assert_allclose(rank["dx"], rank["dy"] @ weights, rtol=1e-12)
+            one_way = tiles * 8 * rank["padded"] * (RANKS - 1) // RANKS
+            assert rank["sent"] == {"gather tile": 2 * one_way, "reduce tile": one_way}
+            assert rank["gathered"] == rank["bucket"] == 8 * rank["padded"]
+        assert ranks[0]["padded"] == -(-84 // tiles // RANKS) * RANKS  # 12 outputs of 7 inputs
+        drawn |= {float(value) for value in weights.flat}
+    assert len(drawn) > 84  # tiles are not all alike
+
+
 def test_gathered_parameters(found: dict[str, Any]) -> None:
     drawn, initial = found["gathered"]["drawn"]
     assert drawn == pytest.approx(initial, rel=1e-5)
