@@ -32,6 +32,10 @@ IN_EVERY_RUN = {
         *("without_a_sum", "keeps_layers"),
     },
     "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
+    "11": {
+        *("all_that_send_least", "writes_to_its_neighbour", "reads_over_a_write", "always_late", "keeps_gradients"),
+        *("from_the_notebook", "one_room"),
+    },
 }
 
 
