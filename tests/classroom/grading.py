@@ -19,6 +19,7 @@ LESSONS = {
     "01": ROOT / "lessons" / "01_mapreduce",
     "02": ROOT / "lessons" / "02_transformer_by_hand",
     "04": ROOT / "lessons" / "04_ring_all_reduce",
+    "08": ROOT / "lessons" / "08_zero_2",
     "09": ROOT / "lessons" / "09_zero_3",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
