@@ -113,7 +113,7 @@ def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[st
 
 
 def owned(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> list[Any]:
-    """Of each Flat the name, what `owned` returned, and flat.param and flat.grad before 1 was added to that, and after."""
+    """Of each Flat the name, what `owned` returned, and flat.param and flat.grad before and after 1 was added to it."""
     engine, found = make(comm, exercise, **made), []
     for flat in engine.flats:
         before, pair = [returned(flat.param), returned(flat.grad)], engine.owned(flat)

@@ -228,8 +228,8 @@ def check_held(run: Layers, outcomes: Sequence[Outcome]) -> None:
         if outcome.value > limit:
             lose(
                 f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its units and rows, as"
-                f" many as {outcome.value / whole:.0f} whole gradients have. One layer's, and its bucket, are needed at a"
-                " time. What keeps the others?"
+                f" many as {outcome.value / whole:.0f} whole gradients have. One layer's, and its bucket, are needed at"
+                " a time. What keeps the others?"
             )
 
 
