@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from minidist import ring, train
+from minidist import command, ring, train
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
@@ -153,19 +153,19 @@ def claims(run: Run) -> list[Claim]:
     return [*held, *hot_spot]
 
 
-def add_options(parser: train.Parser) -> None:
+def add_options(parser: command.Parser) -> None:
     parser.add_argument("--reduce", choices=("ring", "server"), default="ring", help="over a ring, or through a master")
     add_bucket_size(parser)
 
 
-def add_bucket_size(parser: train.Parser) -> None:
+def add_bucket_size(parser: command.Parser) -> None:
     """Of every chapter on the data axis; in elements, as DeepSpeed's reduce_bucket_size."""
     parser.add_argument(
         "--bucket-size", type=at_least(1), metavar="N", help="sum N elements at once; default: a unit's"
     )
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
     return DataParallel(units, settings, comm, reduce=options.reduce)
 
 

@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import UsageError, ring, train
+from minidist import UsageError, command, ring, train
 from minidist.claims.fsdp import claims, print_closing
 from minidist.cli.options import Parser, at_least
 from minidist.data_parallel import Axes, DataParallel
@@ -258,14 +258,14 @@ def add_options(parser: Parser) -> None:
     add("--no-sync", action="store_true", help="reduce once for all micro-batches (--accumulate)")
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> command.Job:
     """Parse and check. Raises UsageError for whatever cannot work."""
-    job = train.prepare(made, arguments, ranks)
+    job = command.prepare(made, arguments, ranks)
     complete(job.options, ranks)
     return job
 
 
-def complete(options: train.Options, ranks: int) -> None:
+def complete(options: command.Options, ranks: int) -> None:
     """Fill in what depends on the strategy. Raises UsageError for what does not go together."""
     o, strategy = options, f"--strategy {options.strategy}"
     if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
@@ -288,7 +288,7 @@ def complete(options: train.Options, ranks: int) -> None:
     o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
     """options: complete."""
     if options.strategy == "no_shard":
         return DataParallel(units, settings, comm)
@@ -307,7 +307,7 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
     )
 
 
-def main(comm: Comm, job: train.Job) -> int:
+def main(comm: Comm, job: command.Job) -> int:
     """Train and report."""
     train.say_needs(job, comm, None)
     engine = make_engine(job.units, job.settings, comm, job.options)
@@ -315,6 +315,6 @@ def main(comm: Comm, job: train.Job) -> int:
 
 
 if __name__ == "__main__":
-    made = train.parser(__doc__ or "", "fsdp")  # python -OO drops docstrings
+    made = command.parser(__doc__ or "", "fsdp")  # python -OO drops docstrings
     add_options(made)
     run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import UsageError, checkpoint, ring, train
+from minidist import UsageError, checkpoint, command, ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.offload import link_claims, memory_claims, needs, optimum_claims, time_claims
 from minidist.claims.published import print_offload_closing
@@ -204,13 +204,13 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-def add_options(parser: train.Parser) -> None:
+def add_options(parser: command.Parser) -> None:
     add = parser.add_argument
     add("--zero", type=int, choices=(1, 2, 3), default=2, help="the stage")
     add("--delayed-update", type=at_least(0), metavar="N", help="after N steps, update beside the next step's passes")
 
 
-def check(job: train.Job) -> None:
+def check(job: command.Job) -> None:
     """Raise UsageError unless an update can be late: the first is made in the second step after N."""
     after, options = job.options.delayed_update, job.options
     begun = checkpoint.opened(options.load).state["steps"] if options.load else 0
@@ -220,7 +220,7 @@ def check(job: train.Job) -> None:
         raise UsageError("--delayed-update: a checkpoint waits for the update, so --save-every must be 2 or more")
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> Offload:
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> Offload:
     threads = max(1, (os.cpu_count() or 1) // ranks_here())
     return ENGINES[options.zero](units, settings, comm, delay_after=options.delayed_update, threads=threads)
 

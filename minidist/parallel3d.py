@@ -27,7 +27,7 @@ ranks: (m+1)Ψ instead of 2Ψ. ZeRO-3 gathers parameters for each as well: 3mΨ.
 import sys
 from functools import partial
 
-from minidist import train
+from minidist import command, train
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.grid import options as grid_options
@@ -46,7 +46,7 @@ LADDER = (DataParallel, ZeRO1, ZeRO2, ZeRO3)
 
 
 def grid(
-    units: list[Unit], settings: Settings, comm: Comm, options: train.Options
+    units: list[Unit], settings: Settings, comm: Comm, options: command.Options
 ) -> tuple[DataParallel, Pipeline | None]:
     """The engine of one place in the grid, and in a pipeline what drives it."""
     hosts = options.dp // options.shard
@@ -79,7 +79,7 @@ def grid(
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def main(comm: Comm, job: train.Job) -> int:
+def main(comm: Comm, job: command.Job) -> int:
     """Train and report; of a pipeline also show what the clocks say."""
     train.say_needs(job, comm, needs)
     engine, pipeline = grid(job.units, job.settings, comm, job.options)
@@ -94,6 +94,6 @@ def main(comm: Comm, job: train.Job) -> int:
 
 
 if __name__ == "__main__":
-    made = train.parser(__doc__ or "", "parallel3d")  # python -OO drops docstrings
+    made = command.parser(__doc__ or "", "parallel3d")  # python -OO drops docstrings
     grid_options.add_options(made)
     run(prepare=lambda comm: grid_options.prepare(made, sys.argv[1:], comm.size), main=main)

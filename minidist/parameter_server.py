@@ -30,7 +30,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import train
+from minidist import command
 from minidist.cli.progress import Progress
 from minidist.data import Corpus
 from minidist.engine import Settings
@@ -271,7 +271,7 @@ class Server:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> Outcome | None:
+def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> Outcome | None:
     """A training from its start to its end; on rank 0, all that there is to know of it. start: see `Server`."""
     comm = comm.split(0, comm.rank)  # messages of another training cannot come here
     comm.ledger.reset()
@@ -296,7 +296,7 @@ def train_once(comm: Comm, job: train.Job, plan: Plan, start: list[Array]) -> Ou
     return Outcome(plan, everyone) if everyone else None
 
 
-def main(comm: Comm, prepared: tuple[train.Job, Plan]) -> int:
+def main(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
     keep_freed_memory()
     job, plan = prepared
     whole = Whole(job, len(plan.servers))

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import Stopped, train
+from minidist import Stopped, command, train
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Passage, Settings, segments
 from minidist.memory.recompute import again, together
@@ -300,7 +300,7 @@ def pipeline_of(
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def main(comm: Comm, job: train.Job) -> int:
+def main(comm: Comm, job: command.Job) -> int:
     """Train and report, and show what the clocks say."""
     options, settings = job.options, job.settings
     train.say_needs(job, comm, pipeline_claims.needs)

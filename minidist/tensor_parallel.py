@@ -26,7 +26,7 @@ from functools import partial
 
 import numpy as np
 
-from minidist import train
+from minidist import command, train
 from minidist.claims.published import print_activations_closing
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
@@ -226,27 +226,27 @@ def split_block(block: Unit, group: Group) -> Block:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def add_options(parser: train.Parser) -> None:
+def add_options(parser: command.Parser) -> None:
     parser.add_argument(
         "--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions"
     )
     parser.add_argument("--gather-logits", action="store_true", help="for comparison: a loss on every rank's logits")
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
     """All ranks work on all of the batch: each is alone on the data axis."""
     group = Group(comm, settings.precision.stored, options.sequence_parallel)
     axes = Axes(norm_over={"tensor norm": comm}, speaks=comm.rank == 0)
     return DataParallel(split(units, group, options.gather_logits), settings, comm.split(comm.rank), axes)
 
 
-def prepare(made: train.Parser, arguments: Sequence[str], ranks: int) -> train.Job:
+def prepare(made: command.Parser, arguments: Sequence[str], ranks: int) -> command.Job:
     """Parse and check. Ranks do not share out the batch: all work on all of it."""
     tensor_claims.check_tensor(made.parse_args(arguments), ranks)
-    return train.prepare(made, arguments, ranks, sharing=1)
+    return command.prepare(made, arguments, ranks, sharing=1)
 
 
-def main(comm: Comm, job: train.Job) -> int:
+def main(comm: Comm, job: command.Job) -> int:
     """Train and report."""
     train.say_needs(job, comm, tensor_claims.needs)
     engine = make_engine(job.units, job.settings, comm, job.options)
@@ -255,6 +255,6 @@ def main(comm: Comm, job: train.Job) -> int:
 
 
 if __name__ == "__main__":
-    made = train.parser(__doc__ or "", "tensor_parallel")  # python -OO drops docstrings
+    made = command.parser(__doc__ or "", "tensor_parallel")  # python -OO drops docstrings
     add_options(made)
     run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)

@@ -33,7 +33,7 @@ sent, as PyTorch's FSDP does with its outermost unit. A head tied to the embeddi
 embedding is gathered from its first use in a pass to its last: once a pass, like every other unit, but for long.
 """
 
-from minidist import ring, train
+from minidist import command, ring, train
 from minidist.claims.claim import Claim
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
@@ -100,12 +100,12 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-def add_options(parser: train.Parser) -> None:
+def add_options(parser: command.Parser) -> None:
     parser.add_argument("--keep-last", action="store_true", help="keep the last unit gathered from forward to backward")
     add_bucket_size(parser)
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> ZeRO3:
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> ZeRO3:
     return ZeRO3(units, settings, comm, keep_last=options.keep_last)
 
 

@@ -31,7 +31,7 @@ from functools import partial
 
 import numpy as np
 
-from minidist import UsageError, ring, train
+from minidist import UsageError, command, ring, train
 from minidist.cli.options import at_least
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
@@ -69,7 +69,7 @@ class Checkpoint(Kept):
 class Checkpoints(Store):
     """Keeps a rank's part of each layer's input, in the memory where it is to wait."""
 
-    def __init__(self, engine: DataParallel, tensor: Comm, options: train.Options) -> None:
+    def __init__(self, engine: DataParallel, tensor: Comm, options: command.Options) -> None:
         self.device, self.link, self.dtype = engine.device, engine.link, engine.precision.stored
         self.host = engine.host if options.activations == "host" else None
         # With sequence parallelism each rank's input is a part of its own already, of its positions.
@@ -116,7 +116,7 @@ class Checkpoints(Store):
 # ---- one place in the grid -------------------------------------------------------------------------------------------
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: train.Options) -> DataParallel:
+def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
     """Tensor parallelism changes what a unit is, ZeRO what happens around it; checkpoints go elsewhere."""
     t = options.tp
     tensor, data = comm.split(comm.rank // t), comm.split(comm.rank % t)
@@ -133,10 +133,10 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: trai
 # ---- the largest model -----------------------------------------------------------------------------------------------
 
 
-def trains(comm: Comm, job: train.Job, layers: int) -> bool:
+def trains(comm: Comm, job: command.Job, layers: int) -> bool:
     """Whether a model of so many layers takes a step within --device-memory, on every rank."""
     options = Namespace(**{**vars(job.options), "layers": layers})
-    units = train.declare(options, len(job.corpus.vocabulary))
+    units = command.declare(options, len(job.corpus.vocabulary))
     try:
         train.train_step(make_engine(units, job.settings, comm, options), job.corpus, options, step=0)
         fits = True
@@ -148,7 +148,7 @@ def trains(comm: Comm, job: train.Job, layers: int) -> bool:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def add_options(parser: train.Parser) -> None:
+def add_options(parser: command.Parser) -> None:
     add = parser.add_argument
     add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=2, help="ZeRO's stage on the data axis, or 0")
@@ -167,7 +167,7 @@ def add_options(parser: train.Parser) -> None:
     parser.set_defaults(recompute="full", gather_logits=False)
 
 
-def prepare(made: train.Parser, arguments: Sequence[str], ranks: int) -> train.Job:
+def prepare(made: command.Parser, arguments: Sequence[str], ranks: int) -> command.Job:
     """Parse and check. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
     t = options.tp or (1 if ranks % 2 else 2)
@@ -184,12 +184,12 @@ def prepare(made: train.Parser, arguments: Sequence[str], ranks: int) -> train.J
     configurations.check(options, ranks // t)
     if options.configurations is not None and options.device_memory is None:
         arguments = [*arguments, "--device-memory", configurations.USUAL_MEMORY]
-    job = train.prepare(made, arguments, ranks, sharing=ranks // t)
+    job = command.prepare(made, arguments, ranks, sharing=ranks // t)
     job.options.dp, job.options.tp = ranks // t, t
     return job
 
 
-def main(comm: Comm, job: train.Job) -> int:
+def main(comm: Comm, job: command.Job) -> int:
     """Train and report; or look for the largest model."""
     if job.options.configurations is not None:
         return configurations.search(comm, job, trains)
@@ -200,6 +200,6 @@ def main(comm: Comm, job: train.Job) -> int:
 
 
 if __name__ == "__main__":
-    made = train.parser(__doc__ or "", "zero_r")  # python -OO drops docstrings
+    made = command.parser(__doc__ or "", "zero_r")  # python -OO drops docstrings
     add_options(made)
     run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)

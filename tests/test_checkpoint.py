@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minidist import checkpoint, train
+from minidist import checkpoint, command, train
 from minidist.checkpoints import manifest
 from minidist.cli.options import in_one_process
 from minidist.mpi.launch import find_mpiexec, launch
@@ -290,11 +290,11 @@ def test_one_precision_goes_on_in_another(folder: Path) -> None:
 
 def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folder: Path) -> None:
     """At a scale at which every step overflows nothing is updated; a step that was not finished sends less."""
-    job = train.prepare(train.parser("", "train"), [*GPT.split(), "--steps", "3"], 1)
+    job = command.prepare(command.parser("", "train"), [*GPT.split(), "--steps", "3"], 1)
     engine = train.Engine(job.units, job.settings)
     checkpoint.load("mixed/step000003", engine)
     vars(engine.loss_scale).update(scale=2.0**60, forgiven_left=0)
-    checkpoint.save("scale", engine, train.Alone(), train.about(job, 1))
+    checkpoint.save("scale", engine, train.Alone(), command.about(job, 1))
 
     done = program(2, *f"-m minidist.zero2 --steps 5 --load scale --save overflows {GPT}".split())
     assert done.returncode == 1

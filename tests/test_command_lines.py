@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import data_parallel, fsdp, offload, ring, tensor_parallel, train, zero3, zero_r
+from minidist import command, data_parallel, fsdp, offload, ring, tensor_parallel, zero3, zero_r
 from minidist.cli.options import Parser
 from minidist.grid import options as grid_options
 from minidist.mpi.launch import find_mpiexec
@@ -33,7 +33,7 @@ NUMBERS = ("0", "0.5", "1", "3", "1e9", "-1", "nan", "inf", "x", "")
 
 
 def of_training(chapter: str, *more: Callable[[Parser], None]) -> Parser:
-    made = train.parser("", chapter)
+    made = command.parser("", chapter)
     for add_options in more:
         add_options(made)
     return made

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from minidist import UsageError, train
+from minidist import UsageError, command, train
 from minidist.cli.options import in_one_process
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
@@ -44,10 +44,10 @@ def with_header(header: Any, data: bytes) -> bytes:
 def going_on(content: bytes) -> str | None:
     """What training that is to go on from this file says: one line in which it refuses; None if it takes a step."""
     Path("other.st").write_bytes(content)
-    made = train.parser("", "train")
+    made = command.parser("", "train")
     arguments = [*MODEL.split(), "--load", "other.st", "--steps", "4", "--json", "report.json"]
     try:
-        job = train.prepare(made, arguments, 1)
+        job = command.prepare(made, arguments, 1)
     except UsageError as error:
         said = str(error)
     else:

@@ -18,7 +18,10 @@ from minidist.mpi.clock import Clock
 from minidist.mpi.launch import launch
 from minidist.papers import fsdp as paper
 
-RANKS = (1, pytest.param(2, marks=pytest.mark.slow), 3, 4)
+# Of the cases every fourth, another on another number of ranks, or, with -m slow, all.
+RANKS = pytest.mark.parametrize(
+    ("n", "every"), [(3, 4), (4, 4), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3, 4))]
+)
 BATCH = 15  # 15 rows, and micro-batches of 5, are not divisible by 2 or 4 ranks
 BACK = ("pre", "post", "none")
 VARIANTS = [
@@ -55,10 +58,15 @@ OTHERS = [
 ]
 
 
+def some(of: list[list[Any]], n: int, every: int) -> list[list[Any]]:
+    return of[n % every :: every]
+
+
 @cache
-def on_ranks(n: int) -> dict[str, Any]:
+def on_ranks(n: int, every: int) -> dict[str, Any]:
     """All cases in one job."""
-    return launch("jobs.fsdp:train_all", n, EXACT + MIXED + OTHERS, BATCH, timeout=280).values[0]
+    cases = [*some(EXACT, n, every), *some(MIXED, n, every), *OTHERS]
+    return launch("jobs.fsdp:train_all", n, cases, BATCH, timeout=280).values[0]
 
 
 @cache
@@ -80,10 +88,10 @@ def test_the_matrix_is_whole() -> None:
             assert len({(case[1], case[place]) for case in met}) == 3 * len({case[place] for case in met})
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_equals_serial_training(n: int) -> None:
-    for case in EXACT:
-        found, truth = on_ranks(n)[repr(case)], serial(case[1], *case[3:])
+@RANKS
+def test_equals_serial_training(n: int, every: int) -> None:
+    for case in some(EXACT, n, every):
+        found, truth = on_ranks(n, every)[repr(case)], serial(case[1], *case[3:])
         np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-12, atol=0, err_msg=repr(case))
         for kind in ("gradients", "parameters"):
             assert found[kind].keys() == truth[kind].keys()
@@ -92,33 +100,33 @@ def test_equals_serial_training(n: int) -> None:
                 assert difference < 1e-12 * np.abs(array).max(), (case, kind, name)
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_equals_other_engines_to_the_last_bit_in_mixed_precision(n: int) -> None:
+@RANKS
+def test_equals_other_engines_to_the_last_bit_in_mixed_precision(n: int, every: int) -> None:
     """Where sums have the same order: with one micro-batch, or where whole gradients add up, that of data parallelism;
     where each micro-batch reduces, ZeRO-3's; across hosts, that of ZeRO-3 on hosts, which reduces each as well."""
     compared = set()
-    for case in MIXED:
+    for case in some(MIXED, n, every):
         words, model, _, accumulate, recompute = case
         alike = "data_parallel" if accumulate == 1 or "no-sync" in words or words == "no_shard" else "zero3"
         if words.startswith("hybrid_shard") and n in (2, 4):
             if "no-sync" in words:
                 continue  # adds up whole on each rank, then on the host, then across: no other engine does
             alike = "zero3 on hosts"
-        truth = on_ranks(n)[repr([alike, model, "mixed", accumulate, recompute])]
-        found = on_ranks(n)[repr(case)]
+        truth = on_ranks(n, every)[repr([alike, model, "mixed", accumulate, recompute])]
+        found = on_ranks(n, every)[repr(case)]
         np.testing.assert_array_equal(found["losses"], truth["losses"], err_msg=repr(case))
         assert found["bits"] == truth["bits"], case
         compared.add(alike)
     assert compared == {"data_parallel", "zero3", *(["zero3 on hosts"] if n in (2, 4) else [])}
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_whole_gradients_across_hosts_are_close(n: int) -> None:
+@RANKS
+def test_whole_gradients_across_hosts_are_close(n: int, every: int) -> None:
     """float16 gradients have 11 bits, and the order of their sums is one of its own."""
-    for case in MIXED:
+    for case in some(MIXED, n, every):
         if case[0].startswith("hybrid_shard") and "no-sync" in case[0]:
-            truth = on_ranks(n)[repr(["data_parallel", case[1], "mixed", 3, case[4]])]
-            np.testing.assert_allclose(on_ranks(n)[repr(case)]["losses"], truth["losses"], rtol=2e-3)
+            truth = on_ranks(n, every)[repr(["data_parallel", case[1], "mixed", 3, case[4]])]
+            np.testing.assert_allclose(on_ranks(n, every)[repr(case)]["losses"], truth["losses"], rtol=2e-3)
 
 
 # ---- the order -------------------------------------------------------------------------------------------------------

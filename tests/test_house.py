@@ -44,7 +44,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("minidist",),
     ("nn", "papers", "memory"),
     ("mpi", "cli", "claims", "data", "checkpoints"),
-    ("ring", "engine", "checkpoint", "train"),
+    ("ring", "engine", "checkpoint", "command", "train"),
     ("mr", "ps", "tp", "pp"),
     CHAPTERS[: CHAPTERS.index("zero_r")],
     ("zr",),

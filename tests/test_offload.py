@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jobs import engines, offloads
-from minidist import UsageError, offload, train
+from minidist import UsageError, command, offload
 from minidist.engine import Engine
 from minidist.memory.pool import Pool
 from minidist.mpi.launch import launch, mpiexec_for
@@ -178,7 +178,7 @@ def test_the_hosts_limit_is_as_the_devices(tmp_path: Path) -> None:
 
 ON_ONE_RANK = """
 from dataclasses import replace
-from minidist import offload, train
+from minidist import command, offload, train
 
 def make(units, settings, comm, options):
     if comm.rank == 2:
@@ -234,9 +234,9 @@ def test_an_engine_that_is_dropped_leaves_nothing() -> None:
     ],
 )
 def test_what_cannot_be_late_is_said_before_the_work(line: str, says: str, tmp_path: Path) -> None:
-    made = train.parser("", "offload")
+    made = command.parser("", "offload")
     offload.add_options(made)
-    job = train.prepare(made, [*SHAPE.split(), *line.replace("x", str(tmp_path / "x")).split()], ranks=1)
+    job = command.prepare(made, [*SHAPE.split(), *line.replace("x", str(tmp_path / "x")).split()], ranks=1)
     with pytest.raises(UsageError, match=re.escape(says)):
         offload.check(job)
 

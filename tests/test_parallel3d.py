@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from jobs import parallels3d as jobs
-from minidist import UsageError, train
+from minidist import UsageError, command
 from minidist.engine import Engine
 from minidist.grid import options as parallel3d_options
 from minidist.grid.mesh import places
@@ -108,10 +108,18 @@ def name_of(case: dict[str, Any]) -> str:
 CASES = {name_of(case): case for case in [*combinations(), *BESIDE, *MIXED]}
 
 
+# Of the cases on most ranks every other one waits for -m slow.
+SLOW = {
+    name
+    for i, (name, case) in enumerate(CASES.items())
+    if i % 2 and math.prod(case["grid"]) >= 6 and case["precision"] == "fp64"
+}
+
+
 @cache
-def on_ranks(n: int) -> dict[str, Any]:
-    """All cases in one job."""
-    here = {name: case for name, case in CASES.items() if math.prod(case["grid"]) == n}
+def on_ranks(n: int, slow: bool) -> dict[str, Any]:
+    """All cases in one job, or those that are slow in one of their own."""
+    here = {name: case for name, case in CASES.items() if math.prod(case["grid"]) == n and (name in SLOW) == slow}
     return launch("jobs.parallels3d:train_all", n, here, timeout=300).values[0]
 
 
@@ -138,11 +146,11 @@ def largest_difference(found: dict[str, np.ndarray], truth: dict[str, np.ndarray
 EXACT = [name for name, case in CASES.items() if case["precision"] == "fp64"]
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EXACT])
 def test_equals_serial_training(name: str) -> None:
     """Losses with dropout and without, norms, gradients before clipping, and parameters; copies to the last bit."""
     case = CASES[name]
-    found, truth = on_ranks(math.prod(case["grid"]))[name], truth_of(case)
+    found, truth = on_ranks(math.prod(case["grid"]), name in SLOW)[name], truth_of(case)
     assert found["differ"] == []
     np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-12, atol=0)
     np.testing.assert_allclose(found["norms"], truth["norms"], rtol=1e-12, atol=0)
@@ -171,7 +179,7 @@ def test_every_grid_meets_everything() -> None:
 
 @pytest.mark.parametrize("case", MIXED, ids=name_of)
 def test_mixed_precision_is_close_to_serial_training(case: dict[str, Any]) -> None:
-    found, truth = on_ranks(math.prod(case["grid"]))[name_of(case)], truth_of(case)
+    found, truth = on_ranks(math.prod(case["grid"]), slow=False)[name_of(case)], truth_of(case)
     np.testing.assert_allclose(found["losses"], truth["losses"], rtol=2e-3)
     for name, gradient in truth["gradients"].items():
         error = np.linalg.norm(found["gradients"][name] - gradient)
@@ -316,8 +324,8 @@ def test_what_is_printed() -> None:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def prepare(n: int, line: str) -> train.Job:
-    made = train.parser("", "parallel3d")
+def prepare(n: int, line: str) -> command.Job:
+    made = command.parser("", "parallel3d")
     parallel3d_options.add_options(made)
     return parallel3d_options.prepare(made, line.split(), n)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jobs.parameter_server import by_name, prepared
 from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
-from minidist import UsageError, train
+from minidist import UsageError, command, train
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.parameter_server import Server
@@ -92,11 +92,11 @@ def of(options: str) -> dict[str, Any]:
 # ---- bsp is serial training ------------------------------------------------------------------------------------------
 
 
-def alone(arguments: list[str]) -> tuple[train.Job, Engine]:
+def alone(arguments: list[str]) -> tuple[command.Job, Engine]:
     """The serial engine with those of the options that it knows."""
-    known = {option for action in train.parser("", "train")._actions for option in action.option_strings}
+    known = {option for action in command.parser("", "train")._actions for option in action.option_strings}
     options = [argument for argument in arguments if argument.split("=")[0] in known]
-    job = train.prepare(train.parser("", "train"), options, ranks=1)
+    job = command.prepare(command.parser("", "train"), options, ranks=1)
     return job, Engine(job.units, job.settings)
 
 

@@ -77,9 +77,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def everywhere(ranks: tuple[int, ...], lines_of: Callable[[int], list[str]]) -> list[Any]:
-    """Each line on each number of ranks. What two ranks do, four do as well: they are there with -m slow."""
+    """Each line on each number of ranks: on three and four in every run, on the others with -m slow."""
     return [
-        pytest.param(n, line, marks=[pytest.mark.slow] * (n == 2), id=f"{n}-{line}")
+        pytest.param(n, line, marks=[pytest.mark.slow] * (n not in (3, 4)), id=f"{n}-{line}")
         for n in ranks
         for line in lines_of(n)
     ]

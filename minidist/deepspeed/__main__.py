@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import data_parallel, fsdp, offload, train, zero1, zero2, zero3
+from minidist import command, data_parallel, fsdp, offload, train, zero1, zero2, zero3
 from minidist.claims.published import print_offload_closing, print_zero_closing
 from minidist.cli.options import Parser
 from minidist.deepspeed import accelerate
@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
     """Checked input."""
 
     plan: Plan
-    job: train.Job
+    job: command.Job
     line: str  # the command line that would do the same, as far as there are options for it
 
 
@@ -54,7 +54,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     words = plan.arguments()
     chapter = parser(plan.chapter)
     ADD_OPTIONS.get(plan.chapter, lambda parser: None)(chapter)
-    prepare_chapter = fsdp.prepare if plan.fsdp else train.prepare
+    prepare_chapter = fsdp.prepare if plan.fsdp else command.prepare
     job = prepare_chapter(chapter, [*arguments, *words], ranks)
     job.settings.optimizer = plan.optimizer
     if not plan.optimizer.moments:
@@ -70,7 +70,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
 
 def parser(chapter: str) -> Parser:
     """A chapter's shared options, and the configuration's file."""
-    made = train.parser(__doc__ or "", chapter)
+    made = command.parser(__doc__ or "", chapter)
     made.add_argument("config", metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     return made
 

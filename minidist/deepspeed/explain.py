@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minidist import train
+from minidist import command
 from minidist.cli.options import Parser, at_least
 from minidist.deepspeed import accelerate
 from minidist.deepspeed import plan as planning
@@ -45,7 +45,7 @@ def parser() -> Parser:
     add(
         "--precision", choices=NAMES, metavar="NAME", default="mixed", help='for "auto": mixed (fp16), bf16, fp32, fp64'
     )
-    add("--recompute", type=train.recomputation, metavar="WHAT", default="none", help="as in every chapter")
+    add("--recompute", type=command.recomputation, metavar="WHAT", default="none", help="as in every chapter")
     return made
 
 
@@ -60,7 +60,7 @@ def explain(arguments: Sequence[str]) -> str:
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
     model = MODELS[options.model]
-    train.check_interval(options.recompute, model.layers)
+    command.check_interval(options.recompute, model.layers)
     shared = Namespace(**{**vars(planning.defaults()), **vars(options)})
     plan = planning.make(
         translated.config,
@@ -81,7 +81,7 @@ def explain(arguments: Sequence[str]) -> str:
             *memory(plan, model),
             *estimates(plan, model, per_node),
             *traffic(plan, model),
-            *command(plan, model),
+            *command_line(plan, model),
         ]
     )
 
@@ -214,7 +214,7 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
         yield line("parameters from the host", f"{p}·Ψ/N", p * moved["parameters"])
 
 
-def command(plan: Plan, model: Model) -> Iterator[str]:
+def command_line(plan: Plan, model: Model) -> Iterator[str]:
     words = [*plan.arguments(), *(["--model", "llama"] if model.family == "llama" else [])]
     yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
     yield f"  mpirun -n {plan.ranks} python -m minidist.{' '.join([plan.chapter, *words])}"

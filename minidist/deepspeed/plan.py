@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist import UsageError, train
+from minidist import UsageError, command
 from minidist.cli.options import Parser
 from minidist.deepspeed.config import Config, check
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
@@ -88,7 +88,7 @@ class Plan:
 
 def defaults() -> Namespace:
     """What the options are that every chapter shares, where nobody gives them."""
-    return train.parser("", "train").parse_args([])
+    return command.parser("", "train").parse_args([])
 
 
 def typed(made: Parser, arguments: Sequence[str]) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minidist import UsageError, train
+from minidist import UsageError, command
 from minidist.cli.options import Parser, at_least
 from minidist.pipeline import SCHEDULES, pipeline_options
 from minidist.tensor_parallel import tensor_claims
@@ -43,14 +43,14 @@ def add_options(parser: Parser) -> None:
     parser.set_defaults(gather_logits=False)  # what the claims of tensor parallelism ask
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> train.Job:
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> command.Job:
     """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
     if options.data and options.data.isdecimal() and not Path(options.data).exists():
         raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
     layout = choose(options, ranks)
     arguments = [*arguments, "--accumulate", str(layout["micro_batches"])]
-    job = train.prepare(made, arguments, ranks, sharing=layout["dp"])
+    job = command.prepare(made, arguments, ranks, sharing=layout["dp"])
     vars(job.options).update(layout)
     job.options.parts = pipeline_options.cut(job.options, job.units, job.settings.precision.bytes)
     return job

@@ -7,12 +7,12 @@ from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
+from minidist.command import Options
 from minidist.mpi.comm import Comm
 from minidist.papers import chen, gpipe, pipedream, pipelines, ptd, zero, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
-from minidist.train import Options
 
 
 def claims(run: Run) -> list[Claim]:

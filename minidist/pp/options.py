@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
-from minidist import UsageError, train
+from minidist import UsageError, command
 from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least, in_one_process, rank_of_launch
 from minidist.mpi.comm import Comm
@@ -54,20 +54,20 @@ def add_options(parser: Parser) -> None:
         those of serial training, and defaults are {" ".join(ON_ITS_OWN)}."""
 
 
-def start(doc: str | None, main: Callable[[Comm, train.Job], int]) -> NoReturn:
+def start(doc: str | None, main: Callable[[Comm, command.Job], int]) -> NoReturn:
     """Do what the command line asks: draw, print the table, or run `main` on a checked job."""
-    made = train.parser(doc or "", "pipeline")  # python -OO drops docstrings
+    made = command.parser(doc or "", "pipeline")  # python -OO drops docstrings
     add_options(made)
     if any(argument.startswith("--draw") for argument in sys.argv):
         sys.exit(in_one_process(lambda: draw(made, sys.argv[1:])))
 
-    def do(comm: Comm, job: train.Job | argparse.Namespace) -> int:
-        return main(comm, job) if isinstance(job, train.Job) else zero_bubble.main(comm, job.json)
+    def do(comm: Comm, job: command.Job | argparse.Namespace) -> int:
+        return main(comm, job) if isinstance(job, command.Job) else zero_bubble.main(comm, job.json)
 
     run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=do)
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | argparse.Namespace":
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "command.Job | argparse.Namespace":
     """Parse and check; for --zero-bubble-table the options alone. Raises UsageError for whatever cannot work."""
     options = made.parse_args(arguments)
     if options.zero_bubble_table:
@@ -85,7 +85,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
     if options.accumulate > 1:
         raise UsageError(f"a pipeline accumulates over its micro-batches: use --micro-batches {options.accumulate}")
     if options.replicas == "auto":
-        units = train.prepare(made, arguments, ranks, sharing=1).units
+        units = command.prepare(made, arguments, ranks, sharing=1).units
         known = balance.profile(units, options.batch, options.context, itemsize=4)
         options.replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
     layout = fit(options, ranks)
@@ -93,7 +93,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> "train.Job | 
         raise UsageError(
             f"--pp {options.pp} is not {layout['stages']} stages: use mpirun -n {options.pp}, or leave --pp away"
         )
-    job = train.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks, sharing=1)
+    job = command.prepare(made, [*arguments, "--accumulate", str(layout["micro_batches"])], ranks, sharing=1)
     vars(job.options).update(layout)
     job.options.parts = cut(job.options, job.units, job.settings.precision.bytes)
     return job

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import Stopped, checkpoint, train
+from minidist import Stopped, checkpoint, command, train
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
@@ -91,8 +91,8 @@ class Gradients(Engine):
 class Whole(Engine):
     """The model in one place: to start from, and to be validated, saved and sampled from in the end."""
 
-    def __init__(self, job: train.Job, shards: int) -> None:
-        units = train.declare(job.options, len(job.corpus.vocabulary))  # job.units have the arrays of rank 0's worker
+    def __init__(self, job: command.Job, shards: int) -> None:
+        units = command.declare(job.options, len(job.corpus.vocabulary))  # job.units have the arrays of rank 0's worker
         divided(units, shards)
         super().__init__(units, job.settings)
         if job.options.load:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist import UsageError, train
+from minidist import UsageError, command
 from minidist.cli.options import Parser, at_least, within
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
@@ -138,9 +138,9 @@ def add_options(parser: Parser) -> None:
     add("--staleness-sweep", action="store_true", help="compare bsp, ssp 1, 2, 4, 8, 16 and async")
 
 
-def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, Plan]:
+def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[command.Job, Plan]:
     """Parse and check; nothing is allocated. doc: the chapter's, for --help."""
-    parser = train.parser(doc, "parameter_server")
+    parser = command.parser(doc, "parameter_server")
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.colocated:
@@ -177,7 +177,7 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[train.Job, 
     if options.filter and options.keys == "cached":
         raise UsageError("--filter and --keys cached: the keys that pass a filter are never twice the same")
 
-    job = train.prepare(parser, arguments, len(workers))
+    job = command.prepare(parser, arguments, len(workers))
     k = len(servers)
     flats = divided(job.units, k)
     size = sum(flat.padded for flat in flats)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist import checkpoint, train
+from minidist import checkpoint, command, train
 from minidist.claims.claim import Claim
 from minidist.claims.files import write_json
 from minidist.claims.run import Run
@@ -25,12 +25,12 @@ from minidist.ps.plan import Plan
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
 
 
-def trainings(options: train.Options) -> list[tuple[str, float]]:
+def trainings(options: command.Options) -> list[tuple[str, float]]:
     """Which trainings are asked for: consistency and staleness of each."""
     return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
 
 
-def say_what_differs(job: train.Job, plan: Plan) -> None:
+def say_what_differs(job: command.Job, plan: Plan) -> None:
     """In a line each, in what a run that goes on is not the run that was saved."""
     train.say_differences(job, train.Alone())
     asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
@@ -45,7 +45,7 @@ def say_what_differs(job: train.Job, plan: Plan) -> None:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
+def report(job: command.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     """Validate, print, save: the exit status."""
     runs, checked = [], []
     for outcome in outcomes:
@@ -70,18 +70,18 @@ def report(job: train.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
             options.json, {"chapter": job.chapter, "runs": documents} if options.staleness_sweep else documents[0]
         )
     if options.save:
-        checkpoint.save(options.save, whole, train.Alone(), train.about(job, ranks), options.keep)
+        checkpoint.save(options.save, whole, train.Alone(), command.about(job, ranks), options.keep)
     if options.export:
-        checkpoint.export(options.export, whole, train.Alone(), train.about(job, ranks), options.names)
+        checkpoint.export(options.export, whole, train.Alone(), command.about(job, ranks), options.names)
     if options.sample:
-        units = train.declare(options, len(job.corpus.vocabulary))
+        units = command.declare(options, len(job.corpus.vocabulary))
         weights = checkpoint.weights(whole, writer=True)
         tokens = generate(units, weights, options.sample, options.context, options.seed)
         print("\nThe model writes:\n" + job.corpus.decode(tokens))
     return 0 if all(claim.holds for made in checked for claim in made) else 1
 
 
-def as_run(job: train.Job, whole: Whole, outcome: Outcome, validation: float) -> Run:
+def as_run(job: command.Job, whole: Whole, outcome: Outcome, validation: float) -> Run:
     """As the other chapters report theirs. `sent` is of the whole run: workers are in different iterations."""
     sent: list[dict[str, dict[str, int]]] = []
     sent_to: list[dict[int, int]] = []  # bytes by the receiver

@@ -9,10 +9,10 @@ from minidist.claims.activations import Share, keep_after_forward, keep_at_most
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
+from minidist.command import Job, Options
 from minidist.engine import Engine
 from minidist.papers import chen, megatron, models, zero
 from minidist.papers.collectives import ring_all_reduce
-from minidist.train import Job, Options
 
 
 def check_tensor(options: Options, t: int) -> None:

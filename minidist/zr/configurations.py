@@ -11,10 +11,10 @@ from minidist.claims.files import write_json, write_output
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked
 from minidist.claims.tables import mark, number, print_table
+from minidist.command import Job
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
 from minidist.papers import zero
-from minidist.train import Job
 from minidist.zr.claims import needs
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minidist import UsageError, checkpoint, train
+from minidist import UsageError, checkpoint, command, train
 from minidist.checkpoints import convert, files, inspect, manifest
 from minidist.cli.options import in_one_process
 from minidist.engine import Engine
@@ -32,17 +32,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def trained(steps: int, *more: str) -> tuple[train.Job, Engine]:
+def trained(steps: int, *more: str) -> tuple[command.Job, Engine]:
     """A training that has come so far."""
-    job = train.prepare(train.parser("", "train"), [*MODEL.split(), "--steps", str(steps), *more], 1)
+    job = command.prepare(command.parser("", "train"), [*MODEL.split(), "--steps", str(steps), *more], 1)
     engine = Engine(job.units, job.settings)
     for step in range(steps):
         train.train_step(engine, job.corpus, job.options, step)
     return job, engine
 
 
-def save(job: train.Job, engine: Engine, keep: int | None = None) -> None:
-    checkpoint.save("run", engine, train.Alone(), train.about(job, 1), keep)
+def save(job: command.Job, engine: Engine, keep: int | None = None) -> None:
+    checkpoint.save("run", engine, train.Alone(), command.about(job, 1), keep)
 
 
 def sound(path: str = "run") -> manifest.Manifest:
@@ -152,7 +152,7 @@ def test_what_gets_its_name_is_on_the_disk(monkeypatch: pytest.MonkeyPatch, fold
 def refusal(path: str = "run", steps: str = "9") -> str:
     """The line in which training, to-fp32 and inspect refuse it, all three."""
     with pytest.raises(UsageError) as error:
-        train.prepare(train.parser("", "train"), [*MODEL.split(), "--load", path, "--steps", steps], 1)
+        command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", path, "--steps", steps], 1)
     said = str(error.value)
     assert said.isprintable()
     with pytest.raises(UsageError) as converting:
@@ -225,7 +225,7 @@ def test_of_another_model_or_further_than_asked() -> None:
 
     def said(*more: str) -> str:
         with pytest.raises(UsageError) as error:
-            train.prepare(train.parser("", "train"), [*MODEL.split(), "--load", "run", *more], 1)
+            command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", "run", *more], 1)
         return str(error.value)
 
     assert said("--layers", "2").startswith("--load run is of another model: it has no block1.")
@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_written(
 def test_a_folder_where_nothing_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(path: str) -> str:
         with pytest.raises(UsageError) as error:
-            train.prepare(train.parser("", "train"), [*MODEL.split(), "--save", path], 1)
+            command.prepare(command.parser("", "train"), [*MODEL.split(), "--save", path], 1)
         return str(error.value)
 
     Path("file").touch()
@@ -358,7 +358,7 @@ def test_a_file_and_a_folder_say_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     """Training goes on from either, to the same bit."""
     job, engine = trained(2)
     save(job, engine)
-    checkpoint.export("model.safetensors", engine, train.Alone(), train.about(job, 1))
+    checkpoint.export("model.safetensors", engine, train.Alone(), command.about(job, 1))
     assert sorted(os.listdir()) == ["model.safetensors", "run", "text.txt"]
     losses = []
     for path in ("run", "model.safetensors", "run/step000002"):

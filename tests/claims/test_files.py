@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import UsageError, ring, train
+from minidist import UsageError, command, ring
 from minidist.bench import __main__ as bench
 from minidist.claims.files import check_writable, write_whole
 
@@ -67,8 +67,8 @@ def test_standard_output_asks_for_no_folder_that_can_be_written(tmp_path, monkey
         check_writable("--json", "report")
     assert ring.prepare(["--json", "-"]).json == "-"
     assert bench.prepare(["--json", "-"])[1] == "-"
-    draws = train.parser("", "train")
-    assert train.prepare(draws, ["--json", "-"], ranks=1).options.json == "-"
+    draws = command.parser("", "train")
+    assert command.prepare(draws, ["--json", "-"], ranks=1).options.json == "-"
 
 
 def test_after_a_failure_all_is_as_it_was(tmp_path):

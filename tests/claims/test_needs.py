@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minidist import data_parallel, offload, parallel3d, pipeline, tensor_parallel, train, zero1, zero2, zero3
+from minidist import command, data_parallel, offload, parallel3d, pipeline, tensor_parallel, train, zero1, zero2, zero3
 from minidist.claims import needs
 from minidist.claims import offload as offload_claims
 from minidist.claims.run import Asked
@@ -77,10 +77,10 @@ def lines(chapters: tuple[str, ...]) -> Iterator[str]:
         yield " ".join([name, SHAPE, *more, "--recompute", policy, BESIDE[i % len(BESIDE)]])
 
 
-def job_of(line: str, ranks: int) -> train.Job:
+def job_of(line: str, ranks: int) -> command.Job:
     """As the chapter's command line makes it."""
     chapter, *options = line.split()
-    made = train.parser("", chapter)
+    made = command.parser("", chapter)
     ADD_OPTIONS.get(chapter, lambda parser: None)(made)
     own: Any = {"tensor_parallel": tensor_parallel, "pipeline": pipeline_options, "parallel3d": grid_options}
     return own.get(chapter, train).prepare(made, options, ranks)

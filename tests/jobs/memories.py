@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jobs.engines import ENGINES
-from minidist import train
+from minidist import command, train
 from minidist.engine import Engine, Settings
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
@@ -169,7 +169,7 @@ class Secretive(Engine):
 def secretive(comm: Comm, folder: str) -> int:
     """The exit status of serial training by such an engine, under the witness."""
     line = f"--steps 1 --layers 1 --width 16 --context 8 --batch 4 --witness --json {folder}/report.json"
-    job = train.prepare(train.parser("", "train"), line.split(), ranks=1)
+    job = command.prepare(command.parser("", "train"), line.split(), ranks=1)
     return train.run_job(job, Secretive(job.units, job.settings), comm, lambda run: [])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jobs.engines import watch_gradients
-from minidist import parallel3d, pipeline, train
+from minidist import command, parallel3d, pipeline
 from minidist.engine import Settings
 from minidist.grid import options as grid_options
 from minidist.nn.gpt import GPTConfig, gpt
@@ -105,11 +105,11 @@ def chapters(comm: Any, lines: dict[str, str], folder: str) -> dict[str, Any]:
     """The chapter as the command line runs it; its exit status and its report."""
     found = {}
     for name, line in lines.items():
-        made = train.parser("", "pipeline")
+        made = command.parser("", "pipeline")
         pipeline_options.add_options(made)
         report = Path(folder) / f"{name}.json"
         job = pipeline_options.prepare(made, [*shlex.split(line), "--json", str(report)], comm.size)
-        assert isinstance(job, train.Job)
+        assert isinstance(job, command.Job)
         status = pipeline.main(comm, job)
         comm.ledger.check_requests()
         comm.barrier()
@@ -127,7 +127,7 @@ def diverge(comm: Any, lines: list[str]) -> list[int]:
     for line in lines:
         chapter, *arguments = shlex.split(line)
         program, options = {"pipeline": (pipeline, pipeline_options), "parallel3d": (parallel3d, grid_options)}[chapter]
-        made = train.parser("", chapter)
+        made = command.parser("", chapter)
         options.add_options(made)
         job = options.prepare(made, arguments, comm.size)
         statuses.append(program.main(comm, job))

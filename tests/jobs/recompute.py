@@ -70,16 +70,17 @@ def name_of(*case: Any) -> str:
 
 
 ENGINES = (*LADDER, FSDP)
-STAGES = list(itertools.product(("fp64", "mixed"), ("none", *POLICIES), range(5), (1, 3), (0.0, 0.1)))
+STAGES = list(itertools.product(("fp64", "mixed"), ("none", *POLICIES), range(5)))
 
 
-def stages(comm: Any) -> dict[str, list[float]]:
+def stages(comm: Any, kinds: Sequence[tuple[int, float]]) -> dict[str, list[float]]:
     """Data parallelism, the three stages of ZeRO, and FSDP, on units most of which three ranks do not divide."""
 
     def maker(precision: str, recompute: str, stage: int, accumulate: int, dropout: float) -> Callable[[], Driver]:
         return lambda: ENGINES[stage](model(dropout), settings(precision, accumulate, recompute), comm)
 
-    return on_each(comm, {name_of(*case): maker(*case) for case in STAGES})
+    cases = [(*stage, *kind) for stage in STAGES for kind in kinds]
+    return on_each(comm, {name_of(*case): maker(*case) for case in cases})
 
 
 # Of four ranks: data, pipeline, tensor; ZeRO's stage; sequence parallelism; schedule and chunks.
@@ -101,7 +102,7 @@ ON_GRIDS = [
 MICRO_BATCHES = 4
 
 
-def grids(comm: Any) -> dict[str, list[float]]:
+def grids(comm: Any, cases: Sequence[Any]) -> dict[str, list[float]]:
     """Tensor and sequence parallelism and pipelines, in float64."""
 
     def maker(layout: Sequence[Any], recompute: str, dropout: float) -> Callable[[], Driver]:
@@ -116,7 +117,7 @@ def grids(comm: Any) -> dict[str, list[float]]:
 
         return make
 
-    return on_each(comm, {name_of(*case): maker(*case) for case in ON_GRIDS})
+    return on_each(comm, {name_of(*case): maker(*case) for case in cases})
 
 
 # ---- how often the units of 100 layers run, and what they keep -------------------------------------------------------

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minidist import UsageError, train
+from minidist import UsageError, command, train
 from minidist.engine import Engine
 from minidist.memory import plot
 from minidist.memory.plot import History
@@ -107,7 +107,7 @@ SMALL = [*("--steps", "3"), *("--layers", "1"), *("--width", "16"), *("--heads",
 
 def test_the_command_line_draws_a_step_from_the_middle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawn = tmp_path / "memory.svg"
-    job = train.prepare(train.parser("", "train"), [*SMALL, "--memory-plot", str(drawn)], ranks=1)
+    job = command.prepare(command.parser("", "train"), [*SMALL, "--memory-plot", str(drawn)], ranks=1)
     assert train.run_job(job, Engine(job.units, job.settings), Alone(), lambda run: []) == 0
     picture = drawn.read_text()
     for text in ("train: what a rank holds", "rank 0", "embedding forward", "block0 backward", "update", "optimizer"):
@@ -117,7 +117,7 @@ def test_the_command_line_draws_a_step_from_the_middle(tmp_path: Path, capsys: p
 
 def refusal(*arguments: str) -> str:
     with pytest.raises(UsageError) as raised:
-        train.prepare(train.parser("", "train"), [*SMALL, *arguments], ranks=1)
+        command.prepare(command.parser("", "train"), [*SMALL, *arguments], ranks=1)
     return str(raised.value)
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from jobs import engines, recompute
 from minidist import UsageError
+from minidist.command import parser, prepare
 from minidist.engine import Engine
 from minidist.mpi.launch import launch
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu
 from minidist.nn.tensor import Tape, recomputed
-from minidist.train import parser, prepare
 
 MODES = ("selective", "full", "every:2", "log")
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")
@@ -105,12 +105,16 @@ def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_every_policy_on_every_stage_of_zero() -> None:
+KINDS = list(itertools.product((1, 3), (0.0, 0.1)))  # accumulation, dropout
+
+
+@pytest.mark.parametrize("kinds", [[(3, 0.1)], pytest.param(KINDS, marks=pytest.mark.slow)])
+def test_every_policy_on_every_stage_of_zero(kinds: list[tuple[int, float]]) -> None:
     """In float64 the losses of the same ranks without recomputation, to the last bit, and to 1e-12 the serial ones. In
     mixed precision the stages agree to the last bit on what a policy has rounded, which are the inputs that it keeps:
     all, or, where stages 2, 3 and FSDP (here 4) sum each micro-batch over the ranks by itself, these and the rest."""
-    found = launch("jobs.recompute:stages", 3, timeout=300).values[0]
-    for policy, stage, accumulate, dropout in itertools.product(recompute.POLICIES, range(5), (1, 3), (0.0, 0.1)):
+    found = launch("jobs.recompute:stages", 3, kinds, timeout=300).values[0]
+    for policy, stage, (accumulate, dropout) in itertools.product(recompute.POLICIES, range(5), kinds):
 
         def losses(precision: str, policy: str, stage: int, a: int = accumulate, p: float = dropout) -> list[float]:
             return found[recompute.name_of(precision, policy, stage, a, p)]
@@ -122,10 +126,12 @@ def test_every_policy_on_every_stage_of_zero() -> None:
         np.testing.assert_allclose(mixed, losses("mixed", "none", 0), rtol=1e-3)
 
 
-def test_every_policy_on_other_axes() -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_policy_on_other_axes(every: int) -> None:
     """Tensor and sequence parallelism, pipelines of one chunk and of two, with and without ZeRO."""
-    found = launch("jobs.recompute:grids", 4, timeout=300).values[0]
-    for case in recompute.ON_GRIDS:
+    cases = recompute.ON_GRIDS[::every]
+    found = launch("jobs.recompute:grids", 4, cases, timeout=300).values[0]
+    for case in cases:
         truth = serial_losses("fp64", recompute.MICRO_BATCHES, case[-1])
         np.testing.assert_allclose(found[recompute.name_of(*case)], truth, rtol=1e-12, err_msg=str(case))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist import UsageError, train
+from minidist import UsageError, command
 from minidist.grid import options as grid_options
 from minidist.pp import options as pipeline_options
 
@@ -11,7 +11,7 @@ CHAPTERS = {"pipeline": pipeline_options, "parallel3d": grid_options}
 
 def refusal(chapter, line, ranks=4):
     """What a chapter says to a command line that cannot work."""
-    made = train.parser("", chapter)
+    made = command.parser("", chapter)
     CHAPTERS[chapter].add_options(made)
     with pytest.raises(UsageError) as error:
         CHAPTERS[chapter].prepare(made, line.split(), ranks)
@@ -48,7 +48,7 @@ def test_numbers_that_no_batch_can_have(chapter):
 def test_a_context_whose_scores_are_beyond_memory(recompute, gigabytes, monkeypatch):
     """a·s²·b elements: in 4 layers 2 bytes of each of 4 heads' are kept, or one layer's are there in float32."""
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 10**9 // 4096}
-    monkeypatch.setattr(train.os, "sysconf", pages.get)
+    monkeypatch.setattr(command.os, "sysconf", pages.get)
     monkeypatch.setenv("MPI_LOCALNRANKS", "4")
     line = f"--context 20000 --batch 2 --micro-batches 1 --recompute {recompute}"
     said = f"this model, --context and --batch need at least {gigabytes} GB on this machine, which has 5 GB"
@@ -59,9 +59,9 @@ def test_a_context_whose_scores_are_beyond_memory(recompute, gigabytes, monkeypa
 def test_a_model_that_fits_because_stages_are_on_other_hosts(chapter, monkeypatch):
     """Of 16Ψ = 9.3 GB each of four hosts needs a quarter."""
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 10**9 // 4096}
-    monkeypatch.setattr(train.os, "sysconf", pages.get)
+    monkeypatch.setattr(command.os, "sysconf", pages.get)
     line = ["--layers", "46", "--width", "1024", "--pp", "4"]
-    made = train.parser("", chapter)
+    made = command.parser("", chapter)
     CHAPTERS[chapter].add_options(made)
     monkeypatch.setenv("MPI_LOCALNRANKS", "1")
     assert CHAPTERS[chapter].prepare(made, line, 4).options.layers == 46
@@ -84,7 +84,7 @@ def test_divisors(n):
 
 @pytest.mark.parametrize("line", ["-p 100000", "-m 100000000", "-p 101 -m 1", "--draw interleaved --chunks 100000000"])
 def test_a_drawing_that_nobody_could_read(line):
-    made = train.parser("", "pipeline")
+    made = command.parser("", "pipeline")
     pipeline_options.add_options(made)
     with pytest.raises(UsageError, match="are more than can be drawn: use fewer"):
         pipeline_options.draw(made, ["--draw", "1f1b", *line.split()])

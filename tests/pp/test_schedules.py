@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist import UsageError, data, train
+from minidist import UsageError, command, data
 from minidist.mpi.clock import Clock
 from minidist.papers import pipelines, zero_bubble
 from minidist.pp import balance
@@ -318,7 +318,7 @@ def text_is_read_once() -> Iterator[None]:
 
 
 def prepared(line: str, ranks: int) -> Any:
-    made = train.parser("", "pipeline")
+    made = command.parser("", "pipeline")
     pipeline_options.add_options(made)
     return pipeline_options.prepare(made, shlex.split(line), ranks)
 

@@ -1,0 +1,219 @@
+"""From a command line to a job: the options that every training chapter has, and what cannot work refused in a line.
+
+A chapter adds its own options to `parser`; `prepare` checks all of them, and whatever they name, before ranks allocate
+anything.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minidist import UsageError, checkpoint, data
+from minidist.checkpoints.convert import FORMS
+from minidist.claims.files import check_apart, check_room, check_writable
+from minidist.cli.options import Parser, at_least, memory_size, ranks_here, within
+from minidist.engine import Settings
+from minidist.memory import plot, witness
+from minidist.memory.recompute import POLICIES, interval
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.llama import LlamaConfig, hidden_width, llama
+from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
+from minidist.nn.precision import NAMES, precision
+
+Options = argparse.Namespace
+VALIDATION_BATCHES = 8  # of the size of --batch
+
+
+def parser(doc: str, chapter: str) -> Parser:
+    """The options that all chapters share."""
+    made = Parser(chapter, doc)
+    add = made.add_argument_group("model").add_argument
+    add("--model", choices=("gpt", "llama"), metavar="NAME", default="gpt", help="gpt or llama")
+    add("--layers", type=at_least(1, at_most=10_000), metavar="N", default=4, help="transformer blocks")
+    add("--width", type=at_least(1), metavar="N", default=64, help="of the residual stream")
+    add("--heads", type=at_least(1), metavar="N", default=4, help="attention heads")
+    add("--kv-heads", type=at_least(1), metavar="N", help="llama: key/value heads; default: as many as heads")
+    add("--context", type=at_least(1), metavar="N", default=64, help="characters in a sequence")
+    add("--untied", action="store_true", help="gpt: a head of its own, not the embedding's matrix")
+    add("--dropout", type=within(0, 0.99), metavar="P", default=0.0, help="share of activations zeroed; default: 0")
+    add = made.add_argument_group("training").add_argument
+    add("--steps", type=at_least(0), metavar="N", default=200, help="updates")
+    add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help="sequences in a step, over all ranks")
+    add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
+    add("--recompute", type=recomputation, metavar="WHAT", default="none", help="selective, full, every:K, sqrt or log")
+    add("--precision", choices=NAMES, metavar="NAME", default="mixed", help="mixed (fp16), bf16, fp32, fp64")
+    add("--optimizer", choices=("adamw", "sgd"), metavar="NAME", default="adamw", help="adamw, or sgd with momentum")
+    add("--lr", type=within(0, 1e3), metavar="X", default=3e-3, help="learning rate after warm-up")
+    add("--min-lr", type=within(0, 1e3), metavar="X", default=3e-4, help="at the end of the cosine")
+    add("--warmup", type=at_least(0), metavar="N", default=20, help="steps of warm-up")
+    add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
+    add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
+    add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
+    add = made.add_argument_group("text and files").add_argument
+    add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
+    add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
+    unlisted = argparse.SUPPRESS  # named beside the option that they are of
+    add("--save", metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
+    add("--save-every", type=at_least(1), metavar="K", help=unlisted)
+    add("--keep", type=at_least(1), metavar="K", help=unlisted)
+    add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
+    add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
+    add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
+    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, such as 1500KB; --host-memory")
+    add("--host-memory", type=memory_size, metavar="SIZE", help=unlisted)
+    add("--memory-plot", metavar="FILE", help="draw what it holds; --witness: check it (slow)")
+    add("--witness", action="store_true", help=unlisted)
+    made.renamed("--text", "--data")
+    return made
+
+
+def recomputation(text: str) -> str:
+    """An argument type: one of POLICIES, where every:K is every:2 or the like."""
+    every, _, k = text.rpartition(":")
+    if every == "every" and k.isascii() and k.isdecimal() and int(k) > 0:
+        return f"every:{int(k)}"
+    if text in POLICIES and text != "every:K":
+        return text
+    if text.startswith("every"):
+        raise argparse.ArgumentTypeError(
+            f"must be every:K with a whole number K from 1 on, such as every:2, not {text!r}"
+        )
+    raise argparse.ArgumentTypeError(f"must be one of {', '.join(POLICIES)}, not {text!r}")
+
+
+@dataclass
+class Job:
+    """Checked input: nothing of it is large, and no work has been done."""
+
+    chapter: str
+    options: Options
+    corpus: data.Corpus
+    units: list[Unit]  # declared, not allocated
+    settings: Settings
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | None = None) -> Job:
+    """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated.
+
+    sharing: how many ranks share out a batch, where they are not all of them.
+    """
+    options = made.parse_args(arguments)
+    sharing = sharing or ranks
+    if options.batch % options.accumulate:
+        raise UsageError(f"--batch {options.batch} is not divisible by --accumulate {options.accumulate}")
+    if options.batch // options.accumulate < sharing:
+        micro = f" in {options.accumulate} micro-batches" if options.accumulate > 1 else ""
+        needed = sharing * options.accumulate
+        raise UsageError(
+            f"--batch {options.batch}{micro} is too small for {sharing} ranks: use at least --batch {needed}"
+        )
+    if options.sample and options.json == "-":
+        raise UsageError("--sample and --json - both want standard output: give --json a file")
+    check_interval(options.recompute, options.layers)
+    if options.kv_heads and options.model != "llama":
+        raise UsageError("--kv-heads is of --model llama")
+    for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
+        if vars(options)[option] and not vars(options)[needed]:
+            raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
+    outputs = {"--json": options.json if options.json != "-" else None}
+    for option in ("--export", "--memory-plot", "--trace", "--arena-plot", "--configurations"):  # some of some chapters
+        outputs[option] = vars(options).get(option[2:].replace("-", "_")) or None
+    if options.memory_plot:
+        plot.check("--memory-plot", options.memory_plot)
+        if options.steps == 0:
+            raise UsageError("--memory-plot has no step to draw: ask for --steps 1 or more")
+    check_apart({**outputs, "--save": options.save}, {"--data": options.data})
+    check_apart({**outputs, "--export": None}, {"--load": options.load})  # to write where training came from is usual
+    for option, path in outputs.items():
+        check_writable(option, path)
+    checkpoint.check_folder("--save", options.save)
+    corpus = data.load(options.data, options.context)
+    units = declare(options, len(corpus.vocabulary))
+    check_memory(options, units, ranks)
+    try:
+        stored = precision(options.precision)
+    except ImportError:
+        raise UsageError("--precision bf16 needs ml_dtypes: pip install '.[bf16]'") from None
+    optimizer: Optimizer
+    if options.optimizer == "adamw":
+        optimizer = AdamW(weight_decay=options.weight_decay)
+    else:
+        optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
+    nbytes = checkpoint.size(units, stored, optimizer.moments)
+    check_room("--save", options.save, nbytes)
+    check_room("--export", options.export, 2 * nbytes)  # with the shards of which it is made
+    if options.load:
+        checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
+    settings = Settings(
+        precision=stored,
+        optimizer=optimizer,
+        learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
+        clip=options.clip,
+        accumulate=options.accumulate,
+        bucket_size=vars(options).get("bucket_size"),  # of chapters on the data axis
+        recompute=options.recompute,
+        seed=options.seed,
+        capacity=options.device_memory,
+        host_capacity=options.host_memory,
+    )
+    if options.witness:
+        witness.begin()
+    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings)
+
+
+def declare(options: Options, vocabulary: int) -> list[Unit]:
+    """The model's units. Raises UsageError for sizes that do not fit one another."""
+    sizes = {name: getattr(options, name) for name in ("context", "layers", "heads", "width", "dropout")}
+    try:
+        if options.model == "gpt":
+            return gpt(GPTConfig(vocabulary=vocabulary, tied=not options.untied, **sizes))
+        hidden = hidden_width(options.width)
+        kv_heads = options.kv_heads or options.heads
+        return llama(LlamaConfig(vocabulary=vocabulary, kv_heads=kv_heads, hidden=hidden, **sizes))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def check_interval(recompute: str, layers: int) -> None:
+    """Raise UsageError for more layers in an interval than the model has."""
+    if recompute.startswith("every:") and interval(recompute, layers) > layers:
+        raise UsageError(f"--recompute {recompute} is more than the {layers} layers that there are: use every:{layers}")
+
+
+def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
+    """What makes two models of the same shapes different ones: for a checkpoint."""
+    heads, kv_heads = options.heads, options.kv_heads or options.heads
+    return {"model": options.model, "heads": heads, "kv-heads": kv_heads, "characters": corpus.vocabulary}
+
+
+def about(job: Job, ranks: int) -> dict[str, Any]:
+    """What a checkpoint says of the run that makes it."""
+    options, corpus = job.options, job.corpus
+    axes = {axis: vars(options)[axis] for axis in ("dp", "pp", "tp", "zero") if vars(options).get(axis) is not None}
+    return {
+        "layout": {"chapter": job.chapter, "ranks": ranks, **axes},
+        "identity": identity(options, corpus),
+        "text": {"name": corpus.name, "blake2b": corpus.checksum()},
+    }
+
+
+def check_memory(options: Options, units: list[Unit], ranks: int) -> None:
+    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held."""
+    b, s, h, a = options.batch / ranks, options.context, options.width, options.heads
+    stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
+    kept = options.layers if options.recompute == "none" else 0
+    states = 16 * count_parameters(units) / ranks  # the same in each precision, about
+    activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
+    scores = computed * b * a * s * s  # of one layer, in validation, which takes a batch at once
+    tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # their numbers, on every rank: int32, found by int64
+    needed = (states + max(activations, scores) + tokens) * min(ranks, ranks_here())
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        raise UsageError(
+            f"this model, --context and --batch need at least {needed / 1e9:,.0f} GB on this machine,"
+            f" which has {present / 1e9:,.0f} GB"
+        )
