@@ -1,6 +1,6 @@
 """Sends every gradient to rank 0, which adds up and sends each rank its shard."""
 # loses: train_step_wire, reduce_wire
-# says: in phase 'reduce-scatter gradients'; 27 are needed
+# says: rank 0 sends to rank \d at through_rank_0.py:\d+; the ring sends to the right alone
 
 from collections.abc import Sequence
 from dataclasses import dataclass
