@@ -62,6 +62,14 @@ def layer(flat: Array, h: Array) -> Array:
     return np.tanh(h @ w + b)
 
 
+def forward(units: Sequence[Unit], x: Array) -> list[Array]:
+    """Given: x (rows, width), and what each layer gives for it: one more than there are units."""
+    h = [x]
+    for unit in units:
+        h.append(layer(unit.param, h[-1]))
+    return h
+
+
 def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
     """Given: the gradient of W and b (width * width + width), from these rows alone; and dh, for the layer below."""
     width = h.shape[1]

@@ -25,6 +25,13 @@ def layer(flat: Array, h: Array) -> Array:
     return np.tanh(h @ w + b)
 
 
+def forward(units: Sequence[Unit], x: Array) -> list[Array]:
+    h = [x]
+    for unit in units:
+        h.append(layer(unit.param, h[-1]))
+    return h
+
+
 def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
     width = h.shape[1]
     dz = dout * (1 - out**2)
@@ -58,9 +65,7 @@ def backward(comm: Comm, units: Sequence[Unit], h: Sequence[Array], dh: Array) -
 def accumulate(comm: Comm, units: Sequence[Unit], parts: Parts, batch: int) -> float:
     loss = 0.0
     for x, y in parts:
-        h = [x]
-        for unit in units:
-            h.append(layer(unit.param, h[-1]))
+        h = forward(units, x)
         loss += float(((h[-1] - y) ** 2).sum() / 2 / batch)
         backward(comm, units, h, (h[-1] - y) / batch)
     return loss
