@@ -527,12 +527,13 @@ def check_room(submission: Submission) -> None:
             states: "that is without the bucket",
             states + 2 * sum(padded): "that has a bucket for every unit: one is there at a time",
             states + max(padded): "a number in the bucket has two bytes",
+            16 * sum(padded) + bucket: "14 of the 16 bytes are divided by n",
             zero.model_states(sum(sizes), n, stage=2).total + 2 * max(sizes): "round each size up to a multiple of n",
             zero.model_states(sum(padded), n, stage=1).total + bucket: "gradients are divided too",
             zero.model_states(sum(padded), n, stage=3).total + bucket: "parameters are whole on every rank",
         }
         if not np.isclose(found, states + bucket, rtol=1e-9):
-            hint = next((f": {words}" for wrong, words in known.items() if np.isclose(found, wrong, rtol=1e-9)), "")
+            hint = next((f": {words}" for wrong, words in known.items() if abs(found - wrong) < 1), "")
             lose(f"For {case.label} room returned {found:,.0f}; it should be {states + bucket:,.0f}{hint}.")
 
 
