@@ -20,6 +20,7 @@ import pytest
 from minidist import Finished, UsageError, checkpoint, train
 from minidist.__main__ import CHAPTERS
 from minidist.checkpoints import convert, inspect
+from minidist.claims import audit, mutants, papers
 from minidist.classroom import course, release
 from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
@@ -195,3 +196,18 @@ def test_what_the_house_says_is_where_it_says() -> None:
 
 def test_readme_is_three_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_readme_counts_right() -> None:
+    """Its numbers of papers, figures, audits and mutants are those that the programs named beside them have."""
+    library = papers.library()
+    figures = [outcome for paper in library.values() for outcome in papers.outcomes(paper, {})]
+    broken = [mutant for file in mutants.TABLE.glob("*.toml") for mutant in mutants.mutants_of(file)]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for sentence in (
+        f"claims can fail, {len(broken)} broken programs show",
+        f"{len(figures)} figures that {len(library)} papers print",
+        f"{sum(outcome.on_ranks for outcome in figures)} of them counted on ranks",
+        f"what {len(audit.LINES)} chapters send, in {sum(map(len, audit.LINES.values()))} variants",
+    ):
+        assert sentence in readme

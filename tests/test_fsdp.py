@@ -51,11 +51,17 @@ def cases(precision: str) -> list[list[Any]]:
 
 
 EXACT, MIXED = cases("fp64"), cases("mixed")
-OTHERS = [
-    [name, model, "mixed", accumulate, recompute]
-    for name in ("data_parallel", "zero3", "zero3 on hosts")
-    for model, accumulate, recompute in itertools.product(MODELS, (1, 3), RECOMPUTE)
-]
+
+
+def twin(case: list[Any], n: int) -> list[Any]:
+    """The case of another engine that has the same sums in the same order: with one micro-batch, or where whole
+    gradients add up, data parallelism; where each micro-batch reduces, ZeRO-3; across hosts, ZeRO-3 on hosts."""
+    words, model, precision, accumulate, recompute = case
+    whole = accumulate == 1 or "no-sync" in words or words == "no_shard"
+    name = "data_parallel" if whole else "zero3"
+    if words.startswith("hybrid_shard") and n in (2, 4) and "no-sync" not in words:
+        name = "zero3 on hosts"
+    return [name, model, precision, accumulate, recompute]
 
 
 def some(of: list[list[Any]], n: int, every: int) -> list[list[Any]]:
@@ -65,7 +71,9 @@ def some(of: list[list[Any]], n: int, every: int) -> list[list[Any]]:
 @cache
 def on_ranks(n: int, every: int) -> dict[str, Any]:
     """All cases in one job."""
-    cases = [*some(EXACT, n, every), *some(MIXED, n, every), *OTHERS]
+    mixed = some(MIXED, n, every)
+    twins = {repr(twin(case, n)): twin(case, n) for case in mixed}
+    cases = [*some(EXACT, n, every), *mixed, *twins.values()]
     return launch("jobs.fsdp:train_all", n, cases, BATCH, timeout=280).values[0]
 
 
@@ -102,21 +110,15 @@ def test_equals_serial_training(n: int, every: int) -> None:
 
 @RANKS
 def test_equals_other_engines_to_the_last_bit_in_mixed_precision(n: int, every: int) -> None:
-    """Where sums have the same order: with one micro-batch, or where whole gradients add up, that of data parallelism;
-    where each micro-batch reduces, ZeRO-3's; across hosts, that of ZeRO-3 on hosts, which reduces each as well."""
+    """Whole gradients that add up on each rank, then on the host, then across, have an order that no other has."""
     compared = set()
     for case in some(MIXED, n, every):
-        words, model, _, accumulate, recompute = case
-        alike = "data_parallel" if accumulate == 1 or "no-sync" in words or words == "no_shard" else "zero3"
-        if words.startswith("hybrid_shard") and n in (2, 4):
-            if "no-sync" in words:
-                continue  # adds up whole on each rank, then on the host, then across: no other engine does
-            alike = "zero3 on hosts"
-        truth = on_ranks(n, every)[repr([alike, model, "mixed", accumulate, recompute])]
-        found = on_ranks(n, every)[repr(case)]
+        if case[0].startswith("hybrid_shard") and "no-sync" in case[0] and n in (2, 4):
+            continue
+        found, truth = on_ranks(n, every)[repr(case)], on_ranks(n, every)[repr(twin(case, n))]
         np.testing.assert_array_equal(found["losses"], truth["losses"], err_msg=repr(case))
         assert found["bits"] == truth["bits"], case
-        compared.add(alike)
+        compared.add(twin(case, n)[0])
     assert compared == {"data_parallel", "zero3", *(["zero3 on hosts"] if n in (2, 4) else [])}
 
 
@@ -125,7 +127,7 @@ def test_whole_gradients_across_hosts_are_close(n: int, every: int) -> None:
     """float16 gradients have 11 bits, and the order of their sums is one of its own."""
     for case in some(MIXED, n, every):
         if case[0].startswith("hybrid_shard") and "no-sync" in case[0]:
-            truth = on_ranks(n, every)[repr(["data_parallel", case[1], "mixed", 3, case[4]])]
+            truth = on_ranks(n, every)[repr(twin(case, n))]
             np.testing.assert_allclose(on_ranks(n, every)[repr(case)]["losses"], truth["losses"], rtol=2e-3)
 
 

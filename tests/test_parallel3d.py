@@ -108,11 +108,11 @@ def name_of(case: dict[str, Any]) -> str:
 CASES = {name_of(case): case for case in [*combinations(), *BESIDE, *MIXED]}
 
 
-# Of the cases on most ranks every other one waits for -m slow.
+# Of the cases on three ranks or more one of three is there in every run, the others with -m slow.
 SLOW = {
     name
     for i, (name, case) in enumerate(CASES.items())
-    if i % 2 and math.prod(case["grid"]) >= 6 and case["precision"] == "fp64"
+    if i % 3 and math.prod(case["grid"]) >= 3 and case["precision"] == "fp64"
 }
 
 

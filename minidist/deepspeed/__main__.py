@@ -27,6 +27,8 @@ from minidist.nn.tensor import Array
 CLAIMS = (data_parallel.claims, zero1.claims, zero2.claims, zero3.claims)  # by stage
 ADD_OPTIONS = {
     "data_parallel": data_parallel.add_options,
+    "zero1": data_parallel.add_bucket_size,
+    "zero2": data_parallel.add_bucket_size,
     "zero3": zero3.add_options,
     "fsdp": fsdp.add_options,
     "offload": offload.add_options,

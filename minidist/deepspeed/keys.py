@@ -180,7 +180,7 @@ ZERO = {
     "reduce_scatter": Key(
         flag, True, "reduce-scatter instead of all-reduce", yet="stages 1 to 3 always reduce-scatter", already=(True,)
     ),
-    "reduce_bucket_size": Key(ELEMENTS, int(5e8), "elements reduced at a time", yet=UNITS),
+    "reduce_bucket_size": Key(ELEMENTS, int(5e8), "elements reduced at a time"),
     "use_multi_rank_bucket_allreduce": Key(
         flag, True, "put several ranks' buckets into one message", never="a ring's messages are one rank's"
     ),

@@ -37,6 +37,7 @@ class Plan:
     loss_scale: LossScale | None  # None: as mixed precision has it by default, or losses are not scaled
     shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
     offload: bool = False  # gradients, optimizer states and the update to the host
+    bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
@@ -56,6 +57,7 @@ class Plan:
             "optimizer": "adamw" if isinstance(self.optimizer, AdamW) else "sgd",
             "lr": self.lr,
             "weight_decay": vars(self.optimizer)["weight_decay"],
+            **({"bucket_size": self.bucket_size} if self.bucket_size else {}),
         }
 
     def arguments(self) -> list[str]:
@@ -64,7 +66,7 @@ class Plan:
         words = list(self.fsdp)
         words += ["--zero", str(self.stage)] if self.offload else []
         for option, value in self.said().items():
-            if value != getattr(usual, option):
+            if value != getattr(usual, option, None):
                 exact = isinstance(value, float) and float(f"{value:g}") == value
                 words += [f"--{option.replace('_', '-')}", f"{value:g}" if exact else str(value)]
         return words
@@ -81,6 +83,7 @@ class Plan:
             learning_rate=self.schedule or (lambda update: self.lr),
             clip=self.clip,
             accumulate=self.accumulate,
+            bucket_size=self.bucket_size,
             recompute=self.recompute,
             seed=seed,
         )
@@ -156,6 +159,7 @@ def make(
     if "optimizer.type" in checked.stated:
         plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
     plan.offload = _offload(checked, plan)
+    plan.bucket_size = _bucket_size(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
@@ -175,6 +179,18 @@ def _offload(config: Config, plan: Plan) -> bool:
     reason = "with FSDP yet" if plan.fsdp else "in stage 0, which divides nothing: take stage 1, 2 or 3"
     plan.notes.append(f"{ROOM}.offload_optimizer.device has no effect {reason}")
     return False
+
+
+def _bucket_size(config: Config, plan: Plan) -> int | None:
+    """Of the one buffer through which gradients go, if the configuration says anything of it."""
+    path = f"{ROOM}.reduce_bucket_size"
+    if not config.stated.get(path):
+        return None
+    if plan.fsdp or plan.offload:
+        other = "FSDP" if plan.fsdp else "the optimizer on the host"
+        plan.notes.append(f"{path} has no effect with {other}: a unit's gradients are reduced at a time")
+        return None
+    return int(config[path])
 
 
 def _conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:

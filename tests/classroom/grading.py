@@ -18,9 +18,11 @@ ROOT = Path(__file__).parents[2]
 LESSONS = {
     "01": ROOT / "lessons" / "01_mapreduce",
     "02": ROOT / "lessons" / "02_transformer_by_hand",
+    "03": ROOT / "lessons" / "03_parameter_server",
     "04": ROOT / "lessons" / "04_ring_all_reduce",
     "08": ROOT / "lessons" / "08_zero_2",
     "09": ROOT / "lessons" / "09_zero_3",
+    "10": ROOT / "lessons" / "10_activations",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
 SUBMISSIONS = Path(__file__).parent / "submissions"

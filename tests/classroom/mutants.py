@@ -291,6 +291,245 @@ MAPREDUCE = [
     ),
 ]
 
+HIGHER = "        hi = lo + short + (i >= k - longer)\n"
+OWN_FIRST = "    if clocks[worker] < clock:\n        return False\n"
+OTHERS = "    return all(others >= clock - staleness for others in clocks)\n"
+TOLD = "        tell(comm, workers + i, PUSH, clock)\n"
+SENT = "        comm.send(gradient[keys], workers + i)\n"
+ASKED = "    for i in range(len(cuts)):\n        tell(comm, workers + i, PULL, clock)\n"
+SEEN = "    return np.min(seen, axis=0)\n"
+IN_PLACE = "        comm.recv(weights[keys], workers + i)\n"
+NOW = "        shard.update(gradient)\n        shard.clocks[worker] += 1\n        return\n"
+ALL_HERE = "    if len(shard.kept) < shard.clocks.size:\n        return\n"
+IN_ORDER = "    for w in range(shard.clocks.size):\n"
+EMPTIED = "    shard.kept.clear()\n"
+ROOM = "            gradient = np.empty_like(shard.weights)\n"
+READY = "            if fresh(shard.clocks, worker, asked[worker], shard.staleness):\n"
+GATED = "        for worker in sorted(asked):\n" + READY
+
+SERVERS = [
+    Mutant(
+        "leaves_the_rest",
+        "ranges: all keys",
+        ("ranges",),
+        [(HIGHER, "        hi = lo + short\n")],
+        r"ranges\(13, 4\) is 0:3, 3:6, 6:9, 9:12: each range begins where .* the last ends at 13",
+    ),
+    Mutant(
+        "last_takes_the_rest",
+        "ranges: as equal as can be",
+        ("ranges",),
+        [(HIGHER, "        hi = lo + short + (longer if i == k - 1 else 0)\n")],
+        r"ranges\(7, 3\) is 0:2, 2:4, 4:7: .*|ranges\(3, 5\) is .*: their lengths are \[0, 0, 0, 0, 3\], and no two",
+    ),
+    Mutant(
+        "the_next_servers_range",
+        "push: range i to server i",
+        ("push",),
+        [
+            (
+                TOLD + SENT,
+                TOLD.replace("workers + i", "workers + (i + 1) % len(cuts)")
+                + SENT.replace("workers + i", "workers + (i + 1) % len(cuts)"),
+            )
+        ],
+        r"On 2 workers and 3 servers, push of 12 float32: server 0, on rank 2, got \[[\d.]+, .* the keys 0 to 3 is",
+    ),
+    Mutant(
+        "pushes_minus",
+        "push: the gradient",
+        ("push",),
+        [(SENT, SENT.replace("gradient[keys]", "-gradient[keys]"))],
+        r"On 1 worker and 1 server, push of 12 float32: server 0, on rank 1, got \[-[\d.]+, .* whose gradient of",
+    ),
+    Mutant(
+        "clock_of_the_next",
+        "push: the clock in the header",
+        ("push_bytes",),
+        [(TOLD, TOLD.replace("clock)", "clock + 1)"))],
+        r"rank 0 pushed at clock \d; the header that rank 1 got says \(kind, clock\) = \(0, \d\), and",
+    ),
+    Mutant(
+        "announces_a_pull",
+        "push: the kind in the header",
+        ("push_bytes",),
+        [(TOLD, TOLD.replace("PUSH", "PULL"))],
+        r"says \(kind, clock\) = \(1, (\d)\), and \(PUSH, clock\) is \(0, \1\)",
+    ),
+    Mutant(
+        "weights_at_the_front",
+        "pull: each range in its place",
+        ("pull",),
+        [(IN_PLACE, "        comm.recv(weights[: keys.stop - keys.start], workers + i)\n")],
+        r"On 2 workers and 3 servers, pull of 12 float64: on rank 0 the weights of the keys 0 to 3 are",
+    ),
+    Mutant(
+        "into_a_copy",
+        "pull: in `weights` itself",
+        ("pull",),
+        [(IN_PLACE, "        weights = weights.copy()\n" + IN_PLACE)],
+        r"server 0 sent \[.*\]\. -1 is what was there before",
+    ),
+    Mutant(
+        "clocks_of_the_last",
+        "pull: the oldest of all servers",
+        ("pull_clocks",),
+        [(SEEN, "    return seen[-1]\n")],
+        r"the servers' clocks are \[\d+, \d+\], .*, and pull returned \[\d+, \d+\]\. How many",
+    ),
+    Mutant(
+        "returns_weights",
+        "pull: clocks",
+        ("pull_clocks",),
+        [(SEEN, "    return weights\n")],
+        r"the servers' clocks are \[\d+\], and pull returned \[[\d., ]+\]\. How many updates",
+    ),
+    Mutant(
+        "one_server_after_the_other",
+        "pull: asks all first",
+        ("pull_asks_first",),
+        [
+            (ASKED, ""),
+            (
+                "        clocks = np.empty(workers, np.int64)\n",
+                "        tell(comm, workers + i, PULL, clock)\n        clocks = np.empty(workers, np.int64)\n",
+            ),
+        ],
+        r"(?s)no server answers before all of them have been asked.*rank 0: recv\(source=2\) at \w+\.py:\d+",
+    ),
+    Mutant(
+        "counts_pushes",
+        "fresh: of every worker, not of all together",
+        ("fresh",),
+        [(OTHERS, "    return clocks.sum() >= clocks.size * (clock - staleness)\n")],
+        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, fresh says True: but of some worker not even",
+    ),
+    Mutant(
+        "one_too_stale",
+        "fresh: clock - staleness, no less",
+        ("fresh",),
+        [(OTHERS, "    return all(others >= clock - staleness - 1 for others in clocks)\n")],
+        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, fresh says True",
+    ),
+    Mutant(
+        "on_average",
+        "fresh: of the slowest",
+        ("fresh",),
+        [(OTHERS, "    return sorted(clocks)[clocks.size // 2] >= clock - staleness\n")],
+        r"fresh says True: but of some worker not even the first clock - staleness updates are there",
+    ),
+    Mutant(
+        "forgets_its_own",
+        "fresh: one's own updates",
+        ("fresh_own",),
+        [(OWN_FIRST, "")],
+        r"With clocks \[4, 5, 5\], worker 0 at clock 5 and staleness 2, fresh says True: but not all of",
+    ),
+    Mutant(
+        "waits_for_one_more",
+        "fresh: as soon as that is so",
+        ("fresh_soon",),
+        [(OTHERS, "    return all(others > clock - staleness or others >= clock for others in clocks)\n")],
+        r"With clocks \[3, 2, 3\], worker 0 at clock 3 and staleness 1, fresh says False: but all that must be",
+    ),
+    Mutant(
+        "whoever_is_ahead_counts",
+        "fresh: others may be ahead",
+        ("fresh_soon",),
+        [(OTHERS, "    return all(abs(int(others) - clock) <= staleness for others in clocks)\n")],
+        r"With clocks \[2, 9, 9\], worker 0 at clock 2 and staleness 0, fresh says False",
+    ),
+    Mutant(
+        "does_not_count",
+        "take: counts each push",
+        ("take",),
+        [(NOW, "        shard.update(gradient)\n        return\n")],
+        r"after push 1, of worker 0, the clocks are \[0 0 0\], and \[1 0 0\] is right",
+    ),
+    Mutant(
+        "waits_anyway",
+        "take: at once",
+        ("take",),
+        [("    if not shard.together:\n", "    if not shard.together and (shard.kept or shard.clocks.any()):\n")],
+        r"after push 1, of worker 0, the weights are \[0, 0, 0, 0\], and",
+    ),
+    Mutant(
+        "takes_the_mean",
+        "take: the sum",
+        ("take_together",),
+        [("    shard.update(total)\n", "    shard.update(total / shard.clocks.size)\n")],
+        r"after push 3, of worker 2, the weights are",
+    ),
+    Mutant(
+        "one_update_each",
+        "take: one update",
+        ("take_together",),
+        [
+            (
+                IN_ORDER + "        total += shard.kept[w]\n    shard.update(total)\n",
+                IN_ORDER + "        shard.update(shard.kept[w])\n",
+            )
+        ],
+        r"after push 3, of worker 2, shard.update has been called 3 times; 1 is right",
+    ),
+    Mutant(
+        "keeps_them",
+        "take: empties what was kept",
+        ("take_together",),
+        [(EMPTIED, "")],
+        r"after push 4, of worker 0, the weights are",
+    ),
+    Mutant(
+        "counts_the_last",
+        "take: counts everyone",
+        ("take_together",),
+        [(EMPTIED + "    shard.clocks += 1\n", EMPTIED + "    shard.clocks[worker] += 1\n")],
+        r"after push 3, of worker 2, the clocks are \[0 0 1\], and \[1 1 1\] is right",
+    ),
+    Mutant(
+        "as_they_came",
+        "take: the same bits",
+        ("take_order",),
+        [(IN_ORDER, "    for w in shard.kept:\n")],
+        r"weight \d+ is [-\d.e]+; when they come in the order 0, 1, 2 it is [-\d.e]+\. Floating-point sums",
+    ),
+    Mutant(
+        "first_stop",
+        "serve: until everyone has stopped",
+        ("serve",),
+        [("    while stopped < workers:\n", "    while stopped < 1:\n")],
+        r"On 3 workers and 1 server, async, 4 iterations: the weights on rank 3 are \[.* in the end; with all that was",
+    ),
+    Mutant(
+        "one_array_for_all",
+        "serve: a new array for each push",
+        ("serve",),
+        [(ROOM, ""), ("    stopped = 0\n", "    stopped = 0\n    gradient = np.empty_like(shard.weights)\n")],
+        r"On 3 workers and 1 server, bsp, 1 iteration: the weights on rank 3 are",
+    ),
+    Mutant(
+        "answers_at_once",
+        "serve: holds back",
+        ("serve_holds",),
+        [(READY, "            if True:\n")],
+        r"staleness 0, worker 1 beginning late: worker 0 asked at clock 1, and was sent .* \[1, 0, 0\]",
+    ),
+    Mutant(
+        "forgets_who_waits",
+        "serve: answers later",
+        ("serve_holds",),
+        [(GATED, "        for worker in [who] if kind == PULL else []:\n" + READY)],
+        r"(?s)staleness 0, worker 1 beginning late: hung|no rank can go on",
+    ),
+    Mutant(
+        "waits_until_it_is_received",
+        "serve: never waits for one worker",
+        ("timing",),
+        [("    comm.post(shard.weights, worker)\n", "    comm.send(shard.weights, worker)\n")],
+        r"(?s)hung.*A cycle of waits",
+    ),
+]
+
 RS, AG, AR = "reduce_scatter", "all_gather", "all_reduce"
 TOTAL = "        total = incoming + own\n"
 STEP = "        comm.sendrecv(total, right, incoming, left)\n"
@@ -1475,4 +1714,261 @@ BY_HAND = [
         r"cross_entropy_backward for prob \(2, 3, 5\), targets \(2, 3\): prob was changed",
     ),
 ]
-MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "04": RING, "08": ZERO_2, "09": ENGINE}
+
+SEGMENTS = (
+    "    for first in range(0, len(layers), k):\n        inputs.append(x)\n"
+    "        for layer in layers[first : first + k]:\n            x, _ = layer.forward(x)\n            del _\n"
+)
+WAYBACK = "    while waiting:\n        layer, kept = waiting.pop()\n"
+ALL = "    while inputs:\n        first = (len(inputs) - 1) * k\n"
+ONE = "        dy = run_segment(layers[first : first + k], inputs.pop(), dy)\n"
+SEED = "    seed = [*key, *name.encode()]\n"
+MASK = "    random = np.random.default_rng(seed)\n    return random.random(shape) >= p\n"
+BEST = "        segments = (n + k - 1) // k\n        held = segments * given + k * layer\n"
+PART = "    return flat[mine].copy()\n"
+
+RECOMPUTED = [
+    Mutant(
+        "keeps_outputs",
+        "run_forward: the input of each segment",
+        ("run_forward",),
+        [
+            ("        inputs.append(x)\n        for", "        for"),
+            ("            del _\n", "            del _\n        inputs.append(x)\n"),
+        ],
+        r"inputs\[0\] is not the input of layer 0. It is what layer 1 makes",
+    ),
+    Mutant(
+        "returns_the_last_input",
+        "run_forward: y",
+        ("run_forward",),
+        [("    return x, inputs\n", "    return inputs[-1], inputs\n")],
+        r"y is not what the last layer makes",
+    ),
+    Mutant(
+        "whole_segments_alone",
+        "run_forward: a shorter segment at the end",
+        ("run_forward_short",),
+        [
+            (
+                "        inputs.append(x)\n        for",
+                "        if first + k <= len(layers):\n            inputs.append(x)\n        for",
+            )
+        ],
+        r"of 5 layers, k = 2: there are 2 inputs, where those of the layers 0, 2, 4 are wanted",
+    ),
+    Mutant(
+        "keeps_every_tape",
+        "run_forward: not what layers keep",
+        ("run_forward_memory",),
+        [
+            ("    inputs = []\n", "    inputs, tapes = [], []\n"),
+            ("            del _\n", "            tapes.append(_)\n"),
+        ],
+        r"when layer 2 has run, what 3 layers keep is still held. Of what forward returns take y alone",
+    ),
+    Mutant(
+        "keeps_every_value",
+        "run_forward: no input in between",
+        ("run_forward_memory",),
+        [
+            ("    inputs = []\n", "    values = [x]\n"),
+            ("        inputs.append(x)\n", ""),
+            ("            del _\n", "            values.append(x)\n"),
+            ("    return x, inputs\n", "    return x, values[:-1:k]\n"),
+        ],
+        r"arrays that layers have made are held: more than the inputs of segments",
+    ),
+    Mutant(
+        "backward_in_order",
+        "run_segment: the last layer first",
+        ("run_segment",),
+        [
+            ("waiting.pop()", "waiting.pop(0)"),
+            ("    del kept\n    while", "    waiting.reverse()\n    waiting.reverse()\n    del kept\n    while"),
+        ],
+        r"run_segment of 2 layers: the gradient of x is wrong",
+    ),
+    Mutant(
+        "kept_of_its_neighbour",
+        "run_segment: with what its own forward kept",
+        ("run_segment",),
+        [("waiting.append((layer, kept))", "waiting.append((layer, waiting[-1][1] if waiting else kept))")],
+        r"run_segment of 2 layers: the gradient of x is wrong: .* by moving it up and down it is",
+    ),
+    Mutant(
+        "from_the_start_each_time",
+        "run_segment: each forward once",
+        ("run_segment_calls",),
+        [
+            (
+                WAYBACK,
+                "    inputs, x = len(waiting), start\n    waiting = list(layers)\n    while waiting:\n"
+                "        x = start\n        for layer in waiting:\n            x, kept = layer.forward(x)\n"
+                "        waiting.pop()\n",
+            ),
+            ("    waiting = []\n", "    waiting, start = [], x\n"),
+        ],
+        r"run_segment of 2 layers: 5 forwards were run; each layer's once makes 2",
+    ),
+    Mutant(
+        "forgets_at_the_end",
+        "run_segment: what has been used is gone",
+        ("run_segment_memory",),
+        [(WAYBACK, "    for layer, kept in reversed(waiting):\n")],
+        r"when layer 3's backward begins, what 6 layers keep is held; 2 have been used",
+    ),
+    Mutant(
+        "first_segment_first",
+        "run_backward: the last segment first",
+        ("run_backward",),
+        [
+            (ALL, "    count = len(inputs)\n    while inputs:\n        first = (count - len(inputs)) * k\n"),
+            (ONE, ONE.replace("pop()", "pop(0)")),
+        ],
+        r"run_backward of 4 layers, k = 2: the gradient of x is wrong",
+    ),
+    Mutant(
+        "counts_from_the_end",
+        "run_backward: where a shorter segment is",
+        ("run_backward_short",),
+        [
+            (ALL, "    end = len(layers)\n    while inputs:\n        end -= k\n        first = max(end, 0)\n"),
+            (ONE, ONE.replace("first + k", "end + k")),
+        ],
+        r"run_backward of 5 layers, k = 2",
+    ),
+    Mutant(
+        "leaves_inputs",
+        "run_backward: takes inputs out of the list",
+        ("run_backward_memory",),
+        [
+            (ALL, "    for number in reversed(range(len(inputs))):\n        first = number * k\n"),
+            (ONE, ONE.replace("inputs.pop()", "inputs[number]")),
+        ],
+        r"when layer \d's backward begins, 5 inputs are held; 2 of 5 segments are done with",
+    ),
+    Mutant(
+        "one_stream",
+        "mask: the same again",
+        ("mask_again",),
+        [
+            (
+                MASK,
+                "    drawn.append(len(drawn))\n    random = np.random.default_rng([*seed, *drawn])\n"
+                "    return random.random(shape) >= p\n",
+            ),
+            ("def mask(", "drawn: list[int] = []\n\n\ndef mask("),
+        ],
+        r"the second time it is another mask, for the same key and name",
+    ),
+    Mutant(
+        "one_for_all_layers",
+        "mask: another one for another name",
+        ("mask_differs",),
+        [(SEED, "    seed = list(key)\n")],
+        r"for another name it is the same mask",
+    ),
+    Mutant(
+        "adds_up_the_key",
+        "mask: another one for another key",
+        ("mask_differs",),
+        [(SEED, "    seed = [sum(key), *name.encode()]\n")],
+        r"for seed and step exchanged it is the same mask",
+    ),
+    Mutant(
+        "turned_around",
+        "mask: false with probability p",
+        ("mask_share",),
+        [("random.random(shape) >= p", "random.random(shape) < p")],
+        r"90.\d% of it is false, with p = 0.1. Is it turned around",
+    ),
+    Mutant(
+        "ready_to_multiply",
+        "mask: bool",
+        ("mask_share",),
+        [("random.random(shape) >= p", "(random.random(shape) >= p) / (1 - p)")],
+        r"the mask has the dtype float64; bool is wanted, one byte an element",
+    ),
+    Mutant(
+        "whole_rows",
+        "mask: each element for itself",
+        ("mask_share",),
+        [("random.random(shape) >= p", "np.broadcast_to(random.random(shape[-1]) >= p, shape)")],
+        r"% of it is false|rows or columns are equal",
+    ),
+    Mutant(
+        "seeds_everybody",
+        "mask: leaves NumPy's own generator alone",
+        ("mask_alone",),
+        [
+            (
+                MASK,
+                "    np.random.seed(abs(int(np.random.default_rng(seed).integers(1 << 31))))\n"
+                "    return np.random.random(shape) >= p\n",
+            )
+        ],
+        r"NumPy's own generator is not as it was",
+    ),
+    Mutant(
+        "square_root",
+        "best_interval: layers of any size",
+        ("best_interval_bytes",),
+        [(BEST, "        held = abs(k * k - n)\n"), ("best, least = 1, n * given + layer", "best, least = 1, n - 1")],
+        r"On best_interval\(24, 2, 8\): with k = 5, 50 bytes are held; with k = 2 it is 40",
+    ),
+    Mutant(
+        "rounds_down",
+        "best_interval: a shorter segment has an input, too",
+        ("best_interval",),
+        [
+            (
+                BEST,
+                "        segments = n // k if given == layer else -(-n // k)\n"
+                "        held = segments * given + k * layer\n",
+            )
+        ],
+        r"On best_interval\(\d+, 1, 1\): with k = \d+, \d+ bytes are held",
+    ),
+    Mutant(
+        "cuts_rows",
+        "cut: chunks of all elements",
+        ("cut",),
+        [
+            (
+                "    mine = chunk(flat.size, comm.size, comm.rank)\n",
+                "    mine = chunk(flat.size, comm.size, comm.size - 1 - comm.rank)\n",
+            )
+        ],
+        r"cut of \(2, 3, 4\), 2 ranks: rank 0's part is not chunk 0 of x's elements",
+    ),
+    Mutant(
+        "a_view",
+        "cut: memory of its own",
+        ("cut_own",),
+        [(PART, "    return flat[mine]\n")],
+        r"rank 0's part of 24 bytes is a view of 96 bytes. As long as it is there, all of them are: make a copy",
+    ),
+    Mutant(
+        "flat_and_whole",
+        "whole: in x's shape",
+        ("whole",),
+        [("    return flat.reshape(shape)\n", "    return flat\n")],
+        r"x on rank 0 has the shape \(24,\); \(2, 3, 4\) is wanted",
+    ),
+    Mutant(
+        "sums_with_zeros",
+        "whole: sends each part once",
+        ("whole_sent",),
+        [
+            (
+                "    flat = ring.all_gather(comm, part, size)\n",
+                "    flat = np.zeros(size, part.dtype)\n    flat[chunk(size, comm.size, comm.rank)] = part\n"
+                "    flat = ring.all_reduce(comm, flat)\n",
+            )
+        ],
+        r"whole of \(4, 6\), 2 ranks: rank 0 sends 96 bytes; around a ring it is 48",
+    ),
+]
+
+MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "03": SERVERS, "04": RING, "08": ZERO_2, "09": ENGINE, "10": RECOMPUTED}

@@ -18,6 +18,7 @@ IN_EVERY_RUN = {
         *("stores", "adds_in_place", "divides_by_sequences", "constant_variance", "writes_into_prob"),
         *("imports_the_operations", "trains_with_the_package"),
     },
+    "03": {"imports_the_model"},
     "04": {
         *("forgets_its_own_part", "averages", "never_alone", "adds_up_in_x", "widens", "blocking_sends", "never_waits"),
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
@@ -29,6 +30,7 @@ IN_EVERY_RUN = {
         *("gathers_everything", "leaves"),
         *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
+    "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
 }
 
 

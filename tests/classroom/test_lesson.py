@@ -17,7 +17,9 @@ from minidist.classroom import lesson, work
 from minidist.classroom.grade import exercise_of
 
 ROOT = Path(__file__).parents[2]
-WORDS, RING, ZERO_3 = (ROOT / "lessons" / name for name in ("01_mapreduce", "04_ring_all_reduce", "09_zero_3"))
+WORDS, SERVERS, RING, ZERO_3 = (
+    ROOT / "lessons" / name for name in ("01_mapreduce", "03_parameter_server", "04_ring_all_reduce", "09_zero_3")
+)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ def test_predictions_that_cannot_be_read_are_said(desk, capsys):
 def desks(tmp_path_factory):
     """Copies in work/ of a clone's lessons, for all tests: so their checks share a process from which ranks come."""
     clone = tmp_path_factory.mktemp("clone")
-    for of in (WORDS, RING, ZERO_3):
+    for of in (WORDS, SERVERS, RING, ZERO_3):
         shutil.copytree(of, clone / "lessons" / of.name)
     work.copy_lessons(clone / "lessons")
     return clone / "work"
@@ -159,6 +161,11 @@ def shell(desks, monkeypatch):
 @pytest.fixture
 def shell_01(desks, monkeypatch):
     yield from shell_in(desks / WORDS.name, monkeypatch)
+
+
+@pytest.fixture
+def shell_03(desks, monkeypatch):
+    yield from shell_in(desks / SERVERS.name, monkeypatch)
 
 
 @pytest.fixture
@@ -461,6 +468,51 @@ def test_the_gaps_of_lesson_01(shell_01, capsys, name, code, words):
     assert re.search(words, said), said
     assert "the notebook goes on with the lesson's own" in said
     assert shell_01.user_ns[name].__module__ == "given"
+
+
+GATE = """\
+def may_read(clocks, worker, clock, staleness):
+    return clocks[worker] >= clock and sum(clocks) >= len(clocks) * (clock - staleness)
+"""
+GAPS_03 = {
+    "pulls first": (
+        "push_and_pull",
+        "def push_and_pull(comm, gradient, weights, server):\n"
+        "    comm.recv(weights, server)\n    comm.send(gradient, server)",
+        r"(?s)On 2 workers and a server: hung.*rank 0: recv\(source=2\) at line 2 of the cell, `comm\.recv",
+    ),
+    "a rest": (
+        "cut",
+        "def cut(size, k):\n    return [slice(i * (size // k), (i + 1) * (size // k)) for i in range(k)]",
+        r"cut\(13, 4\) is 0:3, 3:6, 6:9, 9:12: each range begins where the last one ends.*the last ends at 13",
+    ),
+    "counts pushes": (
+        "may_read",
+        GATE,
+        r"With clocks \[3, 1, 3\], worker 0 at clock 3 and staleness 1, may_read says True",
+    ),
+    "before the first": (
+        "next_weight",
+        "def next_weight(w, q, tau):\n    return w[-1] - q * w[-1 - tau] if tau < len(w) else w[-1]",
+        r"and the gradient was computed with",
+    ),
+    "allowed": ("fooled", "def fooled():\n    return [3, 2, 2, 2]", r"of every worker at least 2 updates are there"),
+    "held back": (
+        "fooled",
+        "def fooled():\n    return [3, 0, 2, 2]",
+        r"these are 7 pushes, and the counting gate wants 8",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "code", "words"), GAPS_03.values(), ids=GAPS_03)
+def test_the_gaps_of_lesson_03(shell_03, capsys, name, code, words):
+    for cell in (code, f"check({name!r})"):
+        shell_03.run_cell(cell, store_history=True).raise_error()
+    said = capsys.readouterr().out
+    assert said.startswith("✗ ")
+    assert re.search(words, said), said
+    assert shell_03.user_ns[name].__module__ == "given"
 
 
 def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell_01, capsys):

@@ -124,6 +124,24 @@ def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
 
 
+@pytest.mark.parametrize(
+    ("stated", "more", "fsdp", "size", "says"),
+    [
+        ("5e8", "", (), 500_000_000, ""),
+        ('"auto"', "", (), 64 * 64, ""),  # h²
+        ("0", "", (), None, ""),
+        ("1000", ", " + OFFLOAD.replace("DEVICE", "cpu"), (), None, "no effect with the optimizer on the host"),
+        ("1000", "", ("--strategy", "full_shard"), None, "no effect with FSDP"),
+    ],
+)
+def test_the_bucket(stated: str, more: str, fsdp: tuple[str, ...], size: int | None, says: str) -> None:
+    room = f'"zero_optimization": {{"stage": 3, "reduce_bucket_size": {stated}{more}}}'
+    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, planning.defaults(), fsdp=fsdp)
+    assert plan.settings(seed=0).bucket_size == plan.bucket_size == size
+    assert (f"--bucket-size {size}" in " ".join(plan.arguments())) == (size is not None)
+    assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
+
+
 def test_with_checkpointing() -> None:
     plan = planned(WITH_CHECKPOINTING)
     assert (plan.chapter, plan.batch, plan.precision, plan.recompute) == ("zero2", 8, "bf16", "full")

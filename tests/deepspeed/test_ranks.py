@@ -27,9 +27,7 @@ SMALL = ["--steps", "2", "--layers", "2", "--width", "16", "--heads", "2", "--co
 
 AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto"}}
 FILES = {
-    "zero3.json": json.dumps(
-        AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": "auto"}}
-    ),
+    "zero3.json": json.dumps(AUTO | {"zero_optimization": {"stage": 3, "overlap_comm": True}}),
     "hand.json": """{ # by hand
       train_batch_size: 16
       "fp16": {"enabled": true,},
@@ -38,7 +36,8 @@ FILES = {
     "checkpointing.json": json.dumps(
         AUTO | {"zero_optimization": {"stage": 2}, "activation_checkpointing": {"partition_activations": True}}
     ),
-    "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}),
+    "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True},
+                              "zero_optimization": {"stage": 1, "reduce_bucket_size": 1000}}),
     **{
         f"offload{stage}.json": json.dumps(
             AUTO | {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": True}}}

@@ -1,0 +1,91 @@
+"""Workers and a server on a simulated clock, for lesson 03: who computes when, who waits, and what each read sees.
+
+No ranks, and no messages: they take no time here. A push is an update at once, and counts for its worker.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from minidist.ps.simulated_time import step_seconds
+
+Gate = Callable[[np.ndarray, int, int, float], bool]  # (clocks, worker, its clock, staleness)
+
+
+@dataclass
+class Read:
+    """One pull."""
+
+    worker: int
+    clock: int  # iterations that the worker has behind it
+    asked: float  # when, in simulated seconds
+    begun: float  # when it was let through, and began to compute
+    ended: float  # when it has computed, and pushes
+    clocks: list[int]  # of each worker, the updates that it sees
+
+    @property
+    def staleness(self) -> int:
+        """How many iterations the slowest other worker lacks."""
+        return max(self.clock - min(self.clocks), 0)
+
+
+@dataclass
+class Run:
+    """All that happened, in order of time."""
+
+    reads: list[Read] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)  # at first, and after each push
+
+    @property
+    def idle(self) -> float:
+        """The share of all workers' time in which they waited for others."""
+        waited = sum(read.begun - read.asked for read in self.reads)
+        return waited / sum(read.ended - read.asked for read in self.reads)
+
+
+def simulate(
+    seconds: Sequence[Sequence[float]], gate: Gate, staleness: float = math.inf, q: float = 0.0, weight: float = 1.0
+) -> Run:
+    """Worker w's iteration c takes seconds[w][c]. The loss is ½λw², and a push is an update, w = w - q·(w as it was
+    read), where q is learning rate times λ.
+
+    Raises RuntimeError if a gate lets nobody through any more.
+    """
+    run = Run(weights=[weight])
+    clocks = [0] * len(seconds)
+    asking = {worker: 0.0 for worker in range(len(seconds))}  # since when
+    computing: list[tuple[float, int, float]] = []  # (when it ends, worker, the weight that it has read)
+    now = 0.0
+    while asking or computing:
+        for worker, asked in sorted(asking.items(), key=lambda item: (item[1], item[0])):
+            clock = clocks[worker]
+            if gate(np.array(clocks), worker, clock, staleness):
+                del asking[worker]
+                ended = now + seconds[worker][clock]
+                run.reads.append(Read(worker, clock, asked, now, ended, list(clocks)))
+                heapq.heappush(computing, (ended, worker, run.weights[-1]))
+        if not computing:
+            raise RuntimeError(f"at {now:g} s everybody is held back, and nobody computes: clocks {clocks}")
+        now, worker, read = heapq.heappop(computing)
+        run.weights.append(run.weights[-1] - q * read)
+        clocks[worker] += 1
+        if clocks[worker] < len(seconds[worker]):
+            asking[worker] = now
+    return run
+
+
+def in_turns(workers: int, pushes: int) -> list[list[float]]:
+    """Seconds of equally fast workers that push one after the other, one each second: about so many pushes in all."""
+    return [[worker + 1.0] + [float(workers)] * (pushes // workers) for worker in range(workers)]
+
+
+def with_luck(workers: int, iterations: int, seed: int = 1) -> list[list[float]]:
+    """Seconds as on a shared cluster: each iteration a matter of luck, and in the long run nobody slower than others.
+
+    It is the chapter's deck of cards (minidist/ps/simulated_time.py), here with a mean of one second.
+    """
+    mean = step_seconds(1, 1, 0.0, 1.0, (seed, 0, 0))
+    return [[step_seconds(1, 1, 1.0, 1.0, (seed, w, c)) / mean for c in range(iterations)] for w in range(workers)]

@@ -1,0 +1,542 @@
+"""The grade of lesson 10: `pytest lessons/10_activations`, or `make grade` for a table.
+
+Each part asks for one thing of one function, and loads exercise.py anew. Layers are made here; they note in which order
+they are called, and how many arrays are there at that moment. Inputs are drawn afresh, and true gradients come from
+finite differences of the forward alone. A part earns its points or not; none needs a later one, and one mistake costs
+one part: run_backward is asked for with the lesson's own run_segment in place of the student's, and where the last
+segment is shorter, results need be no better than where it is not.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidist.classroom.submission import Case, Outcome, Submission, lose
+
+Array = np.ndarray
+ASKED = ("run_forward", "run_segment", "run_backward", "mask", "best_interval", "cut", "whole")
+HIDDEN = ("given", "minidist.memory.recompute", "minidist.memory.chain")  # what a submission cannot import
+ROUGH = 1e-6  # relative to the largest element: what finite differences leave
+ROWS, WIDTH = 2, 3
+
+
+# ---- the truth -------------------------------------------------------------------------------------------------------
+
+
+def chain(x: Array, matrices: Sequence[Array]) -> list[Array]:
+    """x, and what each layer makes of it."""
+    values = [x]
+    for w in matrices:
+        values.append(np.tanh(values[-1] @ w))
+    return values
+
+
+def differences(f: Callable[[], Array], x: Array, dy: Array, h: float = 1e-5) -> Array:
+    """The slope of Σ dy·f() by each number of x, which f reads: by moving it up and down by h."""
+    found = np.empty_like(x)
+    for index in np.ndindex(x.shape):
+        before = x[index]
+        x[index] = before + h
+        above = f()
+        x[index] = before - h
+        found[index] = (dy * (above - f())).sum() / (2 * h)
+        x[index] = before
+    return found
+
+
+def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
+    largest = float(np.abs(expected).max(initial=0.0)) or 1.0
+    return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
+
+
+def drawn(submission: Submission, layers: int, *, dy: bool) -> list[Array]:
+    """x, perhaps dy, and the layers' matrices."""
+    random = submission.random.standard_normal
+    return [*(random((ROWS, WIDTH)) for _ in range(1 + dy)), *(random((WIDTH, WIDTH)) * 0.7 for _ in range(layers))]
+
+
+def shape(x: Array) -> str:
+    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
+
+
+def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
+    """What was returned. Loses the part if it is no array of this shape."""
+    if not isinstance(found, np.ndarray):
+        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
+    if found.shape != like:
+        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(np.empty(like))} is wanted.")
+    return found
+
+
+def is_right(check: Callable[[Case, Outcome], None], each: Case, outcome: Outcome) -> bool:
+    try:
+        check(each, outcome)
+    except pytest.fail.Exception:
+        return False
+    return True
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+def forward_case(submission: Submission, layers: int, k: int) -> Case:
+    label = f"run_forward of {layers} layers, k = {k}"
+    return Case(1, label, [drawn(submission, layers, dy=False)], {"k": k})
+
+
+def inputs_of(each: Case, outcome: Outcome) -> list[Array]:
+    if "inputs" not in outcome.value:
+        lose(f"On {each.label}: return two things, y and the list of inputs.")
+    return outcome.value["inputs"]
+
+
+def check_number(each: Case, outcome: Outcome) -> None:
+    inputs, layers = inputs_of(each, outcome), len(each.inputs[0]) - 1
+    wanted = range(0, layers, each.arguments["k"])
+    if len(inputs) != len(wanted):
+        which = ", ".join(map(str, wanted))
+        lose(f"On {each.label}: there are {len(inputs)} inputs, where those of the layers {which} are wanted.")
+
+
+def check_inputs(each: Case, outcome: Outcome) -> None:
+    check_number(each, outcome)
+    inputs, k = inputs_of(each, outcome), each.arguments["k"]
+    x, *matrices = each.inputs[0]
+    values = chain(x, matrices)
+    wanted = values[: len(matrices)][::k]
+    for number, (found, expected) in enumerate(zip(inputs, wanted, strict=True)):
+        found = an_array(each, found, f"inputs[{number}]", expected.shape)
+        if not same(found, expected):
+            known = [i for i, value in enumerate(values) if same(found, value)]
+            instead = f" It is what layer {known[0] - 1} makes." if known and known[0] else " It is x." if known else ""
+            lose(f"On {each.label}: inputs[{number}] is not the input of layer {number * k}.{instead}")
+
+
+@pytest.mark.points(1, "run_forward: y, and the input of each segment")
+def test_run_forward(submission: Submission) -> None:
+    cases = [forward_case(submission, layers, k) for layers, k in ((4, 2), (3, 1), (3, 3), (6, 2))]
+    for each, [outcome] in zip(cases, submission.run("forward", cases, ["run_forward"]), strict=True):
+        inputs_of(each, outcome)
+        x, *matrices = each.inputs[0]
+        expected = chain(x, matrices)[-1]
+        if not same(an_array(each, outcome.value["returned"], "y", expected.shape), expected):
+            lose(f"On {each.label}: y is not what the last layer makes when each gets what the one before it has made.")
+        check_inputs(each, outcome)
+
+
+@pytest.mark.points(1, "run_forward: the last segment may be shorter")
+def test_run_forward_short(submission: Submission) -> None:
+    plain, *cases = [forward_case(submission, layers, k) for layers, k in ((4, 2), (5, 2), (4, 3), (3, 7))]
+    [first], *runs = submission.run("forward", [plain, *cases], ["run_forward"])
+    check = check_inputs if is_right(check_inputs, plain, first) else check_number
+    for each, [outcome] in zip(cases, runs, strict=True):
+        check(each, outcome)
+
+
+@pytest.mark.points(1, "run_forward: nothing else is held")
+def test_run_forward_memory(submission: Submission) -> None:
+    cases = [forward_case(submission, 12, k) for k in (4, 6)]
+    for each, [outcome] in zip(cases, submission.run("forward", cases, ["run_forward"]), strict=True):
+        calls = [call for call in outcome.value["calls"] if call[0] == "forward"]
+        if len(calls) < 12:
+            lose(f"On {each.label}: {len(calls)} layers have run.")
+        for _, number, made, _, kept in calls:
+            if kept > 2:  # this layer's, and perhaps that of the one before, until its name is used again
+                lose(
+                    f"On {each.label}: when layer {number} has run, what {kept} layers keep is still held. Of what"
+                    " forward returns take y alone."
+                )
+            if made > number // each.arguments["k"] + 3:
+                lose(
+                    f"On {each.label}: when layer {number} has run, {made} arrays that layers have made are held:"
+                    " more than the inputs of segments, this layer's input and what it makes."
+                )
+
+
+# ---- a segment -------------------------------------------------------------------------------------------------------
+
+
+def segment_case(submission: Submission, layers: int, function: str = "run_segment") -> Case:
+    inputs = [drawn(submission, layers, dy=True)]
+    return Case(1, f"{function} of {layers} layer{'s' * (layers > 1)}", inputs, {"function": function})
+
+
+def check_gradients(each: Case, outcome: Outcome) -> None:
+    x, dy, *matrices = each.inputs[0]
+    expected = differences(lambda: chain(x, matrices)[-1], x, dy)
+    found = an_array(each, outcome.value["returned"], "the gradient of x", x.shape)
+    if not same(found, expected):
+        instead = " It is dy." if same(found, dy) else ""
+        lose(
+            f"On {each.label}: the gradient of x is wrong: [0, 0] is {found[0, 0]:.6g}, by moving it up and down"
+            f" it is {expected[0, 0]:.6g}.{instead}"
+        )
+    for number, w in enumerate(matrices):
+        of_w = differences(lambda: chain(x, matrices)[-1], w, dy)
+        if not same(outcome.value["dw"][number], of_w):
+            factor = float((outcome.value["dw"][number] * of_w).sum() / (of_w**2).sum())
+            times = f" It is {factor:.3g} times what it should be." if factor > 1.5 else ""
+            lose(f"On {each.label}: the gradient of layer {number}'s own parameters is wrong.{times}")
+
+
+@pytest.mark.points(2, "run_segment: runs again, and goes back")
+def test_run_segment(submission: Submission) -> None:
+    check_segment(submission, "run_segment")
+
+
+def check_segment(submission: Submission, function: str) -> None:
+    cases = [segment_case(submission, layers, function) for layers in (1, 2, 4)]
+    for each, [outcome] in zip(cases, submission.run("segment", cases, [function]), strict=True):
+        check_gradients(each, outcome)
+
+
+@pytest.mark.points(1, "run_segment: each layer once")
+def test_run_segment_calls(submission: Submission) -> None:
+    cases = [segment_case(submission, layers) for layers in (2, 5)]
+    for each, [outcome] in zip(cases, submission.run("segment", cases, ["run_segment"]), strict=True):
+        layers = len(each.inputs[0]) - 2
+        for method in ("forward", "backward"):
+            ran = sum(call[0] == method for call in outcome.value["calls"])
+            if ran != layers:
+                lose(f"On {each.label}: {ran} {method}s were run; each layer's once makes {layers}.")
+
+
+@pytest.mark.points(1, "run_segment: forgets what a backward has used")
+def test_run_segment_memory(submission: Submission) -> None:
+    each = segment_case(submission, 6)
+    [[outcome]] = submission.run("segment", [each], ["run_segment"])
+    calls = [call for call in outcome.value["calls"] if call[0] == "backward"]
+    if not calls:
+        lose(f"On {each.label}: no backward was run.")
+    for done, (_, number, _, _, kept) in enumerate(calls[-6:]):
+        if kept > 6 - done + 1:  # one more: a variable may still name the last one
+            lose(
+                f"On {each.label}: when layer {number}'s backward begins, what {kept} layers keep is held; {done} have"
+                " been used. Take each out of the list: kept.pop()."
+            )
+
+
+# ---- all segments ----------------------------------------------------------------------------------------------------
+
+
+def backward_case(submission: Submission, layers: int, k: int) -> Case:
+    inputs = [drawn(submission, layers, dy=True)]
+    return Case(1, f"run_backward of {layers} layers, k = {k}", inputs, {"k": k})
+
+
+@pytest.mark.points(1, "run_backward: one segment after the other")
+def test_run_backward(submission: Submission) -> None:
+    cases = [backward_case(submission, layers, k) for layers, k in ((4, 2), (3, 3), (3, 1))]
+    for each, [outcome] in zip(cases, submission.run("backward", cases, ["run_backward"]), strict=True):
+        check_gradients(each, outcome)
+
+
+@pytest.mark.points(1, "run_backward: the last segment may be shorter")
+def test_run_backward_short(submission: Submission) -> None:
+    plain, *cases = [backward_case(submission, layers, k) for layers, k in ((4, 2), (5, 2), (4, 3), (2, 6))]
+    [first], *runs = submission.run("backward", [plain, *cases], ["run_backward"])
+    right = is_right(check_gradients, plain, first)
+    for each, [outcome] in zip(cases, runs, strict=True):
+        check_segments(each, outcome)
+        if right:
+            check_gradients(each, outcome)
+
+
+def check_segments(each: Case, outcome: Outcome) -> None:
+    """Which layers have run again together, in whatever order."""
+    layers, k = len(each.inputs[0]) - 2, each.arguments["k"]
+    found: list[list[int]] = []
+    before = ""
+    for method, number, *_ in outcome.value["calls"]:
+        if method == "forward" and before == "forward":
+            found[-1].append(number)
+        elif method == "forward":
+            found.append([number])
+        before = method
+    wanted = [list(range(first, min(first + k, layers))) for first in range(0, layers, k)]
+    if sorted(found) != wanted:
+        lose(f"On {each.label}: the segments that have run again are {sorted(found)}; {wanted} are wanted.")
+
+
+@pytest.mark.points(1, "run_backward: no input is there that has been used")
+def test_run_backward_memory(submission: Submission) -> None:
+    each = backward_case(submission, 10, 2)
+    [[outcome]] = submission.run("backward", [each], ["run_backward"])
+    calls = [call for call in outcome.value["calls"] if call[0] == "backward"]
+    if not calls:
+        lose(f"On {each.label}: no backward was run.")
+    for done, (_, number, _, inputs, _) in enumerate(calls):
+        if inputs > 5 - done // 2 + 1:  # one more: a variable may still name the last one
+            lose(
+                f"On {each.label}: when layer {number}'s backward begins, {inputs} inputs are held; {done // 2} of 5"
+                " segments are done with. Take each input out of the list: inputs.pop()."
+            )
+    if left := outcome.value["left"]:
+        lose(f"On {each.label}: {left} inputs are left in the list at the end.")
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+def draw_masks(submission: Submission, label: str, asked: list[Any], function: str = "mask") -> tuple[Case, Outcome]:
+    """What stands for the masks of these arguments, one after the other: arrays of their shapes."""
+    each = Case(1, label, [asked], {"function": function})
+    [[outcome]] = submission.run("masks", [each], [function])
+    for arguments, found in zip(asked, outcome.value["returned"], strict=True):
+        an_array(each, found, "the mask", tuple(arguments[2]))
+    return each, outcome
+
+
+def check_bool(each: Case, mask: Array) -> None:
+    if mask.dtype != bool:
+        lose(f"On {each.label}: the mask has the dtype {mask.dtype}; bool is wanted, one byte an element.")
+
+
+def a_key(submission: Submission) -> list[int]:
+    return [int(number) for number in submission.random.integers(1, 1000, 2)]
+
+
+@pytest.mark.points(1, "mask: the same one again")
+def test_mask_again(submission: Submission) -> None:
+    one = [a_key(submission), "block0.dropout1", [5, 8], 0.5]
+    other = [a_key(submission), "block1.dropout1", [5, 8], 0.5]
+    each, outcome = draw_masks(submission, "mask asked for twice, with another one in between", [one, other, one])
+    first, _, again = outcome.value["returned"]
+    check_varied(each, first)
+    if not np.array_equal(first, again):
+        lose(f"On {each.label}: the second time it is another mask, for the same key and name.")
+
+
+def check_varied(each: Case, mask: Array) -> None:
+    if mask.all() or not mask.any():
+        lose(f"On {each.label}: all of the mask is {mask.flat[0]}, with p = 0.5.")
+
+
+@pytest.mark.points(1, "mask: another one for another key or name")
+def test_mask_differs(submission: Submission) -> None:
+    seed, step = a_key(submission)
+    step += 1000  # two numbers that are not equal
+    first = [[seed, step], "ab", [6, 10], 0.5]
+    others = {
+        "another step": [[seed, step + 1], "ab", [6, 10], 0.5],
+        "another seed": [[seed + 1, step], "ab", [6, 10], 0.5],
+        "seed and step exchanged": [[step, seed], "ab", [6, 10], 0.5],
+        "another name": [[seed, step], "ac", [6, 10], 0.5],
+        "a name of the same letters": [[seed, step], "ba", [6, 10], 0.5],
+    }
+    each, outcome = draw_masks(submission, "mask asked for several keys and names", [first, *others.values()])
+    plain, *found = outcome.value["returned"]
+    check_varied(each, plain)
+    for words, mask in zip(others, found, strict=True):
+        if np.array_equal(plain, mask):
+            lose(f"On {each.label}: for {words} it is the same mask.")
+
+
+@pytest.mark.points(1, "mask: bool, false with probability p, each element for itself")
+def test_mask_share(submission: Submission) -> None:
+    asked = [[a_key(submission), "dropout", [100, 100], p] for p in (0.1, 0.5, 0.0)]
+    each, outcome = draw_masks(submission, "mask of 100 by 100", asked)
+    for (*_, p), mask in zip(asked, outcome.value["returned"], strict=True):
+        check_bool(each, mask)
+        share = 1 - mask.mean()
+        if abs(share - p) > 6 * np.sqrt(p * (1 - p) / mask.size):
+            turned = " Is it turned around?" if abs(1 - share - p) < 0.05 else ""
+            lose(f"On {each.label}: {100 * share:.1f}% of it is false, with p = {p}.{turned}")
+        if p == 0.5 and (len(np.unique(mask, axis=0)) < 90 or len(np.unique(mask, axis=1).T) < 90):
+            lose(f"On {each.label}: rows or columns are equal: draw each element for itself.")
+
+
+@pytest.mark.points(1, "mask: leaves NumPy's own generator alone")
+def test_mask_alone(submission: Submission) -> None:
+    check_alone(*draw_masks(submission, "mask", [[a_key(submission), "dropout", [4, 5], 0.5]]))
+
+
+def check_alone(each: Case, outcome: Outcome) -> None:
+    if outcome.value["moved"]:
+        lose(
+            f"On {each.label}: NumPy's own generator is not as it was: whoever draws from it next gets other numbers."
+            " Make one for this mask: np.random.default_rng(...)."
+        )
+
+
+# ---- the interval ----------------------------------------------------------------------------------------------------
+
+
+def check_interval(submission: Submission, asked: list[list[float]]) -> None:
+    label = "best_interval"
+    [[outcome]] = submission.run("intervals", [Case(1, label, [asked])], ["best_interval"])
+    for (n, given, layer), k in zip(asked, outcome.value, strict=True):
+        where = f"On best_interval({n}, {given:g}, {layer:g})"
+        if not isinstance(k, int) or not 1 <= k <= n:
+            lose(f"{where}: it returned {k}; an int from 1 to {n} is wanted.")
+        held = {each: -(-n // each) * given + each * layer for each in range(1, int(n) + 1)}
+        best = min(held, key=held.__getitem__)
+        if held[k] > held[best] * (1 + 1e-12):
+            lose(f"{where}: with k = {k}, {held[k]:g} bytes are held; with k = {best} it is {held[best]:g}.")
+
+
+@pytest.mark.points(1, "best_interval: layers that keep no more than their input")
+def test_best_interval(submission: Submission) -> None:
+    check_interval(submission, [[n, 1.0, 1.0] for n in (1, 2, 3, 4, 9, 10, 23, 100, 240)])
+
+
+@pytest.mark.points(1, "best_interval: layers that keep more, or less")
+def test_best_interval_bytes(submission: Submission) -> None:
+    ratio = float(submission.random.integers(3, 9))
+    asked = [[96, 2.0, 114.0], [48, 2.0, 34.0], [24, 8.0, 1.0], [100, 1.0, ratio], [100, ratio, 1.0]]
+    check_interval(submission, [[24, 2.0, 8.0], *asked])
+
+
+# ---- parts of an input -----------------------------------------------------------------------------------------------
+
+SHAPES = [(1, (2, 3, 4)), (2, (2, 3, 4)), (3, (2, 3, 4)), (4, (3, 5)), (4, (2,))]
+
+
+def parts_of(x: Array, t: int) -> list[Array]:
+    return [part.copy() for part in np.array_split(x.reshape(-1), t)]
+
+
+def cut_case(submission: Submission, t: int, of: tuple[int, ...]) -> Case:
+    x = submission.random.standard_normal(of).astype(np.float32)
+    return Case(t, f"cut of {shape(x)}, {t} rank{'s' * (t > 1)}", [x] * t)
+
+
+@pytest.mark.points(1, "cut: this rank's part")
+def test_cut(submission: Submission) -> None:
+    cases = [cut_case(submission, t, of) for t, of in SHAPES]
+    for each, outcomes in zip(cases, submission.run("cutting", cases, ["cut"]), strict=True):
+        x = each.inputs[0]
+        for rank, (outcome, expected) in enumerate(zip(outcomes, parts_of(x, each.n), strict=True)):
+            found = an_array(each, outcome.value["returned"], f"rank {rank}'s part", expected.shape)
+            if not np.array_equal(found, expected):
+                lose(f"On {each.label}: rank {rank}'s part is not chunk {rank} of x's elements in their order.")
+            if found.dtype != x.dtype:
+                lose(f"On {each.label}: the part has the dtype {found.dtype}, x has {x.dtype}.")
+            if not np.array_equal(outcome.value["x"], x):
+                lose(f"On {each.label}: x was changed.")
+            if outcome.nbytes:
+                lose(f"On {each.label}: rank {rank} sends {outcome.nbytes} bytes; nothing need be sent.")
+
+
+@pytest.mark.points(1, "cut: a part in memory of its own")
+def test_cut_own(submission: Submission) -> None:
+    each = cut_case(submission, 4, (4, 6))
+    for rank, outcome in enumerate(submission.run("cutting", [each], ["cut"])[0]):
+        part, holds = outcome.value["returned"], outcome.value["holds"]
+        if not isinstance(part, np.ndarray):
+            an_array(each, part, f"rank {rank}'s part", (6,))
+        if holds > part.nbytes:
+            lose(
+                f"On {each.label}: rank {rank}'s part of {part.nbytes} bytes is a view of {holds} bytes. As long as it"
+                " is there, all of them are: make a copy."
+            )
+
+
+def whole_case(submission: Submission, t: int, of: tuple[int, ...]) -> Case:
+    x = submission.random.standard_normal(of).astype(np.float32)
+    return Case(t, f"whole of {shape(x)}, {t} rank{'s' * (t > 1)}", parts_of(x, t), {"shape": list(of)})
+
+
+@pytest.mark.points(1, "whole: x on every rank")
+def test_whole(submission: Submission) -> None:
+    cases = [whole_case(submission, t, of) for t, of in SHAPES]
+    for each, outcomes in zip(cases, submission.run("joining", cases, ["whole"]), strict=True):
+        expected = np.concatenate(each.inputs).reshape(each.arguments["shape"])
+        for rank, outcome in enumerate(outcomes):
+            found = an_array(each, outcome.value["returned"], f"x on rank {rank}", expected.shape)
+            if not np.array_equal(found, expected):
+                lose(f"On {each.label}: on rank {rank} it is not x.")
+            if not np.array_equal(outcome.value["part"], each.inputs[rank]):
+                lose(f"On {each.label}: rank {rank}'s part was changed.")
+
+
+@pytest.mark.points(1, "whole: (t-1)/t of x from every rank")
+def test_whole_sent(submission: Submission) -> None:
+    cases = [whole_case(submission, t, (4, 6)) for t in (2, 3, 4)]
+    for each, outcomes in zip(cases, submission.run("joining", cases, ["whole"]), strict=True):
+        nbytes = sum(part.nbytes for part in each.inputs)
+        wanted = nbytes * (each.n - 1) // each.n
+        for rank, outcome in enumerate(outcomes):
+            if outcome.nbytes != wanted:
+                lose(
+                    f"On {each.label}: rank {rank} sends {outcome.nbytes} bytes; around a ring it is {wanted}, that is"
+                    f" {each.n - 1} of x's {each.n} parts."
+                )
+
+
+# ---- the notebook's gaps, which earn no points: check("again") runs these --------------------------------------------
+
+
+def check_kept_bytes(submission: Submission) -> None:
+    random = submission.random
+    arrays = [random.standard_normal((2, 3)), random.random((4, 2)).astype(np.float16), random.random(5) < 0.5]
+    arrays.append(arrays[0].copy())
+    for words, places in (("three arrays", [0, 1, 2]), ("an array twice", [0, 1, 0]), ("two equal arrays", [0, 3])):
+        each = Case(1, f"kept_bytes of {words}", [arrays], {"places": places})
+        [[outcome]] = submission.run("bytes_kept", [each], ["kept_bytes"])
+        wanted = sum(arrays[place].nbytes for place in set(places))
+        if outcome.value != wanted:
+            lose(f"On {each.label}: it returned {outcome.value}; {wanted} is wanted.")
+
+
+def check_again(submission: Submission) -> None:
+    check_segment(submission, "again")
+
+
+def check_same_mask(submission: Submission) -> None:
+    step, layer = a_key(submission)
+    one, steps, layers = ([a, b, [20, 30], 0.25] for a, b in ((step, layer), (step + 1, layer), (step, layer + 1)))
+    label = "same_mask, p = 0.25"
+    each, outcome = draw_masks(submission, label, [one, steps, layers, one], "same_mask")
+    first, of_step, of_layer, again = outcome.value["returned"]
+    check_bool(each, first)
+    if not np.array_equal(first, again):
+        lose(f"On {label}: asked a second time for the same step and layer, it is another mask.")
+    if np.array_equal(first, of_step) or np.array_equal(first, of_layer):
+        lose(f"On {label}: another step, or another layer, has the same mask.")
+    if abs(first.mean() - 0.75) > 0.12:
+        lose(f"On {label}: {100 * (1 - first.mean()):.0f}% of it is false.")
+    check_alone(each, outcome)
+
+
+def check_my_part(submission: Submission) -> None:
+    x = submission.random.standard_normal(12)
+    each = Case(1, "my_part of 12 elements, t = 4", [x], {"t": 4})
+    [[outcome]] = submission.run("part_of", [each], ["my_part"])
+    for rank, found in enumerate(outcome.value["returned"]):
+        expected = x[3 * rank : 3 * rank + 3]
+        if not np.array_equal(an_array(each, found, f"part {rank}", (3,)), expected):
+            lose(f"On {each.label}: part {rank} is not x[{3 * rank}:{3 * rank + 3}].")
+    if not all(outcome.value["own"]):
+        lose(f"On {each.label}: the part is a view of x. As long as it is there, all of x is: make a copy.")
+
+
+GAPS = {
+    "kept_bytes": check_kept_bytes,
+    "again": check_again,
+    "same_mask": check_same_mask,
+    "my_part": check_my_part,
+}
+
+
+def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
+    """All parts on one function: the notebook goes on with it if all are right."""
+
+    def part(submission: Submission) -> None:
+        for each in parts:
+            each(submission)
+
+    return part
+
+
+PARTS = {
+    "run_forward": together(test_run_forward, test_run_forward_short, test_run_forward_memory),
+    "run_segment": together(test_run_segment, test_run_segment_calls, test_run_segment_memory),
+    "run_backward": together(test_run_backward, test_run_backward_short, test_run_backward_memory),
+    "mask": together(test_mask_again, test_mask_differs, test_mask_share, test_mask_alone),
+    "best_interval": together(test_best_interval, test_best_interval_bytes),
+    "cut": together(test_cut, test_cut_own),
+    "whole": together(test_whole, test_whole_sent),
+}
