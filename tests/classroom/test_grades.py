@@ -24,7 +24,7 @@ IN_EVERY_RUN = {
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
         "no_python",
     },
-    "08": {"gathers_every_micro_batch", "owns_a_neighbours", "a_bucket_each_time", "full_backward_then_step"},
+    "08": {"owns_a_neighbours", "full_backward_then_step"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
         *("gathers_everything", "leaves"),
