@@ -1714,6 +1714,335 @@ BY_HAND = [
         r"cross_entropy_backward for prob \(2, 3, 5\), targets \(2, 3\): prob was changed",
     ),
 ]
+REDUCED = "            gradients[i] = ring.all_reduce(comm, gradient)\n"
+CLIPPING = "    scale = clip / norm if clip and norm > clip else 1.0\n"
+NORM = "    norm = float(np.sqrt(sum((gradient**2).sum() for gradient in gradients)))\n"
+UPDATE = "        flat -= rate * scale * gradient\n"
+SHARES = "    sizes = [rows // n + (r < rows % n) for r in range(n)]\n"
+PART = "    loss = float(((h[-1] - y) ** 2).sum() / 2 / batch)\n"
+SLOPE = "    dh = (h[-1] - y) / batch\n"
+COPIED = (
+    "        for flat, total in zip(self.waiting, np.split(buffer, np.cumsum(sizes)[:-1]), strict=True):\n"
+    "            flat.grad[:] = total\n"
+)
+SUMMED = "            ring.all_reduce(self.comm, buffer, buffer)\n"
+SENT = "        self.waiting = []\n"
+FULL = (
+    "        self.waiting.append(flat)\n"
+    "        if sum(flat.padded for flat in self.waiting) >= self.bucket_size:\n"
+    "            self.send_bucket()\n"
+)
+LAST = "        if self.waiting:\n            self.send_bucket()\n"
+
+DATA_PARALLEL = [
+    Mutant(
+        "never_sums",
+        "train_step: every rank's gradient is in the sum",
+        ("train_step",),
+        [(REDUCED, "            gradients[i] = gradient\n            ring.all_reduce(comm, gradient)\n")],
+        r"it was updated by this rank's own gradient, not summed over the ranks",
+    ),
+    Mutant(
+        "averages_gradients",
+        "train_step: the sum, for the loss is divided already",
+        ("train_step",),
+        [(REDUCED, REDUCED.replace("gradient)\n", "gradient) / comm.size\n"))],
+        r"the gradient was divided by the number of ranks once too often",
+    ),
+    Mutant(
+        "goes_uphill",
+        "train_step: minus rate times the gradient",
+        ("train_step",),
+        [(UPDATE, UPDATE.replace("-=", "+="))],
+        r"the gradient was added; go against it",
+    ),
+    Mutant(
+        "loss_of_a_share",
+        "train_step: this rank's part of the loss",
+        ("train_step",),
+        [(PART, PART.replace("batch", "max(1, len(x))"))],
+        r"the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
+    ),
+    Mutant(
+        "means_of_means",
+        "train_step: a share weighs what it has",
+        ("shares",),
+        [(SLOPE, "    dh = (h[-1] - y) / max(1, len(x)) / comm.size\n")],
+        r"it is the mean of the ranks' means, in which a row of a small share weighs more",
+    ),
+    Mutant(
+        "mean_of_no_rows",
+        "train_step: a share may be empty",
+        ("shares",),
+        [(PART, PART.replace(".sum() / 2 / batch", ".sum(axis=1).mean() / 2 * len(x) / batch"))],
+        r"On 4 ranks, 3 layers, 3 rows: rank 3's part of the loss is nan\. Of a share without rows it is 0",
+    ),
+    Mutant(
+        "clips_its_own",
+        "train_step: clipped after the sum",
+        ("clip",),
+        [
+            (
+                "    gradients = [np.empty(0)] * len(flats)\n",
+                "    gradients, own, d = [np.empty(0)] * len(flats), [], dh\n"
+                "    for i in reversed(range(len(flats))):\n"
+                "        g, d = layer_backward(flats[i], h[i], h[i + 1], d)\n        own.append(g)\n"
+                "    length = np.sqrt(sum((g**2).sum() for g in own))\n"
+                "    dh = dh * (clip / length if clip and length > clip else 1.0)\n",
+            ),
+            (
+                NORM,
+                "    sums = [ring.all_reduce(comm, g) for g in own] if clip else gradients\n"
+                + NORM.replace("gradients)))", "sums)))"),
+            ),
+            (CLIPPING, "    scale = 1.0\n"),
+        ],
+        r"each rank clips its own gradient, before the sum\. Clip the sum",
+    ),
+    Mutant(
+        "clips_each_layer",
+        "train_step: all layers by one number",
+        ("clip",),
+        [
+            (
+                UPDATE,
+                "        length = np.linalg.norm(gradient)\n"
+                "        scale = clip / length if clip and length > clip else 1.0\n" + UPDATE,
+            )
+        ],
+        r"it has another direction\. All layers' gradients are multiplied by one number",
+    ),
+    Mutant(
+        "never_clips",
+        "train_step: no more than the limit",
+        ("clip",),
+        [(CLIPPING, "    scale = 1.0\n")],
+        r"nothing is clipped",
+    ),
+    Mutant(
+        "always_to_the_limit",
+        "train_step: a small norm is left alone",
+        ("clip",),
+        [(CLIPPING, CLIPPING.replace(" and norm > clip", ""))],
+        r"changes a gradient whose norm, [\d.]+, is below the limit",
+    ),
+    Mutant(
+        "returns_what_is_left",
+        "train_step: the norm before clipping",
+        ("norm",),
+        [("    return loss, norm\n", "    return loss, norm * scale\n")],
+        r"it is what is left after clipping; the norm before that is wanted",
+    ),
+    Mutant(
+        "adds_up_norms",
+        "train_step: the norm of all layers together",
+        ("norm",),
+        [("    return loss, norm\n", "    return loss, float(sum(np.linalg.norm(g) for g in gradients))\n")],
+        r"it is the sum of the layers' norms",
+    ),
+    Mutant(
+        "after_the_backward",
+        "train_step: each gradient before the backward of the layer below",
+        ("train_step_wire",),
+        [
+            ('        with comm.phase("all-reduce gradients"):\n' + REDUCED, "        gradients[i] = gradient\n"),
+            (
+                NORM,
+                '    with comm.phase("all-reduce gradients"):\n'
+                "        gradients = [ring.all_reduce(comm, g) for g in gradients]\n" + NORM,
+            ),
+        ],
+        r"what rank 0 sends first is layer 0's gradient; it should be layer 2's",
+    ),
+    Mutant(
+        "all_layers_at_once",
+        "train_step: an all-reduce for each layer",
+        ("train_step_wire",),
+        [
+            ('        with comm.phase("all-reduce gradients"):\n' + REDUCED, "        gradients[i] = gradient\n"),
+            (
+                NORM,
+                '    with comm.phase("all-reduce gradients"):\n'
+                "        gradients = np.split(ring.all_reduce(comm, np.concatenate(gradients)), len(flats))\n" + NORM,
+            ),
+        ],
+        r"in 6 messages; \d+ bytes are the most that one of them needs",
+    ),
+    Mutant(
+        "no_phase",
+        "train_step: its phase",
+        ("train_step_wire",),
+        [('        with comm.phase("all-reduce gradients"):\n' + REDUCED, REDUCED[4:])],
+        r"outside of every phase; use 'all-reduce gradients'",
+    ),
+    Mutant(
+        "through_rank_0",
+        "train_step: around a ring",
+        ("train_step_wire",),
+        [(REDUCED, REDUCED.replace("ring.all_reduce", "ring.server_all_reduce"))],
+        r"a ring all-reduce sends to the right neighbour alone|messages",
+    ),
+    Mutant(
+        "loss_is_a_mean_of_means",
+        "train_step: parts of the loss that add up",
+        ("shares",),
+        [(PART, PART.replace("batch", "max(1, len(x)) / comm.size"))],
+        r"On 4 ranks, 3 layers, 10 rows: the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
+    ),
+    Mutant(
+        "drops_the_rest",
+        "rows: every sequence",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each = n // self.comm.size\n"
+                "        return range(self.comm.rank * each, self.comm.rank * each + each)\n",
+            )
+        ],
+        r"Of 10 sequences on 4 ranks \(from, to\): 0:2, 2:4, 4:6, 6:8: nobody gets number 8",
+    ),
+    Mutant(
+        "rest_to_the_last",
+        "rows: the first n mod N have one more",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each, rank = n // self.comm.size, self.comm.rank\n"
+                "        return range(rank * each, n if rank == self.comm.size - 1 else rank * each + each)\n",
+            )
+        ],
+        r"rank 0 gets 0:2, where 0:3 is wanted",
+    ),
+    Mutant(
+        "rounds_up",
+        "rows: nobody else's",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each = -(-n // self.comm.size)\n"
+                "        return range(self.comm.rank * each, self.comm.rank * each + each)\n",
+            )
+        ],
+        r"number 10 is in a share, and there is none",
+    ),
+    Mutant(
+        "puts_another_array",
+        "send_bucket: in place",
+        ("send_bucket",),
+        [(COPIED, COPIED.replace("flat.grad[:] = total", "flat.grad = total"))],
+        r"it is as it was: copy the sums back into the array itself",
+    ),
+    Mutant(
+        "in_the_wrong_order",
+        "send_bucket: each sum into its own Flat",
+        ("send_bucket",),
+        [(COPIED, COPIED.replace("flat.grad[:] = total", "flat.grad[:] = np.roll(total, 1)"))],
+        r"wrong first at index \d+: it holds element \d+ of the sum",
+    ),
+    Mutant(
+        "divides_the_sum",
+        "send_bucket: the sum is the mean",
+        ("factor",),
+        [(COPIED, COPIED.replace("= total", "= total / self.comm.size"))],
+        r"rank 0's flat.grad is the sum divided by 3\. The sum is wanted",
+    ),
+    Mutant(
+        "never_empties",
+        "send_bucket: none waits any more",
+        ("bucket_again",),
+        [(SENT, "")],
+        r"What has been sent does not wait any more",
+    ),
+    Mutant(
+        "one_message_for_each",
+        "send_bucket: one all-reduce",
+        ("bucket_wire",),
+        [
+            (
+                SUMMED,
+                "            for some in np.split(buffer, np.cumsum(sizes)[:-1]):\n"
+                "                ring.all_reduce(self.comm, some, some)\n",
+            )
+        ],
+        r"rank 0 sends 12 messages, [\d,]+ bytes; 6 messages, [\d,]+ bytes, are needed and enough",
+    ),
+    Mutant(
+        "widens_buckets",
+        "send_bucket: as stored",
+        ("bucket_wire",),
+        [("np.concatenate([flat.grad for", "np.concatenate([flat.grad.astype(np.float64) for")],
+        r"On 4 ranks, mixed: rank 0 sends [\d,]+ bytes .*; [\d,]+ bytes are the most that one of them needs",
+    ),
+    Mutant(
+        "another_phase",
+        "send_bucket: its phase",
+        ("bucket_wire",),
+        [('        with self.comm.phase("all-reduce gradients"):\n', '        with self.comm.phase("buckets"):\n')],
+        r"in phase 'buckets'; use 'all-reduce gradients'",
+    ),
+    Mutant(
+        "one_too_late",
+        "reduce: at least bucket_size",
+        ("reduce",),
+        [(FULL, FULL.replace(">=", ">"))],
+        r"rank 0 has sent nothing; it should be head",
+    ),
+    Mutant(
+        "of_its_own_size",
+        "reduce: of all that wait together",
+        ("reduce",),
+        [(FULL, FULL.replace("sum(flat.padded for flat in self.waiting)", "flat.padded"))],
+        r"has sent nothing; it should be",
+    ),
+    Mutant(
+        "never_waits_for_others",
+        "reduce: until so many wait",
+        ("reduce",),
+        [(FULL, "        self.waiting.append(flat)\n        self.send_bucket()\n")],
+        r"rank 0 has sent head; it should be nothing",
+    ),
+    Mutant(
+        "sends_before_it_receives",
+        "no send takes for granted that it does not wait",
+        ("messages",),
+        [
+            (
+                SUMMED,
+                "            n, rank = self.comm.size, self.comm.rank\n"
+                "            parts = [buffer[ring.chunk(buffer.size, n, i)] for i in range(n)]\n"
+                "            for step in range(2 * (n - 1)):\n"
+                "                here, there = ((rank - k - step) % n for k in (1, 2))\n"
+                "                incoming = np.empty_like(parts[there])\n"
+                "                self.comm.send(parts[here], (rank + 1) % n)\n"
+                "                self.comm.recv(incoming, (rank - 1) % n)\n"
+                "                parts[there][:] = incoming + (parts[there] if step < n - 1 else 0)\n",
+            )
+        ],
+        r"A cycle of waits",
+    ),
+    Mutant(
+        "forgets_the_last_bucket",
+        "sum_over_axes: what still waits",
+        ("sum_over_axes",),
+        [("    def sum_over_axes(self) -> None:\n" + LAST, "    def sum_over_axes(self) -> None:\n        pass\n")],
+        r"still waits, and its gradient is this rank's own",
+    ),
+    Mutant(
+        "sends_nothing",
+        "sum_over_axes: perhaps nothing does",
+        ("sum_over_axes",),
+        [
+            (
+                "    def sum_over_axes(self) -> None:\n" + LAST,
+                "    def sum_over_axes(self) -> None:\n        self.send_bucket()\n",
+            )
+        ],
+        r"sends a bucket of nothing\. Perhaps none waits: ask first",
+    ),
+]
 
 SEGMENTS = (
     "    for first in range(0, len(layers), k):\n        inputs.append(x)\n"
@@ -1971,4 +2300,364 @@ RECOMPUTED = [
     ),
 ]
 
-MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "03": SERVERS, "04": RING, "08": ZERO_2, "09": ENGINE, "10": RECOMPUTED}
+SCALED = "    scaled = gradient * np.float32(scale)\n    return scaled.astype(np.float16)\n"
+WIDE = "    wide = stored.astype(np.float32)\n    return wide / np.float32(scale)\n"
+ADDED = "    master += change\n    param[:] = master\n"
+SQUARES = "        wide = piece.grad.astype(np.float64)\n        total += wide @ wide\n"
+SUMMED = "    total = all_reduce(comm, total)\n"
+ROOTED = "    return math.sqrt(total[0]) / scale\n"
+FORGIVEN = "    if overflow and state.forgiven > 0:\n"
+AT_THE_MINIMUM = (
+    "        if state.scale == minimum:\n"
+    '            raise OverflowError("the gradients are not finite for another reason")\n'
+)
+HALVED = "        return state._replace(scale=max(state.scale / 2, minimum), clean=0)\n"
+DOUBLED = (
+    "    if state.clean > 0 and state.clean % window == 0:\n"
+    "        state = state._replace(scale=state.scale * 2, forgiven=hysteresis - 1)\n"
+)
+CLIPPED = "        if clip > 0 and norm > clip:\n            factor = clip / norm\n"
+UNSCALED = "            gradient = widen(piece.grad, state.scale)\n"
+EMPTIED = "    for piece in pieces:\n        piece.grad[:] = 0\n"
+
+MIXED = [
+    Mutant(
+        "rounds_first",
+        "narrow: multiply, then round",
+        ("narrow",),
+        [(SCALED, "    return gradient.astype(np.float16) * np.float16(scale)\n")],
+        r"It was zero before it was multiplied|multiply in float32",
+    ),
+    Mutant(
+        "scale_in_float16",
+        "narrow: the scale may be larger than float16's largest",
+        ("narrow",),
+        [("np.float32(scale)\n    return scaled", "np.float16(scale)\n    return scaled")],
+        r"scale 131072: \[0\] is -?inf.*The scale 131072 itself is no float16 number",
+    ),
+    Mutant(
+        "narrows_to_float32",
+        "narrow: float16",
+        ("narrow",),
+        [("    return scaled.astype(np.float16)\n", "    return scaled\n")],
+        r"it is float32; float16 is wanted",
+    ),
+    Mutant(
+        "narrows_in_place",
+        "narrow: a new array",
+        ("narrow",),
+        [("    scaled = gradient * np.float32(scale)\n", "    gradient *= np.float32(scale)\n    scaled = gradient\n")],
+        r"the gradient that it was handed was changed",
+    ),
+    Mutant(
+        "divides_in_float16",
+        "widen: float32 before it is divided",
+        ("widen",),
+        [(WIDE, "    return (stored / np.float16(scale)).astype(np.float32)\n")],
+        r"It was divided as float16, and rounded once more",
+    ),
+    Mutant(
+        "stays_narrow",
+        "widen: float32",
+        ("widen",),
+        [("    return wide / np.float32(scale)\n", "    return (wide / np.float32(scale)).astype(np.float16)\n")],
+        r"it is float16; float32 is wanted",
+    ),
+    Mutant(
+        "widens_with_the_scale",
+        "widen: without the scale",
+        ("widen",),
+        [("    return wide / np.float32(scale)\n", "    return wide\n")],
+        r"That is with the scale",
+    ),
+    Mutant(
+        "master_from_the_parameters",
+        "update: small changes add up in the master copy",
+        ("update_master",),
+        [(ADDED, "    master[:] = param + change\n    param[:] = master\n    master[:] = param\n")],
+        r"the master copy is .* (was it rounded to float16 on the way\?|what is added to what\?)",
+    ),
+    Mutant(
+        "takes_the_change_away",
+        "update: the change is added",
+        ("update_master",),
+        [(ADDED, ADDED.replace("+=", "-="))],
+        r"The change is to be added",
+    ),
+    Mutant(
+        "a_new_master",
+        "update: the master copy in place",
+        ("update_master", "update_param"),
+        [(ADDED, "    master = master + change\n    param[:] = master\n")],
+        r"Nothing has changed in it\. Work in place",
+    ),
+    Mutant(
+        "adds_to_both",
+        "update: the parameters are the master copy, rounded",
+        ("update_param",),
+        [(ADDED, "    master += change\n    param += change.astype(np.float16)\n")],
+        r"where the master copy is .*, rounded .* Which of the two is the change added to\?",
+    ),
+    Mutant(
+        "a_new_param",
+        "update: the parameters in place",
+        ("update_param",),
+        [(ADDED, "    master += change\n    param = master.astype(np.float16)\n")],
+        r"the parameters are as they were\. Write into the array that is there",
+    ),
+    Mutant(
+        "without_a_root",
+        "gradient_norm: the root",
+        ("norm",),
+        [(ROOTED, "    return total[0] / scale\n")],
+        r"That is the sum of squares: the root is missing",
+    ),
+    Mutant(
+        "a_mean_over_ranks",
+        "gradient_norm: a sum over the ranks",
+        ("norm",),
+        [(ROOTED, "    return math.sqrt(total[0] / comm.size) / scale\n")],
+        r"That is a mean over the ranks: sum",
+    ),
+    Mutant(
+        "first_piece_alone",
+        "gradient_norm: of all pieces",
+        ("norm",),
+        [("    for piece in pieces:\n        wide", "    for piece in pieces[:1]:\n        wide")],
+        r"rank 0 returned [\d.]+; [\d.]+ is wanted",
+    ),
+    Mutant(
+        "squares_in_float16",
+        "gradient_norm: squares in float64",
+        ("norm_wide",),
+        [(SQUARES, "        total += (piece.grad**2).sum(dtype=np.float64)\n")],
+        r"numbers near 1024: it is inf, .* In which dtype are the squares\?",
+    ),
+    Mutant(
+        "norm_with_the_scale",
+        "gradient_norm: without the scale",
+        ("norm_scale",),
+        [(ROOTED, "    return math.sqrt(total[0])\n")],
+        r"It is the norm with the scale",
+    ),
+    Mutant(
+        "scale_under_the_root",
+        "gradient_norm: the norm is divided, not the sum of squares",
+        ("norm_scale",),
+        [(ROOTED, "    return math.sqrt(total[0] / scale)\n")],
+        r"The sum of squares was divided by the scale",
+    ),
+    Mutant(
+        "leaves_out_what_is_not_finite",
+        "gradient_norm: one rank's overflow is everyone's",
+        ("norm_overflow",),
+        [("        total += wide @ wide\n", "        total += wide[np.isfinite(wide)] @ wide[np.isfinite(wide)]\n")],
+        r"inf on rank 2: rank 0 returned [\d.]+; inf or nan on every rank, or one skips alone, is wanted",
+    ),
+    Mutant(
+        "all_send_first",
+        "gradient_norm: nothing depends on who sends first",
+        ("timing",),
+        [
+            (
+                SUMMED,
+                "    mine, incoming = total.copy(), np.zeros(1)\n"
+                "    for step in range(1, comm.size):\n"
+                "        comm.send(mine, (comm.rank + step) % comm.size)\n"
+                "        comm.recv(incoming, (comm.rank - step) % comm.size)\n"
+                "        total += incoming\n",
+            )
+        ],
+        r"(?s)gradient_norm.*(rank 0: send|cycle)",
+    ),
+    Mutant(
+        "forgives_nothing",
+        "next_scale: an overflow is forgiven",
+        ("scale_halves",),
+        [(FORGIVEN, "    if False:\n")],
+        r"after step 1, an overflow: the scale is 2048; 4096 is wanted",
+    ),
+    Mutant(
+        "forgives_once_more",
+        "next_scale: forgiven counts down",
+        ("scale_halves",),
+        [("forgiven=state.forgiven - 1, clean=0", "forgiven=state.forgiven, clean=0")],
+        r"after step 3, an overflow: the scale is 4096; 2048 is wanted",
+    ),
+    Mutant(
+        "below_the_minimum",
+        "next_scale: never below the minimum",
+        ("scale_minimum",),
+        [(HALVED, HALVED.replace("max(state.scale / 2, minimum)", "state.scale / 2"))],
+        r"after step 2, an overflow: the scale is 2; 3 is wanted",
+    ),
+    Mutant(
+        "says_nothing_at_the_minimum",
+        "next_scale: OverflowError at the minimum",
+        ("scale_minimum",),
+        [(AT_THE_MINIMUM, "")],
+        r"after step 3, an overflow: the scale is 3; OverflowError is wanted",
+    ),
+    Mutant(
+        "gives_up_at_once",
+        "next_scale: at the minimum, too, what is forgiven is forgiven",
+        ("scale_halves",),
+        [(FORGIVEN, "    if overflow and state.scale == minimum:\n        raise OverflowError\n" + FORGIVEN)],
+        r"at the minimum, 1 to be forgiven, after step 1, an overflow: the scale is OverflowError; 1 is wanted",
+    ),
+    Mutant(
+        "doubles_at_once",
+        "next_scale: not where clean is 0",
+        ("scale_doubles",),
+        [("    if state.clean > 0 and state", "    if state")],
+        r"after step 1, no overflow: the scale is 32; 16 is wanted",
+    ),
+    Mutant(
+        "a_step_early",
+        "next_scale: after a whole window",
+        ("scale_doubles",),
+        [(DOUBLED, DOUBLED.replace("state.clean > 0 and state.clean % window", "(state.clean + 1) % window"))],
+        r"after step 3, no overflow: the scale is 32; 16 is wanted",
+    ),
+    Mutant(
+        "goes_on_counting",
+        "next_scale: an overflow begins the window anew",
+        ("scale_doubles",),
+        [("forgiven=state.forgiven - 1, clean=0)", "forgiven=state.forgiven - 1)")],
+        r"with an overflow in between, after step 3: the scale is 2 times what it was after the overflow; 1 times",
+    ),
+    Mutant(
+        "never_afresh",
+        "next_scale: forgiven is fresh when it doubles",
+        ("scale_afresh",),
+        [(", forgiven=hysteresis - 1)", ")")],
+        r"after step 3: the scale has doubled, and forgiven is 0; 3 is wanted",
+    ),
+    Mutant(
+        "afresh_every_step",
+        "next_scale: forgiven is fresh only then",
+        ("scale_afresh",),
+        [
+            (
+                "    return state._replace(clean=state.clean + 1)\n",
+                "    return state._replace(clean=state.clean + 1, forgiven=hysteresis - 1)\n",
+            )
+        ],
+        r"after step 1: the scale has not doubled yet, and forgiven is 3; 0 is wanted",
+    ),
+    Mutant(
+        "leaves_the_scale",
+        "apply_gradients: the update without the scale",
+        ("step",),
+        [(UNSCALED, "            gradient = piece.grad.astype(np.float32)\n")],
+        r"It has moved 1024 times as far as it should\. Is the scale undone, once\?",
+    ),
+    Mutant(
+        "skips_every_step",
+        "apply_gradients: a step without overflow is not skipped",
+        ("step", "step_clip", "step_skip"),
+        [("    if not overflow:\n        factor", "    if False:\n        factor")],
+        r"has called the optimizer for the pieces \[\]; once for each piece",
+    ),
+    Mutant(
+        "every_piece_is_the_first",
+        "apply_gradients: the optimizer is told which piece",
+        ("step",),
+        [("optimizer(i, gradient)", "optimizer(0, gradient)")],
+        r"has called the optimizer for the pieces \[0, 0\]",
+    ),
+    Mutant(
+        "clips_the_scaled_norm",
+        "apply_gradients: clips by the true norm",
+        ("step_clip",),
+        [
+            (
+                CLIPPED,
+                CLIPPED.replace("norm > clip", "norm * state.scale > clip").replace(
+                    "clip / norm", "clip / (norm * state.scale)"
+                ),
+            )
+        ],
+        r"The limit was compared with the norm of the scaled gradient",
+    ),
+    Mutant(
+        "never_clips",
+        "apply_gradients: clips",
+        ("step_clip",),
+        [(CLIPPED, "")],
+        r"moves 1 times as far as without clipping; 0\.25 is wanted\. Nothing was clipped",
+    ),
+    Mutant(
+        "always_clips",
+        "apply_gradients: a shorter gradient stays",
+        ("step_clip",),
+        [("if clip > 0 and norm > clip", "if clip > 0")],
+        r"A gradient that is shorter stays as it is",
+    ),
+    Mutant(
+        "looks_at_its_own",
+        "apply_gradients: all ranks skip, or none",
+        ("step_skip",),
+        [
+            (
+                "    overflow = not math.isfinite(norm)\n",
+                "    overflow = not all(np.isfinite(piece.grad).all() for piece in pieces)\n",
+            )
+        ],
+        r"rank 0 has (changed master|called the optimizer).*The overflow is on the other rank; who tells it\?",
+    ),
+    Mutant(
+        "never_skips",
+        "apply_gradients: an overflow skips the step",
+        ("step_skip",),
+        [("    if not overflow:\n        factor", "    if True:\n        factor")],
+        r"has changed master of piece \d, at \[\d\] to -?[\d.]+\. The step is to be skipped",
+    ),
+    Mutant(
+        "asks_the_optimizer_first",
+        "apply_gradients: the optimizer is not called where the step is skipped",
+        ("step_skip",),
+        [
+            (
+                "    overflow = not math.isfinite(norm)\n",
+                "    overflow = not math.isfinite(norm)\n"
+                "    for i, piece in enumerate(pieces if overflow else []):\n"
+                "        optimizer(i, widen(piece.grad, state.scale))\n",
+            ),
+        ],
+        r"has called the optimizer, which remembers what it is handed",
+    ),
+    Mutant(
+        "keeps_the_state",
+        "apply_gradients: the next state",
+        ("step_scale",),
+        [("    return next_scale(state, overflow)\n", "    next_scale(state, overflow)\n    return state\n")],
+        r"returned \[1024\.0, 0\.0, 1\.0\]; next_scale gives \[1024\.0, 0, 2\] here",
+    ),
+    Mutant(
+        "never_empties",
+        "apply_gradients: gradients are zero afterwards",
+        ("step_zero",),
+        [(EMPTIED, "")],
+        r"no overflow: grad of piece 0 on rank 0 is not zero afterwards",
+    ),
+    Mutant(
+        "returns_before_it_empties",
+        "apply_gradients: ... after a skipped step, too",
+        ("step_zero",),
+        [(EMPTIED, "    if overflow:\n        return next_scale(state, overflow)\n" + EMPTIED)],
+        r"Also after a step that is skipped: else inf stays in it for good",
+    ),
+]
+
+MUTANTS = {
+    "01": MAPREDUCE,
+    "02": BY_HAND,
+    "03": SERVERS,
+    "04": RING,
+    "05": DATA_PARALLEL,
+    "06": MIXED,
+    "08": ZERO_2,
+    "09": ENGINE,
+    "10": RECOMPUTED,
+}

@@ -24,7 +24,9 @@ IN_EVERY_RUN = {
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
         "no_python",
     },
-    "08": {"owns_a_neighbours", "full_backward_then_step"},
+    "05": {"from_the_notebook"},
+    "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
+    "08": {"full_backward_then_step"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
         *("gathers_everything", "leaves"),

@@ -1,0 +1,139 @@
+"""What the graded parts let the ranks do with a student's functions. No points are given here."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minidist.classroom.chapter import functions
+from minidist.classroom.ranks import returned
+from minidist.mpi.comm import Comm
+
+Array = np.ndarray
+# What a part does not ask for is the lesson's own.
+given = functions("given", ("narrow", "widen", "update", "gradient_norm", "next_scale"))
+
+
+class Piece(NamedTuple):
+    """As the skeleton has it."""
+
+    param: Array
+    grad: Array
+    master: Array
+
+
+class Scale(NamedTuple):
+    """As the skeleton has it."""
+
+    scale: float
+    forgiven: int
+    clean: int
+
+
+def number_or_type(value: Any) -> float | str:
+    """A number, of Python or NumPy; of anything else the type."""
+    is_number = isinstance(value, int | float | np.number | np.bool_) or getattr(value, "shape", None) == ()
+    return float(value) if is_number else type(value).__name__
+
+
+def numbers_of(state: Any) -> list[float | str] | str:
+    """A Scale, or any other tuple, as a list."""
+    return [number_or_type(part) for part in state] if isinstance(state, tuple | list) else type(state).__name__
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def convert(comm: Comm, exercise: ModuleType, mine: Array, function: str, scale: float) -> dict[str, Any]:
+    """narrow, widen, or the notebook's `vanished`; and whether that has changed what it was handed."""
+    handed = mine.copy()
+    value = getattr(exercise, function)(handed, scale)
+    changed = not np.array_equal(handed, mine, equal_nan=True)
+    return {"returned": returned(value) if isinstance(value, np.ndarray) else number_or_type(value), "changed": changed}
+
+
+def updates(comm: Comm, exercise: ModuleType, mine: Sequence[Array], function: str, times: int) -> dict[str, Any]:
+    """The same change so many times: the parameters, and the master copy, afterwards."""
+    start, change = mine
+    master = start.astype(np.float32)
+    param = start.astype(np.float16)
+    for _ in range(times):
+        getattr(exercise, function)(param, master, change.copy())
+    return {"param": param, "master": master}
+
+
+# ---- the norm --------------------------------------------------------------------------------------------------------
+
+
+def norm(comm: Comm, exercise: ModuleType, mine: Sequence[Array], scale: float) -> dict[str, Any]:
+    """gradient_norm of this rank's pieces. As an array, for results over a wire are compared bit by bit."""
+    pieces = [Piece(np.zeros_like(grad), grad.copy(), np.zeros(grad.size, np.float32)) for grad in mine]
+    with np.errstate(all="ignore"):
+        value = number_or_type(exercise.gradient_norm(comm, pieces, scale))
+    return {"returned": np.array([value]) if isinstance(value, float) else value}
+
+
+def agree(comm: Comm, exercise: ModuleType, mine: bool) -> dict[str, Any]:
+    """The notebook's `anybody`."""
+    value = exercise.anybody(comm, mine)
+    return {"returned": bool(value) if isinstance(value, bool | np.bool_) else type(value).__name__}
+
+
+# ---- the scale -------------------------------------------------------------------------------------------------------
+
+
+def scales(
+    comm: Comm, exercise: ModuleType, mine: Sequence[bool], start: Sequence[Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """The state after each of some steps; "OverflowError" where that was raised, at which it ends."""
+    state, states = Scale(*start), []
+    for overflow in mine:
+        try:
+            found = numbers_of(exercise.next_scale(state, overflow, **options))
+        except OverflowError:
+            states.append("OverflowError")
+            break
+        states.append(found)
+        if isinstance(found, str) or len(found) != 3 or any(isinstance(part, str) for part in found):
+            break
+        state = Scale(found[0], int(found[1]), int(found[2]))
+    return {"states": states}
+
+
+def simple_scales(comm: Comm, exercise: ModuleType, mine: Sequence[bool]) -> dict[str, Any]:
+    """The same of the notebook's `halve_or_double`, from 1024 on."""
+    scale, clean, found = 1024.0, 0, []
+    for overflow in mine:
+        value = number_or_type(exercise.halve_or_double(scale, overflow, clean))
+        found.append(value)
+        if isinstance(value, str):
+            break
+        scale, clean = value, 0 if overflow else clean + 1
+    return {"scales": found}
+
+
+# ---- the step --------------------------------------------------------------------------------------------------------
+
+
+def step(
+    comm: Comm, exercise: ModuleType, mine: Sequence[Sequence[Array]], state: Sequence[Any], clip: float
+) -> dict[str, Any]:
+    """apply_gradients with an optimizer that goes half the gradient down: the pieces afterwards, the next state, and
+    for which pieces the optimizer was called."""
+    pieces = [Piece(start.astype(np.float16), grad.copy(), start.copy()) for start, grad in mine]
+    called: list[int] = []
+
+    def optimizer(number: int, gradient: Array) -> Array:
+        called.append(int(number))
+        return np.float32(-0.5) * gradient
+
+    with np.errstate(all="ignore"):
+        after = exercise.apply_gradients(comm, pieces, Scale(*state), clip, optimizer)
+    return {
+        "param": [piece.param for piece in pieces],
+        "master": [piece.master for piece in pieces],
+        "grad": [piece.grad for piece in pieces],
+        "state": numbers_of(after),
+        "called": called,
+    }

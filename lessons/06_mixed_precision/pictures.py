@@ -1,0 +1,121 @@
+"""The pictures of lesson 06. They draw what was counted."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from minidist.classroom.lesson import show
+
+Array = np.ndarray
+BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#9a9a9a"
+
+
+def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
+    """Bytes of a parameter in each setting: a bar each, with a piece for each array."""
+    colours = {"parameter": BLUE, "gradient": ORANGE, "master copy": RED, "first moment": GREEN, "second moment": GREY}
+    fig, ax = plt.subplots(figsize=(9.6, 0.62 * len(formats) + 1.1))
+    words, seen = [], set()
+    for place, (name, kinds) in enumerate(formats.items()):
+        left = 0.0
+        for kind, size in kinds.items():
+            ax.barh(place, size, left=left, color=colours[kind], height=0.6, edgecolor="white")
+            ax.text(left + size / 2, place, f"{size:g}", ha="center", va="center", color="white", fontsize=9)
+            if kind not in seen:
+                seen.add(kind)
+                ax.plot([], [], "s", color=colours[kind], label=kind)
+            left += size
+        ax.text(left + 0.15, place, f"{left:g}", va="center", fontsize=10, fontweight="bold")
+        words.append(f"{name}: {', '.join(f'{kind} {size:g}' for kind, size in kinds.items())}, together {left:g}.")
+    ax.set_yticks(range(len(formats)), list(formats))
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 18), xticks=[])
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.45, -0.3), ncols=5, frameon=False, fontsize=8.5)
+    ax.set_title("Bytes of each parameter in training with Adam (counted)", loc="left", fontsize=10)
+    fig.subplots_adjust(left=0.12, right=0.99, top=0.88, bottom=0.22)
+    show(fig, f"Bytes of each parameter in training with Adam (counted). {' '.join(words)}")
+
+
+def draw_exponents(gradients: Mapping[str, Array]) -> None:
+    """How large numbers are, as powers of two, a panel for each array; what float16 cannot hold is red."""
+    fig, axes = plt.subplots(len(gradients), 1, figsize=(9.6, 1.7 * len(gradients) + 0.6), sharex=True, squeeze=False)
+    powers, words = np.arange(-44, 22), []
+    for ax, (name, gradient) in zip(axes[:, 0], gradients.items(), strict=True):
+        size = np.abs(gradient[gradient != 0]).astype(np.float64)
+        of_each = np.floor(np.log2(size)).astype(int)
+        share = np.array([100 * np.mean(of_each == power) for power in powers])
+        # Half of the smallest number, 2⁻²⁵, is rounded to it or to zero; 65,520 = 2¹⁶ - 16 is rounded to infinity.
+        lost = (powers < -25) | (powers >= 16)
+        ax.axvspan(-44.5, -25.5, color=RED, alpha=0.09, lw=0)
+        ax.axvspan(15.5, 21.5, color=RED, alpha=0.09, lw=0)
+        ax.bar(powers, share, color=np.where(lost, RED, BLUE), width=0.85)
+        zero, infinite = 100 * np.mean(size <= 2.0**-25), 100 * np.mean(size >= 65520)
+        ax.set_title(f"{name}: {zero:.3f}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
+        ax.set(xlim=(-44.5, 21.5), yticks=[])
+        ax.spines[["top", "left", "right"]].set_visible(False)
+        words.append(
+            f"{name}: most are near 2^{powers[share.argmax()]}; {zero:.3f}% become zero, {infinite:.3g}% infinite."
+        )
+    last = axes[-1, 0]
+    last.set_xticks([-40, -32, -24, -14, 0, 15], ["2⁻⁴⁰", "2⁻³²", "2⁻²⁴", "2⁻¹⁴", "1", "2¹⁵"])
+    last.set_xlabel("size of a number; red: what float16 cannot hold", fontsize=9)
+    fig.tight_layout()
+    show(fig, f"How large gradients are, by powers of two, and what float16 cannot hold. {' '.join(words)}")
+
+
+def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], title: str) -> None:
+    """The loss scale over the steps 1, 2, ..., in one line for each rule; steps that were skipped are marked."""
+    fig, ax = plt.subplots(figsize=(9.6, 2.7))
+    words = []
+    for colour, width, (name, found) in zip((BLUE, ORANGE), (4.5, 1.6), scales.items(), strict=False):
+        ax.step(range(1, len(found) + 1), np.log2(found), where="mid", color=colour, lw=width, label=name)
+        words.append(f"{name}: from 2^{np.log2(found[0]):g} to 2^{np.log2(found[-1]):g}.")
+    first = np.log2(next(iter(scales.values())))
+    ax.plot(skipped, first[np.array(skipped, int) - 1], "x", color=RED, ms=8, mew=2, label="step skipped", zorder=3)
+    low, high = int(first.min()) - 1, int(first.max()) + 1
+    ax.set_yticks(range(low, high + 1, 2), [f"$2^{{{power}}}$" for power in range(low, high + 1, 2)])
+    ax.set_xlabel("step", fontsize=9)
+    ax.set_ylabel("loss scale", fontsize=9)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=9)
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.tight_layout()
+    steps = ", ".join(map(str, skipped))
+    show(fig, f"{title}. {' '.join(words)} Steps that were skipped: {steps or 'none'}.")
+
+
+def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
+    """A line for each course of losses."""
+    fig, ax = plt.subplots(figsize=(9.6, 3.0))
+    styles = zip((BLUE, ORANGE, RED, GREEN), (4.5, 1.6, 1.6, 1.6), curves.items(), strict=False)
+    words = []
+    for colour, width, (name, losses) in styles:
+        ax.plot(range(1, len(losses) + 1), losses, color=colour, lw=width, label=name)
+        words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
+    ax.set_xlabel("step", fontsize=9)
+    ax.set_ylabel("loss", fontsize=9)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=9)
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.tight_layout()
+    show(fig, f"{title}. {' '.join(words)}")
+
+
+def draw_pieces(found: Mapping[str, Array], wanted: Array) -> None:
+    """What each rank's piece ends with, beside what it should be; a panel for each program."""
+    fig, axes = plt.subplots(1, len(found), figsize=(9.6, 2.8), sharey=True, squeeze=False)
+    ranks, words = range(len(wanted)), []
+    for ax, (name, values) in zip(axes[0], found.items(), strict=True):
+        ax.bar(np.array(ranks) - 0.2, wanted, 0.38, color=GREY, label="wanted")
+        ax.bar(np.array(ranks) + 0.2, values, 0.38, color=BLUE, label="found")
+        ax.set_xticks(list(ranks), [f"rank {rank}" for rank in ranks])
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_title(name, loc="left", fontsize=10)
+        pairs = ", ".join(f"rank {rank} {values[rank]:.3f} for {wanted[rank]:.3f}" for rank in ranks)
+        words.append(f"{name}: {pairs}.")
+    axes[0, 0].set_ylabel("the weight of its piece", fontsize=9)
+    axes[0, 0].legend(frameon=False, fontsize=9, loc="upper left")
+    fig.tight_layout()
+    show(fig, f"The weight of each rank's piece after the last step, found and wanted. {' '.join(words)}")
