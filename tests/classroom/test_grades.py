@@ -26,6 +26,7 @@ IN_EVERY_RUN = {
     },
     "05": {"from_the_notebook"},
     "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
+    "07": {"its_own_norm", "on_its_own_data_parallel"},
     "08": {"full_backward_then_step"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
