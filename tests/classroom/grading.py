@@ -23,6 +23,7 @@ LESSONS = {
     "05": ROOT / "lessons" / "05_data_parallel",
     "06": ROOT / "lessons" / "06_mixed_precision",
     "07": ROOT / "lessons" / "07_zero_1",
+    "08": ROOT / "lessons" / "08_zero_2",
     "09": ROOT / "lessons" / "09_zero_3",
     "10": ROOT / "lessons" / "10_activations",
     "11": ROOT / "lessons" / "11_offload_and_infinity",
