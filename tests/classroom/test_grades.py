@@ -1,5 +1,5 @@
 """Points by cause: the skeleton earns nothing, a right answer everything, and each mistake loses the parts that are
-named beside it and no others. Mistakes are patches of the right answer (mutants.py) and files as people write them."""
+named beside it and no others. Mistakes are patches of the right answer (mutants/) and files as people write them."""
 
 import re
 from collections.abc import Iterator
