@@ -30,7 +30,7 @@ from minidist.mpi.run import AUDIT
 TIMEOUT = 300.0  # seconds for one of them, which takes about two
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
 
-SMALL = "--steps 2 --width {width} --heads {n} --context 16 --batch {batch}"
+SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch}"
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "pipedream", "vertical-sync", "2bw")
 LINES = {  # of each chapter, by what sets one apart from its others; {n}: ranks
     "mapreduce": {"": f"wordcount {TEXT} --maps 7"},
