@@ -94,7 +94,6 @@ ELEMENTS = whole(0)
 OFF_DEVICE = "parameters are on the device, or in files"
 ROOMS = "an nvme's rooms are as many as reading ahead and writing behind need, each for the largest unit's shard"
 AHEAD = "what is in files is read ahead and written behind"
-MOVED = "a rank keeps its activations where it computes them"
 QUANTISED = "what is sent is what is stored: nothing is quantised"
 UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
 ALL_DIVIDED = "every parameter is divided, however small"
@@ -282,10 +281,8 @@ ACTIVATIONS = {
         never="no two ranks of the data axis have the same activations", already=(False,),
     ),
     "number_checkpoints": Key(or_null(whole(1)), None, "inputs kept in a pass: one every so many blocks; null: each"),
-    "contiguous_memory_optimization": Key(
-        flag, False, "checkpoints in one buffer made beforehand", yet="each is an array of its own", already=(False,)
-    ),
-    "cpu_checkpointing": Key(flag, False, "checkpoints in host memory", yet=MOVED, already=(False,)),
+    "contiguous_memory_optimization": Key(flag, False, "checkpoints in one buffer made beforehand"),
+    "cpu_checkpointing": Key(flag, False, "checkpoints in host memory"),
     "synchronize_checkpoint_boundary": Key(
         flag, False, "wait for the device at each", never="nothing runs beside a rank's own work", already=(False,)
     ),

@@ -41,6 +41,8 @@ class Plan:
     nvme: bool = False  # and the states on to files; in stage 3 parameters too
     nvme_path: str | None = None  # in which folder; None: a temporary one
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
+    on_host: bool = False  # where inputs of blocks that run again wait
+    together: bool = False  # ... in one room
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
@@ -49,6 +51,8 @@ class Plan:
     def chapter(self) -> str:
         if self.fsdp:
             return "fsdp"
+        if self.on_host or self.together:
+            return "zero_r"
         return "infinity" if self.nvme else "offload" if self.offload else CHAPTERS[self.stage]
 
     def said(self) -> dict[str, Any]:
@@ -69,7 +73,10 @@ class Plan:
         """The chapter's command line, as far as it can say all this."""
         usual = defaults()
         words = list(self.fsdp)
-        words += ["--zero", str(self.stage)] if self.offload else []
+        words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r") else []
+        if self.chapter == "zero_r":
+            words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
+            words += [] if self.together else ["--scattered"]
         words += ["--disk", self.nvme_path] if self.nvme_path else []
         for option, value in self.said().items():
             if value != getattr(usual, option, None):
@@ -166,6 +173,7 @@ def make(
         plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
     _offload(checked, plan)
     plan.bucket_size = _bucket_size(checked, plan)
+    _checkpoints(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
@@ -193,6 +201,21 @@ def _offload(config: Config, plan: Plan) -> None:
         plan.nvme_path = config[f"{ROOM}.offload_optimizer.nvme_path"] or config[f"{ROOM}.offload_param.nvme_path"]
     if parameters == "nvme" and plan.stage == 3 and not plan.nvme:
         plan.notes.append(f"{ROOM}.offload_param.device has no effect here yet, because {OFF_DEVICE} with the states")
+
+
+def _checkpoints(config: Config, plan: Plan) -> None:
+    """Where inputs of blocks that run again wait: in host memory, in one room."""
+    asked = []
+    for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
+        path = f"activation_checkpointing.{name}"
+        if config[path] and plan.recompute == "full" and not plan.offload:
+            asked.append(name)
+        elif config[path]:
+            others = "with the optimizer on the host" if plan.offload else f"with recompute {plan.recompute}"
+            plan.notes.append(f"{path} has no effect here yet {others}")
+    plan.on_host, plan.together = "cpu_checkpointing" in asked, "contiguous_memory_optimization" in asked
+    if asked:  # that chapter sums all gradients through a buffer
+        plan.bucket_size = plan.bucket_size or max(1, config[f"{ROOM}.reduce_bucket_size"])
 
 
 def _bucket_size(config: Config, plan: Plan) -> int | None:

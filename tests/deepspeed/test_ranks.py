@@ -17,6 +17,7 @@ from jobs import deepspeeds
 from minidist.deepspeed import explain
 from minidist.deepspeed import plan as planning
 from minidist.mpi.launch import launch
+from minidist.papers import korthikanti
 
 pytest.importorskip("hjson")
 pytest.importorskip("yaml")
@@ -36,6 +37,9 @@ FILES = {
     }""",
     "checkpointing.json": json.dumps(
         AUTO | {"zero_optimization": {"stage": 2}, "activation_checkpointing": {"partition_activations": True}}
+    ),
+    "cpu_checkpointing.json": json.dumps(
+        AUTO | {"zero_optimization": {"stage": 3}, "activation_checkpointing": {"cpu_checkpointing": True}}
     ),
     "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True},
                               "zero_optimization": {"stage": 1, "reduce_bucket_size": 1000}}),
@@ -202,7 +206,7 @@ def test_and_those_of_serial_training(found: dict[str, Any], name: str) -> None:
 def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], name: str) -> None:
     others = {
         **{"checkpointing.json": "zero2", "zero1.json": "zero1", "sgd.json": "zero1", "ddp.json": "data_parallel"},
-        **{"timed.json": "zero2"},
+        **{"timed.json": "zero2", "cpu_checkpointing.json": "zero_r"},
         **dict.fromkeys(("fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "hybrid.yaml"), "fsdp"),
         **{f"{chapter}{stage}.json": chapter for chapter in ("offload", "infinity") for stage in (1, 2, 3)},
     }
@@ -351,6 +355,35 @@ def test_gathered_parameters(found: dict[str, Any]) -> None:
     drawn, initial = found["gathered"]["drawn"]
     assert drawn == pytest.approx(initial, rel=1e-5)
     assert found["gathered"]["means"] == [pytest.approx(drawn), 1.25, 1.25, 3.0, 3.0]
+    for held in found["gathered"]["held"].values():  # float32: the master copies, or as drawn
+        assert held == [0, 4 * found["gathered"]["padded"], 0, 0]
+
+
+@pytest.mark.parametrize("case", ["fp32 0", "fp32 3", "mixed 2"])
+def test_a_model_that_calls_checkpoint_keeps_its_blocks_inputs(found: dict[str, Any], case: str) -> None:
+    """The same losses and gradients, bsh elements of each layer where Korthikanti counts sbh(34 + 5as/h) bytes (their
+    table 2, without dropout), and one layer's at a time in the backward. On the host they go down the link and up once.
+    """
+    layers, b, s, h, heads, p = 2, 2, deepspeeds.CONTEXT, 12, 2, 4 if case.startswith("fp32") else 2
+    inputs = layers * korthikanti.layer_activations(s, b, h, heads, recompute="full", p=p)
+    one = korthikanti.layer_activations(s, b, h, heads, p=p, dropout=False)
+    runs = {name: found["checkpointed"][f"{case} {name}"] for name in ("without", "by its JSON", *deepspeeds.WAYS)}
+    without, as_it_is = runs.pop("without"), runs["as it is"]
+    assert without["kept"] == {"device": layers * one, "host": 0}
+    assert as_it_is["most"]["device"] == inputs - (inputs / layers if p == 4 else 0) + one  # float32 is kept once
+    for name, run in runs.items():
+        assert run["losses"] == as_it_is["losses"], name
+        np.testing.assert_array_equal(run["gradients"], as_it_is["gradients"], err_msg=name)
+        on_host = name in ("on the host", "from a file", "both", "by its JSON")
+        assert run["kept"] == {"device": 0 if on_host else inputs, "host": inputs if on_host else 0}, name
+        once = {"checkpoints": {"bytes": inputs, "moves": layers}}
+        assert run["moved"] == ({"device to host": once, "host to device": once} if on_host else {}), name
+    if case.startswith("fp32"):
+        assert without["losses"] == as_it_is["losses"]
+        np.testing.assert_array_equal(without["gradients"], as_it_is["gradients"])
+    else:  # a layer's input is rounded to float16 before it runs again
+        np.testing.assert_allclose(without["losses"], as_it_is["losses"], rtol=1e-3)
+    assert np.abs(without["gradients"]).max() > 0
 
 
 def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) -> None:
