@@ -259,9 +259,7 @@ def add_options(parser: Parser) -> None:
     add("--no-sync", action="store_true", help="reduce once for all micro-batches (--accumulate)")
 
 
-def prepare(
-    made: Parser, arguments: Sequence[str], ranks: int, optimizer: Optimizer | None = None
-) -> command.Job:
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, optimizer: Optimizer | None = None) -> command.Job:
     """Parse and check. Raises UsageError for whatever cannot work. optimizer: instead of the options'."""
     job = command.prepare(made, arguments, ranks, optimizer=optimizer)
     complete(job.options, ranks)

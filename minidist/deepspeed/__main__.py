@@ -16,7 +16,7 @@ import numpy as np
 from minidist import command, data_parallel, fsdp, infinity, offload, train, zero1, zero2, zero3, zero_r
 from minidist.claims.published import print_offload_closing, print_zero_closing
 from minidist.cli.options import Parser
-from minidist.deepspeed import accelerate
+from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.plan import Plan
@@ -51,7 +51,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     made = parser("deepspeed")
     options = made.parse_args(arguments)
     translated, _ = accelerate.load(options.config, ranks)
-    given = planning.typed(made, arguments)
+    given = agree.typed(made, arguments)
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
     plan = planning.make(translated.config, ranks, options, given, shard=translated.shard, fsdp=translated.fsdp)

@@ -7,10 +7,10 @@
     engine, *_ = deepspeed.initialize(model=model, config=config, comm=comm)
     checkpointing.configure(engine, checkpoint_in_cpu=True)
 
-Of x, the function's first argument, alone is something kept for the backward, in which the function runs again: of a
-block bsh elements instead of sbh(34 + 5as/h) bytes (Korthikanti et al. 2022, section 5). Where x waits is the
-configuration's, as it is of the chapter's own checkpoints (`minidist/zero_r.py`). With a section activation_checkpointing
-in its JSON `initialize` has every block run again by itself: a model that calls `checkpoint` leaves that section out.
+Only x, the function's first argument, is kept for the backward, in which the function runs again: of a block bsh
+elements instead of sbh(34 + 5as/h) bytes (Korthikanti et al. 2022, section 5). It waits as that chapter's checkpoints
+do (`minidist/zero_r.py`), where `configure` says. With a section activation_checkpointing in the configuration
+`initialize` has every block run again by itself; a model that calls `checkpoint` leaves that section out.
 """
 
 import sys

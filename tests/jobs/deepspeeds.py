@@ -65,6 +65,7 @@ def everything(comm: Any, configs: dict[str, Any], lines: dict[str, list[str]], 
     found["checkpointed"] = checkpointed(comm)
     found["tiled"] = {tiles: comm.all_gather_object(tiled(comm, tiles)) for tiles in (1, 3, 4)}
     found["kept"] = kept(comm, folder)
+    found["plain sgd"] = plain_sgd(comm, folder)
     for name, line in lines.items():
         file = Path(folder) / f"report {name.replace('/', ' ')}.json"
         status = door.main(comm, door.prepare([*line, "--json", str(file)], comm.size))
@@ -311,3 +312,38 @@ def kept(comm: Any, folder: str) -> dict[str, Any]:
         engine.load_checkpoint(f"{folder}/kept", tag="other")
     refused.append(str(raised.value))
     return {"losses": losses, "steps": other.global_steps, "saved": saved, "loaded": loaded, "refused": refused}
+
+
+PLAIN = {"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+LINE = "--steps 4 --layers 1 --width 8 --heads 2 --context 8 --precision fp64"
+
+
+def plain_sgd(comm: Any, folder: str) -> dict[str, Any]:
+    """Losses of the last two of four steps, in one run and from its checkpoint after two, by command line: in every
+    stage, and on two ranks; what is said to momentum."""
+
+    def run(name: str, config: dict[str, Any], ranks: Any, *line: str) -> tuple[int, list[float]]:
+        file, report = Path(folder) / f"plain {name}.json", Path(folder) / f"plain {name} report.json"
+        if ranks.rank == 0:
+            file.write_text(json.dumps(config))
+        ranks.barrier()
+        prepared = door.prepare([str(file), *LINE.split(), *line, "--json", str(report)], ranks.size)
+        status = door.main(ranks, prepared)
+        ranks.barrier()
+        return status, json.loads(report.read_text())["loss"][-2:]
+
+    def stage(of: int) -> dict[str, Any]:
+        return PLAIN | {"zero_optimization": {"stage": of}}
+
+    status, losses = run("on", stage(3), comm, "--save", f"{folder}/plain sgd", "--save-every", "2")
+    saved = f"{folder}/plain sgd/step000002"
+    found, statuses = {"on": losses}, [status]
+    for of in range(4):
+        status, found[f"stage {of}"] = run(f"stage {of}", stage(of), comm, "--load", saved)
+        statuses.append(status)
+    half = comm.split(comm.rank // 2)
+    _, found["two ranks"] = run(f"pair {comm.rank // 2}", stage(2), half, "--load", saved)
+    momentum = PLAIN | {"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}}}
+    with pytest.raises(UsageError) as refused:
+        run("momentum", momentum, comm, "--load", saved)
+    return {"losses": found, "statuses": statuses, "refused": str(refused.value)}
