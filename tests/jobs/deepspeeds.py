@@ -252,7 +252,8 @@ def gathered(comm: Any) -> dict[str, Any]:
         matrix.data[...] = 3
     stored = float(engine.stage.parameters_of(units[0].flats[0])[: matrix.size].mean())
     engine.stage.forget(units[0].flats[0])
-    held = {"of Init": held_within(zero.Init(units := model(), comm=comm, config=STAGE_3).device, units[:2])}
+    born = model()
+    held = {"of Init": held_within(zero.Init(born, comm=comm, config=STAGE_3).device, born[:2])}
     for stage, where in ((3, "none"), (3, "nvme"), (2, "cpu"), (1, "none"), (0, "none")):
         config = configured(stage, where)
         other, *_ = deepspeed.initialize(model=model(), config=config, comm=comm, seed=SEED)
