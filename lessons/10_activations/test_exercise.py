@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import an_array, differences, shape, together
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -40,19 +41,6 @@ def chain(x: Array, matrices: Sequence[Array]) -> list[Array]:
     return values
 
 
-def differences(f: Callable[[], Array], x: Array, dy: Array, h: float = 1e-5) -> Array:
-    """The slope of Σ dy·f() by each number of x, which f reads: by moving it up and down by h."""
-    found = np.empty_like(x)
-    for index in np.ndindex(x.shape):
-        before = x[index]
-        x[index] = before + h
-        above = f()
-        x[index] = before - h
-        found[index] = (dy * (above - f())).sum() / (2 * h)
-        x[index] = before
-    return found
-
-
 def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
@@ -62,19 +50,6 @@ def drawn(submission: Submission, layers: int, *, dy: bool, rows: int = ROWS) ->
     """x, perhaps dy, and the layers' matrices."""
     random = submission.random.standard_normal
     return [*(random((rows, WIDTH)) for _ in range(1 + dy)), *(random((WIDTH, WIDTH)) * 0.7 for _ in range(layers))]
-
-
-def shape(x: Array) -> str:
-    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
-
-
-def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
-    """What was returned. Loses the part if it is no array of this shape."""
-    if not isinstance(found, np.ndarray):
-        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
-    if found.shape != like:
-        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(np.empty(like))} is wanted.")
-    return found
 
 
 def is_right(check: Callable[[Case, Outcome], None], each: Case, outcome: Outcome) -> bool:
@@ -552,16 +527,6 @@ GAPS = {
     "same_mask": check_same_mask,
     "my_part": check_my_part,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import an_array, together
 from minidist.classroom.submission import Case, Submission, lose
 
 Array = np.ndarray
@@ -25,19 +26,6 @@ HIDDEN = (  # what a submission cannot import
     "minidist.infinity",
 )
 SLACK = 1 << 13  # bytes of Python objects and of temporary results
-
-
-def shape(x: Array) -> str:
-    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
-
-
-def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
-    """What was returned. Loses the part if it is no array of this shape."""
-    if not isinstance(found, np.ndarray):
-        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
-    if found.shape != like:
-        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(np.empty(like))} is wanted.")
-    return found
 
 
 def same(found: Array, expected: Array) -> bool:
@@ -420,16 +408,6 @@ GAPS = {
     "delayed_step": check_delayed_step,
     "tiled": check_tiled,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {
