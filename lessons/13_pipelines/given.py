@@ -1,0 +1,142 @@
+"""What the notebook of lesson 13 goes on with where something is not filled in: look here after you have tried."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minidist.mpi.comm import Comm
+
+Array = np.ndarray
+Order = list[tuple[str, int]]
+Span = tuple[str, int, float, float]
+
+# ---- the gaps --------------------------------------------------------------------------------------------------------
+
+
+def idle_share(spans: Sequence[Sequence[Span]]) -> float:
+    busy = sum(end - start for of_stage in spans for _, _, start, end in of_stage)
+    step = max(of_stage[-1][3] for of_stage in spans)
+    return 1 - busy / (len(spans) * step)
+
+
+def forwards_first(m: int) -> Order:
+    return [("F", k) for k in range(m)] + [("BW", k) for k in reversed(range(m))]
+
+
+def in_flight(order: Order) -> int:
+    now = most = 0
+    for letter, _ in order:
+        now += (letter == "F") - (letter in ("W", "BW"))
+        most = max(most, now)
+    return most
+
+
+def updates_between(order: Order, k: int) -> int:
+    between = order[order.index(("F", k)) : order.index(("BW", k))]
+    return sum(letter == "BW" for letter, _ in between)
+
+
+# ---- the exercise ----------------------------------------------------------------------------------------------------
+
+
+def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
+    p, last = len(orders), len(orders) - 1
+    time = {**costs, "BW": costs["B"] + costs["W"]}
+    spans: list[list[Span]] = [[] for _ in orders]
+    ended: dict[tuple[str, int, int], float] = {}  # (letter, stage, micro-batch); BW ends B and W
+    going = True
+    while going:
+        going = False
+        for s, order in enumerate(orders):
+            while len(spans[s]) < len(order):
+                letter, k = order[len(spans[s])]
+                if letter == "F":
+                    need = [("F", s - 1, k)] if s > 0 else []
+                elif letter == "W":
+                    need = [("B", s, k)]
+                else:
+                    need = [("F", s, k), *([("B", s + 1, k)] if s < last else [])]
+                if any(thing not in ended for thing in need):
+                    break
+                free = spans[s][-1][3] if spans[s] else 0
+                start = max([free, *(ended[thing] + latency * (thing[1] != s) for thing in need)])
+                end = start + time[letter]
+                spans[s].append((letter, k, start, end))
+                ended[letter[0], s, k] = end
+                going = True
+    if any(len(spans[s]) < len(orders[s]) for s in range(p)):
+        raise ValueError("deadlock")
+    return spans
+
+
+def gpipe(s: int, p: int, m: int) -> Order:
+    return forwards_first(m)
+
+
+def one_f_one_b(s: int, p: int, m: int) -> Order:
+    order: Order = []
+    for k in range(m + p - s):
+        if k >= p - s:
+            order.append(("BW", k - (p - s)))
+        if k < m:
+            order.append(("F", k))
+    return order
+
+
+def zb_h1(s: int, p: int, m: int) -> Order:
+    return _apart(m, p - s, s)
+
+
+def _apart(m: int, ahead: int, late: int) -> Order:
+    """1F1B with so many forwards ahead, and each W so many backwards late."""
+    order: Order = []
+    for k in range(m + ahead):
+        if k >= ahead:
+            order.append(("B", k - ahead))
+            if k - ahead >= late:
+                order.append(("W", k - ahead - late))
+        if k < m:
+            order.append(("F", k))
+    return order + [("W", k) for k in range(max(m - late, 0), m)]
+
+
+def perform(comm: Comm, stage: Any, order: Order) -> None:
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    requests = []
+    for letter, k in order:
+        if letter == "F":
+            x = None if first else np.empty(stage.shape)
+            if x is not None:
+                comm.recv(x, comm.rank - 1)
+            y = stage.forward(k, x)
+            if not last:
+                requests.append(comm.isend(y, comm.rank + 1))
+        if letter in ("B", "BW"):
+            dy = None if last else np.empty(stage.shape)
+            if dy is not None:
+                comm.recv(dy, comm.rank + 1)
+            dx = stage.backward(k, dy)
+            if letter == "BW":
+                stage.weight(k)
+            if not first:
+                requests.append(comm.isend(dx, comm.rank - 1))
+        if letter == "W":
+            stage.weight(k)
+    for request in requests:
+        request.wait()
+
+
+def shorter(s: int, p: int, m: int, limit: int) -> Order:
+    ahead = min(p - s + limit - p, 2 * (p - s) - 1)
+    return _apart(m, ahead, limit - ahead)
+
+
+def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
+    things = [(k, c) for group in range(0, m, p) for c in range(v) for k in range(group, group + p)]
+    ahead = min(2 * (p - s - 1) + (v - 1) * p + 1 if v > 1 else p - s, len(things))
+    order = [("F", k, c) for k, c in things[:ahead]]
+    for i, (k, c) in enumerate(things):
+        order.append(("BW", k, v - 1 - c))
+        order += [("F", *thing) for thing in things[ahead + i : ahead + i + 1]]
+    return order
