@@ -140,3 +140,33 @@ def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
         order.append(("BW", k, v - 1 - c))
         order += [("F", *thing) for thing in things[ahead + i : ahead + i + 1]]
     return order
+
+
+# ---- beside it -------------------------------------------------------------------------------------------------------
+
+
+def clock_of_chunks(orders: Sequence[Sequence[tuple[str, int, int]]], costs: dict[str, float]) -> list[list[Any]]:
+    """As `clock`, for things (letter, k, chunk) with F and BW: chunk c of stage s is part c·p + s of the model. Of each
+    stage the list of (letter, k, start, end, chunk)."""
+    p = len(orders)
+    last = p * (1 + max(chunk for order in orders for _, _, chunk in order)) - 1
+    time = {**costs, "BW": costs["B"] + costs["W"]}
+    spans: list[list[Any]] = [[] for _ in orders]
+    ended: dict[tuple[str, int, int], float] = {}  # (letter, part of the model, micro-batch)
+    going = True
+    while going:
+        going = False
+        for s, order in enumerate(orders):
+            for letter, k, chunk in order[len(spans[s]) :]:
+                part = chunk * p + s
+                need = [("F", part - 1, k)] if letter == "F" else [("F", part, k), ("BW", part + 1, k)]
+                need = [thing for thing in need if 0 <= thing[1] <= last]
+                if any(thing not in ended for thing in need):
+                    break
+                start = max([spans[s][-1][3] if spans[s] else 0, *(ended[thing] for thing in need)])
+                ended[letter, part, k] = start + time[letter]
+                spans[s].append((letter, k, start, start + time[letter], chunk))
+                going = True
+    if any(len(of_stage) < len(order) for of_stage, order in zip(spans, orders, strict=True)):
+        raise ValueError("deadlock")
+    return spans

@@ -13,9 +13,6 @@ Order = list[tuple[str, int]]
 Span = tuple[str, int, float, float]
 
 
-def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
-
-
 def clock(orders, costs, latency=0):
     places, spans = [0] * len(orders), [[] for _ in orders]
     ended = {}

@@ -14,9 +14,6 @@ Order = list[tuple[str, int]]
 Span = tuple[str, int, float, float]
 
 
-def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
-
-
 def clock(orders, costs, latency=0):
     ends = {}
 

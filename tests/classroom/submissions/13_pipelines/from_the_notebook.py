@@ -14,8 +14,5 @@ Order = list[tuple[str, int]]
 Span = tuple[str, int, float, float]
 
 
-def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
-
-
 def forwards_first(m):
     return [("F", k) for k in range(m)] + [("BW", k) for k in reversed(range(m))]

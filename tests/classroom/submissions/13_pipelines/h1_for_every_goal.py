@@ -15,9 +15,6 @@ Span = tuple[str, int, float, float]
 
 
 def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
-
-
-def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
     p = len(orders)
     forward: dict[tuple[int, int], float] = {}  # (stage, micro-batch) -> end
     backward: dict[tuple[int, int], float] = {}

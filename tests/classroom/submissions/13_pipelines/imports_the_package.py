@@ -13,9 +13,6 @@ Array = np.ndarray
 Order = list[tuple[str, int]]
 Span = tuple[str, int, float, float]
 
-
-def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
-
 from minidist.pp.schedules import SCHEDULES, Place
 
 

@@ -1,5 +1,5 @@
 """All W at the end."""
-# loses: zb_h1_memory
+# loses: zb_h1, zb_h1_memory
 # says: stage 0 holds 4 micro-batches at a time; at most 2 are wanted
 
 from collections.abc import Sequence
@@ -12,9 +12,6 @@ from minidist.mpi.comm import Comm
 Array = np.ndarray
 Order = list[tuple[str, int]]
 Span = tuple[str, int, float, float]
-
-
-def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
 
 
 def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:

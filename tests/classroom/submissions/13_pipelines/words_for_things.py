@@ -1,5 +1,5 @@
 """Things are words such as F0."""
-# loses: gpipe, one_f_one_b
+# loses: gpipe, one_f_one_b, one_f_one_b_memory
 # says: stage 0 has 'str', where something such as \(\"F\", k\) is wanted
 
 from collections.abc import Sequence
@@ -12,9 +12,6 @@ from minidist.mpi.comm import Comm
 Array = np.ndarray
 Order = list[tuple[str, int]]
 Span = tuple[str, int, float, float]
-
-
-def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
 
 
 def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
