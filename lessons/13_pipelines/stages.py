@@ -1,14 +1,16 @@
 """A stage of a small GPT, for `perform`: its forward, its backward and its weights, with the package's units.
 
 A stage is a part of the units of lesson 02: embedding, blocks, head. What it keeps of a micro-batch lies on tapes, from
-`forward` to `weight`. It notes what it was asked to do, and in which order.
+`forward` to `weight`. With a clock it notes what it does, and when: time is logical, F, B and W take one unit each.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from minidist.engine import Engine, Passage, Settings
+from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.optim import SGD
@@ -16,6 +18,28 @@ from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
 SMALL = {"vocabulary": 16, "context": 6, "layers": 2, "heads": 2, "width": 8, "tied": False}
+
+
+class Clocked:
+    """A communicator whose messages carry the sender's time beside them, as those of `minidist/pp/watch.py` do."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.now = 0.0
+        self.spans: list[tuple[str, int, float, float]] = []
+
+    def work(self, letter: str, k: int) -> None:
+        """The rank does something for one unit of time."""
+        self.spans.append((letter, k, self.now, self.now + 1))
+        self.now += 1
+
+    def isend(self, array: Array, dest: int) -> Any:
+        self.comm.send_object(self.now, dest)
+        return self.comm.isend(array, dest)
+
+    def recv(self, out: Array, source: int) -> None:
+        self.now = max(self.now, self.comm.recv_object(source))
+        self.comm.recv(out, source)
 
 
 def settings(m: int) -> Settings:
@@ -30,7 +54,7 @@ def parts(n: int, p: int) -> list[range]:
 class Stage:
     """Stage s of p."""
 
-    def __init__(self, s: int, p: int, tokens: Array, model: dict[str, int] = SMALL) -> None:
+    def __init__(self, s: int, p: int, tokens: Array, model: dict[str, int] = SMALL, clock: Clocked | None = None) -> None:
         """tokens: integers (m, sequences, context + 1), all micro-batches."""
         units = gpt(GPTConfig(**model))
         self.first, self.last, self.m = s == 0, s == p - 1, len(tokens)
@@ -39,7 +63,8 @@ class Stage:
         self.batches = [Batch(of[:, :-1], of[:, 1:]) for of in tokens]
         self.kept: dict[int, list[Passage]] = {}  # of micro-batches between F and W
         self.loss = 0.0  # on the last stage: the mean over all micro-batches
-        self.done: list[tuple[str, int]] = []  # what was done, in order
+        self.clock = clock
+        self.done: list[tuple[str, int]] = []  # in order
         self.held = 0  # the most micro-batches that were kept at a time
 
     def forward(self, k: int, x: Array | None) -> Array | None:
@@ -47,7 +72,7 @@ class Stage:
         y, self.kept[k] = self.engine.run(
             self.engine.segments, self.batches[k].tokens if self.first else x, self.batches[k]
         )
-        self.done.append(("F", k))
+        self.note("F", k)
         self.held = max(self.held, len(self.kept))
         if self.last:
             self.loss += float(y) / self.m
@@ -57,13 +82,18 @@ class Stage:
         """The gradient of x, from that of y."""
         slope = np.asarray(1 / self.m) if self.last else dy  # of the mean over all micro-batches
         dx = self.engine.run_back(self.kept[k], slope, weights=False)
-        self.done.append(("B", k))
+        self.note("B", k)
         return None if self.first else dx
 
     def weight(self, k: int) -> None:
         """Add the gradient of the stage's own matrices; what was kept of micro-batch k is gone."""
         self.engine.run_weights(self.kept.pop(k))
-        self.done.append(("W", k))
+        self.note("W", k)
+
+    def note(self, letter: str, k: int) -> None:
+        self.done.append((letter, k))
+        if self.clock:
+            self.clock.work(letter, k)
 
     @property
     def gradients(self) -> list[Array]:
