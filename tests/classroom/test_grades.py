@@ -31,6 +31,7 @@ IN_EVERY_RUN = {
         *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
     "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
+    "13": {"stops_quietly", "one_forward_too_few", "one_buffer", "always_h1", "one_receive_buffer", "words_for_things"},
 }
 
 
