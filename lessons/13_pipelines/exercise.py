@@ -1,7 +1,7 @@
 """Exercise 13: a pipeline, its clock and its schedules.
 
-Fill in the functions; `pytest lessons/13_pipelines` says how many points they earn. An *order* is a list of what one stage
-does, one thing after the other. Each thing is a pair (letter, k), and k is the micro-batch, from 0:
+Fill in the functions; `pytest lessons/13_pipelines` says how many points they earn. An *order* is a list of what one
+stage does, one thing after the other. Each thing is a pair (letter, k), and k is the micro-batch, from 0:
 
     ("F", k)    forward
     ("B", k)    the gradient of the stage's input, which goes to the stage before as soon as it is made
@@ -66,8 +66,8 @@ def zb_h1(s: int, p: int, m: int) -> Order:
     """ZB-H1: as 1F1B, but B and W apart. W waits until it fills a time in which 1F1B idles.
 
     F and B come in the order in which 1F1B has F and BW. Stage s leaves s of its W undone: once s + 1 B are done, the
-    oldest W that waits comes right behind each B, and the last s at the end. So no stage holds more than p micro-batches
-    between F and W.
+    oldest W that waits comes right behind each B, and the last s at the end. So no stage holds more than p
+    micro-batches between F and W.
     """
     raise NotImplementedError
 
@@ -83,9 +83,9 @@ def perform(comm: Comm, stage: Any, order: Order) -> None:
         dx = stage.backward(k, dy)  dy: from rank + 1; on the last stage None. dx: for rank - 1; on the first None
         stage.weight(k)             after backward(k)
 
-    A stage does not copy x and dy: it reads them until weight(k) is done. So what is received needs an array of its own.
-    Sends wait for nobody: `comm.isend(array, dest)` returns a request at once. Before you return, wait() for every request.
-    `comm.recv(out, source)` fills `out`.
+    A stage does not copy x and dy: it reads them until weight(k) is done. So what is received needs an array of its
+    own. Sends wait for nobody: `comm.isend(array, dest)` returns a request at once. Before you return, wait() for every
+    request. `comm.recv(out, source)` fills `out`.
     """
     raise NotImplementedError
 
@@ -96,10 +96,10 @@ def perform(comm: Comm, stage: Any, order: Order) -> None:
 def shorter(s: int, p: int, m: int, limit: int) -> Order:
     """A schedule of your own: shorter than 1F1B, and no stage ever holds more than `limit` micro-batches.
 
-    limit: p, as many as the first stage of 1F1B holds, to 2p - 1. m >= 2p. F, B and W take one unit of time each, messages
-    none. A micro-batch is held from the start of its F to the end of its W (or BW). What counts is the longest time that
-    any stage needs from its first thing to its last. With limit = p it must be less than 1F1B's, and with each one more
-    that is allowed it must be less again.
+    limit: p, as many as the first stage of 1F1B holds, to 2p - 1. m >= 2p. F, B and W take one unit of time each,
+    messages none. A micro-batch is held from the start of its F to the end of its W (or BW). What counts is the longest
+    time that any stage needs from its first thing to its last. With limit = p it must be less than 1F1B's, and with
+    each one more that is allowed it must be less again.
     """
     raise NotImplementedError
 
@@ -110,11 +110,11 @@ def shorter(s: int, p: int, m: int, limit: int) -> Order:
 def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
     """1F1B over v chunks on each stage: a list of (letter, k, chunk), with letters "F" and "BW". m is a multiple of p.
 
-    The model is cut into v·p chunks. Stage s has the chunks s, p + s, 2p + s, ..., here called its chunks 0, 1, 2, ...: so
-    behind chunk c on the last stage comes chunk c + 1 on the first.
+    The model is cut into v·p chunks. Stage s has the chunks s, p + s, 2p + s, ..., here called its chunks 0, 1, 2, ...:
+    so behind chunk c on the last stage comes chunk c + 1 on the first.
 
-    Forwards go in groups of p micro-batches: a group through chunk 0, the same group through chunk 1, ..., then the next
-    group. Backwards go in the same way, from the last chunk to the first. A stage does 2(p - s - 1) + (v - 1)p + 1 forwards
-    first (or all, if there are fewer; with v = 1 it is 1F1B), then BW and F take turns.
+    Forwards go in groups of p micro-batches: a group through chunk 0, the same group through chunk 1, ..., then the
+    next group. Backwards go in the same way, from the last chunk to the first. A stage does 2(p - s - 1) + (v - 1)p + 1
+    forwards first (or all, if there are fewer; with v = 1 it is 1F1B), then BW and F take turns.
     """
     raise NotImplementedError

@@ -86,12 +86,17 @@ def as_spans(spans: Any) -> Any:
 # ---- on ranks --------------------------------------------------------------------------------------------------------
 
 
+def messages(comm: Comm) -> int:
+    """How many this rank has sent."""
+    return sum(entry["messages"] for entry in comm.ledger.by_phase().values())
+
+
 class Watched(Stage):
     """It sees in which arrays inputs come, and what has been sent when weights begin."""
 
     def __init__(self, comm: Comm, tokens: Array, model: dict[str, Any]) -> None:
         super().__init__(comm.rank, comm.size, tokens, model)
-        self.comm = comm
+        self.comm, self.sent_before = comm, messages(comm)
         self.handed: dict[int, list[Array]] = {}  # by micro-batch: what its W has yet to read
         self.overwritten: list[list[Any]] = []  # (k, k', what): this of k' came in an array of k
         self.wrong: list[str] = []
@@ -111,7 +116,7 @@ class Watched(Stage):
         return dx
 
     def weight(self, k: int) -> None:
-        if sum(entry["messages"] for entry in self.comm.ledger.by_phase().values()) < self.made:
+        if messages(self.comm) - self.sent_before < self.made:
             self.late.append(k)
         self.handed.pop(k, None)
         super().weight(k)

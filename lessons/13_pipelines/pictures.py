@@ -62,6 +62,9 @@ def held_over_time(spans: Sequence[Span]) -> tuple[list[float], list[int]]:
     times, counts, now = [0.0], [0], 0
     for time, change in events:
         now += change
+        if times[-1] == time:  # one goes, and another comes
+            times.pop()
+            counts.pop()
         times.append(time)
         counts.append(now)
     return times, counts
@@ -89,7 +92,7 @@ def draw_held(schedules: Mapping[str, Sequence[Sequence[Span]]], title: str) -> 
 
 
 def draw_goal(limits: Sequence[int], lines: Mapping[str, Sequence[float]], title: str) -> None:
-    """Idle time of the busiest... longest stage by what it may hold; a line for each schedule."""
+    """Idle time by what a stage may hold; a line for each schedule."""
     fig, ax = plt.subplots(figsize=(9.6, 3.0))
     words = []
     styles = [(GREY, "-", None), (BLUE, "-", "o"), (RED, "--", "s"), (GREEN, ":", None)]

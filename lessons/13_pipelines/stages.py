@@ -5,6 +5,7 @@ A stage is a part of the units of lesson 02: embedding, blocks, head. What it ke
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,9 @@ def parts(n: int, p: int) -> list[range]:
 class Stage:
     """Stage s of p."""
 
-    def __init__(self, s: int, p: int, tokens: Array, model: dict[str, int] = SMALL, clock: Clocked | None = None) -> None:
+    def __init__(
+        self, s: int, p: int, tokens: Array, model: dict[str, int] = SMALL, clock: Clocked | None = None
+    ) -> None:
         """tokens: integers (m, sequences, context + 1), all micro-batches."""
         units = gpt(GPTConfig(**model))
         self.first, self.last, self.m = s == 0, s == p - 1, len(tokens)
@@ -118,5 +121,5 @@ def a_batch(m: int, sequences: int = 2, seed: int = 0, model: dict[str, int] = S
 
 def off(found: Sequence[Sequence[Array]], truth: Sequence[Array]) -> float:
     """By how many per cent the gradients of all stages, one after the other, miss the truth."""
-    both = [np.concatenate([np.ravel(array) for array in of]) for of in (sum(map(list, found), []), truth)]
+    both = [np.concatenate([np.ravel(array) for array in of]) for of in ([*chain.from_iterable(found)], truth)]
     return float(100 * np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1]))

@@ -1,9 +1,9 @@
 """The grade of lesson 13: `pytest lessons/13_pipelines`, or `make grade` for a table.
 
-Each part asks for one thing of one function, and loads exercise.py anew. A schedule is not compared with another one: it is
-put on the clock of this file, which finds deadlocks, idle time and what is held, and it is performed on ranks whose
-gradients are compared with those of a run without a pipeline. A part earns its points or not; none needs a later one, and
-one mistake costs one part: what a part does not ask for is the lesson's own.
+Each part asks for one thing of one function, and loads exercise.py anew. A schedule is not compared with another one:
+it is put on the clock of this file, which finds deadlocks, idle time and what is held, and it is performed on ranks
+whose gradients are compared with those of a run without a pipeline. A part earns its points or not; none needs a later
+one, and one mistake costs one part: what a part does not ask for is the lesson's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,9 @@ def check_things(orders: Sequence[Any], m: int, v: int = 0) -> None:
     shape = '("F", k, chunk)' if v else '("F", k)'
     for s, order in enumerate(orders):
         if not isinstance(order, list):
-            raise Wrong(f"stage {s} has {'None' if order == 'NoneType' else order}, not a list of things such as {shape}")
+            raise Wrong(
+                f"stage {s} has {'None' if order == 'NoneType' else order}, not a list of things such as {shape}"
+            )
         for thing in order:
             if not isinstance(thing, list) or len(thing) != 2 + (v > 0) or thing[0] not in ("F", "B", "W", "BW"):
                 raise Wrong(f"stage {s} has {thing!r}, where something such as {shape} is wanted")
@@ -53,7 +55,9 @@ def check_things(orders: Sequence[Any], m: int, v: int = 0) -> None:
             if counts not in ([1, 0, 0, 1], [1, 1, 1, 0]):
                 what = ", ".join(f"{n} {letter}" for n, letter in zip(counts, ("F", "B", "W", "BW"), strict=True) if n)
                 at = f"micro-batch {k}" + f", chunk {c}" * (v > 0)
-                raise Wrong(f"of {at} stage {s} does {what or 'nothing'}; one F and one BW, or one F, B and W, are wanted")
+                raise Wrong(
+                    f"of {at} stage {s} does {what or 'nothing'}; one F and one BW, or one F, B and W, are wanted"
+                )
         if len(set(map(tuple, order))) < len(order) or any(set(of) - set(wanted) for of in done.values()):
             raise Wrong(f"stage {s} does something of a micro-batch that there is not: k goes from 0 to {m - 1}")
 
@@ -184,14 +188,18 @@ def check_clock(submission: Submission, pipelines: dict[str, Any], costs: dict[s
     for (name, orders), found in zip(pipelines.items(), outcome.value, strict=True):
         on = f"On {each.label}, {name}"
         if isinstance(found, str):
-            lose(f"{on}: {'it raises ' + found if found.endswith('Error') else f'it returns {found}'}; spans are wanted.")
+            lose(
+                f"{on}: {'it raises ' + found if found.endswith('Error') else f'it returns {found}'}; spans are wanted."
+            )
         wanted = true_clock(orders, costs, latency)
         if len(found) != len(wanted):
             lose(f"{on}: there are spans of {len(found)} stages; {len(wanted)} are wanted.")
         for s, (of_stage, right) in enumerate(zip(found, wanted, strict=True)):
             if isinstance(of_stage, str) or len(of_stage) != len(right):
                 much = of_stage if isinstance(of_stage, str) else f"{len(of_stage)} spans"
-                lose(f"{on}: stage {s} has {much}; one (letter, k, start, end) for each of {len(right)} things is wanted.")
+                lose(
+                    f"{on}: stage {s} has {much}; a (letter, k, start, end) for each of {len(right)} things is wanted."
+                )
             for span, (letter, k, start, end) in zip(of_stage, right, strict=True):
                 if span[:2] != [letter, k] or not np.allclose(span[2:], (start, end), rtol=PRECISE, atol=PRECISE):
                     lose(
@@ -252,9 +260,7 @@ def asked_for(submission: Submission, function: str, pipelines: Sequence[tuple[i
     return [[next(orders) for _ in range(of[0])] for of in pipelines]
 
 
-def on_clock(
-    orders: Sequence[Any], label: str, m: int, costs: dict[str, float] = ONE, v: int = 0
-) -> list[Any]:
+def on_clock(orders: Sequence[Any], label: str, m: int, costs: dict[str, float] = ONE, v: int = 0) -> list[Any]:
     """Spans. Loses the part for orders that cannot be performed."""
     try:
         check_things(orders, m, v)
@@ -302,13 +308,19 @@ def test_gpipe(submission: Submission) -> None:
             if letters != "F" * m + "B" * m or any(letter != "BW" for letter, _ in order[m:]):
                 lose(f"On {label}: stage {s} does {', '.join(map(named, order))}: first all F, then all BW.")
             if [k for _, k in order[m:]] != [*reversed(range(m))]:
-                lose(f"On {label}: stage {s} begins its backwards with micro-batch {order[m][1]}; the last one's is wanted.")
+                lose(
+                    f"On {label}: stage {s} begins its backwards with micro-batch {order[m][1]}; the last one's is"
+                    " wanted."
+                )
     check_gradients(submission, "gpipe", 3, 4)
 
 
 def check_span(label: str, spans: Sequence[Any], wanted: float, than: str) -> None:
     if longest(spans) > wanted + PRECISE:
-        lose(f"On {label}: a stage needs {longest(spans):g} units of time from its first thing to its last; {wanted:g} {than}.")
+        lose(
+            f"On {label}: a stage needs {longest(spans):g} units of time from its first thing to its last; {wanted:g}"
+            f" {than}."
+        )
 
 
 @pytest.mark.points(2, "one_f_one_b: no deadlock, and it idles no longer than GPipe")
@@ -333,7 +345,7 @@ def check_held(label: str, orders: Sequence[Any], limits: Sequence[int]) -> None
     """No stage holds more than its limit."""
     for s, (order, limit) in enumerate(zip(orders, limits, strict=True)):
         if not isinstance(order, list) or not all(isinstance(thing, list) and len(thing) >= 2 for thing in order):
-            lose(f"On {label}: stage {s} has no list of things such as (\"F\", 0).")
+            lose(f'On {label}: stage {s} has no list of things such as ("F", 0).')
         if not order:
             lose(f"On {label}: stage {s} does nothing.")
         if held(order) > limit:
@@ -382,7 +394,9 @@ def check_done(each: Case, outcomes: Sequence[Outcome]) -> None:
         done = [list(thing) for thing in outcome.value["done"]]
         wanted = [[letter, k] for both, k in each.arguments["orders"][s] for letter in both]
         if done != wanted:
-            i = next((i for i, (a, b) in enumerate(zip(done, wanted, strict=False)) if a != b), min(len(done), len(wanted)))
+            i = next(
+                (i for i, (a, b) in enumerate(zip(done, wanted, strict=False)) if a != b), min(len(done), len(wanted))
+            )
             found, right = (named(of[i]) if i < len(of) else "nothing" for of in (done, wanted))
             lose(f"On {each.label}: thing {i} that stage {s} does is {found}; {right} is wanted.")
 
@@ -417,8 +431,8 @@ def test_perform_arrays(submission: Submission) -> None:
         for s, outcome in enumerate(outcomes):
             for k, other, what in outcome.value["overwritten"]:
                 lose(
-                    f"On {each.label}: stage {s} received the {what} of micro-batch {other} into an array of micro-batch"
-                    f" {k}, which W of {k} had yet to read."
+                    f"On {each.label}: stage {s} received the {what} of micro-batch {other} into an array of"
+                    f" micro-batch {k}, which W of {k} had yet to read."
                 )
         if right:
             check_step(each, outcomes, tokens)
@@ -431,7 +445,9 @@ def test_perform_early(submission: Submission) -> None:
         for s, outcome in enumerate(outcomes):
             if outcome.value["late"]:
                 k = outcome.value["late"][0]
-                lose(f"On {each.label}: when stage {s} begins W of {k}, the gradient that B has made has not been sent.")
+                lose(
+                    f"On {each.label}: when stage {s} begins W of {k}, the gradient that B has made has not been sent."
+                )
 
 
 @pytest.mark.points(1, "perform: sends wait for nobody, and are waited for")
@@ -473,7 +489,12 @@ def test_interleaved(submission: Submission) -> None:
     for (p, m, v), orders in zip(pipelines, asked_for(submission, "interleaved", pipelines), strict=True):
         label = said("interleaved", (p, m, v))
         spans = on_clock(orders, label, m, v=v)
-        check_span(label, spans, 3 * (v * m + p - 1), f"is wanted (a chunk's F is one unit): (p-1)/(v·m) = {p - 1}/{v * m} idle")
+        check_span(
+            label,
+            spans,
+            3 * (v * m + p - 1),
+            f"is wanted (a chunk's F is one unit): (p-1)/(v·m) = {p - 1}/{v * m} idle",
+        )
 
 
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------
@@ -490,8 +511,8 @@ def check_values(submission: Submission, function: str, cases: dict[str, tuple[l
                 shown = ", ".join(str(tuple(thing)) for thing in found) if isinstance(found, list) else found
                 lose(f"{function}({name}) is {shown}; {', '.join(str(tuple(thing)) for thing in wanted)} is wanted.")
         elif not isinstance(found, float) or abs(found - wanted) > PRECISE:
-            was = "None" if found == "NoneType" else found
-            lose(f"{function}: {name}: it is {was if isinstance(was, str | list) else f'{was:.4g}'}; {wanted:.4g} is wanted.")
+            was = f"{found:.4g}" if isinstance(found, float) else "None" if found == "NoneType" else found
+            lose(f"{function}: {name}: it is {was}; {wanted:.4g} is wanted.")
 
 
 def check_idle_share(submission: Submission) -> None:

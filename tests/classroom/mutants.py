@@ -2052,12 +2052,12 @@ EARLIEST = "                start = max(free[s], earliest)\n"
 UNTIL = "                end = start + sum(costs[each] for each in letter)\n"
 STUCK = '            raise ValueError("deadlock")\n'
 AHEAD = "    ahead = min(p - s, m)\n"
-NEXT = "        if k + ahead < m:\n            order.append((\"F\", k + ahead))\n    return order\n\n\ndef late"
+NEXT = '        if k + ahead < m:\n            order.append(("F", k + ahead))\n    return order\n\n\ndef late'
 LATE = "    return late_weights(m, p - s, s)\n"
 RECEIVED = "        out = np.empty(stage.shape)\n"
 WAITED = "    for request in requests:\n        request.wait()\n"
 HALVES = (
-    "            if letter == \"BW\":\n                stage.weight(k)\n"
+    '            if letter == "BW":\n                stage.weight(k)\n'
     "            if before >= 0:\n                requests.append(comm.isend(dx, before))\n"
 )
 MINE = "    ahead = min(limit - s, 2 * (p - s) - 1)\n"
@@ -2213,10 +2213,14 @@ SCHEDULED = [
         "hands_dy_on",
         "perform: what backward has made",
         ("perform",),
-        [("            dx = stage.backward(k, received(after) if after < comm.size else None)\n",
-          "            dy = received(after) if after < comm.size else None\n"
-          "            dx = stage.backward(k, dy)\n"
-          "            dx = dx if dy is None else dy\n")],
+        [
+            (
+                "            dx = stage.backward(k, received(after) if after < comm.size else None)\n",
+                "            dy = received(after) if after < comm.size else None\n"
+                "            dx = stage.backward(k, dy)\n"
+                "            dx = dx if dy is None else dy\n",
+            )
+        ],
         r"the gradient of stage 0 is .*% off",
     ),
     Mutant(
@@ -2267,9 +2271,9 @@ SCHEDULED = [
             ("    requests = []\n", "    requests = []\n    made: list[Array] = []\n"),
             (
                 "            if before >= 0:\n                requests.append(comm.isend(dx, before))\n",
-                '            if before >= 0 and (letter == "BW" or (order.index(("W", k)) == order.index((letter, k)) + 1)):\n'
-                '                (made.append(dx) if letter == "B" else requests.append(comm.isend(dx, before)))\n'
-                "            elif before >= 0:\n                requests.append(comm.isend(dx, before))\n",
+                '            at_once = letter == "B" and order.index(("W", k)) == order.index(("B", k)) + 1\n'
+                "            if before >= 0:\n"
+                "                (made.append(dx) if at_once else requests.append(comm.isend(dx, before)))\n",
             ),
         ],
         r"when stage \d begins W of 0, the gradient that B has made has not been sent",
@@ -2328,4 +2332,13 @@ SCHEDULED = [
     ),
 ]
 
-MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "03": SERVERS, "04": RING, "06": MIXED, "09": ENGINE, "10": RECOMPUTED, "13": SCHEDULED}
+MUTANTS = {
+    "01": MAPREDUCE,
+    "02": BY_HAND,
+    "03": SERVERS,
+    "04": RING,
+    "06": MIXED,
+    "09": ENGINE,
+    "10": RECOMPUTED,
+    "13": SCHEDULED,
+}

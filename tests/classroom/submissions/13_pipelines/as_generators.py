@@ -1,7 +1,6 @@
 """A right answer in another form: generators, and a clock that asks who can go on first."""
 # keeps: clock, clock_latency, clock_deadlock, gpipe, one_f_one_b, one_f_one_b_memory, zb_h1, zb_h1_memory, perform, perform_arrays, perform_early, perform_waits, shorter, shorter_more, interleaved
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np

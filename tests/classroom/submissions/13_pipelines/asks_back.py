@@ -2,7 +2,6 @@
 # loses: clock_deadlock
 # says: clock raises RecursionError; ValueError is wanted
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np

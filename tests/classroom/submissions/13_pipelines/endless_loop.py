@@ -38,7 +38,6 @@ def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) 
 
     left = sum(len(order) for order in orders)
     while left:
-        before = left
         for s, order in enumerate(orders):
             for letter, k in order[len(spans[s]) :]:
                 earliest = ready(s, letter, k)

@@ -2,12 +2,7 @@
 # loses: clock, clock_latency, clock_deadlock, gpipe, one_f_one_b, one_f_one_b_memory, zb_h1, zb_h1_memory, perform, perform_arrays, perform_early, perform_waits, shorter, shorter_more, interleaved
 # says: does not define gpipe
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-
-from minidist.mpi.comm import Comm
 
 Array = np.ndarray
 Order = list[tuple[str, int]]

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from minidist.mpi.comm import Comm
+from minidist.pp.schedules import SCHEDULES, Place
 
 Array = np.ndarray
 Order = list[tuple[str, int]]
 Span = tuple[str, int, float, float]
-
-from minidist.pp.schedules import SCHEDULES, Place
 
 
 def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:

@@ -3,11 +3,8 @@
 # says: received the input of micro-batch 1 into an array of micro-batch 0
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-
-from minidist.mpi.comm import Comm
 
 Array = np.ndarray
 Order = list[tuple[str, int]]
