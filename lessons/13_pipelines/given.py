@@ -1,6 +1,6 @@
 """What the notebook of lesson 13 goes on with where something is not filled in: look here after you have tried."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,29 +102,12 @@ def _apart(m: int, ahead: int, late: int) -> Order:
 
 
 def perform(comm: Comm, stage: Any, order: Order) -> None:
-    first, last = comm.rank == 0, comm.rank == comm.size - 1
-    requests = []
-    for letter, k in order:
-        if letter == "F":
-            x = None if first else np.empty(stage.shape)
-            if x is not None:
-                comm.recv(x, comm.rank - 1)
-            y = stage.forward(k, x)
-            if not last:
-                requests.append(comm.isend(y, comm.rank + 1))
-        if letter in ("B", "BW"):
-            dy = None if last else np.empty(stage.shape)
-            if dy is not None:
-                comm.recv(dy, comm.rank + 1)
-            dx = stage.backward(k, dy)
-            if letter == "BW":
-                stage.weight(k)
-            if not first:
-                requests.append(comm.isend(dx, comm.rank - 1))
-        if letter == "W":
-            stage.weight(k)
-    for request in requests:
-        request.wait()
+    def receive(source: int) -> Array:
+        out = np.empty(stage.shape)
+        comm.recv(out, source)
+        return out
+
+    perform_with(comm, stage, order, receive)
 
 
 def shorter(s: int, p: int, m: int, limit: int) -> Order:
@@ -143,6 +126,27 @@ def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
 
 
 # ---- beside it -------------------------------------------------------------------------------------------------------
+
+
+def perform_with(comm: Comm, stage: Any, order: Order, receive: Callable[[int], Array]) -> None:
+    """As `perform`. receive(source) returns an array with what that rank has sent."""
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    requests = []
+    for letter, k in order:
+        if letter == "F":
+            y = stage.forward(k, None if first else receive(comm.rank - 1))
+            if not last:
+                requests.append(comm.isend(y, comm.rank + 1))
+        if letter in ("B", "BW"):
+            dx = stage.backward(k, None if last else receive(comm.rank + 1))
+            if letter == "BW":
+                stage.weight(k)
+            if not first:
+                requests.append(comm.isend(dx, comm.rank - 1))
+        if letter == "W":
+            stage.weight(k)
+    for request in requests:
+        request.wait()
 
 
 def clock_of_chunks(orders: Sequence[Sequence[tuple[str, int, int]]], costs: dict[str, float]) -> list[list[Any]]:

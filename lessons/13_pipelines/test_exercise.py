@@ -416,8 +416,9 @@ def test_perform(submission: Submission) -> None:
 
 @pytest.mark.points(2, "perform: an array of its own for each micro-batch")
 def test_perform_arrays(submission: Submission) -> None:
+    both_ways = [*one_at_a_time(1, 1)[0], *[[letter, 1] for letter in ("F", "B", "W")]]
     kinds = {
-        "one after the other": (one_at_a_time(3, 2), 2),
+        "one after the other": ([both_ways] * 3, 2),
         "all forwards first": (forwards_first(3, 4), 4),
         "1F1B": (in_turns(3, 5, lambda s: 0, apart=False), 5),
         "W late": (in_turns(3, 4, lambda s: s), 4),
@@ -444,6 +445,8 @@ def test_perform_early(submission: Submission) -> None:
     kinds = {"B and W apart": (one_at_a_time(3, 2, apart=True), 2), "W late": (in_turns(3, 4, lambda s: s), 4)}
     for each, outcomes, _ in performed(submission, kinds):
         for s, outcome in enumerate(outcomes):
+            if ["W", 0] not in [list(thing) for thing in outcome.value["done"]]:
+                lose(f"On {each.label}: stage {s} never comes to W of 0.")
             if outcome.value["late"]:
                 k = outcome.value["late"][0]
                 lose(
