@@ -22,6 +22,11 @@ def pieces(span: Sequence) -> list[tuple[str, int, float, float]]:
     return [(one, k, start + i * each, start + (i + 1) * each) for i, one in enumerate(letter)]
 
 
+def in_words(of_stage: Sequence) -> str:
+    """What a stage does, one thing after the other; of chunks those that are not the first, as in F3.1."""
+    return " ".join(f"{span[0]}{span[1]}" + (f".{span[4]}" if len(span) > 4 and span[4] else "") for span in of_stage)
+
+
 def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> None:
     """A panel for each schedule, a row for each stage. A span may have its chunk as a fifth number."""
     longest = max(of[-1][3] for spans in schedules.values() for of in spans)
@@ -46,8 +51,8 @@ def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> N
         ax.invert_yaxis()
         ax.spines[:].set_visible(False)
         ax.set_title(f"{name}: {end:g} units of time, {idle:.1f}% idle", loc="left", fontsize=9)
-        firsts = ", ".join(f"{of[0][0]} of {of[0][1]} at {of[0][2]:g}" for of in spans)
-        words.append(f"{name}: ends at {end:g}, {idle:.1f}% idle; the stages begin with {firsts}.")
+        orders = "; ".join(f"stage {s} {in_words(spans[s])}" for s in (0, len(spans) - 1))
+        words.append(f"{name}: ends at {end:g}, {idle:.1f}% idle. The orders: {orders}.")
     fig.suptitle(f"{title}   F blue, B green, W orange, idle grey", x=0.01, ha="left", fontsize=10)
     fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / height, bottom=0.25 / height, hspace=0.42)
     show(fig, f"{title}. {' '.join(words)}")
