@@ -20,6 +20,7 @@ LESSONS = {
     "02": ROOT / "lessons" / "02_transformer_by_hand",
     "03": ROOT / "lessons" / "03_parameter_server",
     "04": ROOT / "lessons" / "04_ring_all_reduce",
+    "05": ROOT / "lessons" / "05_data_parallel",
     "06": ROOT / "lessons" / "06_mixed_precision",
     "09": ROOT / "lessons" / "09_zero_3",
     "10": ROOT / "lessons" / "10_activations",

@@ -1441,6 +1441,335 @@ BY_HAND = [
         r"cross_entropy_backward for prob \(2, 3, 5\), targets \(2, 3\): prob was changed",
     ),
 ]
+REDUCED = "            gradients[i] = ring.all_reduce(comm, gradient)\n"
+CLIPPING = "    scale = clip / norm if clip and norm > clip else 1.0\n"
+NORM = "    norm = float(np.sqrt(sum((gradient**2).sum() for gradient in gradients)))\n"
+UPDATE = "        flat -= rate * scale * gradient\n"
+SHARES = "    sizes = [rows // n + (r < rows % n) for r in range(n)]\n"
+PART = "    loss = float(((h[-1] - y) ** 2).sum() / 2 / batch)\n"
+SLOPE = "    dh = (h[-1] - y) / batch\n"
+COPIED = (
+    "        for flat, total in zip(self.waiting, np.split(buffer, np.cumsum(sizes)[:-1]), strict=True):\n"
+    "            flat.grad[:] = total\n"
+)
+SUMMED = "            ring.all_reduce(self.comm, buffer, buffer)\n"
+SENT = "        self.waiting = []\n"
+FULL = (
+    "        self.waiting.append(flat)\n"
+    "        if sum(flat.padded for flat in self.waiting) >= self.bucket_size:\n"
+    "            self.send_bucket()\n"
+)
+LAST = "        if self.waiting:\n            self.send_bucket()\n"
+
+DATA_PARALLEL = [
+    Mutant(
+        "never_sums",
+        "train_step: every rank's gradient is in the sum",
+        ("train_step",),
+        [(REDUCED, "            gradients[i] = gradient\n            ring.all_reduce(comm, gradient)\n")],
+        r"it was updated by this rank's own gradient, not summed over the ranks",
+    ),
+    Mutant(
+        "averages_gradients",
+        "train_step: the sum, for the loss is divided already",
+        ("train_step",),
+        [(REDUCED, REDUCED.replace("gradient)\n", "gradient) / comm.size\n"))],
+        r"the gradient was divided by the number of ranks once too often",
+    ),
+    Mutant(
+        "goes_uphill",
+        "train_step: minus rate times the gradient",
+        ("train_step",),
+        [(UPDATE, UPDATE.replace("-=", "+="))],
+        r"the gradient was added; go against it",
+    ),
+    Mutant(
+        "loss_of_a_share",
+        "train_step: this rank's part of the loss",
+        ("train_step",),
+        [(PART, PART.replace("batch", "max(1, len(x))"))],
+        r"the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
+    ),
+    Mutant(
+        "means_of_means",
+        "train_step: a share weighs what it has",
+        ("shares",),
+        [(SLOPE, "    dh = (h[-1] - y) / max(1, len(x)) / comm.size\n")],
+        r"it is the mean of the ranks' means, in which a row of a small share weighs more",
+    ),
+    Mutant(
+        "mean_of_no_rows",
+        "train_step: a share may be empty",
+        ("shares",),
+        [(PART, PART.replace(".sum() / 2 / batch", ".sum(axis=1).mean() / 2 * len(x) / batch"))],
+        r"On 4 ranks, 3 layers, 3 rows: rank 3's part of the loss is nan\. Of a share without rows it is 0",
+    ),
+    Mutant(
+        "clips_its_own",
+        "train_step: clipped after the sum",
+        ("clip",),
+        [
+            (
+                "    gradients = [np.empty(0)] * len(flats)\n",
+                "    gradients, own, d = [np.empty(0)] * len(flats), [], dh\n"
+                "    for i in reversed(range(len(flats))):\n"
+                "        g, d = layer_backward(flats[i], h[i], h[i + 1], d)\n        own.append(g)\n"
+                "    length = np.sqrt(sum((g**2).sum() for g in own))\n"
+                "    dh = dh * (clip / length if clip and length > clip else 1.0)\n",
+            ),
+            (
+                NORM,
+                "    sums = [ring.all_reduce(comm, g) for g in own] if clip else gradients\n"
+                + NORM.replace("gradients)))", "sums)))"),
+            ),
+            (CLIPPING, "    scale = 1.0\n"),
+        ],
+        r"each rank clips its own gradient, before the sum\. Clip the sum",
+    ),
+    Mutant(
+        "clips_each_layer",
+        "train_step: all layers by one number",
+        ("clip",),
+        [
+            (
+                UPDATE,
+                "        length = np.linalg.norm(gradient)\n"
+                "        scale = clip / length if clip and length > clip else 1.0\n" + UPDATE,
+            )
+        ],
+        r"it has another direction\. All layers' gradients are multiplied by one number",
+    ),
+    Mutant(
+        "never_clips",
+        "train_step: no more than the limit",
+        ("clip",),
+        [(CLIPPING, "    scale = 1.0\n")],
+        r"nothing is clipped",
+    ),
+    Mutant(
+        "always_to_the_limit",
+        "train_step: a small norm is left alone",
+        ("clip",),
+        [(CLIPPING, CLIPPING.replace(" and norm > clip", ""))],
+        r"changes a gradient whose norm, [\d.]+, is below the limit",
+    ),
+    Mutant(
+        "returns_what_is_left",
+        "train_step: the norm before clipping",
+        ("norm",),
+        [("    return loss, norm\n", "    return loss, norm * scale\n")],
+        r"it is what is left after clipping; the norm before that is wanted",
+    ),
+    Mutant(
+        "adds_up_norms",
+        "train_step: the norm of all layers together",
+        ("norm",),
+        [("    return loss, norm\n", "    return loss, float(sum(np.linalg.norm(g) for g in gradients))\n")],
+        r"it is the sum of the layers' norms",
+    ),
+    Mutant(
+        "after_the_backward",
+        "train_step: each gradient before the backward of the layer below",
+        ("train_step_wire",),
+        [
+            ('        with comm.phase("all-reduce gradients"):\n' + REDUCED, "        gradients[i] = gradient\n"),
+            (
+                NORM,
+                '    with comm.phase("all-reduce gradients"):\n'
+                "        gradients = [ring.all_reduce(comm, g) for g in gradients]\n" + NORM,
+            ),
+        ],
+        r"what rank 0 sends first is layer 0's gradient; it should be layer 2's",
+    ),
+    Mutant(
+        "all_layers_at_once",
+        "train_step: an all-reduce for each layer",
+        ("train_step_wire",),
+        [
+            ('        with comm.phase("all-reduce gradients"):\n' + REDUCED, "        gradients[i] = gradient\n"),
+            (
+                NORM,
+                '    with comm.phase("all-reduce gradients"):\n'
+                "        gradients = np.split(ring.all_reduce(comm, np.concatenate(gradients)), len(flats))\n" + NORM,
+            ),
+        ],
+        r"in 6 messages; \d+ bytes are the most that one of them needs",
+    ),
+    Mutant(
+        "no_phase",
+        "train_step: its phase",
+        ("train_step_wire",),
+        [('        with comm.phase("all-reduce gradients"):\n' + REDUCED, REDUCED[4:])],
+        r"outside of every phase; use 'all-reduce gradients'",
+    ),
+    Mutant(
+        "through_rank_0",
+        "train_step: around a ring",
+        ("train_step_wire",),
+        [(REDUCED, REDUCED.replace("ring.all_reduce", "ring.server_all_reduce"))],
+        r"a ring all-reduce sends to the right neighbour alone|messages",
+    ),
+    Mutant(
+        "loss_is_a_mean_of_means",
+        "train_step: parts of the loss that add up",
+        ("shares",),
+        [(PART, PART.replace("batch", "max(1, len(x)) / comm.size"))],
+        r"On 4 ranks, 3 layers, 10 rows: the ranks' parts of the loss add up to [\d.]+, where it is [\d.]+",
+    ),
+    Mutant(
+        "drops_the_rest",
+        "rows: every sequence",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each = n // self.comm.size\n"
+                "        return range(self.comm.rank * each, self.comm.rank * each + each)\n",
+            )
+        ],
+        r"Of 10 sequences on 4 ranks \(from, to\): 0:2, 2:4, 4:6, 6:8: nobody gets number 8",
+    ),
+    Mutant(
+        "rest_to_the_last",
+        "rows: the first n mod N have one more",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each, rank = n // self.comm.size, self.comm.rank\n"
+                "        return range(rank * each, n if rank == self.comm.size - 1 else rank * each + each)\n",
+            )
+        ],
+        r"rank 0 gets 0:2, where 0:3 is wanted",
+    ),
+    Mutant(
+        "rounds_up",
+        "rows: nobody else's",
+        ("rows",),
+        [
+            (
+                "        return share(n, self.comm.size, self.comm.rank)\n",
+                "        each = -(-n // self.comm.size)\n"
+                "        return range(self.comm.rank * each, self.comm.rank * each + each)\n",
+            )
+        ],
+        r"number 10 is in a share, and there is none",
+    ),
+    Mutant(
+        "puts_another_array",
+        "send_bucket: in place",
+        ("send_bucket",),
+        [(COPIED, COPIED.replace("flat.grad[:] = total", "flat.grad = total"))],
+        r"it is as it was: copy the sums back into the array itself",
+    ),
+    Mutant(
+        "in_the_wrong_order",
+        "send_bucket: each sum into its own Flat",
+        ("send_bucket",),
+        [(COPIED, COPIED.replace("flat.grad[:] = total", "flat.grad[:] = np.roll(total, 1)"))],
+        r"wrong first at index \d+: it holds element \d+ of the sum",
+    ),
+    Mutant(
+        "divides_the_sum",
+        "send_bucket: the sum is the mean",
+        ("factor",),
+        [(COPIED, COPIED.replace("= total", "= total / self.comm.size"))],
+        r"rank 0's flat.grad is the sum divided by 3\. The sum is wanted",
+    ),
+    Mutant(
+        "never_empties",
+        "send_bucket: none waits any more",
+        ("bucket_again",),
+        [(SENT, "")],
+        r"What has been sent does not wait any more",
+    ),
+    Mutant(
+        "one_message_for_each",
+        "send_bucket: one all-reduce",
+        ("bucket_wire",),
+        [
+            (
+                SUMMED,
+                "            for some in np.split(buffer, np.cumsum(sizes)[:-1]):\n"
+                "                ring.all_reduce(self.comm, some, some)\n",
+            )
+        ],
+        r"rank 0 sends 12 messages, [\d,]+ bytes; 6 messages, [\d,]+ bytes, are needed and enough",
+    ),
+    Mutant(
+        "widens_buckets",
+        "send_bucket: as stored",
+        ("bucket_wire",),
+        [("np.concatenate([flat.grad for", "np.concatenate([flat.grad.astype(np.float64) for")],
+        r"On 4 ranks, mixed: rank 0 sends [\d,]+ bytes .*; [\d,]+ bytes are the most that one of them needs",
+    ),
+    Mutant(
+        "another_phase",
+        "send_bucket: its phase",
+        ("bucket_wire",),
+        [('        with self.comm.phase("all-reduce gradients"):\n', '        with self.comm.phase("buckets"):\n')],
+        r"in phase 'buckets'; use 'all-reduce gradients'",
+    ),
+    Mutant(
+        "one_too_late",
+        "reduce: at least bucket_size",
+        ("reduce",),
+        [(FULL, FULL.replace(">=", ">"))],
+        r"rank 0 has sent nothing; it should be head",
+    ),
+    Mutant(
+        "of_its_own_size",
+        "reduce: of all that wait together",
+        ("reduce",),
+        [(FULL, FULL.replace("sum(flat.padded for flat in self.waiting)", "flat.padded"))],
+        r"has sent nothing; it should be",
+    ),
+    Mutant(
+        "never_waits_for_others",
+        "reduce: until so many wait",
+        ("reduce",),
+        [(FULL, "        self.waiting.append(flat)\n        self.send_bucket()\n")],
+        r"rank 0 has sent head; it should be nothing",
+    ),
+    Mutant(
+        "sends_before_it_receives",
+        "no send takes for granted that it does not wait",
+        ("messages",),
+        [
+            (
+                SUMMED,
+                "            n, rank = self.comm.size, self.comm.rank\n"
+                "            parts = [buffer[ring.chunk(buffer.size, n, i)] for i in range(n)]\n"
+                "            for step in range(2 * (n - 1)):\n"
+                "                here, there = ((rank - k - step) % n for k in (1, 2))\n"
+                "                incoming = np.empty_like(parts[there])\n"
+                "                self.comm.send(parts[here], (rank + 1) % n)\n"
+                "                self.comm.recv(incoming, (rank - 1) % n)\n"
+                "                parts[there][:] = incoming + (parts[there] if step < n - 1 else 0)\n",
+            )
+        ],
+        r"A cycle of waits",
+    ),
+    Mutant(
+        "forgets_the_last_bucket",
+        "sum_over_axes: what still waits",
+        ("sum_over_axes",),
+        [("    def sum_over_axes(self) -> None:\n" + LAST, "    def sum_over_axes(self) -> None:\n        pass\n")],
+        r"still waits, and its gradient is this rank's own",
+    ),
+    Mutant(
+        "sends_nothing",
+        "sum_over_axes: perhaps nothing does",
+        ("sum_over_axes",),
+        [
+            (
+                "    def sum_over_axes(self) -> None:\n" + LAST,
+                "    def sum_over_axes(self) -> None:\n        self.send_bucket()\n",
+            )
+        ],
+        r"sends a bucket of nothing\. Perhaps none waits: ask first",
+    ),
+]
 
 SEGMENTS = (
     "    for first in range(0, len(layers), k):\n        inputs.append(x)\n"
@@ -2048,4 +2377,313 @@ MIXED = [
     ),
 ]
 
-MUTANTS = {"01": MAPREDUCE, "02": BY_HAND, "03": SERVERS, "04": RING, "06": MIXED, "09": ENGINE, "10": RECOMPUTED}
+SECTION = "        start = first + rank * each\n"
+DX = "    dx = dy @ w.T\n    dx = all_reduce(comm, dx)\n"
+COLUMN = DX + '    dw = np.einsum("bti,bto->io", x, dy)\n    dbias = dy.sum(axis=(0, 1))\n'
+TOTAL = "    y = all_reduce(comm, y)\n    return y + bias\n"
+ROW = '    dx = dy @ w.T\n    dw = np.einsum("bti,bto->io", x, dy)\n    dbias = dy.sum(axis=(0, 1))\n'
+SEEDED = "    random = np.random.default_rng([len(key), *key])\n"
+PIECE = "    mine = whole[piece * shape[0] : (piece + 1) * shape[0]]\n"
+LARGEST = "    largest = all_reduce(comm, logits.max(axis=1), np.maximum)\n"
+LOSS = "    loss = np.log(total) - of_target\n    return float(loss.mean()), prob / total[:, None]\n"
+SHARD = "    shard = ring.reduce_scatter(comm, turned.reshape(-1))\n"
+
+TENSOR_PARALLEL = [
+    Mutant(
+        "every_fourth_column",
+        "column_part: columns that lie beside one another",
+        ("column_part",),
+        [
+            (SECTION, SECTION + "        if len(sections) == 1:\n            return w[:, rank::t].copy()\n"),
+            ("    return np.hstack(parts)\n", "    return np.hstack([part.copy() for part in parts])\n"),
+        ],
+        r"rank 0's part is wrong: .* Take those|These are columns rank, rank \+ t",
+    ),
+    Mutant(
+        "the_next_rank",
+        "column_part: this rank's, in order",
+        ("column_part",),
+        [(SECTION, "        start = first + (rank + 1) % t * each\n")],
+        r"rank 0's part is wrong: \[0, 0\] is .* These are another rank's\.",
+    ),
+    Mutant(
+        "a_view_of_w",
+        "column_part: a copy",
+        ("column_part",),
+        [("    return np.hstack(parts)\n", "    return parts[0] if len(parts) == 1 else np.hstack(parts)\n")],
+        r"the part is a view of w\. As long as it is there, all of w is",
+    ),
+    Mutant(
+        "equal_blocks",
+        "column_part: of each section",
+        ("column_part_sections",),
+        [("    for size in sections:\n", "    for size in [sum(sections)]:\n")],
+        r"It is a part of all columns together: rank 0 has of Q alone then",
+    ),
+    Mutant(
+        "forgets_the_bias",
+        "column_forward: with its bias",
+        ("column_forward",),
+        [("    y = x @ w\n    return y + bias\n", "    y = x @ w\n    return y\n")],
+        r"rank 0's y is wrong: .* Where is the bias\?",
+    ),
+    Mutant(
+        "gathers_its_columns",
+        "column_forward: its own columns alone",
+        ("column_forward",),
+        [
+            (
+                "    y = x @ w\n    return y + bias\n",
+                "    y = (x @ w + bias).transpose(2, 0, 1)\n"
+                "    whole = ring.all_gather(comm, y.reshape(-1), y.size * comm.size)\n"
+                "    return whole.reshape(-1, *y.shape[1:]).transpose(1, 2, 0)\n",
+            )
+        ],
+        r"column_forward, 2 ranks: rank 0's y has the shape \(2, 3, 4\); \(2, 3, 2\) is wanted",
+    ),
+    Mutant(
+        "writes_into_x",
+        "column_forward: what comes in does not change",
+        ("column_forward",),
+        [("    y = x @ w\n    return y + bias\n", "    y = x @ w + bias\n    x += 1\n    return y\n")],
+        r"column_forward, 1 rank: x was changed",
+    ),
+    Mutant(
+        "own_dx",
+        "column_backward: dx of all ranks",
+        ("column_backward",),
+        [(COLUMN, COLUMN.replace("    dx = all_reduce(comm, dx)\n", ""))],
+        r"rank 0's dx is wrong: .* It is what this rank's columns alone have made of x\.",
+    ),
+    Mutant(
+        "mean_dx",
+        "column_backward: the sum, not the mean",
+        ("column_backward",),
+        [(COLUMN, COLUMN.replace("all_reduce(comm, dx)", "all_reduce(comm, dx) / comm.size"))],
+        r"rank 0's dx is wrong: .* It is divided by the number of ranks\.",
+    ),
+    Mutant(
+        "sums_dw",
+        "column_backward: dw of its own",
+        ("column_backward_own",),
+        [(COLUMN, COLUMN.replace("y)\n    db", "y)\n    dw = all_reduce(comm, dw)\n    db"))],
+        r"rank 0's dw is wrong: .* It is summed over the ranks",
+    ),
+    Mutant(
+        "mean_over_positions",
+        "column_backward: dbias, the sum over positions",
+        ("column_backward_own",),
+        [(COLUMN, COLUMN.replace("dy.sum(", "dy.mean("))],
+        r"column_backward, 1 rank: rank 0's dbias is wrong",
+    ),
+    Mutant(
+        "no_g",
+        "row_forward: the sum",
+        ("row_forward",),
+        [(TOTAL, "    return y + bias\n")],
+        r"rank 0's y is wrong: .* It is this rank's part of the sum\.",
+    ),
+    Mutant(
+        "averages",
+        "row_forward: not the mean",
+        ("row_forward",),
+        [(TOTAL, "    y = all_reduce(comm, y) / comm.size\n    return y + bias\n")],
+        r"rank 0's y is wrong: .* It is divided by the number of ranks\.",
+    ),
+    Mutant(
+        "bias_before_the_sum",
+        "row_forward: the bias once",
+        ("row_forward_bias",),
+        [(TOTAL, "    y = all_reduce(comm, y + bias)\n    return y\n")],
+        r"the bias belongs into rank 0's y once; it is 2 times in it",
+    ),
+    Mutant(
+        "bias_of_rank_0",
+        "row_forward: on every rank",
+        ("row_forward_bias",),
+        [(TOTAL, "    y = all_reduce(comm, y)\n    return y + bias if comm.rank == 0 else y\n")],
+        r"the bias belongs into rank 1's y once; it is 0 times in it",
+    ),
+    Mutant(
+        "sums_dx_again",
+        "row_backward: dx of its own",
+        ("row_backward",),
+        [(ROW + "    return dx", ROW + "    dx = all_reduce(comm, dx)\n    return dx")],
+        r"row_backward, 2 ranks: rank 0's dx is wrong: .* dy is whole on each of them already",
+    ),
+    Mutant(
+        "sums_dbias",
+        "row_backward: dbias is whole already",
+        ("row_backward_bias",),
+        [(ROW + "    return dx", ROW + "    dbias = all_reduce(comm, dbias)\n    return dx")],
+        r"rank 0's dbias is wrong: .* It is 2 times what it should be",
+    ),
+    Mutant(
+        "sums_in_float_lists",
+        "f and g: one all-reduce each",
+        ("wire",),
+        [(TOTAL, "    y = all_reduce(comm, y)\n    all_reduce(comm, y)\n    return y + bias\n")],
+        r"row_forward, 2 ranks: rank 0 sends 384 bytes; around a ring it is 192",
+    ),
+    Mutant(
+        "sends_for_nothing",
+        "the others: nothing",
+        ("wire",),
+        [(ROW + "    return dx", ROW + "    all_reduce(comm, dbias)\n    return dx")],
+        r"row_backward, 2 ranks: rank 0 sends \d+ bytes; nothing need be sent",
+    ),
+    Mutant(
+        "drawn_anew",
+        "dropout_mask: the same for the same key",
+        ("dropout_mask", "dropout_mask_parts"),
+        [(SEEDED, "    random = np.random.default_rng()\n")],
+        r"asked a second time with the same key, it is another mask",
+    ),
+    Mutant(
+        "one_seed_for_all_steps",
+        "dropout_mask: another one for another key",
+        ("dropout_mask",),
+        [(SEEDED, "    random = np.random.default_rng(key[0])\n")],
+        r"with another key it is the same mask",
+    ),
+    Mutant(
+        "turned_around",
+        "dropout_mask: false with probability p",
+        ("dropout_mask",),
+        [("    return mine >= p\n", "    return mine < p\n")],
+        r"dropout_mask, p = 0\.3: \d\d\.\d% of it is false",
+    ),
+    Mutant(
+        "same_for_all_ranks",
+        "dropout_mask: another one for other heads",
+        ("dropout_mask_parts",),
+        [(PIECE, "    mine = whole[: shape[0]]\n")],
+        r"pieces 0 and 1 are equal\. They are of different heads, on different ranks",
+    ),
+    Mutant(
+        "seeded_by_rank",
+        "dropout_mask: the pieces of one mask",
+        ("dropout_mask_parts",),
+        [
+            (SEEDED, "    random = np.random.default_rng([*key, piece])\n"),
+            ("random.random((pieces * shape[0], *shape[1:]))", "random.random(shape)"),
+            (PIECE, "    mine = whole\n"),
+        ],
+        r"behind one another they are not the mask of \(8, 6, 6\) for the same key",
+    ),
+    Mutant(
+        "own_softmax",
+        "loss_forward: of all entries",
+        ("loss_forward",),
+        [("    total = all_reduce(comm, prob.sum(axis=1))\n", "    total = prob.sum(axis=1)\n")],
+        r"rank 0's prob is wrong: .* It is a softmax over this rank's columns alone",
+    ),
+    Mutant(
+        "own_largest",
+        "loss_forward: one largest for all ranks",
+        ("loss_forward",),
+        [(LARGEST, "    largest = logits.max(axis=1)\n")],
+        r"loss_forward, 2 ranks, V = 6, .* rank 0's prob is wrong",
+    ),
+    Mutant(
+        "target_of_its_own",
+        "loss_forward: the target's logit, from whoever has it",
+        ("loss_forward",),
+        [
+            (
+                "    of_target = all_reduce(comm, (logits * hot(comm, logits, targets)).sum(axis=1))\n",
+                "    of_target = (logits * hot(comm, logits, targets)).sum(axis=1)\n",
+            )
+        ],
+        r"loss_forward, 2 ranks, .*rank 0's loss is [\d.]+; [\d.]+ is wanted",
+    ),
+    Mutant(
+        "sum_of_losses",
+        "loss_forward: the mean",
+        ("loss_forward",),
+        [(LOSS, LOSS.replace("loss.mean()", "loss.sum()"))],
+        r"rank 0's loss is [\d.]+; [\d.]+ is wanted\. It is the sum over the positions",
+    ),
+    Mutant(
+        "overflows",
+        "loss_forward: large logits",
+        ("loss_large",),
+        [(LARGEST, "    largest = all_reduce(comm, np.zeros(len(logits)), np.maximum)\n")],
+        r"2000 added to all logits: rank 0's loss is \w+, and without it",
+    ),
+    Mutant(
+        "gathers_logits",
+        "loss_forward: not the logits",
+        ("loss_wire",),
+        [(LARGEST, LARGEST + "    ring.all_gather(comm, logits.reshape(-1), logits.size * comm.size)\n")],
+        r"loss_forward, 2 ranks, V = 16, .*rank 0 sends \d+ bytes; around a ring it is 288",
+    ),
+    Mutant(
+        "not_divided",
+        "loss_backward: of the mean",
+        ("loss_backward",),
+        [("    return dlogits / len(targets)\n", "    return dlogits\n")],
+        r"rank 0's slope is wrong: .* Divide by the number of positions: the loss is a mean",
+    ),
+    Mutant(
+        "sums_slopes",
+        "loss_backward: its own",
+        ("loss_backward",),
+        [("    return dlogits / len(targets)\n", "    return all_reduce(comm, dlogits) / len(targets)\n")],
+        r"loss_backward, 2 ranks, V = 6: rank 0's slope is wrong",
+    ),
+    Mutant(
+        "cuts_the_batch",
+        "scatter_sum: positions are the second axis",
+        ("scatter_sum",),
+        [
+            (
+                "    turned = np.swapaxes(y, 0, 1).copy()\n" + SHARD,
+                SHARD.replace("turned", "y")
+                + "    return shard.reshape(y.shape[0], -1, y.shape[2])\n",
+            ),
+            ("    shard = shard.reshape(-1, y.shape[0], y.shape[2])\n", ""),
+            ("    return np.swapaxes(shard, 0, 1).copy()\n", ""),
+        ],
+        r"rank 0's part is wrong: .* It is cut through the sequences: their positions are the second axis",
+    ),
+    Mutant(
+        "cuts_an_all_reduce",
+        "scatter_sum: half an all-reduce",
+        ("scatter_sum",),
+        [
+            (
+                SHARD,
+                "    turned = all_reduce(comm, turned)\n    shard = np.split(turned, comm.size)[comm.rank]\n",
+            )
+        ],
+        r"scatter_sum, \d ranks: rank 0 sends \d+ bytes; around a ring it is \d+",
+    ),
+    Mutant(
+        "behind_one_another",
+        "gather_whole: positions in their places",
+        ("gather_whole",),
+        [
+            (
+                "    turned = np.swapaxes(x, 0, 1).copy()\n    whole = ring.all_gather(comm, turned",
+                "    whole = ring.all_gather(comm, x",
+            ),
+            ("    whole = whole.reshape(-1, x.shape[0], x.shape[2])\n", ""),
+            ("    return np.swapaxes(whole, 0, 1).copy()\n", "    return whole.reshape(len(x), -1, x.shape[2])\n"),
+        ],
+        r"The ranks' parts lie behind one another in memory; positions are the second axis",
+    ),
+]
+
+
+MUTANTS = {
+    "01": MAPREDUCE,
+    "02": BY_HAND,
+    "03": SERVERS,
+    "04": RING,
+    "05": DATA_PARALLEL,
+    "06": MIXED,
+    "09": ENGINE,
+    "10": RECOMPUTED,
+    "12": TENSOR_PARALLEL,
+}

@@ -24,6 +24,7 @@ IN_EVERY_RUN = {
         *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
         "no_python",
     },
+    "05": {"from_the_notebook"},
     "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
     "09": {
         *("without_padding", "gathers_again", "one_phase", "overwrites", "a_new_bucket", "never_forgets"),
@@ -31,6 +32,7 @@ IN_EVERY_RUN = {
         *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
     "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
+    "12": {"equal_blocks", "bias_before_the_sum", "sends_for_nothing", "seeded_by_rank", "from_the_notebook"},
 }
 
 
