@@ -75,7 +75,9 @@ def different(masks: Sequence[Any]) -> int:
 def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     words = []
-    for (colour, dashes), (name, losses) in zip([(BLUE, "-"), ("#b5524a", "--"), (GREEN, ":")], curves.items(), strict=False):
+    for (colour, dashes), (name, losses) in zip(
+        [(BLUE, "-"), ("#b5524a", "--"), (GREEN, ":")], curves.items(), strict=False
+    ):
         ax.plot(np.arange(1, len(losses) + 1), losses, color=colour, ls=dashes, lw=1.8, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
     ax.set(xlabel="step", ylabel="loss", ylim=(0, None), xlim=(0, None))

@@ -2394,10 +2394,10 @@ TENSOR_PARALLEL = [
         "column_part: columns that lie beside one another",
         ("column_part",),
         [
-            (SECTION, SECTION + "        if len(sections) == 1:\n            return w[:, rank::t].copy()\n"),
-            ("    return np.hstack(parts)\n", "    return np.hstack([part.copy() for part in parts])\n"),
+            (SECTION, SECTION.replace("rank * each", "rank")),
+            ("w[:, start : start + each]", "w[:, start : first + size : t]"),
         ],
-        r"rank 0's part is wrong: .* Take those|These are columns rank, rank \+ t",
+        r"rank 0's part is wrong: .* These are columns rank, rank \+ t",
     ),
     Mutant(
         "the_next_rank",
@@ -2519,7 +2519,7 @@ TENSOR_PARALLEL = [
         r"rank 0's dbias is wrong: .* It is 2 times what it should be",
     ),
     Mutant(
-        "sums_in_float_lists",
+        "sums_twice",
         "f and g: one all-reduce each",
         ("wire",),
         [(TOTAL, "    y = all_reduce(comm, y)\n    all_reduce(comm, y)\n    return y + bias\n")],
@@ -2535,7 +2535,7 @@ TENSOR_PARALLEL = [
     Mutant(
         "drawn_anew",
         "dropout_mask: the same for the same key",
-        ("dropout_mask", "dropout_mask_parts"),
+        ("dropout_mask",),
         [(SEEDED, "    random = np.random.default_rng()\n")],
         r"asked a second time with the same key, it is another mask",
     ),
@@ -2639,8 +2639,7 @@ TENSOR_PARALLEL = [
         [
             (
                 "    turned = np.swapaxes(y, 0, 1).copy()\n" + SHARD,
-                SHARD.replace("turned", "y")
-                + "    return shard.reshape(y.shape[0], -1, y.shape[2])\n",
+                SHARD.replace("turned", "y") + "    return shard.reshape(y.shape[0], -1, y.shape[2])\n",
             ),
             ("    shard = shard.reshape(-1, y.shape[0], y.shape[2])\n", ""),
             ("    return np.swapaxes(shard, 0, 1).copy()\n", ""),
