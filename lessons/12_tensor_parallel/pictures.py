@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import ListedColormap
 
 from minidist.classroom.lesson import show
 
@@ -15,27 +16,26 @@ BLUE, ORANGE, GREEN, _ = RANKS
 
 def draw_cut(owners: Mapping[str, Array], title: str) -> None:
     """Matrices, each element in the colour of the rank that has it."""
-    fig, axes = plt.subplots(1, len(owners), figsize=(9.6, 2.9), squeeze=False)
-    colours = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in RANKS])
+    fig, axes = plt.subplots(1, len(owners), figsize=(9.6, 3.4), squeeze=False)
+    longest = max(max(of.shape) for of in owners.values())  # all to the same scale
     words = []
     for ax, (name, of) in zip(axes[0], owners.items(), strict=True):
-        ax.imshow(colours[of], aspect="equal", interpolation="nearest")
-        ax.set(xticks=np.arange(-0.5, of.shape[1]), yticks=np.arange(-0.5, of.shape[0]))
-        ax.grid(color="white", lw=0.8)
-        ax.tick_params(labelbottom=False, labelleft=False, length=0)
-        ax.set_title(f"{name} {of.shape[0]} × {of.shape[1]}", fontsize=9.5)
+        ax.pcolormesh(of, cmap=ListedColormap(RANKS), vmin=0, vmax=3, edgecolors="white", linewidth=0.8)
+        ax.set(xlim=(0, longest), ylim=(longest, 0), aspect="equal")
+        ax.set_axis_off()
+        ax.set_title(f"{name} {of.shape[0]} × {of.shape[1]}", fontsize=9.5, loc="left")
         ways = "columns" if np.all(of == of[0]) else "rows"
         words.append(f"{name} is cut by {ways}, {len(np.unique(of))} parts.")
     patches = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in RANKS]
     fig.legend(patches, [f"rank {rank}" for rank in range(4)], loc="lower center", ncol=4, frameon=False, fontsize=9)
     fig.suptitle(title, x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.02, right=0.98, top=0.82, bottom=0.13)
+    fig.subplots_adjust(left=0.02, right=0.98, top=0.84, bottom=0.1)
     show(fig, f"{title}. {' '.join(words)} Every element belongs to one rank, and all ranks have equally many.")
 
 
 def draw_kept(names: Sequence[str], layouts: Mapping[str, Sequence[float]], title: str) -> None:
     """The arrays that a rank keeps of a layer, in bytes / sbh: a bar for each layout."""
-    fig, ax = plt.subplots(figsize=(9.6, 6.2))
+    fig, ax = plt.subplots(figsize=(9.6, 2.4 + 1.6 * len(layouts)))
     places, words = np.arange(len(names))[::-1].astype(float), []
     for number, ((layout, sizes), colour) in enumerate(zip(layouts.items(), (BLUE, ORANGE, GREEN), strict=False)):
         at = places + 0.27 * (1 - number)
@@ -72,7 +72,8 @@ def different(masks: Sequence[Any]) -> int:
     return len({np.asarray(mask).tobytes() for mask in masks})
 
 
-def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
+def draw_losses(curves: Mapping[str, Sequence[float]], title: str, scale: str = "linear") -> None:
+    """A line for each run."""
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     words = []
     for (colour, dashes), (name, losses) in zip(
@@ -80,7 +81,9 @@ def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
     ):
         ax.plot(np.arange(1, len(losses) + 1), losses, color=colour, ls=dashes, lw=1.8, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
-    ax.set(xlabel="step", ylabel="loss", ylim=(0, None), xlim=(0, None))
+    ax.set(xlabel="step", ylabel="loss", yscale=scale, xlim=(0, None))
+    if scale == "linear":
+        ax.set_ylim(0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
     ax.set_title(title, loc="left", fontsize=10)
