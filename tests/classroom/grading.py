@@ -22,8 +22,11 @@ LESSONS = {
     "04": ROOT / "lessons" / "04_ring_all_reduce",
     "05": ROOT / "lessons" / "05_data_parallel",
     "06": ROOT / "lessons" / "06_mixed_precision",
+    "07": ROOT / "lessons" / "07_zero_1",
+    "08": ROOT / "lessons" / "08_zero_2",
     "09": ROOT / "lessons" / "09_zero_3",
     "10": ROOT / "lessons" / "10_activations",
+    "11": ROOT / "lessons" / "11_offload_and_infinity",
     "12": ROOT / "lessons" / "12_tensor_parallel",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
