@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from minidist.classroom.lesson import show
 
@@ -76,16 +77,20 @@ def draw_losses(curves: Mapping[str, Sequence[float]], title: str, scale: str = 
     """A line for each run."""
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     words = []
-    for (colour, dashes), (name, losses) in zip(
-        [(BLUE, "-"), ("#b5524a", "--"), (GREEN, ":")], curves.items(), strict=False
-    ):
-        ax.plot(np.arange(1, len(losses) + 1), losses, color=colour, ls=dashes, lw=1.8, label=name)
+    for (colour, dashes, width), (name, losses) in zip(
+        [(BLUE, "-", 4), (ORANGE, "--", 2.4), ("black", ":", 1.2)], curves.items(), strict=False
+    ):  # thinner and thinner: lines may lie on one another
+        ax.plot(np.arange(1, len(losses) + 1), losses, color=colour, ls=dashes, lw=width, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
     ax.set(xlabel="step", ylabel="loss", yscale=scale, xlim=(0, None))
-    if scale == "linear":
+    if scale == "log":
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    else:
         ax.set_ylim(0)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=9)
+    ax.legend(frameon=False, fontsize=9, loc="upper right" if scale == "log" else "lower left")
     ax.set_title(title, loc="left", fontsize=10)
     fig.subplots_adjust(left=0.07, right=0.98, top=0.9, bottom=0.17)
     show(fig, f"{title}. {' '.join(words)}")
