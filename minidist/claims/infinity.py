@@ -191,16 +191,17 @@ def bandwidth_table(comm: Any, folder: Folder, shards: Callable[..., None], owne
     for n in (2**i for i in range(comm.size.bit_length())):
         ranks = comm.split(int(comm.rank >= n))
         if comm.rank < n:
-            rows.append(Fetched(n, fetched(ranks, folder, shards), fetched(ranks, folder, owner)))
+            rows.append(Fetched(n, fetched(ranks, folder, shards, n), fetched(ranks, folder, owner, 1)))
     return comm.broadcast_object(print_bandwidth(rows) if comm.rank == 0 else None)
 
 
-def fetched(comm: Any, folder: Folder, fetch: Callable[..., None]) -> Took:
-    """What it takes. Raises RuntimeError if a rank has not got the unit."""
+def fetched(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -> Took:
+    """What it takes where each rank's file has one of so many parts of the unit. Raises RuntimeError if a rank has not
+    got it."""
     host, disk = Pool("host"), Pool("disk")
     link = TimedLink(host, disk, BANDWIDTH)
     unit = np.arange(UNIT).astype(np.uint8)
-    mine = np.split(unit, comm.size)[comm.rank] if fetch.__name__ == "fetch_shards" else unit
+    mine = np.split(unit, parts)[comm.rank % parts]
     file = Files(folder, disk).empty("parameters", f"{fetch.__name__}.{comm.size}", mine.size, mine.dtype)
     file[...] = mine
     out, clock = host.empty("parameters", UNIT, unit.dtype), Clock(bandwidth=UNIT)

@@ -55,7 +55,7 @@ class Folder:
             if parent is None:
                 self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
             else:
-                self.path = Path(parent, f"rank{rank}")
+                self.path = Path(parent, f"minidist-rank{rank}")  # a name of ours: what lies there is removed
                 self.path.mkdir(parents=True, exist_ok=True)
             if not lock(self.path, self):
                 raise UsageError(f"{option} {parent}: another run is at work there: give each a folder of its own")
