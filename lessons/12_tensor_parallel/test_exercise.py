@@ -253,11 +253,13 @@ def check_row_forward(each: Layer, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(1, "row_forward: the bias once")
 def test_row_forward_bias(submission: Submission) -> None:
-    for t in (2, 4, 1):
-        each = row(submission, t, "row_forward")
+    cases = [row(submission, t, "row_forward") for t in (2, 4, 1)]
+    plain = []
+    for each in cases:
         inputs = [[x, w, np.zeros_like(bias)] for x, w, bias in each.inputs]
-        plain = Case(t, each.label, inputs, each.arguments)
-        with_bias, without = submission.run("forward", [each, plain], ["row_forward"])
+        plain.append(Case(each.n, each.label, inputs, each.arguments))
+    runs = submission.run("forward", [*cases, *plain], ["row_forward"])
+    for each, with_bias, without in zip(cases, runs[: len(cases)], runs[len(cases) :], strict=True):
         for rank, (one, other) in enumerate(zip(with_bias, without, strict=True)):
             y, zero = (an_array(each, run.value["returned"], f"rank {rank}'s y", each.y.shape) for run in (one, other))
             added = y - zero
@@ -441,11 +443,12 @@ def check_loss(each: Vocabulary, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(1, "loss_forward: logits as large as they like")
 def test_loss_large(submission: Submission) -> None:
-    plain = vocabulary(submission, 2)
+    plain, cases = vocabulary(submission, 2), []
     for shift in (2000.0, -2000.0):
         moved = [[logits + shift, targets] for logits, targets in plain.inputs]
-        each = Case(2, f"loss_forward, 2 ranks, {shift:g} added to all logits", moved)
-        before, after = submission.run("loss", [plain, each], ["loss_forward"])
+        cases.append(Case(2, f"loss_forward, 2 ranks, {shift:g} added to all logits", moved))
+    before, *runs = submission.run("loss", [plain, *cases], ["loss_forward"])
+    for each, after in zip(cases, runs, strict=True):
         for rank, (one, other) in enumerate(zip(before, after, strict=True)):
             was, now = pair(plain, one, rank)[0], pair(each, other, rank)[0]
             numbers = isinstance(now, float) and isinstance(was, float)
