@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from minidist.classroom.lesson import show
 
@@ -83,6 +83,7 @@ def draw_losses(curves: Mapping[str, Sequence[float]], title: str, scale: str = 
         ax.plot(np.arange(1, len(losses) + 1), losses, color=colour, ls=dashes, lw=width, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
     ax.set(xlabel="step", ylabel="loss", yscale=scale, xlim=(0, None))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if scale == "log":
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
