@@ -38,9 +38,7 @@ def model_states(psi: int, ranks: int, stage: int, offload: bool) -> tuple[float
     raise NotImplementedError
 
 
-def passing_peak(
-    units: Sequence[tuple[int, int, int | None]], stage: int, recompute: bool, micro: int
-) -> float:
+def passing_peak(units: Sequence[tuple[int, int, int | None]], stage: int, recompute: bool, micro: int) -> float:
     """The most bytes that a device holds at any moment of a micro-batch, beside its model states.
 
     units       in the order of the forward, of each (parameters, keeps, given): how many parameters it has; bytes that

@@ -37,10 +37,8 @@ def draw_step(held: Mapping[str, Sequence[int]], states: float, peak: float, tit
     )
 
 
-def draw_plans(
-    plans: Mapping[Any, tuple[float, float]], limit: float, marked: Mapping[str, Any], title: str
-) -> None:
-    """A dot for each plan, {(stage, offload, recompute, micro): (bytes, time)}; the limit, and some plans with names."""
+def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: Mapping[str, Any], title: str) -> None:
+    """A dot for each plan, {(stage, offload, recompute, micro): (bytes, ms)}; the limit, and some plans with names."""
     fig, ax = plt.subplots(figsize=(9.6, 4.1))
     for (stage, offload, recompute, _), (nbytes, time) in plans.items():
         ax.scatter(nbytes / 1000, time, s=46, color="none" if offload else STAGES[stage], edgecolor=STAGES[stage],
@@ -55,8 +53,8 @@ def draw_plans(
         ax.annotate(name, (nbytes / 1000, time), at, fontsize=9, arrowprops={"arrowstyle": "-", "color": "black"})
     handles = [plt.Line2D([], [], marker="o", ls="", color=colour) for colour in STAGES]
     names = [f"stage {stage}" for stage in range(4)]
-    handles += [plt.Line2D([], [], marker="s", ls="", color="black"), plt.Line2D([], [], marker="o", ls="", color="black"),
-                plt.Line2D([], [], marker="o", ls="", markerfacecolor="none", color="black")]  # fmt: skip
+    marks = ({"marker": "s"}, {"marker": "o"}, {"marker": "o", "markerfacecolor": "none"})
+    handles += [plt.Line2D([], [], ls="", color="black", **mark) for mark in marks]
     ax.legend(handles, [*names, "all kept", "run again", "hollow: offload"], frameon=False, fontsize=8.5,
               loc="upper right", ncols=2)  # fmt: skip
     ax.set(xlabel="most that a device holds, KB", ylabel="time of a step, ms", ylim=(0, high))
@@ -64,7 +62,9 @@ def draw_plans(
     ax.set_title(title, loc="left", fontsize=10)
     fig.subplots_adjust(left=0.07, right=0.99, top=0.92, bottom=0.13)
     fitting = sum(nbytes <= limit for nbytes, _ in plans.values())
-    words = "; ".join(f"{name}: {plans[plan][0] / 1000:,.0f} KB, {plans[plan][1]:.1f} ms" for name, plan in marked.items())
+    words = "; ".join(
+        f"{name}: {plans[plan][0] / 1000:,.0f} KB, {plans[plan][1]:.1f} ms" for name, plan in marked.items()
+    )
     show(
         fig,
         f"{title}. {len(plans)} plans, {fitting} of them within the limit of {limit / 1000:,.0f} KB; the fastest of all"

@@ -366,7 +366,9 @@ def check_kept(submission: Submission) -> None:
     for (_, again, micro), found in zip(calls, asked_for(submission, "kept", calls, "peaks"), strict=True):
         expected = micro * sum(keeps if given is None or not again else given for _, keeps, given in units)
         if not same(found, expected):
-            lose(f"units = {units}, recompute {again}, micro {micro}: {said(expected)} is wanted; it was {said(found)}.")
+            lose(
+                f"units = {units}, recompute {again}, micro {micro}: {said(expected)} is wanted; it was {said(found)}."
+            )
 
 
 def check_plans(submission: Submission) -> None:

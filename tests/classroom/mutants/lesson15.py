@@ -194,7 +194,10 @@ MUTANTS = [
         ("choose_none",),
         [
             ("    for stage in range(4):\n", "    for stage in (1, 2, 3, 0):\n"),
-            ("                    plan = stage", "                    if best is None and not stage:\n                        continue\n                    plan = stage"),
+            (
+                "                    plan = stage",
+                "                    if not (stage or best):\n                        continue\n                    plan = stage",
+            ),
         ],
         r"\(0, False, False, 1\) fits, of \d ranks with a batch of \d+: None was returned",
     ),
