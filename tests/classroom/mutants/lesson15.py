@@ -10,6 +10,7 @@ AGAIN = "        peak = max(peak, sum(waits) + micro * keeps + gathered)\n"
 THEN = "        peak = max(peak, sum(waits) + gathered + gradient)\n"
 LINK = "        link = reduces * 2 * psi / ranks + 2 * psi / ranks\n"
 FITS = "                    if on_device <= device and on_host <= host and seconds(*plan) < least:\n"
+LATER = "                    if not (stage or best):\n                        continue\n"
 
 MUTANTS = [
     Mutant(
@@ -194,10 +195,7 @@ MUTANTS = [
         ("choose_none",),
         [
             ("    for stage in range(4):\n", "    for stage in (1, 2, 3, 0):\n"),
-            (
-                "                    plan = stage",
-                "                    if not (stage or best):\n                        continue\n                    plan = stage",
-            ),
+            ("                    plan = stage", LATER + "                    plan = stage"),
         ],
         r"\(0, False, False, 1\) fits, of \d ranks with a batch of \d+: None was returned",
     ),
