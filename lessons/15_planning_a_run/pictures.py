@@ -20,10 +20,10 @@ def draw_step(held: Mapping[str, Sequence[int]], states: float, peak: float, tit
     rows = [[nbytes / 1000 for nbytes in held[kind]] for kind in HELD]
     ax.stackplot(across, *rows, colors=list(HELD.values()), labels=list(HELD), step="post", lw=0)
     most = max(sum(at) for at in zip(*rows, strict=True))
-    for height, text, below in ((states, "model states, computed", True), (peak, "peak, computed", False)):
-        ax.axhline(height / 1000, color=RED, ls="--", lw=1.3)
-        ax.text(len(across), height / 1000 + (-0.03 if below else 0.02) * most, text, color=RED, fontsize=9,
-                ha="right", va="top" if below else "bottom")  # fmt: skip
+    ax.axhline(peak / 1000, color=RED, ls="--", lw=1.3)
+    ax.text(len(across), peak / 1000 + 0.02 * most, "peak, computed", color=RED, fontsize=9, ha="right", va="bottom")
+    ax.axhline(states / 1000, color="black", ls="--", lw=1.3)
+    ax.text(0.5 * len(across), states / 2000, "model states, computed: up to the line", color="white", ha="center")
     ax.set(xlim=(0, len(across)), ylim=(0, 1.22 * most), ylabel="KB (1,000 bytes)", xticks=[])
     ax.set_xlabel("one step, from left to right: each time that something came")
     ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
