@@ -44,7 +44,8 @@ Moves = Sequence["Future[Array]"]  # of the blocks of an array: over when each o
 
 
 class Folder:
-    """A rank's own folder, which nobody else uses as long as this object lives. With it goes all that is in it.
+    """A rank's own folder, which nobody else uses as long as this object lives. With it, or by `remove`, goes all that is
+    in it; of a process that is killed the next one removes it.
 
     Raises UsageError for one that cannot be made or written, or in which another run is at work.
     """
@@ -70,7 +71,7 @@ class Folder:
             raise UsageError(
                 f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
             ) from None
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def lock(path: Path, owner: object | None = None) -> bool:
