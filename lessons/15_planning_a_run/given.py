@@ -1,6 +1,5 @@
 """What the notebook of lesson 15 goes on with where something is not filled in: look here after you have tried."""
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,9 +24,13 @@ def kept(units: Sequence[Unit], recompute: bool, micro: int) -> int:
 
 
 def plans(ranks: int, batch: int) -> list[Plan]:
-    places = [(0, False), *((stage, offload) for stage in (1, 2, 3) for offload in (False, True))]
-    micros = [micro for micro in range(1, batch // ranks + 1) if batch % (micro * ranks) == 0]
-    return [(*place, again, micro) for place, again, micro in itertools.product(places, (False, True), micros)]
+    found = []
+    for stage in range(4):
+        for offload in (False, True) if stage else (False,):
+            for again in (False, True):
+                micros = [micro for micro in range(1, batch // ranks + 1) if batch % (micro * ranks) == 0]
+                found += [(stage, offload, again, micro) for micro in micros]
+    return found
 
 
 # ---- the exercise ----------------------------------------------------------------------------------------------------
