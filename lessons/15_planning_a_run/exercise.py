@@ -49,8 +49,9 @@ def passing_peak(units: Sequence[tuple[int, int, int | None]], stage: int, recom
     micro       sequences
 
     In stage 3 a unit's parameters are gathered while it runs, forward and backward. In stages 2 and 3 its gradient is
-    held whole from the end of its backward until it has been reduced. Both have 2 bytes for each parameter, and both
-    are gone before the next unit runs. What a unit has kept goes in its backward, before its gradient is there.
+    whole at the end of its backward, until it has been reduced; in stage 3 the parameters are still there then. Both
+    have 2 bytes for each parameter, and both are gone before the next unit runs. What a unit has kept is there when its
+    backward begins, and gone when its gradient is whole.
     """
     raise NotImplementedError
 
