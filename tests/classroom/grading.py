@@ -27,6 +27,7 @@ LESSONS = {
     "09": ROOT / "lessons" / "09_zero_3",
     "10": ROOT / "lessons" / "10_activations",
     "11": ROOT / "lessons" / "11_offload_and_infinity",
+    "12": ROOT / "lessons" / "12_tensor_parallel",
     "13": ROOT / "lessons" / "13_pipelines",
     "15": ROOT / "lessons" / "15_planning_a_run",
 }
