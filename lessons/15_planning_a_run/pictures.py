@@ -1,0 +1,72 @@
+"""The pictures of lesson 15. They draw what was counted, and what was computed beside it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from minidist.classroom.lesson import show
+
+BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#c4c4c4"
+STAGES = (GREY, BLUE, GREEN, ORANGE)
+HELD = {"model states": BLUE, "kept for the backward": GREEN, "units in passing": ORANGE}
+
+
+def draw_step(held: Mapping[str, Sequence[int]], states: float, peak: float, title: str) -> None:
+    """What a device holds in the course of a step, by kind, one number for each change; and two lines: model states
+    alone, and the peak as it was computed."""
+    fig, ax = plt.subplots(figsize=(9.6, 3.8))
+    across = range(len(next(iter(held.values()))))
+    rows = [[nbytes / 1000 for nbytes in held[kind]] for kind in HELD]
+    ax.stackplot(across, *rows, colors=list(HELD.values()), labels=list(HELD), step="post", lw=0)
+    most = max(sum(at) for at in zip(*rows, strict=True))
+    ax.axhline(peak / 1000, color=RED, ls="--", lw=1.3)
+    ax.text(len(across), peak / 1000 + 0.02 * most, "peak, computed", color=RED, fontsize=9, ha="right", va="bottom")
+    ax.axhline(states / 1000, color="black", ls="--", lw=1.3)
+    ax.text(0.5 * len(across), states / 2000, "model states, computed: up to the line", color="white", ha="center")
+    ax.set(xlim=(0, len(across)), ylim=(0, 1.22 * most), ylabel="KB (1,000 bytes)", xticks=[])
+    ax.set_xlabel("one step, from left to right: each time that something came")
+    ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.subplots_adjust(left=0.08, right=0.99, top=0.92, bottom=0.1)
+    show(
+        fig,
+        f"{title}. Model states are {states / 1000:,.1f} KB all the time; the most that is held is {most:,.1f} KB, and"
+        f" {peak / 1000:,.1f} KB was computed.",
+    )
+
+
+def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: Mapping[str, Any], title: str) -> None:
+    """A dot for each plan, {(stage, offload, recompute, micro): (bytes, ms)}; the limit, and some plans with names."""
+    fig, ax = plt.subplots(figsize=(9.6, 4.1))
+    for (stage, offload, recompute, _), (nbytes, time) in plans.items():
+        ax.scatter(nbytes / 1000, time, s=46, color="none" if offload else STAGES[stage], edgecolor=STAGES[stage],
+                   lw=1.8, marker="o" if recompute else "s")  # fmt: skip
+    ax.axvline(limit / 1000, color=RED, ls="--", lw=1.4)
+    times = [time for _, time in plans.values()]
+    high = max(times) * 1.06
+    ax.text(limit / 1000 + 8, high, "limit of a device", color=RED, fontsize=9, va="top")
+    for number, (name, plan) in enumerate(marked.items()):  # the first one's name below, where there are no others
+        nbytes, time = plans[plan]
+        at = (nbytes / 1000 - 150, time - 0.32 * high) if number == 0 else (nbytes / 1000 + 90, time + 0.22 * high)
+        ax.annotate(name, (nbytes / 1000, time), at, fontsize=9, arrowprops={"arrowstyle": "-", "color": "black"})
+    handles = [plt.Line2D([], [], marker="o", ls="", color=colour) for colour in STAGES]
+    names = [f"stage {stage}" for stage in range(4)]
+    marks = ({"marker": "s"}, {"marker": "o"}, {"marker": "o", "markerfacecolor": "none"})
+    handles += [plt.Line2D([], [], ls="", color="black", **mark) for mark in marks]
+    ax.legend(handles, [*names, "all kept", "run again", "hollow: offload"], frameon=False, fontsize=8.5,
+              loc="upper right", ncols=2)  # fmt: skip
+    ax.set(xlabel="most that a device holds, KB", ylabel="time of a step, ms", ylim=(0, high))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.subplots_adjust(left=0.07, right=0.99, top=0.92, bottom=0.13)
+    fitting = sum(nbytes <= limit for nbytes, _ in plans.values())
+    words = "; ".join(
+        f"{name}: {plans[plan][0] / 1000:,.0f} KB, {plans[plan][1]:.1f} ms" for name, plan in marked.items()
+    )
+    show(
+        fig,
+        f"{title}. {len(plans)} plans, {fitting} of them within the limit of {limit / 1000:,.0f} KB; the fastest of all"
+        f" takes {min(times):.1f} ms and the slowest {max(times):.1f}. {words}.",
+    )
