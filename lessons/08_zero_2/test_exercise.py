@@ -214,7 +214,9 @@ def test_train_step_memory(submission: Submission) -> None:
     least = 2 * len(run.flats) * (run.n - 1) * (run.flats[0].nbytes // run.n)  # of each layer's gradient, in two steps
     for rank, outcome in enumerate(outcomes):
         if outcome.nbytes < least:
-            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are not enough.")
+            lose(
+                f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; at least {least:,} are needed."
+            )
         if not all(outcome.value[1]):
             layer = outcome.value[1].index(False)
             lose(f"On {run.label}: rank {rank}'s param of layer {layer} is as it was. This is asked of a whole step.")

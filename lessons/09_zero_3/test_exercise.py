@@ -150,7 +150,9 @@ def test_train_step_memory(submission: Submission) -> None:
     least = 2 * depth * (run.n - 1) * whole // run.n  # of each layer gathered once, in two steps
     for rank, outcome in enumerate(outcomes):
         if outcome.nbytes < least:
-            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are not enough.")
+            lose(
+                f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; at least {least:,} are needed."
+            )
         if outcome.value > limit:
             lose(
                 f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its shards and rows, as"
