@@ -150,9 +150,7 @@ def test_train_step_memory(submission: Submission) -> None:
     least = 2 * depth * (run.n - 1) * whole // run.n  # of each layer gathered once, in two steps
     for rank, outcome in enumerate(outcomes):
         if outcome.nbytes < least:
-            lose(
-                f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; at least {least:,} are needed."
-            )
+            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
         if outcome.value > limit:
             lose(
                 f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its shards and rows, as"
@@ -499,13 +497,13 @@ def test_memory_backward(submission: Submission) -> None:
     for run, outcomes in zip(held, submission.run("hold", held, methods), strict=True):
         check_moments(run, outcomes, "backward", "forward")
         for rank, outcome in enumerate(outcomes):
-            if not outcome.value["reduced"]:
-                lose(f"On {run.label}: after the backward all that rank {rank} has of gradients is zero.")
             if (more := outcome.value["backward"] - outcome.value["forward"]) > activations(run):
                 lose(
                     f"On {run.label}: rank {rank} holds {more:,} bytes more after the backward than before. What was"
                     " not released?"
                 )
+            if not outcome.value["reduced"]:
+                lose(f"On {run.label}: after the backward all that rank {rank} has of gradients is zero.")
 
 
 @pytest.mark.points(1, "after the update: nothing is sent, nothing more is held")

@@ -11,8 +11,8 @@ import pytest
 from classroom.grading import ANSWERS, LESSONS, ROOT, SUBMISSIONS, Graded, Grader, grader, head
 from classroom.mutants import MUTANTS, Mutant
 
-# Of the mistakes those that between them bring about every kind of message; where a lesson has one alone here, one that
-# is typical of it. The others are graded with -m slow.
+# Of the mistakes those that between them bring about every kind of message; of some lessons one alone, which says
+# something of it or is quick to grade. The others are graded with -m slow.
 IN_EVERY_RUN = {
     "01": {"all_send_first", "from_the_notebook", "hash_and_append"},
     "02": {
