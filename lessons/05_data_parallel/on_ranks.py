@@ -111,15 +111,16 @@ def gradients(engine: Any) -> list[Any]:
 
 def send_buckets(
     comm: Comm, exercise: ModuleType, mine: Sequence[Array], buckets: list[list[int]], **made: Any
-) -> list[list[Any]]:
-    """All gradients, after these Flats waited and were sent, bucket after bucket."""
+) -> list[dict[str, list[Any]]]:
+    """All gradients, after these Flats waited and were sent, bucket after bucket: what the arrays hold that were
+    flat.grad at first, and flat.grad as it is now."""
     engine, found = with_gradients(comm, exercise, mine, **made), []
-    held = [flat.grad for flat in engine.flats]  # the arrays that are to be filled, whatever flat.grad is afterwards
+    held = [flat.grad for flat in engine.flats]
     for bucket in buckets:
         for unit in bucket:
             engine.waiting.append(engine.flats[unit])
         engine.send_bucket()
-        found.append([returned(array) for array in held])
+        found.append({"held": [returned(array) for array in held], "named": gradients(engine)})
     return found
 
 

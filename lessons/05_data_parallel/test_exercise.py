@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.diagnose import distinct, in_a_sum
-from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import Training, share, training
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
@@ -33,12 +33,6 @@ SMALL = {"vocabulary": 17, "context": 8, "layers": 2, "heads": 1, "width": 3, "t
 
 def of(*methods: str) -> list[str]:
     return [f"DataParallel.{method}" for method in methods]
-
-
-def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
-    """Of a function that must send, that it has sent."""
-    if run.n > 1 and not any(outcome.messages for outcome in outcomes):
-        lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
 
 
 def check_ring(run: Case, rank: int, outcome: Outcome, sizes: Sequence[int], nbytes: int) -> None:
@@ -271,10 +265,13 @@ def test_norm(submission: Submission) -> None:
         run.arguments["clips"] = [0.0, norm / CLIPPED]
         cases.append(run)
     for run, outcomes in zip(cases, submission.run("train_layers", cases, ["train_step"]), strict=True):
+        check_worked(run, outcomes)
         free, norm = updates(run, outcomes, 0), run.arguments["clips"][1] * CLIPPED
         for which, when in ((0, ""), (1, ", where it is clipped")):
             for rank, [[_, found]] in enumerate(pairs_of(run, outcomes, which)):
                 its_own = float(np.linalg.norm(free[rank]))
+                if not its_own:
+                    lose(f"On {run.label}: rank {rank} does not update its parameters.")
                 if not isinstance(found, float) or not any(np.isclose(found, right) for right in (norm, its_own)):
                     by_layer = [np.linalg.norm(g) for g in slopes(run.flats, run.x, run.y, len(run.x))[1]]
                     known = {
@@ -401,13 +398,20 @@ def check_gradient(run: Training, rank: int, unit: int, found: Any, expected: Ar
         lose(f"On {run.label}: rank {rank}'s flat.grad of {names(run, [unit])} is no array ({expected.size},).")
 
 
+def check_summed_up(run: Training, rank: int, unit: int, found: Array) -> None:
+    """That a Flat that was sent has another gradient now; which, and in what array, is asked for in its own part."""
+    if run.n > 1 and (np.array_equal(found, run.inputs[rank][unit]) or not np.any(found)):
+        what = "this rank's own, as it was" if np.any(found) else "zero"
+        lose(f"On {run.label}: {names(run, [unit])} was sent, and rank {rank}'s flat.grad of it is {what}.")
+
+
 @pytest.mark.points(2, "send_bucket: sums over the ranks, each in its own Flat")
 def test_send_bucket(submission: Submission) -> None:
     for run, outcomes in buckets_sent(submission, RANKS):
         check_worked(run, outcomes)
         for rank, outcome in enumerate(outcomes):
             for unit in range(len(run.truth.flats)):
-                found, own = outcome.value[0][unit], run.inputs[rank][unit]
+                found, own = outcome.value[0]["held"][unit], run.inputs[rank][unit]
                 expected = sum_of(run, unit) if unit in BUCKETS[0] else own
                 check_gradient(run, rank, unit, found, expected)
                 whose = f"rank {rank}'s flat.grad of {names(run, [unit])}"
@@ -429,8 +433,9 @@ def test_factor(submission: Submission) -> None:
         check_worked(run, outcomes)
         for rank, outcome in enumerate(outcomes):
             for unit in BUCKETS[0]:
-                found, expected = outcome.value[0][unit], sum_of(run, unit)
+                found, expected = outcome.value[0]["named"][unit], sum_of(run, unit)
                 check_gradient(run, rank, unit, found, expected)
+                check_summed_up(run, rank, unit, found)
                 factor = factor_of(found, expected)
                 if factor is not None and factor != 1.0:
                     times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
@@ -445,16 +450,16 @@ def test_bucket_again(submission: Submission) -> None:
     for run, outcomes in buckets_sent(submission):
         check_worked(run, outcomes)
         for rank, outcome in enumerate(outcomes):
-            first, second = outcome.value
+            first, second = (of_bucket["named"] for of_bucket in outcome.value)
             for unit in BUCKETS[0]:
                 check_gradient(run, rank, unit, second[unit], first[unit])
+                check_summed_up(run, rank, unit, first[unit])
                 if not np.array_equal(first[unit], second[unit]):
                     lose(
                         f"On {run.label}: {names(run, [unit])} was sent, and when {names(run, BUCKETS[1])} is sent"
                         f" later, its gradient changes on rank {rank}. What has been sent does not wait any more."
                     )
-            in_place = not np.array_equal(first[BUCKETS[0][0]], run.inputs[rank][BUCKETS[0][0]])
-            if in_place and run.n > 1 and np.array_equal(second[0], run.inputs[rank][0]):
+            if run.n > 1 and np.array_equal(second[0], run.inputs[rank][0]):
                 lose(f"On {run.label}: a second bucket, of {names(run, BUCKETS[1])}, is not summed on rank {rank}.")
 
 
@@ -519,7 +524,7 @@ def check_summed(run: Case, outcomes: Sequence[Outcome]) -> None:
             _, own = slopes(run.flats, *rows_of(run, rank), len(run.x))
             same = alike((together(run.flats) - together(outcome.value[0])) / RATE, together(own))
         else:
-            same = np.array_equal(outcome.value[0][1], run.inputs[rank][1])
+            same = np.array_equal(outcome.value[0]["held"][1], run.inputs[rank][1])
         if same:
             lose(f"On {run.label}: what rank {rank} receives changes nothing.")
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.meaning import check_timing
+from minidist.classroom.meaning import check_meaning, check_timing
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -193,9 +193,10 @@ def true_norm(each: Case) -> float:
 
 
 def check_sent(each: Case, outcomes: Sequence[Outcome]) -> None:
-    """Numbers came back, and the ranks have spoken to one another."""
+    """Numbers came back that are not 0, and the ranks have spoken to one another."""
     for rank, outcome in enumerate(outcomes):
-        number_of(each, rank, outcome.value["returned"])
+        if not number_of(each, rank, outcome.value["returned"]):
+            lose(f"On {each.label}: rank {rank} returned 0, and no number in anybody's grad is 0.")
     if not any(outcome.messages for outcome in outcomes):
         lose(f"On {each.label}: no message was sent. How does a rank know of the others' pieces?")
 
@@ -222,9 +223,10 @@ def test_norm(submission: Submission) -> None:
             lose(f"On {each.label}: rank {rank} returned {found:.6g}; {expected:.6g} is wanted.{why}")
 
 
-@pytest.mark.points(1, "gradient_norm: squares in float64")
+@pytest.mark.points(1, "gradient_norm: squares wider than float16")
 def test_norm_wide(submission: Submission) -> None:
-    """k times the numbers, k times the norm; or k² times, if somebody has forgotten the root."""
+    """k times the numbers, k times the norm; or k² times, if somebody has forgotten the root. Of squares in float32 and
+    in float64 both are true."""
     plain = norm_case(submission, 1, " of numbers near 1")
     cases = [plain]
     for factor, words in ((LARGE * 4, "1024"), (TINY, "2⁻¹²")):
@@ -277,9 +279,10 @@ def test_norm_overflow(submission: Submission) -> None:
                 lose(f"On {each.label}: rank {rank} returned {found:g}; {wanted} is wanted.")
 
 
-@pytest.mark.points(1, "gradient_norm: nothing depends on who sends first")
+@pytest.mark.points(1, "gradient_norm: nothing depends on who sends first, and every message means something")
 def test_timing(submission: Submission) -> None:
     check_timing(submission, "norm", {"gradient_norm": [norm_case(submission, n) for n in (4, 3)]}, check_sent)
+    check_meaning(submission, "norm", {"gradient_norm": norm_case(submission, 2)}, check_sent)
 
 
 # ---- the scale -------------------------------------------------------------------------------------------------------
@@ -500,6 +503,8 @@ def test_step_zero(submission: Submission) -> None:
     cases = [step_case(submission, ", no overflow"), step_case(submission, ", inf on rank 1", bad=np.inf)]
     for each, outcomes in zip(cases, run_steps(submission, cases), strict=True):
         for rank, outcome in enumerate(outcomes):
+            if not outcome.messages and not outcome.value["called"]:
+                lose(f"On {each.label}: rank {rank} neither asks for the norm nor calls the optimizer.")
             for number, grad in enumerate(outcome.value["grad"]):
                 if not np.array_equal(grad, np.zeros_like(grad)):
                     why = (

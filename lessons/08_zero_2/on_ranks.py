@@ -97,10 +97,12 @@ def train_layers(comm: Comm, exercise: ModuleType, mine: Mine, steps: int, **how
     return {"losses": said, "params": [returned(u.param) for u in units], "grads": [returned(u.grad) for u in units]}
 
 
-def train_layers_measured(comm: Comm, exercise: ModuleType, mine: Mine, **how: Any) -> int:
-    """The most memory that a step used at a time, besides its arguments."""
+def train_layers_measured(comm: Comm, exercise: ModuleType, mine: Mine, **how: Any) -> tuple[int, list[bool]]:
+    """The most memory that a step used at a time, besides its arguments; and of each layer, whether this rank's
+    parameters are others now."""
     units = units_of(comm, mine[0])
-    return peak_memory(lambda: exercise.train_step(comm, list(units), list(mine[1]), **how))[1]
+    peak = peak_memory(lambda: exercise.train_step(comm, list(units), list(mine[1]), **how))[1]
+    return peak, [not np.array_equal(unit.param, start) for unit, start in zip(units, mine[0], strict=True)]
 
 
 # ---- one method ------------------------------------------------------------------------------------------------------
@@ -162,7 +164,8 @@ def reduce_one(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) ->
 
 def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[dict[str, Any]]:
     """For each micro-batch of a step the bytes that are held at the end of its forward and of its backward, and after
-    collect and reduce of each unit. There are two steps, and the smaller number counts."""
+    collect and reduce of each unit; and whether by then any flat.grad is not zero. There are two steps, and the smaller
+    number counts."""
     moments: list[tuple[Place, int]] = []
     steps: list[list[dict[str, Any]]] = []
 
@@ -184,6 +187,7 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[
                 engine.backward(loss)
                 del loss
                 steps[-1].append({"forward": forward, "backward": arrays_held(witness), "moments": list(moments)})
+                steps[-1][-1]["reduced"] = any(np.any(flat.grad) for flat in engine.flats)
         return [fewest(*of_both) for of_both in zip(*steps, strict=True)]
     finally:
         tracemalloc.stop()
@@ -192,7 +196,7 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[
 def fewest(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Of two steps' numbers the smaller ones."""
     moments = zip(first["moments"], second["moments"], strict=True)
-    ends = {name: min(first[name], second[name]) for name in ("forward", "backward")}
+    ends = {name: min(first[name], second[name]) for name in ("forward", "backward", "reduced")}
     return {**ends, "moments": [(place, min(a, b)) for (place, a), (_, b) in moments]}
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.diagnose import distinct, in_a_sum
+from minidist.classroom.meaning import check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import Training, element, training, wrong_index
 from minidist.papers import zero
@@ -25,7 +26,7 @@ from minidist.papers import zero
 Array = np.ndarray
 METHODS = ("allocate", "owned", "collect", "reduce")
 ASKED = ("train_step", *(f"ZeRO2.{name}" for name in METHODS))
-HIDDEN = ("minidist.zero2", "minidist.zero3")  # what ranks cannot import
+HIDDEN = ("minidist.zero2", "minidist.zero3", "given")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
 
 # No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
@@ -37,12 +38,6 @@ SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
 
 def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
     return training(submission.random, n, what, SMALL, precision=precision, **more)
-
-
-def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
-    """Of a method that must send, that it has sent."""
-    if run.n > 1 and not any(outcome.messages for outcome in outcomes):
-        lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
 
 
 def check_array(
@@ -216,20 +211,26 @@ def check_phases(case: Case, rank: int, outcome: Outcome, needed: Mapping[str, i
 def test_train_step_memory(submission: Submission) -> None:
     run = layers(submission, 4, 64, [4, 4], depth=32, rate=RATE)
     [outcomes] = submission.run("train_layers_measured", [run], ["train_step"])
-    check_worked(run, outcomes)
-    check_held(run, outcomes)
+    least = 2 * len(run.flats) * (run.n - 1) * (run.flats[0].nbytes // run.n)  # of each layer's gradient, in two steps
+    for rank, outcome in enumerate(outcomes):
+        if outcome.nbytes < least:
+            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
+        if not all(outcome.value[1]):
+            layer = outcome.value[1].index(False)
+            lose(f"On {run.label}: rank {rank}'s param of layer {layer} is as it was. This is asked of a whole step.")
+    check_held(run, [outcome.value[0] for outcome in outcomes])
 
 
-def check_held(run: Layers, outcomes: Sequence[Outcome]) -> None:
+def check_held(run: Layers, peaks: Sequence[int]) -> None:
     """That not the gradients of all layers were whole at a time."""
     whole = run.flats[0].nbytes
     limit = (UNITS_HELD + len(run.flats) // run.n) * whole  # and shards of all of them, if they wait for the end
-    for rank, outcome in enumerate(outcomes):
-        if outcome.value > limit:
+    for rank, peak in enumerate(peaks):
+        if peak > limit:
             lose(
-                f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its units and rows, as"
-                f" many as {outcome.value / whole:.0f} whole gradients have. One layer's, and its bucket, are needed at"
-                " a time. What keeps the others?"
+                f"On {run.label}: rank {rank} held {peak:,} bytes at a time besides its units and rows, as many as"
+                f" {peak / whole:.0f} whole gradients have. One layer's, and its bucket, are needed at a time. What"
+                " keeps the others?"
             )
 
 
@@ -433,6 +434,8 @@ def test_memory_backward(submission: Submission) -> None:
                     )
             if (more := held["backward"] - so_far) > activations:
                 lose(f"{who} {more:,} bytes more after the backward than before. What was not given back?")
+            if not held["reduced"]:
+                lose(f"{who} gradients of zeros alone after the backward: collect and reduce have made nothing.")
 
 
 # ---- the notebook's gaps, which earn no points: check("reduce_unit") runs these --------------------------------------
@@ -487,7 +490,7 @@ def check_backward(submission: Submission) -> None:
             check_phases(run, rank, outcome, {"reduce-scatter gradients": 3 * (n - 1)})
     run = going_back(submission, 4, 64, 32)
     [outcomes] = submission.run("toy_backward_measured", [run], ["backward"])
-    check_held(run, outcomes)
+    check_held(run, [outcome.value for outcome in outcomes])
 
 
 def check_accumulate(submission: Submission) -> None:

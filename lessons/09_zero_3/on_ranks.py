@@ -233,10 +233,11 @@ def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> Any:
 
 def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **made: Any) -> dict[str, Any]:
     """Bytes that are held: for good, after an evaluation, at the end of a forward, after a step, and in
-    between after the places that are looked at. There are two steps, and the smaller number counts. Without `back`
-    there are forwards alone."""
+    between after the places that are looked at; and whether after a backward any flat.grad is not zero. There are two
+    steps, and the smaller number counts. Without `back` there are forwards alone."""
     moments: list[list[tuple[Place, int]]] = [[]]
     ends: list[list[int]] = []
+    reduced = False
 
     def look(place: Place) -> None:
         if place[:2] in LOOKED_AT:
@@ -259,13 +260,14 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **
             del loss
             backward = arrays_held(witness)
             if back:
+                reduced = any(np.any(flat.grad) for flat in engine.flats)
                 engine.step()
             ends.append([forward, backward, arrays_held(witness)])
         first, second = moments[1:]
         fewest = [(place, min(a, b)) for (place, a), (_, b) in zip(first, second, strict=True)]
         forward, backward, after = (min(of_step) for of_step in zip(*ends, strict=True))
         held = {"for good": for_good, "evaluated": evaluated, "forward": forward, "backward": backward, "after": after}
-        return {**held, "moments": fewest}
+        return {**held, "moments": fewest, "reduced": reduced}
     finally:
         tracemalloc.stop()
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from minidist.classroom.diagnose import distinct, in_a_sum
-from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 from minidist.classroom.training import Training, check_losses, check_shards, training, wrong_index
 from minidist.nn.precision import Precision
@@ -28,7 +28,7 @@ from minidist.papers import zero
 Array = np.ndarray
 METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", "after_update")
 ASKED = ("train_step", *(f"ZeRO3.{name}" for name in METHODS))
-HIDDEN = ("minidist.zero3", "minidist.zero2")  # what ranks cannot import
+HIDDEN = ("minidist.zero3", "minidist.zero2", "given")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
 
 # No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
@@ -44,12 +44,6 @@ def of(*methods: str) -> list[str]:
 
 def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
     return training(submission.random, n, what, SMALL, precision=precision, **more)
-
-
-def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
-    """Of a method that must send, that it has sent."""
-    if run.n > 1 and not any(outcome.messages for outcome in outcomes):
-        lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
 
 
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
@@ -151,10 +145,12 @@ def test_train_step_memory(submission: Submission) -> None:
     width, depth = 64, 32
     run = layers(submission, 4, width, 4, depth)
     [outcomes] = submission.run("train_layers_measured", [run], ["train_step"])
-    check_worked(run, outcomes)
     whole = width * width * 8
     limit = (LAYERS_HELD + depth // run.n) * whole  # and the gradient's shards, if they wait for the end
+    least = 2 * depth * (run.n - 1) * whole // run.n  # of each layer gathered once, in two steps
     for rank, outcome in enumerate(outcomes):
+        if outcome.nbytes < least:
+            lose(f"On {run.label}: rank {rank} sends {outcome.nbytes:,} bytes in two steps; {least:,} are needed.")
         if outcome.value > limit:
             lose(
                 f"On {run.label}: rank {rank} held {outcome.value:,} bytes at a time besides its shards and rows, as"
@@ -352,6 +348,12 @@ def check_array(run: Training, rank: int, found: Any, expected: Array) -> None:
         lose(f"On {run.label}: rank {rank}'s flat.grad is {is_now}; {expected.dtype} {expected.shape} is wanted.")
 
 
+def check_added(run: Case, rank: int, found: Array) -> None:
+    """That something was added to a rank's flat.grad."""
+    if run.n > 1 and not np.any(found):
+        lose(f"On {run.label}: rank {rank}'s flat.grad is zero after a micro-batch.")
+
+
 @pytest.mark.points(1, "reduce: the sum over the ranks, each its shard")
 def test_reduce(submission: Submission) -> None:
     for run, outcomes in reduced(submission):
@@ -376,6 +378,7 @@ def test_factor(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             found, (_, expected) = outcome.value["first"], sums(run, rank, 0)
             check_array(run, rank, found, expected)
+            check_added(run, rank, found)
             if (factor := factor_of(found, expected)) not in (None, 1.0):
                 assert factor is not None
                 times = f"divided by {1 / factor:g}" if factor < 1 else f"times {factor:g}"
@@ -393,7 +396,8 @@ def test_accumulation(submission: Submission) -> None:
             first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
             for found in (first, second, both):
                 check_array(run, rank, found, sums(run, rank, 0)[1])
-            if not np.allclose(both, first + second, rtol=1e-12) and np.any(first):
+            check_added(run, rank, first)
+            if not np.allclose(both, first + second, rtol=1e-12):
                 what = (
                     "it is the second one's alone: add to what is there"
                     if np.array_equal(both, second)
@@ -498,6 +502,8 @@ def test_memory_backward(submission: Submission) -> None:
                     f"On {run.label}: rank {rank} holds {more:,} bytes more after the backward than before. What was"
                     " not released?"
                 )
+            if not outcome.value["reduced"]:
+                lose(f"On {run.label}: after the backward all that rank {rank} has of gradients is zero.")
 
 
 @pytest.mark.points(1, "after the update: nothing is sent, nothing more is held")
@@ -535,14 +541,22 @@ def test_memory_afterwards(submission: Submission) -> None:
 # ---- what only shows from between the ranks --------------------------------------------------------------------------
 
 
+def check_made(run: Case, outcomes: Sequence[Outcome]) -> None:
+    """Of a method that sends, that something has come of it."""
+    check_worked(run, outcomes)
+    for rank, outcome in enumerate(outcomes):
+        if run.arguments["function"] == "reduce":
+            check_added(run, rank, outcome.value)
+
+
 @pytest.mark.points(1, "nothing depends on luck, and every message means something")
 def test_messages(submission: Submission) -> None:
     def cases(n: int) -> dict[str, Training]:
         names = ("parameters_of", "reduce")
         return {f"ZeRO3.{name}": whole_numbers(submission, n, f", {name}", function=name) for name in names}
 
-    check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
-    check_meaning(submission, "either", dict(cases(2)), check_worked)
+    check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_made)
+    check_meaning(submission, "either", dict(cases(2)), check_made)
 
 
 # ---- the notebook's gaps, which earn no points: check("gather") runs these -------------------------------------------

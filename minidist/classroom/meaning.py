@@ -14,6 +14,12 @@ Working = Iterator[tuple[str, list[list[Outcome]]]]
 Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a function has not even tried
 
 
+def check_worked(run: Case, outcomes: Sequence[Outcome]) -> None:
+    """Of a function that must send, that it has sent."""
+    if run.n > 1 and not any(outcome.messages for outcome in outcomes):
+        lose(f"On {run.label}: nothing was sent, and without messages it cannot be done.")
+
+
 def working(submission: Submission, target: str, cases: Mapping[str, Sequence[Case]], enough: Enough) -> Working:
     """The functions whose cases come to an end when all is done to help, with what comes of them. One that fails even
     so is asked for elsewhere, and left out here; the part is lost if one is not written, or if none is left."""

@@ -176,6 +176,13 @@ def test_a_lesson_has_the_form(lesson):
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_what_is_asked_for_cannot_be_imported_from_the_lesson(lesson):
+    tests = load(lesson / "test_exercise.py")
+    given = {getattr(node, "name", "") for node in ast.parse((lesson / "given.py").read_text()).body}
+    assert "given" in tests.HIDDEN or not given & {name.partition(".")[0] for name in tests.ASKED}
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_nothing_is_shown_before_it_is_asked(lesson):
     """Neither the model answers, nor a link to the chapter, nor a definition of what is asked for."""
     document = json.loads((lesson / "lesson.ipynb").read_text())

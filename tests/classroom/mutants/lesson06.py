@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "squares_in_float16",
-        "gradient_norm: squares in float64",
+        "gradient_norm: squares wider than float16",
         ("norm_wide",),
         [(SQUARES, "        total += (piece.grad**2).sum(dtype=np.float64)\n")],
         r"numbers near 1024: it is inf, .* In which dtype are the squares\?",
