@@ -23,6 +23,7 @@ LESSONS = {
     "06": ROOT / "lessons" / "06_mixed_precision",
     "09": ROOT / "lessons" / "09_zero_3",
     "10": ROOT / "lessons" / "10_activations",
+    "14": ROOT / "lessons" / "14_three_axes",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}
 SUBMISSIONS = Path(__file__).parent / "submissions"
