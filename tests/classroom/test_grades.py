@@ -31,6 +31,7 @@ IN_EVERY_RUN = {
         *("without_a_sum", "loss_of_its_rows", "one_phase_for_layers", "keeps_layers"),
     },
     "10": {"keeps_every_tape", "forgets_at_the_end", "one_stream", "seeds_everybody", "a_view", "from_the_notebook"},
+    "14": {"elements", "whatever_it_needs", "across_first", "one_axis_only", "counts_t_times", "from_the_notebook"},
 }
 
 
