@@ -2158,7 +2158,7 @@ THREE_AXES = [
         "choose: whole layers",
         ("choose",),
         [(" or model.layers % p or", " or"), ("range(1, model.layers + 1)", "range(1, cluster.ranks + 1)")],
-        r"cannot divide 3 layers, 1 heads or 96 sequences",
+        r"cannot divide 48 layers, 64 heads or 512 sequences",
     ),
     Mutant(
         "cuts_sequences",
