@@ -23,7 +23,9 @@ def draw_traffic(orders: Mapping[str, Array], per_host: int) -> None:
             size = f"{sent[source, dest] / 1000:.0f}"
             ax.text(dest, source, size, ha="center", va="center", fontsize=8.5, color=colour)
         for first in range(0, n, per_host):
-            frame = plt.Rectangle((first - 0.5, first - 0.5), per_host, per_host, fill=False, ec=RED, lw=2, clip_on=False)
+            frame = plt.Rectangle(
+                (first - 0.5, first - 0.5), per_host, per_host, fill=False, ec=RED, lw=2, clip_on=False
+            )
             ax.add_patch(frame)
         ax.set_xticks(range(n))
         ax.set_yticks(range(n))
@@ -37,28 +39,33 @@ def draw_traffic(orders: Mapping[str, Array], per_host: int) -> None:
         peers = [f"rank 0 sends {sent[0, peer] / 1000:.0f} kB to rank {peer}" for peer in np.nonzero(sent[0])[0]]
         words.append(f"{name}: {', '.join(peers)}; {left / 1000:,.0f} of {sent.sum() / 1000:,.0f} kB leave a host.")
     fig.tight_layout()
-    show(fig, f"kB that each rank sent to each other in a step (counted), with a frame around each host. {' '.join(words)}")
+    show(
+        fig,
+        f"kB that each rank sent to each other in a step (counted), with a frame around each host. {' '.join(words)}",
+    )
 
 
 def draw_layouts(layouts: Mapping[str, tuple[Mapping[str, float], bool]], title: str) -> None:
-    """A bar for each layout, of the seconds that each thing takes; pale where the model does not fit."""
-    colours = {"work": GREY, "bubble": ORANGE, "tensor": BLUE, "pipeline": GREEN, "data": RED}
+    """A bar for each layout, of the seconds that each thing takes besides the work, which is the same everywhere; pale
+    where the model does not fit."""
+    colours = {"bubble": ORANGE, "tensor": BLUE, "pipeline": GREEN, "data": RED}
     fig, ax = plt.subplots(figsize=(9.6, 0.3 * len(layouts) + 1.2))
     words = []
     for row, (name, (parts, fits)) in enumerate(layouts.items()):
         left = 0.0
-        for what, seconds in parts.items():
-            ax.barh(row, seconds, left=left, color=colours[what], height=0.7, alpha=1 if fits else 0.3, edgecolor="white")
-            left += seconds
+        for what, colour in colours.items():
+            ax.barh(row, parts[what], left=left, color=colour, height=0.7, alpha=1 if fits else 0.3)
+            left += parts[what]
         ax.text(left + 0.1, row, f"{left:.2f} s" + ("" if fits else ", does not fit"), va="center", fontsize=8.5)
         words.append(f"{name}: {left:.2f} s" + ("." if fits else ", does not fit."))
     for what, colour in colours.items():
         ax.plot([], [], "s", color=colour, label=what)
     ax.set_yticks(range(len(layouts)), list(layouts), fontsize=8.5)
-    ax.invert_yaxis()
-    widest = max(sum(parts.values()) for parts, _ in layouts.values())
-    ax.set_xlim(0, 1.17 * widest)
-    ax.set_xlabel("seconds for a step, where nothing is sent while ranks compute", fontsize=9)
+    widest = max(sum(parts[what] for what in colours) for parts, _ in layouts.values())
+    ax.set_xlim(0, 1.2 * widest)
+    ax.set_ylim(len(layouts) - 0.4, -0.6)
+    work = next(iter(layouts.values()))[0]["work"]
+    ax.set_xlabel(f"seconds besides {work:.1f} s of work, if nothing is sent while ranks compute", fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8.5, ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0))
     ax.set_title(title, loc="left", fontsize=10, pad=26)
