@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist import ring
 from minidist.mpi.comm import Comm
+from minidist.ring import all_reduce, reduce_scatter
 
 Array = np.ndarray
 
@@ -28,8 +28,8 @@ def color_of(rank: int, sizes: dict[str, int], axis: str) -> int:
 
 
 def two_levels(host: Comm, across: Comm, gradient: Array) -> Array:
-    shard = ring.reduce_scatter(host, gradient)
-    return ring.all_reduce(across, shard)
+    shard = reduce_scatter(host, gradient)
+    return all_reduce(across, shard)
 
 
 def my_squares(cut: Array, whole: Array, part: int) -> float:
@@ -98,15 +98,15 @@ def along(comm: Comm, sizes: dict[str, int], axes: Sequence[str]) -> Comm:
 
 
 def shard_gradient(host: Comm, across: Comm, gradient: Array) -> Array:
-    shard = ring.reduce_scatter(host, gradient)
-    return ring.all_reduce(across, shard)
+    shard = reduce_scatter(host, gradient)
+    return all_reduce(across, shard)
 
 
 def sum_gradients(pieces: Sequence[Any], data: Comm, ends: Comm) -> None:
     for piece in pieces:
-        ring.all_reduce(data, piece.grad, piece.grad)
+        all_reduce(data, piece.grad, piece.grad)
         if piece.tied:
-            ring.all_reduce(ends, piece.grad, piece.grad)
+            all_reduce(ends, piece.grad, piece.grad)
 
 
 def gradient_norm(pieces: Sequence[Any], tensor: Comm, pipeline: Comm) -> float:
@@ -115,5 +115,5 @@ def gradient_norm(pieces: Sequence[Any], tensor: Comm, pipeline: Comm) -> float:
         if (piece.cut or tensor.rank == 0) and not (piece.tied and pipeline.rank > 0):
             total += np.sum(piece.grad**2)
     for ranks in (tensor, pipeline):
-        total = ring.all_reduce(ranks, total)
+        total = all_reduce(ranks, total)
     return math.sqrt(total[0])
