@@ -74,6 +74,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.offload",
     ),
     Chapter(
+        "infinity",
+        "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files",
+        "mpirun -n 4 python -m minidist.infinity",
+    ),
+    Chapter(
         "tensor_parallel",
         "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
         "mpirun -n 4 python -m minidist.tensor_parallel",

@@ -29,6 +29,8 @@ from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array, Kept, Store, Tape, Tensor
 
+JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds of which one peak is wanted
+
 
 @dataclass
 class Settings:
@@ -44,6 +46,7 @@ class Settings:
     seed: int = 0
     capacity: int | None = None  # bytes that a rank's device can hold, workspace apart; more is an OutOfMemory
     host_capacity: int | None = None  # and its part of the host's memory
+    disk_capacity: int | None = None  # and of a disk's room, where one is used
 
 
 def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
@@ -96,11 +99,7 @@ class Engine:
         self.direction = "forward"  # "backward", or, forward once more for a backward, "again"
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
-        joint = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}
-        self.device = Pool("device", settings.capacity, joint)  # what this rank holds
-        self.host = Pool("host", settings.host_capacity, joint, beside=self.device)  # and what it has moved there
-        self.link = Link(self.device, self.host)
-        self.pools, self.links = [self.device, self.host], [self.link]
+        self.make_memories()
         self.checkpoints: Store | None = None  # for the inputs of segments that run again, if a tape's is not for them
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
@@ -110,6 +109,13 @@ class Engine:
             self.make_arrays(flat)
 
     # ---- what a rank holds, and which piece of it its optimizer updates ---------------------------------------------
+
+    def make_memories(self) -> None:
+        """This rank's memories, the fastest first, and the links between them."""
+        self.device = Pool("device", self.settings.capacity, JOINT)  # what this rank holds
+        self.host = Pool("host", self.settings.host_capacity, JOINT, beside=self.device)  # and what it has moved there
+        self.link = Link(self.device, self.host)
+        self.pools, self.links = [self.device, self.host], [self.link]
 
     def make_arrays(self, flat: Flat) -> None:
         """All that is held of a Flat for good."""

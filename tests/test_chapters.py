@@ -73,6 +73,9 @@ STRATEGIES = (
     "offload",
     "offload --zero 1",
     "offload --zero 3",
+    "infinity",
+    "infinity --zero 2",
+    "infinity --zero 1",
 )
 RANKS = (1, 2, 3, 4, 7)
 GPT = "--layers 1 --width 10 --heads 2"
@@ -91,6 +94,11 @@ SETTINGS = (
 CASES = [
     (strategy, n, SETTINGS[i % len(SETTINGS)]) for i, (strategy, n) in enumerate(itertools.product(STRATEGIES, RANKS))
 ]
+OF_FILES = {("infinity --zero 2", 1), ("infinity --zero 1", 2), ("infinity", 4), ("infinity", 7)}  # in every run
+
+
+def slow(strategy: str, n: int) -> bool:
+    return strategy.startswith("infinity") and (strategy, n) not in OF_FILES
 
 
 class Shapes:
@@ -127,17 +135,22 @@ class Shapes:
 OTHERS = ("activations", "ends", "workspace", "kept", "all but workspace", "all")
 
 
+BELOW = {"offload": 2, "infinity": 3}  # chapters that use memory below the device: the stage that is not said
+
+
 def stage_of(strategy: str) -> int:
-    if strategy.startswith("offload"):
-        return int(strategy.partition("--zero ")[2] or 2)
+    if strategy.startswith(tuple(BELOW)):
+        return int(strategy.partition("--zero ")[2] or BELOW[strategy.split()[0]])
     return int(strategy[4]) if strategy.startswith("zero") else 3 if strategy.startswith("fsdp") else 0
 
 
 def expected_memory(strategy: str, n: int, shapes: Shapes) -> dict[str, int]:
     stage, psi = stage_of(strategy), shapes.padded
-    if strategy.startswith("offload"):
-        on_host = {"optimizer": 0, "gradients": shapes.stored * psi if stage == 1 else 0}
-        return expected_memory(f"zero{stage}", n, shapes) | on_host
+    if strategy.startswith(tuple(BELOW)):
+        on_device = {"optimizer": 0, "gradients": shapes.stored * psi if stage == 1 else 0}
+        if strategy == "infinity":  # two rooms for shards
+            on_device["parameters"] = 2 * shapes.stored * max(shapes.units) // n
+        return expected_memory(f"zero{stage}", n, shapes) | on_device
     fsdp = expected_of_fsdp(n, shapes, all_at_once="shard_grad_op" in strategy) if strategy.startswith("fsdp") else {}
     # A tied embedding is there from the head's backward to its own, beside each unit in between.
     together = shapes.units[0] + max(shapes.units[1:]) if shapes.tied else max(shapes.units)
@@ -180,7 +193,9 @@ def check_memory(held: dict[str, int], strategy: str, n: int, shapes: Shapes) ->
 
 
 def check_host(report: dict[str, Any], strategy: str, n: int, shapes: Shapes) -> None:
-    """What ZeRO-Offload has moved below the device, and how."""
+    """What ZeRO-Offload and ZeRO-Infinity have moved below the device, and how."""
+    if strategy.startswith("infinity"):
+        return check_disk(report, stage_of(strategy), n, shapes)
     if not strategy.startswith("offload"):
         assert not {"below", "moved"} & report.keys()
         return
@@ -204,6 +219,36 @@ def check_host(report: dict[str, Any], strategy: str, n: int, shapes: Shapes) ->
         }
 
 
+def check_disk(report: dict[str, Any], stage: int, n: int, shapes: Shapes) -> None:
+    """Files have all that belongs to a rank, but for gradients; host memory has rooms for some shards."""
+    shard, largest, copy = shapes.padded // n, max(shapes.units) // n, 0 if shapes.mixed else shapes.stored
+    host = {
+        "parameters": 2 * shapes.stored * largest if stage == 3 else copy * largest,
+        "gradients": shapes.stored * shard,
+        "optimizer": 3 * (shapes.optimizer + copy) * largest,
+    }
+    disk = {"parameters": (shapes.stored * (stage == 3) + copy) * shard, "optimizer": shapes.optimizer * shard}
+    passes, times = 2 * shapes.accumulate, 1 if stage == 1 else shapes.accumulate
+    states, parameters = (shapes.optimizer + copy) * shard, shapes.stored * shard
+    moved = {
+        "device to host": {"gradients": times * parameters},
+        "host to device": {"parameters": passes * parameters if stage == 3 else parameters},
+        "disk to host": {"optimizer": states} | ({"parameters": passes * parameters} if stage == 3 else {}),
+        "host to disk": {"optimizer": states} | ({"parameters": parameters} if stage == 3 else {}),
+    }
+    for rank in range(n):
+        below = report["below"][rank]
+        assert list(below) == ["host", "disk"]
+        assert {kind: below["host"][kind] for kind in host} == host
+        assert {kind: nbytes for kind, nbytes in below["disk"].items() if kind in disk} == disk
+        assert below["disk"]["all"] == sum(disk.values())
+        found = report["moved"][rank]
+        assert {way: {phase: count["bytes"] for phase, count in found[way].items()} for way in found} == moved
+        counted = report["counted"][rank]
+        assert counted["kernel read"] == sum(moved["disk to host"].values())
+        assert counted["kernel written"] == sum(moved["host to disk"].values())
+
+
 def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[str, dict[str, int]]:
     """Everything that a rank sends in a step: nothing else may be in the report."""
     if n == 1:
@@ -215,7 +260,7 @@ def expected_traffic(strategy: str, n: int, rank: int, shapes: Shapes) -> dict[s
         return {key: count * value for key, value in what.items()}
 
     norm = {"norm": {"bytes": 8 * (n - 1), "messages": n - 1}}
-    if strategy.startswith("offload"):
+    if strategy.startswith(tuple(BELOW)):
         strategy = f"zero{stage_of(strategy)}"
     if strategy == "data_parallel":
         return {"all-reduce gradients": times(2)}
@@ -262,7 +307,7 @@ def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     assert list(report) == [
         *("chapter", "ranks", "parameters", "precision", "steps", "loss", "validation_loss", "unigram_entropy"),
         *("step_ms", "claims", "sent", "sent_to", "received", "memory", "counted"),
-        *(("below", "moved") if name == "offload" else ()),
+        *(("below", "moved") if name in BELOW else ()),
     ]
     assert (report["chapter"], report["ranks"], report["steps"]) == (name, n, len(report["loss"]))
     assert type(report["parameters"]) is int
@@ -290,9 +335,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @cache
-def in_one_job(n: int, text: str, folder: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """{(strategy, settings): status, what was printed, report} of all cases of so many ranks: MPI is started once."""
-    cases = [(strategy, settings) for strategy, ranks, settings in CASES if ranks == n]
+def in_one_job(n: int, later: bool, text: str, folder: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """{(strategy, settings): status, what was printed, report} of all cases of so many ranks, those of every run or the
+    slow ones: MPI is started once."""
+    cases = [(strategy, settings) for strategy, ranks, settings in CASES if ranks == n and slow(strategy, n) == later]
     lines = [f"{strategy} {' '.join(COMMON)} {settings} --data {text}" for strategy, settings in cases]
     found = launch("jobs.chapters:command_lines", n, lines, folder, timeout=300).values[0]
     assert sorted(os.listdir(folder)) == sorted(f"{n}-{i}.json" for i in range(len(lines)))
@@ -314,9 +360,15 @@ def alone(strategy: str, n: int, settings: str, text: str, folder: str) -> dict[
     return {"status": done.returncode, "printed": done.stdout, **report}
 
 
-@pytest.mark.parametrize(("strategy", "n", "settings"), CASES)
+@pytest.mark.parametrize(
+    ("strategy", "n", "settings"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * slow(*case[:2])) for case in CASES],
+)
 def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str) -> None:
-    report = alone(strategy, n, settings, text, folder) if n == 3 else in_one_job(n, text, folder)[strategy, settings]
+    if n == 3:
+        report = alone(strategy, n, settings, text, folder)
+    else:
+        report = in_one_job(n, slow(strategy, n), text, folder)[strategy, settings]
     name, printed = strategy.split()[0], report.pop("printed")
     assert report.pop("status") == 0
     check_schema(report, name, n)

@@ -45,6 +45,7 @@ SAVED = {
     "llama": f"parallel3d --dp 1 --pp 2 --tp 2 --zero 2 --precision fp64 --accumulate 2 {LLAMA}",
     "sgd": f"zero2 --optimizer sgd --clip 0.5 {EXACT}",
     "offloaded": f"offload {EXACT}",
+    "files": f"infinity {EXACT}",
 }
 # Which go on from them, to five steps: ranks, from what, chapter and options.
 LOADED = [
@@ -56,6 +57,8 @@ LOADED = [
     (4, "shards", f"offload --zero 1 {EXACT}"),
     (3, "offloaded", f"offload --zero 3 {EXACT}"),
     (3, "grid", f"offload {EXACT}"),
+    (3, "files", f"zero2 {EXACT}"),
+    (3, "shards", f"infinity --zero 2 {EXACT}"),
     (3, "grid", f"zero1 {EXACT}"),
     (3, "copies", f"zero3 {EXACT}"),
     (3, "shards", f"pipeline --schedule 1f1b {PIPED}"),

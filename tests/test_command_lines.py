@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import command, data_parallel, fsdp, offload, ring, tensor_parallel, zero3, zero_r
+from minidist import command, data_parallel, fsdp, infinity, offload, ring, tensor_parallel, zero3, zero_r
 from minidist.cli.options import Parser
 from minidist.grid import options as grid_options
 from minidist.mpi.launch import find_mpiexec
@@ -49,6 +49,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
         "zero3": of_training("zero3", zero3.add_options),
         "fsdp": of_training("fsdp", fsdp.add_options),
         "offload": of_training("offload", offload.add_options),
+        "infinity": of_training("infinity", infinity.add_options),
         "tensor_parallel": of_training("tensor_parallel", tensor_parallel.add_options),
         "zero_r": of_training("zero_r", zero_r.add_options),
         "pipeline": of_training("pipeline", pipeline_options.add_options),

@@ -1,5 +1,7 @@
-"""ZeRO-Offload on 1 to 4 ranks: the numbers of training without it, late updates, and what goes over the link."""
+"""ZeRO-Offload on 1 to 4 ranks, to host memory and (ZeRO-Infinity) on to a disk: the numbers of training without it,
+late updates, and what goes over the link."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -24,9 +26,13 @@ SHAPE = "--layers 1 --width 16 --heads 2 --context 8 --batch 8"
 # ---- the same numbers ------------------------------------------------------------------------------------------------
 
 
+MODES = ("none", "selective", "full")
+ACCUMULATE = (1, 3)
+
+
 @cache
-def matrix(n: int) -> dict[str, Any]:
-    return launch("jobs.offloads:matrix", n, timeout=280).values[0]
+def matrix(n: int, chapter: str, *ways: tuple[str, int]) -> dict[str, Any]:
+    return launch("jobs.offloads:matrix", n, chapter, ways, timeout=280).values[0]
 
 
 @cache
@@ -35,20 +41,37 @@ def serial(model: str, mode: str, accumulate: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("n", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3)), 4])
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+@pytest.mark.parametrize("accumulate", ACCUMULATE)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_it_trains_as_without_offloading(stage: int, mode: str, accumulate: int, n: int) -> None:
+    check_numbers(matrix(n, "offload", *itertools.product(MODES, ACCUMULATE)), "offload", stage, mode, accumulate)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_it_trains_as_without_files(stage: int) -> None:
+    check_numbers(matrix(2, "infinity", ("full", 3)), "infinity", stage, "full", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("accumulate", ACCUMULATE)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_files_change_no_number(stage: int, mode: str, accumulate: int, n: int) -> None:
+    check_numbers(matrix(n, "infinity", *itertools.product(MODES, ACCUMULATE)), "infinity", stage, mode, accumulate)
+
+
+def check_numbers(found: dict[str, Any], chapter: str, stage: int, mode: str, accumulate: int) -> None:
     """Bit for bit in mixed precision, where sums have one order: with several micro-batches stages 2 and 3 sum over
     ranks first, as ZeRO-2 does, data parallelism and stage 1 over micro-batches. And serial training's in float64."""
-    found = matrix(n)
+    alike = "zero2" if stage > 1 and accumulate > 1 else "data_parallel"
     for model in ("gpt", "gpt untied"):
-        alike = "zero2" if stage > 1 and accumulate > 1 else "data_parallel"
-        mine, other = (found[f"{name}, {model}, mixed, {mode}, {accumulate}"] for name in (f"offload {stage}", alike))
+        mine, other = (found[f"{name}, {model}, mixed, {mode}, {accumulate}"] for name in (f"{chapter} {stage}", alike))
         assert mine["losses"] == other["losses"]
         for name, array in other["parameters"].items():
             np.testing.assert_array_equal(mine["parameters"][name], array, err_msg=name)
-        exact, truth = found[f"offload {stage}, {model}, fp64, {mode}, {accumulate}"], serial(model, mode, accumulate)
+        exact, truth = found[f"{chapter} {stage}, {model}, fp64, {mode}, {accumulate}"], serial(model, mode, accumulate)
         np.testing.assert_allclose(exact["losses"], truth["losses"], rtol=1e-12, atol=0)
         for name, array in truth["parameters"].items():
             np.testing.assert_allclose(exact["parameters"][name], array, rtol=1e-9, atol=1e-12, err_msg=name)

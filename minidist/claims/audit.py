@@ -41,6 +41,8 @@ LINES = {  # of each chapter, by what sets one apart from its others; {n}: ranks
     "zero2": {"": f"{SMALL} --accumulate 2"},
     "zero3": {"": f"{SMALL} --recompute full"},
     "fsdp": {name: f"{SMALL} --forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
+    "offload": {f"ZeRO-{stage}": f"{SMALL} --accumulate 2 --zero {stage}" for stage in (1, 2, 3)},
+    "infinity": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in (2, 3)},
     "tensor_parallel": {"": SMALL, "sequence": f"{SMALL} --sequence-parallel"},
     "zero_r": {name: f"{SMALL} --activations {name}" for name in ("partitioned", "host")},
     "pipeline": {name: f"{SMALL} --layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in SCHEDULES},

@@ -52,13 +52,15 @@ class Moment(NamedTuple):
 Estimate = Callable[[Asked], list[Needs]]
 
 
-def of_data_axis(stage: int) -> Estimate:
-    """Data parallelism (0) and ZeRO's stages: all of the model is on every rank, or is divided among all."""
+def of_data_axis(stage: int, on_device: Callable[[Asked], zero.ModelStates] | None = None) -> Estimate:
+    """Data parallelism (0) and ZeRO's stages: all of the model is on every rank, or is divided among all. on_device:
+    what of model states stays there, where the others are somewhere else."""
 
     def needs(asked: Asked) -> list[Needs]:
         o, n, p = asked.options, asked.ranks, asked.bytes.stored
         embedding, layer, *_, head = asked.model.units(n)
-        states = zero.model_states(asked.model.parameters(n), n, stage, p, p, asked.optimizer_bytes)
+        everything = zero.model_states(asked.model.parameters(n), n, stage, p, p, asked.optimizer_bytes)
+        states = on_device(asked) if on_device else everything
         rows, both = chunk_sizes(o.batch // o.accumulate, n), embedding if asked.model.tied else 0
         buffer = of_constant_size(asked)
         return at_places(

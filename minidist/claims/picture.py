@@ -1,10 +1,11 @@
-"""README's picture: ZeRO's Figure 1, and its section 7, drawn from the bytes that ranks held and sent.
+"""Pictures of bytes that ranks held and sent.
 
     python -m minidist.claims.picture
 
-Runs data_parallel, zero1, zero2 and zero3 on 4 ranks for a step, each checking its own claims, and draws their reports.
-No length and no number in the picture is written here: bars are what was counted, marks and formulas what the paper
-promises. Needs matplotlib: pip install '.[mpich,lessons]'.
+README's is ZeRO's Figure 1 and its section 7: data_parallel, zero1, zero2 and zero3 on 4 ranks for a step. The other is
+Figure 1 with the two memories below the device: of a larger model, with offload and infinity besides. Each run checks
+its own claims. No length and no number in a picture is written here: bars are what was counted, marks and formulas what
+the paper promises. Needs matplotlib: pip install '.[mpich,lessons]'.
 """
 
 import json
@@ -19,23 +20,30 @@ from minidist.cli.options import in_one_process
 from minidist.mpi.launch import find_mpiexec
 
 PICTURE = Path(__file__).with_name("zero.svg")
+MEMORIES = Path(__file__).with_name("memories.svg")
 RANKS = 4
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")
+POOLS = ("device", "host", "disk")
+BELOW = (*CHAPTERS, "offload", "infinity")  # of the other picture
+LARGER = ("--layers", "16", "--batch", "4")
 BLUE, ORANGE, GREEN = "#4c8ed9", "#e8893a", "#58a55c"  # the colours of the paper's figure
 GREY = "#808080"  # between a white page and a dark one, readable on both
 Bars = list[tuple[str, int, str]]  # what it is, how many bytes, its colour
 
 
-def report(chapter: str) -> dict[str, Any]:
+def report(chapter: str, *options: str) -> dict[str, Any]:
     """What a chapter counted in one step on 4 ranks. CalledProcessError if a claim does not hold."""
-    command = [find_mpiexec(), "-n", str(RANKS), sys.executable, "-m", f"minidist.{chapter}", "--steps", "1"]
+    command = [find_mpiexec(), "-n", str(RANKS), sys.executable, "-m", f"minidist.{chapter}", "--steps", "1", *options]
     return json.loads(subprocess.run([*command, "--json", "-"], check=True, stdout=subprocess.PIPE).stdout)
 
 
-def held(counted: dict[str, Any]) -> Bars:
-    """Model states on the rank that holds most of each, and what comes and goes while units are computed."""
+def held(counted: dict[str, Any], pool: str = "device") -> Bars:
+    """Model states on the rank that holds most of each, in one of its memories; on the device also what comes and goes
+    while units are computed."""
     kinds = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "transient": "none"}
-    return [(kind, max(rank[kind] for rank in counted["memory"]), color) for kind, color in kinds.items()]
+    below = counted.get("below", [{}] * RANKS)
+    ranks = counted["memory"] if pool == "device" else [rank.get(pool, dict.fromkeys(kinds, 0)) for rank in below]
+    return [(kind, max(rank[kind] for rank in ranks), color) for kind, color in kinds.items()]
 
 
 def sent(counted: dict[str, Any]) -> Bars:
@@ -47,24 +55,12 @@ def sent(counted: dict[str, Any]) -> Bars:
 
 def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
     """Two panels with a row for each chapter. A bar's id in the file says what it is."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": path.name, "font.size": 10, "hatch.linewidth": 0.6}
-    matplotlib.rcParams |= dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
-    from matplotlib import pyplot as plt
-    from matplotlib.patches import Patch
-
+    plt = set_up(path)
     figure, panels = plt.subplots(1, 2, figsize=(9.2, 3.1), sharey=True, layout="constrained")
     titles = (f"held by each of {RANKS} ranks, bytes", "sent by each in a step, bytes")
     for axes, title, bars_of, claim in zip(panels, titles, (held, sent), ("together", "all that is sent"), strict=True):
         for row, (chapter, counted) in enumerate(reports.items()):
-            left = 0
-            for what, size, color in bars_of(counted):
-                edge = {"hatch": "////", "edgecolor": GREY} if color == "none" else {}
-                (bar,) = axes.barh(row, size, 0.52, left, color=color, linewidth=0, **edge)
-                bar.set_gid("-".join((bars_of.__name__, chapter, *what.split())))
-                left += size
+            left = bars(axes, row, bars_of(counted), f"{bars_of.__name__}-{chapter}")
             promise = next(each for each in counted["claims"] if each["claim"] == claim)
             axes.vlines(promise["expected"], row - 0.36, row + 0.36, GREY, linewidth=2)
             axes.text(left, row, f"  {promise['formula']} = {number(promise['counted'])}", va="center")
@@ -74,13 +70,63 @@ def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
         axes.set_xticks([])
         axes.spines[["top", "right", "bottom"]].set_visible(False)
         axes.set_xlim(0, 1.62 * max(sum(size for _, size, _ in bars_of(counted)) for counted in reports.values()))
-    panels[0].invert_yaxis()
+    finish(figure, panels[0], path)
+
+
+def draw_memories(reports: dict[str, dict[str, Any]], path: Path) -> None:
+    """Three panels of one scale, one for each memory, with a row for each chapter."""
+    plt = set_up(path)
+    figure, panels = plt.subplots(1, 3, figsize=(9.2, 3.1), sharey=True, layout="constrained", width_ratios=(5, 2, 2))
+    most = max(sum(size for _, size, _ in held(counted)) for counted in reports.values())
+    for axes, pool, share in zip(panels, POOLS, (1.3, 0.52, 0.52), strict=True):
+        for row, (chapter, counted) in enumerate(reports.items()):
+            left = bars(axes, row, held(counted, pool), f"{pool}-{chapter}")
+            states = sum(size for what, size, _ in held(counted, pool) if what != "transient")
+            axes.text(left, row, f"\N{EN SPACE}{number(states)}" * (states > 0), va="center")
+        axes.set_title(f"{pool}, bytes of each of {RANKS} ranks" if pool == "device" else pool, loc="left", fontsize=10)
+        axes.set_yticks(range(len(reports)), list(reports))
+        axes.tick_params(length=0)
+        axes.set_xticks([])
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+        axes.set_xlim(0, share * most)
+    finish(figure, panels[0], path)
+
+
+def set_up(path: Path) -> Any:
+    """matplotlib, for a picture that is the same whenever it is drawn."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": path.name, "font.size": 10, "hatch.linewidth": 0.6}
+    matplotlib.rcParams |= dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def bars(axes: Any, row: int, found: Bars, name: str) -> int:
+    """A row of bars, one beside the other; where it ends."""
+    left = 0
+    for what, size, color in found:
+        edge = {"hatch": "////", "edgecolor": GREY} if color == "none" else {}
+        (bar,) = axes.barh(row, size, 0.52, left, color=color, linewidth=0, **edge)
+        bar.set_gid("-".join((name, *what.split())))
+        left += size
+    return left
+
+
+def finish(figure: Any, first: Any, path: Path) -> None:
+    """The first row on top, what colours mean, and the file."""
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    first.invert_yaxis()
     named = (("parameters", BLUE), ("gradients", ORANGE), ("optimizer", GREEN))
     patches = [Patch(color=color, label=name) for name, color in named]
     patches += [Patch(fc="none", ec=GREY, hatch="////", lw=0, label="for a moment: bucket, gathered units")]
     figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, transparent=True, metadata={"Date": None})
-    plt.close(figure)
+    pyplot.close(figure)
 
 
 def main() -> None:
@@ -89,7 +135,8 @@ def main() -> None:
     except ImportError:
         raise UsageError("drawing needs matplotlib: pip install '.[mpich,lessons]'") from None
     draw({chapter: report(chapter) for chapter in CHAPTERS}, PICTURE)
-    print(f"drawn: {PICTURE}")
+    draw_memories({chapter: report(chapter, *LARGER) for chapter in BELOW}, MEMORIES)
+    print(f"drawn: {PICTURE}, {MEMORIES}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def alone(function: FunctionType, made: dict[CodeType, FunctionType]) -> Functio
     needed: dict[str, Any] = {"__builtins__": __builtins__, "__name__": function.__module__}
     code = function.__code__
     copy = FunctionType(code, needed, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
     made[code] = copy
     for name in names_in(code) & function.__globals__.keys():
         value = function.__globals__[name]

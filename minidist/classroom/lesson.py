@@ -85,8 +85,8 @@ def _function(name: str, tests: ModuleType) -> Any:
 
 
 def _given(name: str) -> Any:
-    """The lesson's own function of that name, which given.py defines; None of what a chapter has."""
-    function = getattr(importlib.import_module("given"), name, None)
+    """The lesson's own function of that name, or class of that method, if given.py defines it; else None."""
+    function = getattr(importlib.import_module("given"), name.partition(".")[0], None)
     return function if getattr(function, "__module__", "") == "given" else None
 
 

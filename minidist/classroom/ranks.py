@@ -49,7 +49,8 @@ def run_cases(
     if job["memory"]:
         limits.confine(job["memory"])
     student = load(job["program"], job["source"], job["asked"])
-    vars(student).update({name: value for name, value in given.items() if name in vars(student)})
+    functions = {name: value for name, value in given.items() if "." not in value.__qualname__}  # and no methods
+    vars(student).update({name: value for name, value in functions.items() if name in vars(student)})
     values: list[Any] = []
     for number, (n, arguments) in enumerate(job["cases"]):
         group = comm.split(int(comm.rank >= n), comm.rank)

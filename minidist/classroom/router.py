@@ -49,7 +49,7 @@ class Routed(Job):
     unreceived: list[Start] = field(default_factory=list)  # sends that no receive has met
     groups: list[dict[str, dict[Transfer, list[int]]]] = field(default_factory=list)  # the same, for each communicator
     # that was split off the world, with all that were split off it: "world/0.0" is the first
-    messages: dict[Message, str] = field(default_factory=dict)  # everything that was sent, and from which line
+    messages: dict[Message, str] = field(default_factory=dict)  # all that was sent but for empty ones, and from where
     places: list[str] = field(default_factory=list)  # where each rank said last that it is
     splits: int = 0  # how often the world was split
     starved: bool = False  # it took too long, but had hardly been given a processor: a fault of the machine
@@ -276,7 +276,8 @@ class Router:
             if start.lane == PAYLOAD and start.data is not None:
                 message = start.comm, rank, self.sent[start.comm, rank]
                 self.sent[start.comm, rank] += 1
-                self.messages[message] = start.where
+                if start.data.size:  # there is nothing in it that could be spoiled otherwise
+                    self.messages[message] = start.where
                 if message in self.spoiled:
                     start.data = start.data ^ SPOILED
             self.exchange.start(rank, start)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import command, data_parallel, fsdp, offload, train, zero1, zero2, zero3
+from minidist import command, data_parallel, fsdp, infinity, offload, train, zero1, zero2, zero3
 from minidist.claims.published import print_offload_closing, print_zero_closing
 from minidist.cli.options import Parser
 from minidist.deepspeed import accelerate
@@ -32,6 +32,7 @@ ADD_OPTIONS = {
     "zero3": zero3.add_options,
     "fsdp": fsdp.add_options,
     "offload": offload.add_options,
+    "infinity": infinity.add_options,
 }
 
 
@@ -103,6 +104,8 @@ def main(comm: Comm, prepared: Prepared) -> int:
         return fsdp.main(comm, job)
     stage = engine_of(plan)(job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
+    if plan.nvme:
+        return train.run_job(job, stage, comm, infinity.claims, infinity.print_closing, driver)
     if plan.offload:
         return train.run_job(job, stage, comm, offload.claims, print_offload_closing, driver)
     return train.run_job(job, stage, comm, CLAIMS[plan.stage], print_zero_closing, driver)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, checkpoint, data_parallel, offload, zero1, zero2, zero3
+from minidist import UsageError, checkpoint, data_parallel, infinity, offload, zero1, zero2, zero3
 from minidist.checkpoints.files import is_draft
 from minidist.checkpoints.manifest import LATEST
 from minidist.claims.files import write_whole
@@ -34,6 +34,7 @@ from minidist.deepspeed import zero
 from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.read import read
 from minidist.engine import Loss
+from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Unit
 from minidist.nn.optim import Optimizer
@@ -99,6 +100,10 @@ def initialize(
 
 def engine_of(plan: Plan) -> Callable[..., DataParallel]:
     """What makes the plan's engine, of units, settings and ranks."""
+    if plan.nvme:
+        return lambda units, settings, comm: infinity.ENGINES[plan.stage](
+            units, settings, comm, Folder("offload_optimizer.nvme_path", plan.nvme_path, comm.rank)
+        )
     return offload.ENGINES[plan.stage] if plan.offload else LADDER[plan.stage]
 
 

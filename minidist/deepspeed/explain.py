@@ -18,7 +18,7 @@ from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import deepspeed, fsdp, gpt2, llama, llama3, zero, zero_offload
+from minidist.papers import deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
 Model = gpt2.Model | llama.Model
@@ -146,7 +146,10 @@ def memory(plan: Plan, model: Model) -> Iterator[str]:
     yield f"\nMemory of a rank, by the papers' formulas, in GB (10⁹ bytes); {plan.precision} precision"
     if plan.shard:
         yield f"  G = {plan.shard} ranks of a host share a copy"
-    yield line("parameters", f"{p}Ψ{parameters}", of.parameters)
+    if plan.nvme and plan.stage == 3:
+        yield line("parameters", f"2·{p}·max ψ/N", 2 * p * max(model.units) / plan.ranks)
+    else:
+        yield line("parameters", f"{p}Ψ{parameters}", of.parameters)
     if plan.offload:
         yield from on_the_host(plan, model)
     else:
@@ -160,13 +163,21 @@ def memory(plan: Plan, model: Model) -> Iterator[str]:
 
 
 def on_the_host(plan: Plan, model: Model) -> Iterator[str]:
-    """What ZeRO-Offload moves out of a rank's device."""
+    """What ZeRO-Offload moves out of a rank's device, and ZeRO-Infinity on into files."""
     (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
+    largest = max(model.units)
     if plan.stage == 1:
         yield line("gradients", f"{p}Ψ", p * psi)
     yield line("on the host: gradients", f"{p}Ψ/N", p * psi / n)
     copy = 0 if BYTES[plan.precision].master else p  # where the states have no copy of the parameters
-    yield line("  optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
+    if not plan.nvme:
+        yield line("  optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
+        return
+    yield line("  optimizer states", f"3·{k + copy}·max ψ/N", 3 * (k + copy) * largest / n)
+    if plan.stage == 3:
+        yield line("  parameters", f"2·{p}·max ψ/N", 2 * p * largest / n)
+        yield line("in files: parameters", f"{p}Ψ/N", p * psi / n)
+    yield line("in files: optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
 
 
 def line(what: str, formula: str, nbytes: float) -> str:
@@ -208,10 +219,26 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
         sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
         yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
     yield line("all that is sent", "", sum(sent.values()))
-    if plan.offload:
+    if plan.nvme:
+        yield from of_files(plan, model)
+    elif plan.offload:
         moved = zero_offload.moved(model.parameters, plan.ranks, plan.stage, a)
         yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
         yield line("parameters from the host", f"{p}·Ψ/N", p * moved["parameters"])
+
+
+def of_files(plan: Plan, model: Model) -> Iterator[str]:
+    """What a rank reads and writes in a step, and what goes between its device and its host."""
+    (p, k), a = sizes(plan), plan.accumulate
+    states = k + (0 if BYTES[plan.precision].master else p)
+    moved = zero_infinity.moved(model.parameters, plan.ranks, plan.stage, a)
+    up = "parameters read" if plan.stage == 3 else "parameters up"
+    yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
+    yield line("parameters from the host", f"{p}·{'2aΨ/N' if plan.stage == 3 else 'Ψ/N'}", p * moved[up])
+    read, written = states * moved["states"] + p * moved["parameters read"], states * moved["states"]
+    both = plan.stage == 3
+    yield line("read from files", f"{states}Ψ/N" + f" + {p}·2aΨ/N" * both, read)
+    yield line("written to files", f"{states}Ψ/N" + f" + {p}Ψ/N" * both, written + p * moved["parameters written"])
 
 
 def command_line(plan: Plan, model: Model) -> Iterator[str]:

@@ -91,8 +91,9 @@ class Key(NamedTuple):
 
 
 ELEMENTS = whole(0)
-OFF_DEVICE = "parameters stay on the device"
-NO_NVME = "what leaves a device goes to its host, and no further"
+OFF_DEVICE = "parameters are on the device, or in files"
+ROOMS = "an nvme's rooms are as many as reading ahead and writing behind need, each for the largest unit's shard"
+AHEAD = "what is in files is read ahead and written behind"
 MOVED = "a rank keeps its activations where it computes them"
 QUANTISED = "what is sent is what is stored: nothing is quantised"
 UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
@@ -250,23 +251,26 @@ ZERO = {
         flag, True, "gather around a model's own initialisation", never="a unit is declared, then drawn",
         already=(True, False),
     ),
-    "offload_optimizer.device": Key(one_of("none", "cpu", "nvme"), "none", "where optimizer states are kept",
-                                    yet=NO_NVME, already=("none", "cpu")),
-    "offload_optimizer.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=NO_NVME, already=(None,)),
-    "offload_optimizer.buffer_count": Key(whole(1), 4, "buffers of an nvme", yet=NO_NVME),
+    "offload_optimizer.device": Key(one_of("none", "cpu", "nvme"), "none", "where optimizer states are kept"),
+    "offload_optimizer.nvme_path": Key(or_null(text), None, "the folder of an nvme; null: a temporary one"),
+    "offload_optimizer.buffer_count": Key(whole(1), 4, "buffers of an nvme", never=ROOMS),
     "offload_optimizer.pin_memory": Key(
         flag, True, "page-locked host memory", never="no device copies by itself", already=(True, False)
     ),
-    "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", yet=NO_NVME, already=(False,)),
-    "offload_optimizer.pipeline_write": Key(flag, False, "write behind", yet=NO_NVME, already=(False,)),
-    "offload_optimizer.fast_init": Key(flag, False, "fill an nvme fast", yet=NO_NVME, already=(False,)),
+    "offload_optimizer.pipeline_read": Key(flag, False, "read ahead", never=AHEAD, already=(True,)),
+    "offload_optimizer.pipeline_write": Key(flag, False, "write behind", never=AHEAD, already=(True,)),
+    "offload_optimizer.fast_init": Key(
+        flag, False, "fill an nvme fast", never="files are made of the parameters as they are drawn", already=(False,)
+    ),
     "offload_optimizer.ratio": Key(number(1), 1.0, "share of the states", yet="all of them go", already=(1.0,)),
     "offload_param.device": Key(one_of("none", "cpu", "nvme"), "none", "where parameters are kept",
-                                yet=OFF_DEVICE, already=("none",)),
-    "offload_param.nvme_path": Key(or_null(text), None, "the folder of an nvme", yet=OFF_DEVICE, already=(None,)),
-    "offload_param.buffer_count": Key(whole(1), 5, "buffers of an nvme", yet=OFF_DEVICE),
-    "offload_param.buffer_size": Key(ELEMENTS, int(1e8), "elements of such a buffer", yet=OFF_DEVICE),
-    "offload_param.max_in_cpu": Key(ELEMENTS, int(1e9), "elements that stay in host memory", yet=OFF_DEVICE),
+                                yet=OFF_DEVICE, already=("none", "nvme")),
+    "offload_param.nvme_path": Key(or_null(text), None, "the folder of an nvme, if the optimizer's has none"),
+    "offload_param.buffer_count": Key(whole(1), 5, "buffers of an nvme", never=ROOMS),
+    "offload_param.buffer_size": Key(ELEMENTS, int(1e8), "elements of such a buffer", never=ROOMS),
+    "offload_param.max_in_cpu": Key(
+        ELEMENTS, int(1e9), "elements that stay in host memory", never="none do but those in use", already=(0,)
+    ),
     "offload_param.pin_memory": Key(
         flag, True, "page-locked host memory", never="no device copies by itself", already=(True, False)
     ),

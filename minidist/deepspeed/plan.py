@@ -8,6 +8,7 @@ from typing import Any
 from minidist import UsageError, command
 from minidist.cli.options import Parser
 from minidist.deepspeed.config import Config, check
+from minidist.deepspeed.keys import OFF_DEVICE
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
 from minidist.engine import Settings
 from minidist.nn.optim import SGD, AdamW, Optimizer
@@ -37,6 +38,8 @@ class Plan:
     loss_scale: LossScale | None  # None: as mixed precision has it by default, or losses are not scaled
     shard: int | None = None  # ranks of a host, which share one copy of the model; None: all
     offload: bool = False  # gradients, optimizer states and the update to the host
+    nvme: bool = False  # and the states on to files; in stage 3 parameters too
+    nvme_path: str | None = None  # in which folder; None: a temporary one
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
@@ -44,7 +47,9 @@ class Plan:
 
     @property
     def chapter(self) -> str:
-        return "fsdp" if self.fsdp else "offload" if self.offload else CHAPTERS[self.stage]
+        if self.fsdp:
+            return "fsdp"
+        return "infinity" if self.nvme else "offload" if self.offload else CHAPTERS[self.stage]
 
     def said(self) -> dict[str, Any]:
         """What options of a command line say of it, by their names."""
@@ -65,6 +70,7 @@ class Plan:
         usual = defaults()
         words = list(self.fsdp)
         words += ["--zero", str(self.stage)] if self.offload else []
+        words += ["--disk", self.nvme_path] if self.nvme_path else []
         for option, value in self.said().items():
             if value != getattr(usual, option, None):
                 exact = isinstance(value, float) and float(f"{value:g}") == value
@@ -158,7 +164,7 @@ def make(
     )
     if "optimizer.type" in checked.stated:
         plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
-    plan.offload = _offload(checked, plan)
+    _offload(checked, plan)
     plan.bucket_size = _bucket_size(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
@@ -170,15 +176,23 @@ def make(
     return plan
 
 
-def _offload(config: Config, plan: Plan) -> bool:
-    """Whether the optimizer works on the host."""
-    if config[f"{ROOM}.offload_optimizer.device"] != "cpu":
-        return False
-    if plan.stage and not plan.fsdp:
-        return True
-    reason = "with FSDP yet" if plan.fsdp else "in stage 0, which divides nothing: take stage 1, 2 or 3"
-    plan.notes.append(f"{ROOM}.offload_optimizer.device has no effect {reason}")
-    return False
+def _offload(config: Config, plan: Plan) -> None:
+    """Where the optimizer works, and where its states are."""
+    room = f"{ROOM}.offload_optimizer.device"
+    states, parameters = config[room], config[f"{ROOM}.offload_param.device"]
+    if states == "none" or plan.fsdp or not plan.stage:
+        if states != "none":
+            reason = "with FSDP yet" if plan.fsdp else "in stage 0, which divides nothing: take stage 1, 2 or 3"
+            plan.notes.append(f"{room} has no effect {reason}")
+    elif states == "nvme" and plan.stage == 3 and parameters != "nvme":
+        plan.notes.append(f'{room} is "cpu" here as long as offload_param.device is not "nvme" as well')
+        plan.offload = True
+    else:
+        plan.offload, plan.nvme = True, states == "nvme"
+    if plan.nvme:
+        plan.nvme_path = config[f"{ROOM}.offload_optimizer.nvme_path"] or config[f"{ROOM}.offload_param.nvme_path"]
+    if parameters == "nvme" and plan.stage == 3 and not plan.nvme:
+        plan.notes.append(f"{ROOM}.offload_param.device has no effect here yet, because {OFF_DEVICE} with the states")
 
 
 def _bucket_size(config: Config, plan: Plan) -> int | None:

@@ -1,4 +1,4 @@
-"""zero.Init and zero.GatheredParameters: a model made already divided, and put together for a moment.
+"""zero.Init, zero.GatheredParameters and zero.TiledLinear: what is divided from birth, or put together for a moment.
 
     with zero.Init(config=config, comm=comm):
         model = gpt(GPTConfig(...))
@@ -21,6 +21,7 @@ from minidist import UsageError, ring
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.read import read
+from minidist.memory import tiles
 from minidist.memory.pool import ALL, Pool
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -131,3 +132,63 @@ class GatheredParameters:
             for array in (flat.param, *([flat.master] if hasattr(flat, "master") else [])):
                 array[...] = whole if array.size == flat.padded else whole[shard_of(flat)]
         self.wholes = {}
+
+
+class TiledLinear:
+    """A linear layer that is never whole: out_splits tiles of its outputs come and go one after the other, and of each
+    a rank keeps its shard (ZeRO-Infinity, section 5.1.3).
+
+    A rank has its own rows x; weights are the sum's business: `gradient` is this rank's shard of the gradient over all
+    ranks' rows. (DeepSpeed's splits inputs too and is a module of a model; here forward and backward are called.)
+
+    Raises UsageError if out_features cannot be cut so.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        out_splits: int = 1,
+        *,
+        comm: Comm,
+        seed: int = 0,
+        dtype: np.typing.DTypeLike = np.float32,
+    ) -> None:
+        if out_splits < 1 or out_features % out_splits:
+            raise UsageError(f"TiledLinear: {out_features} outputs cannot be cut into {out_splits} tiles")
+        self.comm, self.out_splits = comm, out_splits
+        self.shape = out_features // out_splits, in_features  # of a tile
+        n = comm.size
+        self.padded = -(-self.shape[0] * self.shape[1] // n) * n
+        self.device = Pool("device")
+        self.shards = self.device.empty("parameters", (out_splits, self.padded // n), dtype)
+        self.gradient = self.device.zeros("gradients", self.shards.shape, dtype)
+        for tile, shard in enumerate(self.shards):
+            drawn = np.random.default_rng([seed, tile]).normal(0, 0.02, self.shape)
+            shard[...] = self.laid_out("workspace", drawn)[ring.chunk(self.padded, n, comm.rank)]
+
+    def forward(self, x: Array) -> Array:
+        """y = x Wᵀ (n, out), of this rank's rows x (n, in)."""
+        return tiles.forward(x, self.fetch, self.out_splits)
+
+    def backward(self, dy: Array, x: Array) -> Array:
+        """dx (n, in), of dy (n, out); the weights' gradient is added to `gradient`."""
+        return tiles.backward(dy, x, self.fetch, self.give, self.out_splits)
+
+    def fetch(self, tile: int) -> Array:
+        """A tile's weights (out/t, in), from everyone's shards."""
+        with self.comm.phase("gather tile"):
+            whole = self.device.empty("gathered", self.padded, self.shards.dtype)
+            ring.all_gather(self.comm, self.shards[tile], self.padded, out=whole)
+        return whole[: self.shape[0] * self.shape[1]].reshape(self.shape)
+
+    def give(self, tile: int, gradient: Array) -> None:
+        """Sum a tile's gradient (out/t, in) over the ranks, and keep this rank's shard."""
+        with self.comm.phase("reduce tile"):
+            self.gradient[tile] += ring.reduce_scatter(self.comm, self.laid_out("bucket", gradient))
+
+    def laid_out(self, kind: str, values: Array) -> Array:
+        """A tile's values (out/t, in) as they are divided: flat, and padded to a multiple of the ranks."""
+        flat = self.device.zeros(kind, self.padded, self.shards.dtype)
+        flat[: values.size] = values.reshape(-1)
+        return flat

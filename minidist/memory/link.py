@@ -50,6 +50,10 @@ class Link:
         with self._lock:
             self._moved.clear()
 
+    def copy(self, array: Array, out: Array) -> None:
+        """How bytes get there. Here both are arrays in memory."""
+        out[...] = array
+
     def _move(self, phase: str, array: Array, source: Pool, out: Array, target: Pool) -> Array:
         for pool, moved in ((source, array), (target, out)):
             if not pool.has(moved):
@@ -59,7 +63,7 @@ class Link:
                 f"{phase}: {array.dtype} {array.shape} on the {source.name} does not fit into"
                 f" {out.dtype} {out.shape} on the {target.name}"
             )
-        out[...] = array
+        self.copy(array, out)
         with self._lock:
             entry = self._moved.setdefault((f"{source.name} to {target.name}", phase), [0, 0])
             entry[0] += array.nbytes

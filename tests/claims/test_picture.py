@@ -1,4 +1,4 @@
-"""README's picture, as it is committed: its bars are as long as what ranks hold and send, and as the papers say."""
+"""The pictures, as they are committed: their bars are as long as what ranks hold and send, and as the papers say."""
 
 import re
 from pathlib import Path
@@ -26,24 +26,30 @@ SENT = {
 }
 
 
-def groups() -> dict[str, ElementTree.Element]:
+def groups(path: Path = picture.PICTURE) -> dict[str, ElementTree.Element]:
     """What is drawn, by its id."""
-    root = ElementTree.parse(picture.PICTURE).getroot()
+    root = ElementTree.parse(path).getroot()
     return {group.attrib["id"]: group for group in root.iter("{http://www.w3.org/2000/svg}g") if "id" in group.attrib}
 
 
 def drawn() -> dict[str, float]:
     """The lengths of the bars, in bytes: of each panel, data parallelism's is the measure."""
+    edges = lengths(groups(), "held-", "sent-")
+    held = sum(edges[f"held-data_parallel-{kind}"] for kind in ("parameters", "gradients", "optimizer"))
+    bytes_a_point = {"held": 16 * PSI / held, "sent": 2 * 2 * PSI * (N - 1) / N / edges[ALL_REDUCE]}
+    return {name: length * bytes_a_point[name[:4]] for name, length in edges.items()}
+
+
+def lengths(drawn: dict[str, ElementTree.Element], *panels: str) -> dict[str, float]:
+    """Of the bars, in points."""
     edges = {}
-    for name, group in groups().items():
-        if name.startswith(("held-", "sent-")):
+    for name, group in drawn.items():
+        if name.startswith(panels):
             path = group.find("{http://www.w3.org/2000/svg}path")
             assert path is not None
             x = [float(number) for number in re.findall(r"[ML] (\S+) \S+", path.attrib["d"])]
             edges[name] = max(x) - min(x)
-    held = sum(edges[f"held-data_parallel-{kind}"] for kind in ("parameters", "gradients", "optimizer"))
-    bytes_a_point = {"held": 16 * PSI / held, "sent": 2 * 2 * PSI * (N - 1) / N / edges[ALL_REDUCE]}
-    return {name: length * bytes_a_point[name[:4]] for name, length in edges.items()}
+    return edges
 
 
 ALL_REDUCE = "sent-data_parallel-all-reduce-gradients"
@@ -72,6 +78,43 @@ def test_bars_and_numbers_are_counted(chapter: str) -> None:
         total = f"{sum(size for what, size, _ in found if not what.startswith(beside)):,}".replace(",", " ")
         assert total in picture.PICTURE.read_text()
         assert total in " ".join((ROOT / "README.md").read_text().split())
+
+
+# Of the larger model: Ψ and ψ of its largest unit, and what is held in which memory, in order of the kinds.
+LARGER, UNIT = 810_560, 49_984
+HELD = {f"device-{chapter}": [factor * LARGER for factor in factors] for chapter, factors in FIGURE_1.items()} | {
+    "device-offload": [2 * LARGER, 0, 0],
+    "host-offload": [0, 2 * LARGER / N, 12 * LARGER / N],
+    "device-infinity": [2 * 2 * UNIT / N, 0, 0],
+    "host-infinity": [2 * 2 * UNIT / N, 2 * LARGER / N, 3 * 12 * UNIT / N],
+    "disk-infinity": [2 * LARGER / N, 0, 12 * LARGER / N],
+}
+
+
+def in_memories() -> dict[str, float]:
+    edges = lengths(groups(picture.MEMORIES), *(f"{pool}-" for pool in picture.POOLS))
+    states = sum(edges[f"device-data_parallel-{kind}"] for kind in ("parameters", "gradients", "optimizer"))
+    return {name: length * 16 * LARGER / states for name, length in edges.items()}
+
+
+def test_bars_of_three_memories_are_the_papers() -> None:
+    bars = in_memories()
+    for pool in picture.POOLS:
+        for chapter in picture.BELOW:
+            expected = HELD.get(f"{pool}-{chapter}", [0, 0, 0])
+            found = [bars[f"{pool}-{chapter}-{kind}"] for kind in ("parameters", "gradients", "optimizer")]
+            assert found == pytest.approx(expected, abs=NEAR)
+            if total := sum(expected):
+                assert f"{total:,.0f}".replace(",", " ") in picture.MEMORIES.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chapter", ["offload", "infinity"])
+def test_bars_of_three_memories_are_counted(chapter: str) -> None:
+    counted, bars = picture.report(chapter, *picture.LARGER), in_memories()
+    for pool in picture.POOLS:
+        for kind, size, _ in picture.held(counted, pool):
+            assert size == pytest.approx(bars[f"{pool}-{chapter}-{kind}"], abs=NEAR)
 
 
 def test_the_table_in_readme_is_what_zero3_prints() -> None:

@@ -20,9 +20,13 @@ LESSONS = {
     "02": ROOT / "lessons" / "02_transformer_by_hand",
     "03": ROOT / "lessons" / "03_parameter_server",
     "04": ROOT / "lessons" / "04_ring_all_reduce",
+    "05": ROOT / "lessons" / "05_data_parallel",
     "06": ROOT / "lessons" / "06_mixed_precision",
+    "07": ROOT / "lessons" / "07_zero_1",
+    "08": ROOT / "lessons" / "08_zero_2",
     "09": ROOT / "lessons" / "09_zero_3",
     "10": ROOT / "lessons" / "10_activations",
+    "11": ROOT / "lessons" / "11_offload_and_infinity",
     "14": ROOT / "lessons" / "14_three_axes",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}

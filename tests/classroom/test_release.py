@@ -55,10 +55,10 @@ def test_no_file_of_the_edition_has_an_answer(edition, monkeypatch):
 
 def test_sealed_chapters_run_and_the_others_are_as_they_were(edition):
     program = (
-        "import inspect, pathlib, minidist, minidist.ring, minidist.zero2, minidist.zero3 as zero3, minidist.zero1\n"
+        "import inspect, pathlib, minidist, minidist.ring, minidist.zero2, minidist.zero3 as zero3, minidist.engine\n"
         "assert pathlib.Path(minidist.__file__).parent == pathlib.Path.cwd() / 'minidist'\n"
         "print(zero3.__doc__.splitlines()[0], sorted(name for name in vars(minidist.ring) if name[0] != '_'))\n"
-        "print(zero3.ZeRO3.__mro__[1].__module__, 'def ' in inspect.getsource(minidist.zero1))\n"
+        "print(zero3.ZeRO3.__mro__[1].__module__, 'def ' in inspect.getsource(minidist.engine))\n"
         "inspect.getsource(minidist.ring.reduce_scatter)\n"
     )
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -110,7 +110,10 @@ OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
         ("cpu", 2, (), "offload", ""),
         ("cpu", 3, (), "offload", ""),
         ("none", 3, (), "zero3", ""),
-        ("nvme", 3, (), "zero3", "yet, because what leaves a device goes to its host"),
+        ("nvme", 1, (), "infinity", ""),
+        ("nvme", 2, (), "infinity", ""),
+        ("nvme", 3, (), "offload", 'is "cpu" here as long as offload_param.device is not "nvme" as well'),
+        ("nvme", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
         ("cpu", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
         ("cpu", 3, ("--strategy", "hybrid_shard"), "fsdp", "with FSDP yet"),
     ],
@@ -119,9 +122,25 @@ def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...
     room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
     config = read.parse(f"{{{T}, {room}}}", "ds_config.json")
     plan = planning.make(config, 4, planning.defaults(), fsdp=fsdp)
-    assert (plan.chapter, plan.offload) == (chapter, chapter == "offload")
-    assert ("--zero" in plan.arguments()) == (chapter == "offload")
+    assert (plan.chapter, plan.offload) == (chapter, chapter in ("offload", "infinity"))
+    assert ("--zero" in plan.arguments()) == plan.offload
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
+
+
+NVME = '{"device": "nvme", "nvme_path": "PATH", "buffer_count": 5}'
+
+
+def test_states_and_parameters_in_files() -> None:
+    room = f'"offload_optimizer": {NVME.replace("PATH", "/a")}, "offload_param": {NVME.replace("PATH", "/b")}'
+    plan = planning.make(
+        read.parse(f'{{{T}, "zero_optimization": {{"stage": 3, {room}}}}}', "ds_config.json"), 4, planning.defaults()
+    )
+    assert (plan.chapter, plan.nvme_path) == ("infinity", "/a")
+    assert plan.arguments()[:4] == ["--zero", "3", "--disk", "/a"]
+    assert [note.partition(", because ")[0] for note in plan.notes] == [
+        "zero_optimization.offload_optimizer.buffer_count has no effect here",
+        "zero_optimization.offload_param.buffer_count has no effect here",
+    ]
 
 
 @pytest.mark.parametrize(

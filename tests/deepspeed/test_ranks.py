@@ -23,6 +23,7 @@ pytest.importorskip("yaml")
 
 RANKS = 4
 PRECISIONS = {"fp32": {}, "mixed": {"fp16": {"enabled": True}}, "bf16": {"bf16": {"enabled": True}}}
+FILES_TOO = "mixed", 2  # the precision and the micro-batches with which states go to files as well
 SMALL = ["--steps", "2", "--layers", "2", "--width", "16", "--heads", "2", "--context", "16"]
 
 AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "fp16": {"enabled": "auto"}}
@@ -41,6 +42,19 @@ FILES = {
     **{
         f"offload{stage}.json": json.dumps(
             AUTO | {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu", "pin_memory": True}}}
+        )
+        for stage in (1, 2, 3)
+    },
+    **{
+        f"infinity{stage}.json": json.dumps(
+            AUTO
+            | {
+                "zero_optimization": {
+                    "stage": stage,
+                    "offload_optimizer": {"device": "nvme", "pipeline_read": True},
+                    "offload_param": {"device": "nvme" if stage == 3 else "none"},
+                }
+            }
         )
         for stage in (1, 2, 3)
     },
@@ -87,7 +101,11 @@ def configuration(stage: int, accumulate: int, precision: str, where: str = "non
         "train_batch_size": 16,
         "gradient_accumulation_steps": accumulate,
         "gradient_clipping": 0.5,
-        "zero_optimization": {"stage": stage, "offload_optimizer": {"device": where}},
+        "zero_optimization": {
+            "stage": stage,
+            "offload_optimizer": {"device": where},
+            "offload_param": {"device": where if where == "nvme" and stage == 3 else "none"},
+        },
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
         "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9, "warmup_num_steps": 3}},
         **PRECISIONS[precision],
@@ -100,10 +118,12 @@ CONFIGS = {
     for accumulate in (1, 2)
     for stage in range(4)
 } | {
-    f"{precision} {accumulate} {stage} offloaded": configuration(stage, accumulate, precision, "cpu")
+    f"{precision} {accumulate} {stage} {where}": configuration(stage, accumulate, precision, where)
     for precision in PRECISIONS
     for accumulate in (1, 2)
     for stage in (1, 2, 3)
+    for where in ("cpu", "nvme")
+    if where == "cpu" or (precision, accumulate) == FILES_TOO
 }
 
 
@@ -157,7 +177,8 @@ def test_every_stage_gives_the_losses_of_data_parallelism(
     """To the last bit; with several micro-batches stages 2 and 3 sum over ranks first, 0 and 1 over micro-batches."""
     losses = [found[f"{precision} {accumulate} {stage}"] for stage in range(4)]
     for stage in (1, 2, 3):
-        assert found[f"{precision} {accumulate} {stage} offloaded"] == losses[stage]
+        for where in ("cpu", "nvme") if (precision, accumulate) == FILES_TOO else ("cpu",):
+            assert found[f"{precision} {accumulate} {stage} {where}"] == losses[stage]
     if accumulate == 1:
         assert losses == [losses[0]] * 4
     else:
@@ -183,7 +204,7 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
         **{"checkpointing.json": "zero2", "zero1.json": "zero1", "sgd.json": "zero1", "ddp.json": "data_parallel"},
         **{"timed.json": "zero2"},
         **dict.fromkeys(("fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "hybrid.yaml"), "fsdp"),
-        **{f"offload{stage}.json": "offload" for stage in (1, 2, 3)},
+        **{f"{chapter}{stage}.json": chapter for chapter in ("offload", "infinity") for stage in (1, 2, 3)},
     }
     chapter = others.get(name, "zero3")
     assert found[name]["chapter"] == chapter
@@ -226,6 +247,25 @@ def test_offloading_moves_what_explain_says(found: dict[str, Any], folder: Path)
         for words in ("on the host: gradients +2Ψ/N", "optimizer states +12Ψ/N", "parameters from the host +2·Ψ/N"):
             assert re.search(words, text), words
         assert f"python -m minidist.offload --zero {stage}" in text
+
+
+def test_files_have_and_give_what_explain_says(found: dict[str, Any], folder: Path) -> None:
+    for stage in (1, 2, 3):
+        name = f"infinity{stage}.json"
+        run, text = found[name], explain.explain([str(folder / name), "--ranks", str(RANKS), "--model", "gpt2"])
+        assert run["loss"] == found["zero3.json"]["loss"]
+        shard, padding = run["parameters"] / RANKS, 12 * 5
+        parameters = 2 * shard if stage == 3 else 0
+        for below, moved in zip(run["below"], run["moved"], strict=True):
+            assert 0 <= below["disk"]["all"] - (12 * shard + parameters) <= 2 * padding
+            for way, times in (("disk to host", 2), ("host to disk", 1)):
+                nbytes = sum(counts["bytes"] for counts in moved[way].values())
+                assert 0 <= nbytes - (12 * shard + times * parameters) <= 3 * padding
+        files = ["in files: optimizer states +12Ψ/N", "optimizer states +3·12·max ψ/N", "written to files +12Ψ/N"]
+        files += ["in files: parameters +2Ψ/N", r"read from files +12Ψ/N \+ 2·2aΨ/N"] if stage == 3 else []
+        for words in files:
+            assert re.search(words, text), words
+        assert f"python -m minidist.infinity --zero {stage}" in text
 
 
 @pytest.mark.parametrize("name", ["ddp.json", "zero1.json", "checkpointing.json", "zero3.json"])
@@ -287,6 +327,24 @@ def test_init_never_holds_more_than_its_shards_and_a_unit(found: dict[str, Any])
     assert init["traced"] < 1.2 * shards + 3 * unit + 200_000  # NumPy's own account: temporaries, declarations
     assert init["traced"] < 4 * init["parameters"]  # as if one rank had it all
     assert init["losses"] == init["without"]
+
+
+def test_a_tiled_layer(found: dict[str, Any]) -> None:
+    """The plain layer's results; of all tiles one is whole at a time, and each is gathered twice and reduced once."""
+    drawn = set()
+    for tiles, ranks in found["tiled"].items():
+        weights, gradient = ranks[0]["weights"], ranks[0]["gradient"]
+        np.testing.assert_allclose(gradient, sum(rank["dy"].T @ rank["x"] for rank in ranks), rtol=1e-12)
+        for rank in ranks:
+            np.testing.assert_array_equal(rank["weights"], weights)
+            np.testing.assert_allclose(rank["y"], rank["x"] @ weights.T, rtol=1e-12)
+            np.testing.assert_allclose(rank["dx"], rank["dy"] @ weights, rtol=1e-12)
+            one_way = tiles * 8 * rank["padded"] * (RANKS - 1) // RANKS
+            assert rank["sent"] == {"gather tile": 2 * one_way, "reduce tile": one_way}
+            assert rank["gathered"] == rank["bucket"] == 8 * rank["padded"]
+        assert ranks[0]["padded"] == -(-84 // tiles // RANKS) * RANKS  # 12 outputs of 7 inputs
+        drawn |= {float(value) for value in weights.flat}
+    assert len(drawn) > 84  # tiles are not all alike
 
 
 def test_gathered_parameters(found: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist import UsageError, deepspeed
+from minidist import UsageError, deepspeed, ring
 from minidist.deepspeed import __main__ as door
 from minidist.deepspeed import zero
 from minidist.deepspeed.engine import DeepSpeedEngine
@@ -59,6 +59,7 @@ def everything(comm: Any, configs: dict[str, Any], lines: dict[str, list[str]], 
     found["verbs"] = verbs(comm)
     found["init"] = init(comm)
     found["gathered"] = gathered(comm)
+    found["tiled"] = {tiles: comm.all_gather_object(tiled(comm, tiles)) for tiles in (1, 3, 4)}
     found["kept"] = kept(comm, folder)
     for name, line in lines.items():
         file = Path(folder) / f"report {name.replace('/', ' ')}.json"
@@ -129,6 +130,24 @@ def init(comm: Any) -> dict[str, Any]:
         "losses": train(engine),
         "without": train(without),
     }
+
+
+def tiled(comm: Any, out_splits: int) -> dict[str, Any]:
+    """A tiled layer's results on this rank, its whole weights and gradient, and what it has held and sent."""
+    layer = zero.TiledLinear(7, 12, out_splits, comm=comm, seed=SEED, dtype=np.float64)
+    draw = np.random.default_rng(comm.rank)
+    x, dy = draw.standard_normal((5, 7)), draw.standard_normal((5, 12))
+    comm.ledger.reset()
+    y = layer.forward(x)
+    dx = layer.backward(dy, x)
+    sent = {phase: counted["bytes"] for phase, counted in comm.ledger.by_phase().items()}
+    size = 12 // out_splits * 7
+    wholes = {
+        name: np.stack([ring.all_gather(comm, shard, layer.padded)[:size] for shard in shards]).reshape(12, 7)
+        for name, shards in (("weights", layer.shards), ("gradient", layer.gradient))
+    }
+    passing = {kind: layer.device.peak[kind] for kind in ("gathered", "bucket")}
+    return {"x": x, "dy": dy, "y": y, "dx": dx, "sent": sent, "padded": layer.padded, **wholes, **passing}
 
 
 def gathered(comm: Any) -> dict[str, Any]:

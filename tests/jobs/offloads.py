@@ -1,13 +1,17 @@
 """What tests/test_offload.py runs on ranks."""
 
+import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jobs import engines
+from minidist import infinity
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
+from minidist.memory.files import Folder
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.nn.optim import clipping_factor, squared_norm
@@ -19,28 +23,32 @@ from minidist.zero2 import ZeRO2
 STEPS = 7
 
 
+def with_folder(stage: int, units: Any, settings: Any, comm: Comm) -> infinity.Infinity:
+    """ZeRO-Infinity's engine, with a temporary folder for its files."""
+    return infinity.ENGINES[stage](units, settings, comm, Folder("--disk", None, comm.rank))
+
+
 def train(make: Any, model: str, precision: str, mode: str, accumulate: int, *comm: Any) -> dict[str, Any]:
     settings = engines.settings(precision, "adamw", accumulate, clip=0.5)
     settings.recompute = mode
     return engines.train(make(engines.model(model), settings, *comm), batch=12)
 
 
-def matrix(comm: Comm) -> dict[str, Any]:
-    """{"engine, model, precision, mode, accumulate": losses, summed over ranks, and rank 0's parameters}."""
+def matrix(comm: Comm, chapter: str, ways: list[tuple[str, int]]) -> dict[str, Any]:
+    """{"engine, model, precision, mode, accumulate": losses, summed over ranks, and rank 0's parameters}, of the
+    stages of a chapter in some ways (mode, accumulate)."""
     makers: dict[str, Any] = {"data_parallel": DataParallel, "zero2": ZeRO2}
-    makers |= {f"offload {stage}": engine for stage, engine in ENGINES.items()}
+    made = {"offload": ENGINES.__getitem__, "infinity": lambda stage: partial(with_folder, stage)}[chapter]
+    makers |= {f"{chapter} {stage}": made(stage) for stage in ENGINES}
     found = {}
-    for model in ("gpt", "gpt untied"):
-        for precision in ("mixed", "fp64"):
-            for mode in ("none", "selective", "full"):
-                for accumulate in (1, 3):
-                    for name, make in makers.items():
-                        if precision == "fp64" and not name.startswith("offload"):
-                            continue  # serial training is the truth there
-                        result = train(make, model, precision, mode, accumulate, comm)
-                        losses = np.sum(comm.all_gather_object(np.array(result["losses"])), axis=0)
-                        key = f"{name}, {model}, {precision}, {mode}, {accumulate}"
-                        found[key] = {"losses": losses.tolist(), "parameters": result["parameters"]}
+    for model, precision, (mode, accumulate) in itertools.product(("gpt", "gpt untied"), ("mixed", "fp64"), ways):
+        for name, make in makers.items():
+            if precision == "fp64" and not name.startswith(chapter):
+                continue  # serial training is the truth there
+            result = train(make, model, precision, mode, accumulate, comm)
+            losses = np.sum(comm.all_gather_object(np.array(result["losses"])), axis=0)
+            key = f"{name}, {model}, {precision}, {mode}, {accumulate}"
+            found[key] = {"losses": losses.tolist(), "parameters": result["parameters"]}
     return found if comm.rank == 0 else {}
 
 

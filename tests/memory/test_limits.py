@@ -39,6 +39,7 @@ def needs(n: int, line: str, folder: Path) -> int:
         (4, "fsdp --backward-prefetch post", "fsdp --strategy shard_grad_op"),
         (4, "offload", "zero2"),
         (3, "offload --zero 3 --accumulate 2", "offload"),
+        pytest.param(2, "infinity --accumulate 2", "offload --zero 3", marks=pytest.mark.slow),
         (2, "pipeline --schedule 1f1b", "pipeline --schedule gpipe"),
     ],
 )

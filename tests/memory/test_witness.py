@@ -50,7 +50,7 @@ def lines(n: int) -> list[str]:
         "fsdp --strategy shard_grad_op",
         "fsdp --strategy hybrid_shard",
     ]
-    chapters += [f"offload --zero {1 + n % 3}", "offload --zero 3"]
+    chapters += [f"offload --zero {1 + n % 3}", "offload --zero 3", f"infinity --zero {1 + (n + 1) % 3}"]
     if n in (1, 2, 4):
         chapters += ["tensor_parallel --sequence-parallel", "tensor_parallel --gather-logits"]
     made = [f"{name} {SHAPE} --layers 2 {some[(i + n) % len(some)]}" for i, name in enumerate(chapters)]

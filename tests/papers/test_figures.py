@@ -60,6 +60,8 @@ def test_what_is_printed_comes_out() -> None:
         "ZeRO-Offload Table 1": 7,
         "ZeRO-Offload §2": 2,
         "ZeRO-Offload §6.2.2": 1,
+        "ZeRO-Infinity §4.2": 4,
+        "ZeRO-Infinity §8": 1,
     }
     for figure in computed:
         assert figure.agrees(), (figure.source, figure.cell, figure.shown())
@@ -78,6 +80,7 @@ def test_where_a_paper_disagrees_with_itself_the_printed_does_not_come_out() -> 
         "Ring Attention Table 2": 2,
         "ZeRO-Offload Table 1": 1,
         "ZeRO-Offload §2": 1,
+        "ZeRO-Infinity §8": 1,
     }
     for figure in differing:
         assert not figure.agrees(), (figure.source, figure.cell)

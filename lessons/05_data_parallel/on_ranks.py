@@ -1,0 +1,192 @@
+"""What the graded parts let the ranks do with a student's train_step and DataParallel. No points are given here.
+
+A part asks for one of the methods; the lesson's own take the place of the others.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from minidist.classroom.chapter import functions
+from minidist.classroom.ranks import returned
+from minidist.engine import Engine, Settings
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.optim import SGD
+from minidist.nn.precision import PRECISIONS
+
+Array = np.ndarray
+METHODS = ("rows", "send_bucket", "reduce", "sum_over_axes")
+given = functions("given", METHODS, of="DataParallel")
+
+
+def make(
+    comm: Comm, exercise: ModuleType, model: dict[str, Any], settings: dict[str, Any], bucket_size: int = 0
+) -> Any:
+    """A student's engine, with the lesson's methods in place of those that are not asked for."""
+    student = exercise.DataParallel
+    methods = {name: given.get(name) or getattr(student, name) for name in METHODS}
+    graded = type("DataParallel", (student,), methods)
+    how = Settings(PRECISIONS[settings["precision"]], SGD(), seed=settings["seed"], bucket_size=bucket_size)
+    made: Engine = graded(gpt(GPTConfig(**model)), how, comm)
+    return made
+
+
+def number(value: Any) -> Any:
+    """A number as it is; of anything else the type."""
+    plain = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return float(value) if plain else type(value).__name__
+
+
+class Watched:
+    """A communicator that keeps a copy of every array that is sent over it, in `sent`."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm, self.sent = comm, list[Array]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def send(self, array: Array, dest: int) -> None:
+        self.sent.append(array.copy())
+        self.comm.send(array, dest)
+
+    def sendrecv(self, array: Array, dest: int, out: Array, source: int) -> None:
+        self.sent.append(array.copy())
+        self.comm.sendrecv(array, dest, out, source)
+
+    def isend(self, array: Array, dest: int) -> Any:
+        self.sent.append(array.copy())
+        return self.comm.isend(array, dest)
+
+
+# ---- train_step ------------------------------------------------------------------------------------------------------
+
+
+def train_layers(
+    comm: Comm, exercise: ModuleType, mine: Sequence[Array], steps: int, rate: float, clips: list[float]
+) -> list[dict[str, Any]]:
+    """For each limit of the norm, from the start: what each step returned, and this rank's flats after them."""
+    found = []
+    for clip in clips:
+        flats, x, y = [flat.copy() for flat in mine[0]], *mine[1:]
+        said = [exercise.train_step(comm, list(flats), x, y, rate, clip) for _ in range(steps)]
+        pairs = [[number(part) for part in pair] if isinstance(pair, tuple) else type(pair).__name__ for pair in said]
+        found.append({"returned": pairs, "flats": flats})
+    return found
+
+
+def train_layers_watched(comm: Comm, exercise: ModuleType, mine: Sequence[Array], rate: float) -> list[Array]:
+    """What a step sends."""
+    watched: Any = Watched(comm)
+    exercise.train_step(watched, [flat.copy() for flat in mine[0]], *mine[1:], rate, 0.0)
+    return [array.reshape(-1) for array in watched.sent]
+
+
+# ---- one method ------------------------------------------------------------------------------------------------------
+
+
+def rows(comm: Comm, exercise: ModuleType, _: Any, batches: list[int], **made: Any) -> list[Any]:
+    """For each size of a batch, where this rank's share starts and stops; the type of what is no range."""
+    engine, found = make(comm, exercise, **made), []
+    for n in batches:
+        mine = engine.rows(n)
+        found.append([int(mine.start), int(mine.stop)] if isinstance(mine, range | slice) else type(mine).__name__)
+    return found
+
+
+def with_gradients(comm: Comm, exercise: ModuleType, mine: Sequence[Array], **made: Any) -> Any:
+    """An engine whose Flats have these gradients."""
+    engine = make(comm, exercise, **made)
+    for flat, gradient in zip(engine.flats, mine, strict=True):
+        flat.grad[:] = gradient
+    return engine
+
+
+def gradients(engine: Any) -> list[Any]:
+    return [returned(flat.grad) for flat in engine.flats]
+
+
+def send_buckets(
+    comm: Comm, exercise: ModuleType, mine: Sequence[Array], buckets: list[list[int]], **made: Any
+) -> list[list[Any]]:
+    """All gradients, after these Flats waited and were sent, bucket after bucket."""
+    engine, found = with_gradients(comm, exercise, mine, **made), []
+    held = [flat.grad for flat in engine.flats]  # the arrays that are to be filled, whatever flat.grad is afterwards
+    for bucket in buckets:
+        for unit in bucket:
+            engine.waiting.append(engine.flats[unit])
+        engine.send_bucket()
+        found.append([returned(array) for array in held])
+    return found
+
+
+def reduce_all(comm: Comm, exercise: ModuleType, mine: Sequence[Array], **made: Any) -> list[list[int]]:
+    """After each reduce, of the last Flat first: which Flats' gradients have changed by then."""
+    engine, found = with_gradients(comm, exercise, mine, **made), []
+    start = gradients(engine)
+    for flat in reversed(engine.flats):
+        engine.reduce(flat)
+        now = gradients(engine)
+        found.append([unit for unit, grad in enumerate(now) if not np.array_equal(grad, start[unit])])
+    return found
+
+
+def send_last(comm: Comm, exercise: ModuleType, mine: Sequence[Array], waiting: list[int], **made: Any) -> Any:
+    """All gradients after these Flats waited and sum_over_axes was called; -1 if it sent a bucket of none."""
+    engine = with_gradients(comm, exercise, mine, **made)
+    engine.waiting.extend(engine.flats[unit] for unit in waiting)
+    send, empty = engine.send_bucket, list[bool]()
+
+    def send_bucket() -> None:
+        empty.append(not engine.waiting)
+        if engine.waiting:
+            send()
+
+    engine.send_bucket = send_bucket
+    engine.sum_over_axes()
+    return -1 if any(empty) else gradients(engine)
+
+
+def either(comm: Comm, exercise: ModuleType, mine: Any, function: str, **arguments: Any) -> Any:
+    """One of the two that send."""
+    if function == "train_step":
+        return [of_clip["flats"] for of_clip in train_layers(comm, exercise, mine, **arguments)]
+    return send_buckets(comm, exercise, mine, **arguments)
+
+
+# ---- the notebook's gaps ---------------------------------------------------------------------------------------------
+
+
+def call_share(comm: Comm, exercise: ModuleType, _: Any, asked: list[list[int]]) -> list[Any]:
+    """[start, stop] of the share for each (rows, n, rank); the type of what is no range."""
+    found = [exercise.share(*of) for of in asked]
+    return [[mine.start, mine.stop] if isinstance(mine, range | slice) else type(mine).__name__ for mine in found]
+
+
+def call_my_part(comm: Comm, exercise: ModuleType, mine: Sequence[Array], batch: int) -> Any:
+    pair = exercise.my_part(*mine, batch)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return type(pair).__name__
+    return [number(pair[0]), returned(pair[1])]
+
+
+def call_backward(comm: Comm, exercise: ModuleType, mine: Sequence[Any]) -> Any:
+    flats, h, dh = mine
+    made = exercise.backward(comm, list(flats), list(h), dh)
+    return [returned(gradient) for gradient in made] if isinstance(made, list | tuple) else type(made).__name__
+
+
+def call_clip_factor(comm: Comm, exercise: ModuleType, mine: Sequence[Array], clips: list[float]) -> list[Any]:
+    pairs = [exercise.clip_factor(list(mine), clip) for clip in clips]
+    return [
+        [number(part) for part in pair] if isinstance(pair, tuple) and len(pair) == 2 else type(pair).__name__
+        for pair in pairs
+    ]
+
+
+def call_sending(comm: Comm, exercise: ModuleType, _: Any, ready: list[float], takes: float) -> Any:
+    starts = exercise.sending(list(ready), takes)
+    return [number(start) for start in starts] if isinstance(starts, list | tuple) else type(starts).__name__

@@ -1,0 +1,116 @@
+"""The pictures of lesson 05. They draw what the ranks brought back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from minidist.classroom.lesson import show
+
+RANKS = ["#3b6ea8", "#d99a2b", "#5a9e6f", "#b3546a"]
+BACKWARD, SENT = "#3b6ea8", "#d99a2b"
+WAYS = {"ring": "#3b6ea8", "master": "#b3546a"}
+FORMULAS = {"ring": r"ring: $2\,\Psi\,(N-1)/N$", "master": r"master: $(N-1)\,\Psi$"}
+
+
+def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = "") -> None:
+    """What each row of a batch weighs, rank by rank, in each of several programs: weights[program][rank][row]."""
+    fig, axes = plt.subplots(1, len(weights), figsize=(10, 2.7), sharey=True, squeeze=False)
+    for ax, (name, of_ranks) in zip(axes[0], weights.items(), strict=True):
+        place = 0
+        for rank, of_rows in enumerate(of_ranks):
+            places = range(place, place + len(of_rows))
+            ax.bar(places, of_rows, width=0.85, color=RANKS[rank])
+            middle = place + len(of_rows) / 2 - 0.5
+            ax.text(middle, max(of_rows) + 0.004, f"rank {rank}", ha="center", color=RANKS[rank], fontsize=9)
+            place += len(of_rows)
+        ax.set_title(name, loc="left", fontsize=10)
+        ax.set(xlabel="row of the batch", xticks=range(place))
+        ax.tick_params(length=0)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("weight in the gradient")
+    axes[0][0].set_ylim(top=0.145)
+    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    fig.subplots_adjust(left=0.07, right=0.99, top=0.8, bottom=0.18, wspace=0.08)
+    words = [
+        f"{name}: " + ", ".join(f"rank {r} {' '.join(f'{w:.3f}' for w in of)}" for r, of in enumerate(of_ranks))
+        for name, of_ranks in weights.items()
+    ]
+    show(fig, f"{title} The weight of each row in the gradient, rank by rank. {'; '.join(words)}.")
+
+
+def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], int], psi: int) -> None:
+    """What the busiest rank sends in a step against N. busiest[way, n] was counted, in numbers; formulas are lines."""
+    fig, ax = plt.subplots(figsize=(8, 3.4))
+    every_n = range(2, 9)
+    for way, formula in formulas.items():
+        line = [max(formula(psi, n).sent) / psi for n in every_n]
+        counted = {n: numbers / psi for (of, n), numbers in busiest.items() if of == way}
+        ax.plot(every_n, line, color=WAYS[way], lw=1.6, zorder=1)
+        ax.scatter(counted.keys(), counted.values(), s=34, color=WAYS[way], zorder=2)
+        ax.text(8.15, line[-1], FORMULAS[way], va="center", color=WAYS[way], fontsize=11)
+    ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in $\\Psi$", xticks=every_n, ylim=(0, 7.5))
+    ax.grid(axis="y", color="#dddddd", lw=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title("Dots: counted on ranks. Lines: the formulas.", loc="left", fontsize=10)
+    fig.subplots_adjust(left=0.08, right=0.76, top=0.91, bottom=0.15)
+    words = ", ".join(f"{way} with {n} ranks {numbers / psi:.2f}" for (way, n), numbers in busiest.items())
+    show(
+        fig,
+        "What the busiest rank sends in a step, in units of all parameters, for 2 to 8 ranks: the master's line climbs"
+        f" to 7, the ring's stays below 2. The dots that were counted lie on the lines: {words}.",
+    )
+
+
+def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = "") -> None:
+    """What one rank does in a backward, in order: events ("backward", unit, 0) and ("sends", "", bytes)."""
+    fig, axes = plt.subplots(len(steps), 1, figsize=(10, 0.5 + 1.5 * len(steps)), squeeze=False)
+    words = []
+    for ax, (name, events) in zip(axes[:, 0], steps.items(), strict=True):
+        said = []
+        for place, (what, unit, nbytes) in enumerate(events):
+            back = what == "backward"
+            ax.add_patch(
+                plt.Rectangle(
+                    (place + 0.04, 1.05 if back else 0.05), 0.92, 0.85, color=BACKWARD if back else SENT, lw=0
+                )
+            )
+            label = unit.replace("embedding", "embed-\nding") if back else f"{nbytes:,}\nbytes"
+            at = (place + 0.5, 1.47 if back else 0.47)
+            ax.text(*at, label, ha="center", va="center", color="white", fontsize=8, fontweight="bold")
+            said.append(f"backward of {unit}" if back else f"sends {nbytes:,} bytes")
+        ax.set(xlim=(0, max(map(len, steps.values()))), ylim=(0, 2), xticks=[])
+        ax.set_yticks([0.47, 1.47], ["sends", "backward"], fontsize=9)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        ax.set_title(name, loc="left", fontsize=10)
+        words.append(f"{name}: {', '.join(said)}")
+    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / (0.5 + 1.5 * len(steps)), bottom=0.03, hspace=0.35)
+    show(fig, f"{title} What rank 0 does in a backward, from left to right. {'. '.join(words)}.")
+
+
+def draw_overlap(plans: Mapping[str, tuple[Sequence[float], Sequence[float], float]], compute: float) -> None:
+    """When buckets are ready, set out and have arrived: plans[name] = (ready, starts, time that each takes)."""
+    fig, axes = plt.subplots(len(plans), 1, figsize=(10, 0.6 + 1.05 * len(plans)), sharex=True, squeeze=False)
+    ends = {name: starts[-1] + takes for name, (_, starts, takes) in plans.items()}
+    for ax, (name, (ready, starts, takes)) in zip(axes[:, 0], plans.items(), strict=True):
+        for begin, end in zip([0.0, *ready[:-1]], ready, strict=True):
+            ax.add_patch(plt.Rectangle((begin, 1.05), end - begin, 0.85, facecolor=BACKWARD, edgecolor="white", lw=1))
+        for start in starts:
+            ax.add_patch(plt.Rectangle((start, 0.05), takes, 0.85, facecolor=SENT, edgecolor="white", lw=1))
+        ax.text(ends[name] + 0.1, 0.47, f"{ends[name]:.4g}", va="center", fontsize=10)
+        ax.set(xlim=(0, max(ends.values()) * 1.05), ylim=(0, 2))
+        ax.set_yticks([0.47, 1.47], ["link", "backward"], fontsize=9)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        ax.set_title(name, loc="left", fontsize=10)
+    axes[-1, 0].set_xlabel("time (simulated)")
+    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.3 / (0.6 + 1.05 * len(plans)), bottom=0.12, hspace=0.45)
+    words = ", ".join(f"{name} at {end:.4g}" for name, end in ends.items())
+    show(
+        fig,
+        f"Two bars for each plan: the backward, cut into buckets, which ends at {compute:g}; and below it the link, on"
+        f" which a bucket sets out when it is ready and the one before has arrived. The last one has arrived: {words}.",
+    )

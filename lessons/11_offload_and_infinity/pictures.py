@@ -1,0 +1,93 @@
+"""The pictures of lesson 11. They draw what was counted."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from minidist.classroom.lesson import show
+
+BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#c4c4c4"
+MEMORIES = {"device": BLUE, "host": ORANGE, "disk": GREY}
+LANES = {"read": ORANGE, "update": BLUE, "write": GREEN}
+
+
+def draw_memories(held: Mapping[str, Mapping[str, int]], psi: int, limit: int, title: str) -> None:
+    """A bar for each way to train: what a rank holds on its device, its host and its disk at most, {way: {memory:
+    bytes}}; and the device's limit."""
+    fig, ax = plt.subplots(figsize=(9.6, 3.6))
+    words = []
+    for row, (way, memories) in enumerate(held.items()):
+        left, mine = 0.0, []
+        for memory, colour in MEMORIES.items():
+            if nbytes := memories.get(memory, 0):
+                ax.barh(row, nbytes / psi, left=left, height=0.62, color=colour)
+                left += nbytes / psi
+                mine.append(f"{memory} {nbytes / psi:.2f}")
+        ax.text(left + 0.15, row, ", ".join(mine), va="center", fontsize=8.5)
+        words.append(f"{way}: {', '.join(mine)}")
+    ax.axvline(limit / psi, color=RED, ls="--", lw=1.4)
+    ax.text(limit / psi + 0.1, -0.78, "limit of a device", color=RED, fontsize=8.5, va="center")
+    ax.set_yticks(range(len(held)), list(held))
+    ax.set(xlim=(0, 20.5), ylim=(len(held) - 0.5, -1.1), xlabel="bytes on a rank, in units of $\\Psi$")
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right"]].set_visible(False)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in MEMORIES.values()]
+    ax.legend(handles, list(MEMORIES), frameon=False, fontsize=9, loc="lower right")
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.subplots_adjust(left=0.17, right=0.99, top=0.92, bottom=0.14)
+    show(fig, f"{title}. In bytes for each parameter: {'; '.join(words)}. The limit is {limit / psi:.2f}.")
+
+
+def draw_placements(points: Sequence[tuple[int, int]], best: tuple[int, int], title: str) -> None:
+    """A dot for each (bytes moved, bytes left on the device), as large as there are placements; the best one marked."""
+    fig, ax = plt.subplots(figsize=(9.6, 3.9))
+    count = Counter(points)
+    xs, ys = zip(*count, strict=True)
+    ax.scatter(xs, ys, s=[28 * number for number in count.values()], color=BLUE, alpha=0.75, lw=0)
+    ax.scatter(*best, s=150, facecolor="none", edgecolor=RED, lw=2)
+    ax.annotate(
+        f"moves {best[0]}, leaves {best[1]}",
+        best,
+        (best[0] + 3.1, best[1] - 1.5),
+        color=RED,
+        fontsize=9.5,
+        arrowprops={"arrowstyle": "-", "color": RED},
+    )
+    ax.set_xlabel("bytes over the link in a step, for each parameter (a larger dot: more ways)")
+    ax.set_ylabel("bytes left on the device")
+    ax.set(xlim=(-1, max(xs) + 2), ylim=(-0.8, 17.5), yticks=range(0, 17, 2), xticks=range(0, max(xs) + 2, 2))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.subplots_adjust(left=0.07, right=0.99, top=0.91, bottom=0.13)
+    show(
+        fig,
+        f"{title}. {len(points)} placements at {len(count)} places: from 0 to {max(xs)} bytes moved, from {min(ys)} to"
+        f" {max(ys)} left. Marked: moves {best[0]}, leaves {best[1]}; {count[best]} placement there.",
+    )
+
+
+def draw_moves(logs: Mapping[str, Sequence[Any]], title: str) -> None:
+    """What was read, updated and written when: a panel for each program, a lane for each kind."""
+    longest = max(took.end for log in logs.values() for took in log)
+    fig, axes = plt.subplots(len(logs), 1, figsize=(9.6, 1.55 * len(logs) + 0.7), squeeze=False, sharex=True)
+    words = []
+    for ax, (name, log) in zip(axes[:, 0], logs.items(), strict=True):
+        for took in log:
+            lane = list(LANES).index(took.what)
+            ax.barh(lane, took.end - took.begin, left=took.begin, height=0.78, color=LANES[took.what], ec="white")
+            ax.text((took.begin + took.end) / 2, lane, took.number, ha="center", va="center", color="white", fontsize=9)
+        end = max(took.end for took in log)
+        ax.axvline(end, color=RED, ls="--", lw=1.2)
+        ax.set_yticks(range(len(LANES)), list(LANES))
+        ax.set(xlim=(0, longest + 1), ylim=(2.6, -0.6))
+        ax.tick_params(axis="y", length=0)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_title(f"{name}: {end:g}", loc="left", fontsize=9.5)
+        words.append(f"{name}: {end:g} units of time, {len(log)} moves and updates")
+    axes[-1, 0].set_xlabel("time, by the disk's clock")
+    fig.subplots_adjust(
+        left=0.08, right=0.99, top=1 - 0.3 / (len(logs) + 0.5), bottom=0.34 / (len(logs) + 0.4), hspace=0.5
+    )
+    show(fig, f"{title}. {'; '.join(words)}.")

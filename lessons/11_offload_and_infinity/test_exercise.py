@@ -1,0 +1,419 @@
+"""The grade of lesson 11: `pytest lessons/11_offload_and_infinity`, or `make grade` for a table.
+
+Each part asks for one thing of one function, and loads exercise.py anew. Graphs, states and batches are drawn afresh;
+what is right is worked out here by trying all placements, by training in a plain loop, by a product of whole matrices.
+The disk has a clock of its own (minidist/classroom/slow_disk.py): nothing depends on how fast a machine is.
+A part earns its points or not; none needs a later one, and one mistake costs one part: what an update finds in a room
+is asked with a disk that takes no time, whether the room was its own with a slow one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidist.classroom.submission import Case, Submission, lose
+
+Array = np.ndarray
+ASKED = ("best_placements", "update_all", "train_delayed", "tiled_backward")
+HIDDEN = (  # what a submission cannot import
+    "given",
+    "minidist.memory.partition",
+    "minidist.memory.tiles",
+    "minidist.offload",
+    "minidist.infinity",
+)
+
+
+def shape(x: Array) -> str:
+    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
+
+
+def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
+    """What was returned. Loses the part if it is no array of this shape."""
+    if not isinstance(found, np.ndarray):
+        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
+    if found.shape != like:
+        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(np.empty(like))} is wanted.")
+    return found
+
+
+def same(found: Array, expected: Array) -> bool:
+    return bool(np.allclose(found, expected, rtol=1e-9, atol=1e-12))
+
+
+def alone(submission: Submission, target: str, asked: str, cases: Sequence[Case]) -> list[Any]:
+    """What each case brings back."""
+    return [outcome.value for [outcome] in submission.run(target, cases, [asked])]
+
+
+# ---- placements ------------------------------------------------------------------------------------------------------
+
+Edges = list[tuple[str, str, int]]
+Placed = tuple[frozenset[str], int, int]  # nodes on the host, bytes over the link, bytes on the device
+
+
+def every_placement(sizes: dict[str, int], edges: Edges, on_device: str, ways: str = "both") -> list[Placed]:
+    """All of them, by counting in binary. ways: over the link, that count: "both", "down" or "up"."""
+    free, found = [node for node in sizes if node != on_device], []
+    for number in range(1 << len(free)):
+        host = frozenset(node for bit, node in enumerate(free) if number >> bit & 1)
+        crossing = [edge for edge in edges if len({edge[0], edge[1]} & host) == 1]
+        sent = sum(nbytes for start, _, nbytes in crossing if ways != ("down" if start in host else "up"))
+        found.append((host, sent, sum(sizes.values()) - sum(sizes[node] for node in host)))
+    return found
+
+
+def the_best(found: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+    """Those that take something off the device and send least; of these, those that leave least."""
+    everything = max(left for _, _, left in found)
+    cheapest = [each for each in found if each[2] < everything]
+    cheapest = [each for each in cheapest if each[1] == min(other[1] for other in cheapest)]
+    return cheapest, [each for each in cheapest if each[2] == min(other[2] for other in cheapest)]
+
+
+def a_graph(submission: Submission) -> dict[str, Any]:
+    """A training step of some shape: data around a computation and an update, of sizes as they come."""
+    random = submission.random.integers
+    nodes = ["passes", "p", "g", "update", "s", "t"]
+    sizes = {node: int(random(1, 5)) * 2 for node in nodes} | {"passes": 0, "update": 0}
+    pairs = [("p", "passes"), ("passes", "g"), ("g", "update"), ("s", "update"), ("update", "s"), ("update", "p")]
+    pairs.append(("t", ("s", "update")[random(2)]))
+    edges = [(*pair, int(random(1, 5))) for pair in pairs]
+    return {"sizes": sizes, "edges": edges, "on_device": "passes"}
+
+
+def graphs(submission: Submission, wanted: Callable[[list[Placed], list[Placed]], bool], count: int) -> list[Case]:
+    """So many for whose best placements this holds, and of which both ways over the link must be counted."""
+    cases: list[Case] = []
+    while len(cases) < count:
+        graph = a_graph(submission)
+        cheapest, best = the_best(every_placement(**graph))
+        hosts = {host for host, *_ in best}
+        by_one = [{host for host, *_ in the_best(every_placement(**graph, ways=way))[1]} for way in ("down", "up")]
+        if wanted(cheapest, best) and hosts not in by_one:
+            flows = ", ".join(f"{start}→{end} {nbytes}" for start, end, nbytes in graph["edges"])
+            keeps = ", ".join(f"{node} {nbytes}" for node, nbytes in graph["sizes"].items() if nbytes)
+            label = f"best_placements where {keeps} bytes are kept and {flows} flow"
+            cases.append(Case(1, label, [None], graph))
+    return cases
+
+
+def check_best(submission: Submission, cases: Sequence[Case]) -> None:
+    for each, found in zip(cases, alone(submission, "place", "best_placements", cases), strict=True):
+        if not isinstance(found, list) or not all(isinstance(host, list) for host in found):
+            lose(f"On {each.label}: return a list of sets of nodes; it was {found}.")
+        every = every_placement(**each.arguments)
+        by_host = {host: (sent, left) for host, sent, left in every}
+        best = {host: f"sends {sent} bytes and leaves {left} on the device" for host, sent, left in the_best(every)[1]}
+        for host in map(frozenset, found):
+            if host not in by_host:
+                lose(f"On {each.label}: {braced(host)} cannot be on the host: {each.arguments['on_device']} cannot.")
+            if host not in best:
+                sent, left = by_host[host]
+                one, said = next(iter(best.items()))
+                lose(
+                    f"On {each.label}: {braced(host)} on the host sends {sent} bytes and leaves {left} on the device;"
+                    f" {braced(one)} {said}."
+                )
+        for host, said in best.items():
+            if host not in map(frozenset, found):
+                lose(f"On {each.label}: {braced(host)} on the host is missing: it {said}, which is best.")
+        if len(found) > len(best):
+            lose(f"On {each.label}: a placement is there twice.")
+
+
+def braced(host: frozenset[str]) -> str:
+    return "{" + ", ".join(sorted(host)) + "}"
+
+
+@pytest.mark.points(3, "best_placements: what sends least, and of that what leaves least")
+def test_best_placements(submission: Submission) -> None:
+    one = graphs(submission, lambda cheapest, best: len(cheapest) == 1, 3)
+    check_best(submission, one + graphs(submission, larger_is_better, 4))
+
+
+def larger_is_better(cheapest: list[Placed], best: list[Placed]) -> bool:
+    """Several send least, one of them leaves least, and it is not the first that one finds, from few nodes to many."""
+    return len(best) == 1 and len(best[0][0]) > min(len(host) for host, *_ in cheapest)
+
+
+@pytest.mark.points(1, "best_placements: all that are equally good")
+def test_best_placements_several(submission: Submission) -> None:
+    check_best(submission, graphs(submission, lambda cheapest, best: len(cheapest) == len(best) > 1, 4))
+
+
+# ---- states from a disk ----------------------------------------------------------------------------------------------
+
+
+def disk_case(submission: Submission, units: int, read: float, took: float, write: float) -> Case:
+    states = submission.random.standard_normal((units, 4))
+    speeds = (
+        "a disk that takes no time" if read == write == 0 else f"a read takes {read}, an update {took}, a write {write}"
+    )
+    arguments = {"read": read, "took": took, "write": write}
+    return Case(1, f"update_all of {units} unit{'s' * (units > 1)}, {speeds}", [states], arguments)
+
+
+@pytest.mark.points(2, "update_all: every unit is read, updated and written, once")
+def test_update_all(submission: Submission) -> None:
+    cases = [disk_case(submission, units, 0, 1, 0) for units in (3, 1, 2, 4, 9)]
+    for each, found in zip(cases, alone(submission, "updating", "update_all", cases), strict=True):
+        states = each.inputs[0]
+        for i, (file, before) in enumerate(zip(found["files"], states, strict=True)):
+            if not same(file, 2 * (before + 1)):
+                times = found["updated"].count(i)
+                what = "was not updated" if times == 0 else f"was updated {times} times" if times > 1 else ""
+                instead = "It is as it was before" if same(file, before) else "It is something else"
+                lose(
+                    f"On {each.label}: file {i} is not the updated unit {i}. {instead}{what and f'; unit {i} {what}'}."
+                )
+        for what, units in found["moved"].items():
+            for i in range(len(states)):
+                if units.count(i) != 1:
+                    lose(f"On {each.label}: the {what} of unit {i} begins {units.count(i)} times; once is wanted.")
+
+
+@pytest.mark.points(2, "update_all: a room is the disk's until a move was waited for")
+def test_update_all_rooms(submission: Submission) -> None:
+    cases = [disk_case(submission, 7, *speeds) for speeds in ((3, 4, 3), (6, 1, 2), (2, 1, 6))]
+    for each, found in zip(cases, alone(submission, "updating", "update_all", cases), strict=True):
+        for what, number, move, moved in found["conflicts"]:
+            lose(
+                f"On {each.label}: the {what} of unit {number} begins in the room of the {move} of unit {moved}, and"
+                " nobody has waited for that."
+            )
+        for what, number in found["left"][:1]:
+            lose(f"On {each.label}: at the end nobody has waited for the {what} of unit {number}.")
+
+
+@pytest.mark.points(2, "update_all: reads and writes while others are updated")
+def test_update_all_overlap(submission: Submission) -> None:
+    cases = [disk_case(submission, units, 3, 4, 3) for units in (6, 10)]
+    for each, found in zip(cases, alone(submission, "updating", "update_all", cases), strict=True):
+        units = len(each.inputs[0])
+        if found["time"] > 3 + 4 * units + 3:
+            lose(
+                f"On {each.label}: it takes {found['time']:g}; one read, {units} updates and one write take"
+                f" {3 + 4 * units + 3}. One unit after the other would take {10 * units}."
+            )
+
+
+# ---- a late update ---------------------------------------------------------------------------------------------------
+
+
+def late_case(submission: Submission, steps: int, after: int, late: bool) -> Case:
+    mine = [submission.random.standard_normal(3), submission.random.standard_normal((steps, 3))]
+    label = f"train_delayed of {steps} step{'s' * (steps > 1)}, after = {after}"
+    return Case(1, label, [mine], {"after": after, "late": late})
+
+
+def trained(start: Array, gradients: Sequence[Array]) -> list[Array]:
+    """The parameters after 0, 1, 2, ... of these updates."""
+    p, speed, found = start.copy(), np.zeros_like(start), [start.copy()]
+    for g in gradients:
+        speed = 0.5 * speed + g
+        p = p - 0.1 * speed
+        found.append(p)
+    return found
+
+
+def check_seen(submission: Submission, cases: Sequence[Case], until: Callable[[Case], int]) -> None:
+    """That each step up to one sees as many updates as it should."""
+    for each, found in zip(cases, alone(submission, "train_late", "train_delayed", cases), strict=True):
+        steps, after = len(each.inputs[0][1]), each.arguments["after"]
+        if len(found["seen"]) != steps:
+            lose(f"On {each.label}: {len(found['seen'])} gradients were asked for; {steps} batches have one each.")
+        after_updates = trained(each.inputs[0][0], found["gradients"])
+        for step in range(min(steps, until(each))):
+            wanted = step if step <= after else step - 1
+            parameters = an_array(each, found["seen"][step], f"what gradient gets in step {step}", (3,))
+            if not same(parameters, after_updates[wanted]):
+                known = [n for n, value in enumerate(after_updates) if same(parameters, value)]
+                instead = f"those after {known[0]}" if known else "others"
+                lose(
+                    f"On {each.label}: step {step} is to compute with the parameters after {wanted}"
+                    f" update{'s' * (wanted != 1)}; it gets {instead}."
+                )
+
+
+@pytest.mark.points(1, "train_delayed: at first no update is late")
+def test_train_delayed_at_first(submission: Submission) -> None:
+    cases = [late_case(submission, 6, after, late) for after in (3, 1, 9) for late in (False, True)]
+    check_seen(submission, cases, lambda each: each.arguments["after"] + 1)
+
+
+@pytest.mark.points(2, "train_delayed: then one update behind")
+def test_train_delayed(submission: Submission) -> None:
+    check_seen(submission, [late_case(submission, 5, 0, late) for late in (False, True)], lambda each: 5)
+
+
+@pytest.mark.points(2, "train_delayed: an update beside the next step's passes")
+def test_train_delayed_beside(submission: Submission) -> None:
+    each = late_case(submission, 5, 0, True)
+    [found] = alone(submission, "train_late", "train_delayed", [each])
+    events = [tuple(event) for event in found["events"]]
+    for step in range(1, 5):
+        begin, end, update = ("gradient", step), ("gradient is there", step), step - 1
+        if begin not in events:
+            lose(f"On {each.label}: no gradient was asked for in step {step}.")
+        before = events[: events.index(begin)]
+        if ("submitted", update) not in before:
+            lose(
+                f"On {each.label}: when step {step} begins its passes, the update with the gradient of step {update}"
+                " has not been submitted: so it does not run beside them."
+            )
+        if ("waited for", update) in events[: events.index(end)]:
+            lose(f"On {each.label}: the update of step {update} is waited for before step {step} begins its passes.")
+
+
+@pytest.mark.points(1, "train_delayed: no gradient is lost")
+def test_train_delayed_end(submission: Submission) -> None:
+    cases = [late_case(submission, steps, after, True) for steps, after in ((4, 0), (4, 2), (3, 9), (1, 0))]
+    for each, found in zip(cases, alone(submission, "train_late", "train_delayed", cases), strict=True):
+        after_updates = trained(each.inputs[0][0], found["gradients"])
+        end = an_array(each, found["returned"], "what is returned", (3,))
+        if not same(end, after_updates[-1]):
+            known = [n for n, value in enumerate(after_updates) if same(end, value)]
+            instead = f"those after {known[0]}" if known else "others"
+            lose(
+                f"On {each.label}: return the parameters after all {len(after_updates) - 1} updates; these are"
+                f" {instead}."
+            )
+
+
+# ---- a layer in tiles ------------------------------------------------------------------------------------------------
+
+
+def tiles_case(submission: Submission, function: str, n: int, width: int, out: int, tiles: int) -> Case:
+    random = submission.random.standard_normal
+    dy = [random((n, out))] if function == "tiled_backward" else []
+    mine = [*dy, random((n, width)), random((out, width))]
+    label = f"{function} of W ({out}, {width}) in {tiles} tile{'s' * (tiles > 1)}"
+    return Case(1, label, [mine], {"tiles": tiles})
+
+
+@pytest.mark.points(2, "tiled_backward: the gradients of x and of each tile")
+def test_tiled_backward(submission: Submission) -> None:
+    cases = [tiles_case(submission, "tiled_backward", *of) for of in ((3, 2, 8, 4), (2, 5, 6, 1), (1, 3, 6, 6))]
+    for each, found in zip(cases, alone(submission, "backward_in_tiles", "tiled_backward", cases), strict=True):
+        dy, x, w = each.inputs[0]
+        tiles, (out, width) = each.arguments["tiles"], w.shape
+        if not same(an_array(each, found["returned"], "the gradient of x", x.shape), dy @ w):
+            lose(f"On {each.label}: the gradient of x is not dy W, summed over all tiles.")
+        for i, (gradient, expected) in enumerate(zip(found["given"], np.split(dy.T @ x, tiles), strict=True)):
+            if isinstance(gradient, str) and gradient == "nothing":
+                lose(f"On {each.label}: the gradient of tile {i} was not given away.")
+            if not same(an_array(each, gradient, f"the gradient of tile {i}", (out // tiles, width)), expected):
+                lose(f"On {each.label}: the gradient of tile {i} is wrong.")
+        if not found["same"]:
+            lose(f"On {each.label}: dy or x was changed.")
+
+
+@pytest.mark.points(2, "tiled_backward: a tile and its gradient at a time")
+def test_tiled_backward_memory(submission: Submission) -> None:
+    each = tiles_case(submission, "tiled_backward", 2, 3, 10, 5)
+    [found] = alone(submission, "backward_in_tiles", "tiled_backward", [each])
+    check_fetched(each, found["fetched"])
+
+
+def check_fetched(each: Case, fetched: Sequence[Sequence[int]]) -> None:
+    tiles = each.arguments["tiles"]
+    for number, (tile, tiles_held, gradients_held) in enumerate(fetched):
+        if max(tiles_held, gradients_held) > 1:  # one: a variable may still name the last one
+            lose(
+                f"On {each.label}: when tile {tile} is fetched, {tiles_held} others and the gradients of"
+                f" {gradients_held} are still held. Forget each before the next one comes."
+            )
+        if tile in [before for before, *_ in fetched[:number]]:
+            lose(f"On {each.label}: tile {tile} is fetched twice: each comes from far away.")
+    if len(fetched) < tiles:
+        lose(f"On {each.label}: {len(fetched)} tiles were fetched.")
+
+
+# ---- the notebook's gaps, which earn no points: check("moved") runs these --------------------------------------------
+
+
+def check_moved(submission: Submission) -> None:
+    graph = a_graph(submission)
+    hosts = [["s"], ["update", "s"], ["g", "update", "s", "t"], []]
+    label = "moved"
+    [found] = alone(submission, "count_moved", "moved", [Case(1, label, [graph["edges"]], {"hosts": hosts})])
+    sent = {host: nbytes for host, nbytes, _ in every_placement(**graph)}
+    for host, nbytes in zip(hosts, found, strict=True):
+        if nbytes != sent[frozenset(host)]:
+            flows = ", ".join(f"{start}→{end} {flow}" for start, end, flow in graph["edges"])
+            lose(
+                f"With {braced(frozenset(host))} on the host, where {flows} flow: {nbytes} was returned;"
+                f" {sent[frozenset(host)]} bytes go over the link."
+            )
+
+
+def check_placements_gap(submission: Submission) -> None:
+    for nodes in (["a", "b", "c"], ["a"], list("abcdef")):
+        label = f"placements of {nodes}"
+        [found] = alone(submission, "all_placements", "placements", [Case(1, label, [nodes])])
+        if not isinstance(found, list) or not all(isinstance(each, list) for each in found):
+            lose(f"On {label}: return a list of sets; it was {found}.")
+        different = set(map(frozenset, found))
+        if len(different) != len(found):
+            lose(f"On {label}: a set is there twice.")
+        if len(found) != 2 ** len(nodes):
+            lose(
+                f"On {label}: there are {len(found)} sets; {len(nodes)} nodes can be placed in {2 ** len(nodes)} ways."
+            )
+
+
+def check_delayed_step(submission: Submission) -> None:
+    start, *batches = (round(float(value), 2) for value in submission.random.random(5))
+    label = f"delayed_step from w = {start}, gradient w² + batch, update w - 0.1 gradient"
+    case = Case(1, label, [start], {"batches": batches})
+    [found] = alone(submission, "steps_delayed", "delayed_step", [case])
+    w, waiting = start, None
+    for step, batch in enumerate(batches):
+        fresh = w * w + batch
+        w, waiting = w if waiting is None else w - 0.1 * waiting, fresh
+        if not isinstance(found[step], list):
+            lose(f"On {label}: return two things, w and the new gradient; it was {found[step]}.")
+        for name, value, expected in zip(("w", "the gradient that waits"), found[step], (w, waiting), strict=True):
+            if isinstance(value, str) or not np.isclose(value, expected):
+                lose(f"On {label}: after step {step}, batch {batch}, {name} is {value}; {expected:g} is wanted.")
+
+
+def check_tiled(submission: Submission) -> None:
+    for of in ((3, 2, 8, 4), (2, 5, 6, 1)):
+        each = tiles_case(submission, "tiled", *of)
+        [found] = alone(submission, "forward_in_tiles", "tiled", [each])
+        x, w = each.inputs[0]
+        if not same(an_array(each, found["returned"], "y", (len(x), len(w))), x @ w.T):
+            lose(f"On {each.label}: y is not x Wᵀ.")
+        check_fetched(each, found["fetched"])
+
+
+GAPS = {
+    "moved": check_moved,
+    "placements": check_placements_gap,
+    "delayed_step": check_delayed_step,
+    "tiled": check_tiled,
+}
+
+
+def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
+    """All parts on one function: the notebook goes on with it if all are right."""
+
+    def part(submission: Submission) -> None:
+        for each in parts:
+            each(submission)
+
+    return part
+
+
+PARTS = {
+    "best_placements": together(test_best_placements, test_best_placements_several),
+    "update_all": together(test_update_all, test_update_all_rooms, test_update_all_overlap),
+    "train_delayed": together(
+        test_train_delayed, test_train_delayed_at_first, test_train_delayed_beside, test_train_delayed_end
+    ),
+    "tiled_backward": together(test_tiled_backward, test_tiled_backward_memory),
+}

@@ -1,0 +1,235 @@
+"""What ZeRO-Infinity says of a run: what is held in which of three memories, and what goes over two links."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.needs import Needs, of_data_axis
+from minidist.claims.offload import DOWN as TO_HOST
+from minidist.claims.offload import UP as TO_DEVICE
+from minidist.claims.published import as_printed
+from minidist.claims.run import Asked, Run
+from minidist.claims.tables import mark, number, show, table_of
+from minidist.claims.zero import peak_claim, traffic_claims
+from minidist.memory import tiles
+from minidist.memory.files import DiskLink, Files, Folder
+from minidist.memory.pool import NEEDED, Array, Pool
+from minidist.mpi.clock import Clock
+from minidist.nn.precision import PRECISIONS
+from minidist.papers import chen, zero, zero_infinity
+
+READ, WRITTEN = "disk to host", "host to disk"
+
+
+def claims(run: Run) -> list[Claim]:
+    """What the papers say of this run."""
+    passing = []
+    if run.options.zero > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
+        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.options.zero - 1))
+    return [*memory_claims(run), *passing, *link_claims(run), *traffic_claims(run, run.options.zero), *tiling_claims()]
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """What a run will need of each rank's device."""
+    stage, n, p = asked.options.zero, asked.ranks, asked.bytes.stored
+    psi, largest = asked.model.parameters(n), max(asked.model.units(n)) / n
+    states = zero.ModelStates(2 * p * largest if stage == 3 else p * psi, p * psi if stage == 1 else 0, 0)
+    return of_data_axis(stage, lambda asked: states)(asked)
+
+
+def memory_claims(run: Run) -> list[Claim]:
+    """The formulas for what a rank holds: on its disk what belongs to it, above that what is in use or under way."""
+    stage, n, p, k = run.options.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
+    copy = 0 if run.bytes.master else p  # of the parameters, where the optimizer has no master copy of its own
+    psi, largest = run.model.parameters(n), max(run.model.units(n)) / n
+    shard = psi / n
+    whole, one = "Ψ/N", "·max ψ/N"
+    of_pools = {
+        "device": {
+            "parameters": (f"2·{p}{one}", 2 * p * largest) if stage == 3 else (f"{p}Ψ", p * psi),
+            "gradients": (f"{p}Ψ", p * psi) if stage == 1 else ("0", 0),
+            "optimizer": ("0", 0),
+        },
+        "host": {
+            "parameters": (f"2·{p}{one}", 2 * p * largest) if stage == 3 else (f"{copy}{one}", copy * largest),
+            "gradients": (f"{p}{whole}", p * shard),
+            "optimizer": (f"3·{k + copy}{one}", 3 * (k + copy) * largest),
+            "messages": (f"{p}{one}", p * largest),
+        },
+        "disk": {
+            "parameters": (f"{p * (stage == 3) + copy}{whole}", (p * (stage == 3) + copy) * shard),
+            "optimizer": (f"{k}{whole}", k * shard),
+        },
+    }
+    return [
+        on_each_rank("Infinity §5.1", f"{pool}: {kind}", formula, expected, run.memory_of(kind, pool), "bytes")
+        for pool, kinds in of_pools.items()
+        for kind, (formula, expected) in kinds.items()
+    ]
+
+
+def link_claims(run: Run) -> list[Claim]:
+    """The formulas for what goes over each rank's links in a step, by the links' account and by the kernel's."""
+    options, n, p, model = run.options, run.ranks, run.bytes.stored, run.model
+    a = options.accumulate
+    again = chen.gathered_again(options.recompute, options.layers) * model.units(n)[1]
+    states = run.optimizer_bytes + (0 if run.bytes.master else p)
+    moved = zero_infinity.moved(model.parameters(n), n, options.zero, a, again)
+    read, written = f"{p}·{a}(2Ψ + Ψ_again)/N" if again else f"{p}·{2 * a}Ψ/N", f"{p}Ψ/N"
+    down = f"{p}·{a}Ψ/N" if a > 1 and options.zero > 1 else f"{p}Ψ/N"
+    rows = [
+        (READ, "optimizer", "states read", f"{states}Ψ/N", states * moved["states"]),
+        (WRITTEN, "optimizer", "states written", f"{states}Ψ/N", states * moved["states"]),
+        (TO_HOST, "gradients", "gradients down", down, p * moved["gradients"]),
+    ]
+    if options.zero == 3:
+        rows += [
+            (READ, "parameters", "parameters read", read, p * moved["parameters read"]),
+            (WRITTEN, "parameters", "parameters written", written, p * moved["parameters written"]),
+            (TO_DEVICE, "parameters", "parameters up", read, p * moved["parameters read"]),
+        ]
+    else:
+        rows.append((TO_DEVICE, "parameters", "parameters up", written, p * moved["parameters up"]))
+    claims = [
+        on_each_rank("Infinity §4.1", claim, formula, expected, run.moved_in(way, kind), "bytes")
+        for way, kind, claim, formula, expected in rows
+    ]
+    for way, verb in ((READ, "read"), (WRITTEN, "written")):
+        mine = [row for row in rows if row[0] == way]
+        formula, expected = " + ".join(row[3] for row in mine), sum(row[4] for row in mine)
+        claims.append(
+            on_each_rank("Infinity §4.1", f"all that is {verb}", formula, expected, run.moved_in(way), "bytes")
+        )
+        if all(f"kernel {verb}" in rank for rank in run.counted):
+            seen = [rank[f"kernel {verb}"] for rank in run.counted]
+            claims.append(on_each_rank("/proc", f"{verb} by threads", "the same", expected, seen, "bytes"))
+    overwritten = [rank["overwritten"] for rank in run.counted]
+    return [*claims, on_each_rank("arithmetic", "lost in rooms", "0", 0, overwritten, "bytes")]
+
+
+def tiling_claims() -> list[Claim]:
+    """What a layer of width h needs in tiles, counted; and how wide it may be in tiles where h fits without."""
+    h, dtype = 64, PRECISIONS["mixed"].stored
+    found = []
+    for t in (1, 4, 16):
+        expected, counted = zero_infinity.working_memory(h, t), tiles.needed(h, t, dtype)
+        found.append(Claim("Infinity §5.1.3", f"layer, t = {t}", f"16h²/{t}", expected, counted, "bytes"))
+    room = int(zero_infinity.working_memory(h))
+    for t in (1, 4, 16):
+        expected, counted = zero_infinity.widest(room, t), tiles.widest(room, t, dtype)
+        found.append(Claim("Infinity §5.1.3", f"widest, t = {t}", f"√{t}·h", expected, counted, "of width"))
+    return found
+
+
+def print_closing(run: Run) -> None:
+    """The letters of the claims, how little is in memory, and which bandwidth the paper's examples need."""
+    print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit,")
+    print("ψ_emb of its embedding; h: 64, inputs of a layer with 4h outputs; t: tiles.")
+    n, p, stage = run.ranks, run.bytes.stored, run.options.zero
+    states = zero.model_states(run.model.parameters(n), n, stage, p, p, run.optimizer_bytes).total
+    most = [f"{pool} {number(max(run.memory_of(NEEDED, pool)))}" for pool in ("device", "host", "disk")]
+    print(f"Model states of a rank: {number(states)}. With activations, at the fullest:")
+    print(f"{', '.join(most)}.")
+    tokens = run.options.batch * run.options.context / n
+    print(f"By the paper's equations {number(tokens)} tokens to a rank and step are {number(tokens)} FLOP to")
+    print(f"a byte of parameters and gradients, and {number(tokens / 4)} to a byte of optimizer states.\n")
+    table = table_of(left=("what is moved", ""), right=("FLOP a\nbyte", "GB/s for\n50 %", "GB/s for\n90 %"))
+    for what, example, ait in (
+        ("parameters, gradients", "bsz 1", zero_infinity.ait_of_passes(1, zero_infinity.SEQ)),
+        ("optimizer states", "bsz 2", zero_infinity.ait_of_update(2, zero_infinity.SEQ)),
+        ("activation checkpoints", "hd 2K", zero_infinity.ait_of_checkpoints(2048)),
+        ("activation checkpoints", "hd 8K", zero_infinity.ait_of_checkpoints(8192)),
+    ):
+        rates = [zero_infinity.bandwidth_for(share, ait, zero_infinity.PEAK) / 1e9 for share in (0.5, 0.9)]
+        table.add_row(what, example, number(ait), *(f"{rate:,.1f}".replace(",", " ") for rate in rates))
+    show("By its equations, for its examples: 1,024 tokens to a sequence, 70 TFLOP/s", table)
+    print(f"{as_printed(zero_infinity.NEEDS)} efficiencies that it prints (over 50, 80 or 90 %) come out of them.")
+    print("16 tiles make a layer √16 = 4 times as wide. The paper's 8K to 64K is 8 times:")
+    print("widths were doubled, and 16K in one piece did not fit, whose weights have 2 GB")
+    print("as each of 16 tiles of 64K has.")
+
+
+# ---- a unit from many disks, or from one -----------------------------------------------------------------------------
+
+
+UNIT, BANDWIDTH = 1 << 18, 0.5e6  # bytes of the unit; bytes a second that a disk is held down to
+
+
+class Took(NamedTuple):
+    """What a fetch takes that all ranks do together: units of time by their clocks, of which a disk needs one to bring
+    the unit; and milliseconds from files as slow as BANDWIDTH, and of messages after that."""
+
+    clock: float
+    files: float
+    messages: float
+
+
+class Fetched(NamedTuple):
+    """On n ranks: from everyone's shard, and from an owner."""
+
+    n: int
+    shards: Took
+    owner: Took
+
+
+class TimedLink(DiskLink):
+    """Knows when it has moved something."""
+
+    done = 0.0
+
+    def copy(self, array: Array, out: Array) -> None:
+        super().copy(array, out)
+        self.done = time.perf_counter()
+
+
+def bandwidth_table(comm: Any, folder: Folder, shards: Callable[..., None], owner: Callable[..., None]) -> int:
+    """Fetch a unit on 1, 2, 4, ... ranks from slow disks, in two ways; the exit status."""
+    rows = []
+    for n in (2**i for i in range(comm.size.bit_length())):
+        ranks = comm.split(int(comm.rank >= n))
+        if comm.rank < n:
+            rows.append(Fetched(n, fetched(ranks, folder, shards), fetched(ranks, folder, owner)))
+    return comm.broadcast_object(print_bandwidth(rows) if comm.rank == 0 else None)
+
+
+def fetched(comm: Any, folder: Folder, fetch: Callable[..., None]) -> Took:
+    """What it takes. Raises RuntimeError if a rank has not got the unit."""
+    host, disk = Pool("host"), Pool("disk")
+    link = TimedLink(host, disk, BANDWIDTH)
+    unit = np.arange(UNIT).astype(np.uint8)
+    mine = np.split(unit, comm.size)[comm.rank] if fetch.__name__ == "fetch_shards" else unit
+    file = Files(folder, disk).empty("parameters", f"{fetch.__name__}.{comm.size}", mine.size, mine.dtype)
+    file[...] = mine
+    out, clock = host.empty("parameters", UNIT, unit.dtype), Clock(bandwidth=UNIT)
+    comm.barrier()
+    begin = time.perf_counter()
+    fetch(comm, link, file, out, clock)
+    end = time.perf_counter()
+    if not np.array_equal(out, unit):
+        raise RuntimeError(f"{fetch.__name__}: rank {comm.rank} has not got the unit")
+    everyone = comm.all_gather_object((clock.now, 1000 * max(link.done - begin, 0), 1000 * (end - begin)))
+    latest, files, together = map(max, zip(*everyone, strict=True))
+    return Took(latest, files, together - files)
+
+
+def print_bandwidth(rows: Sequence[Fetched]) -> int:
+    """Both beside what section 6.1 says; 1 if a clock does not say it."""
+    table = table_of(left=(), right=("N", "1/N", "by clock", "", "ms", "owner: 1", "by clock", "", "ms"))
+    holds = True
+    for n, *ways in rows:
+        row = [str(n)]
+        for took, promised in zip(ways, (zero_infinity.fetch(n), zero_infinity.fetch(1)), strict=True):
+            agrees = took.clock == promised
+            holds = holds and agrees
+            ms = f"{took.files:.0f} + {took.messages:.0f}"
+            row += [f"{promised:.3f}", f"{took.clock:.3f}", mark(agrees), ms]
+        table.add_row(*row)
+    show("A unit for N ranks: in shards from N disks, and whole from its owner's", table)
+    print("A disk brings a unit in 1 of time. By clock: simulated. ms: of 256 KiB in files")
+    print("that are held down to 0.5 MB/s, and of the messages between ranks after that.")
+    if len(rows) == 1:
+        print("One rank has one disk: mpirun -n 8 python -m minidist.infinity --bandwidth-table")
+    return 0 if holds else 1

@@ -1,0 +1,235 @@
+"""A disk as a rank's third memory: arrays in files, the link to them, threads that move, and rooms that are reused.
+
+    disk = Pool("disk")
+    files, link = Files(folder, disk), DiskLink(host, disk)
+    flat.master = files.empty("optimizer", "block3.master", size, dtype)       # stands for the file; holds no memory
+    reading = mover.up("optimizer", flat.master, out=room)                     # begun, in threads, block by block
+    wait(reading)
+
+ZeRO-Infinity's offload engine has the same parts: requests that are cut into blocks, threads that make many of them at
+a time, and a few buffers that are used over and over, because memory from which a device can be reached (pinned memory)
+is scarce.
+
+What goes through a link is read and written by system calls, so the kernel counts it as well: for each thread of its
+own, in /proc/self/task/THREAD/io. Nothing here waits until a disk really has it: files last as long as a run does.
+What is to outlast it is a checkpoint (`minidist/checkpoint.py`).
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from minidist import Stopped, UsageError
+from minidist.memory.link import Link
+from minidist.memory.pool import Array, Pool, owner_of
+
+BLOCK = 1 << 16  # bytes that are read or written at a time
+PREFIX = "minidist-states-"  # of folders in the system's folder for such things
+
+Moves = Sequence["Future[Array]"]  # of the blocks of an array: over when each of them is
+
+
+# ---- folders and files -----------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """A rank's own folder, which nobody else uses as long as this object lives. With it goes all that is in it.
+
+    Raises UsageError for one that cannot be made or written, or in which another run is at work.
+    """
+
+    def __init__(self, option: str, parent: str | None, rank: int) -> None:
+        """parent: in which it is made; None: the system's, for what is temporary."""
+        try:
+            if parent is None:
+                self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
+            else:
+                self.path = Path(parent, f"rank{rank}")
+                self.path.mkdir(parents=True, exist_ok=True)
+            if not lock(self.path, self):
+                raise UsageError(f"{option} {parent}: another run is at work there: give each a folder of its own")
+            if parent is None:
+                self.path = self.path.rename(self.path.with_name(self.path.name.replace("minidist-", PREFIX)))
+                sweep(self.path.parent)  # which takes what has this name and is not locked
+            for left in self.path.iterdir():  # by a run that was killed
+                left.unlink()
+            (self.path / "writable").touch()
+            (self.path / "writable").unlink()
+        except OSError as error:
+            raise UsageError(
+                f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
+            ) from None
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def lock(path: Path, owner: object | None = None) -> bool:
+    """Whether nobody has locked a folder. Then it is, for as long as `owner` lives; for nobody: not any more."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        return False
+    if owner is None:
+        os.close(folder)
+    else:
+        weakref.finalize(owner, os.close, folder)
+    return True
+
+
+def sweep(parent: Path) -> None:
+    """Remove what runs that were killed have left among temporary files: this user's own, in which nobody works."""
+    for left in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if left.lstat().st_uid == os.getuid() and lock(left):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+class Files:
+    """Arrays of a pool, each in a file of its own."""
+
+    def __init__(self, folder: Folder, pool: Pool) -> None:
+        self.folder, self.pool = folder, pool
+
+    def empty(self, kind: str, name: str, size: int, dtype: np.typing.DTypeLike) -> Array:
+        """An array (size,) whose values are in a file: a view of it (mmap), so that whoever must can read a part of it
+        as of any other. Raises OutOfMemory if the pool has no room for it, Stopped if the disk has none."""
+        path = self.folder.path / name.replace(" ", "-")
+        try:
+            array = np.memmap(path, dtype, "w+", shape=(size,))  # a hole, until it is written
+        except OSError as error:
+            raise Stopped(f"cannot write {path}: {error.strerror}") from None
+        return self.pool.hold(kind, array)
+
+
+class DiskLink(Link):
+    """Between host memory and files. bandwidth: bytes a second that it is held down to, if at all, by waiting."""
+
+    def __init__(self, upper: Pool, lower: Pool, bandwidth: float | None = None) -> None:
+        super().__init__(upper, lower)
+        self.bandwidth = bandwidth
+
+    def copy(self, array: Array, out: Array) -> None:
+        """Raises Stopped if the disk does not do it."""
+        if self.bandwidth:
+            time.sleep(array.nbytes / self.bandwidth)
+        in_file, in_memory, transfer = (
+            (out, array, os.pwritev) if isinstance(out, np.memmap) else (array, out, os.preadv)
+        )
+        path, place = place_of(in_file)
+        rest = in_memory.view(np.uint8).data  # which knows no float16, nor bfloat16
+        try:
+            file = os.open(path, os.O_RDWR)
+            try:
+                while rest:
+                    done = transfer(file, [rest], place)
+                    if done == 0:
+                        raise Stopped(f"cannot read {path}: it ends after {place:,} bytes")
+                    rest, place = rest[done:], place + done
+            finally:
+                os.close(file)
+        except OSError as error:
+            verb = "write" if in_file is out else "read"
+            raise Stopped(f"cannot {verb} {path}: {error.strerror}") from None
+
+
+def place_of(array: Array) -> tuple[str, int]:
+    """The file of an array that is in one, or of a part of it; and how many bytes of the file come before."""
+    whole = owner_of(array)
+    assert isinstance(whole, np.memmap)
+    first, here = (each.__array_interface__["data"][0] for each in (whole, array))
+    return str(whole.filename), here - first
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+class Mover:
+    """Threads that move arrays over a link, in blocks."""
+
+    def __init__(self, link: Link, threads: int) -> None:
+        self.link = link
+        self.ids = ids = []  # type: list[int]  # the kernel's
+        self.threads = ThreadPoolExecutor(threads, "disk", lambda: ids.append(threading.get_native_id()))
+
+    def up(self, phase: str, array: Array, out: Array) -> Moves:
+        """Begin to move an array (n,) of the lower memory into `out`."""
+        return [self.threads.submit(self.link.up, phase, *parts) for parts in in_blocks(array, out)]
+
+    def down(self, phase: str, array: Array, out: Array) -> Moves:
+        """Begin to move an array (n,) of the upper memory into `out`."""
+        return [self.threads.submit(self.link.down, phase, *parts) for parts in in_blocks(array, out)]
+
+    def kernel(self) -> dict[str, int]:
+        """Bytes that the threads have read and written so far, whatever it was, as the kernel counts; nothing where it
+        does not."""
+        counted = {"rchar": 0, "wchar": 0}
+        try:
+            for thread in self.ids:
+                for line in Path(f"/proc/self/task/{thread}/io").read_text().splitlines():
+                    name, number = line.split(": ")
+                    if name in counted:
+                        counted[name] += int(number)
+        except OSError:
+            return {}
+        return {"kernel read": counted["rchar"], "kernel written": counted["wchar"]}
+
+    def kernel_since(self, before: dict[str, int]) -> dict[str, int]:
+        """And since it counted that many."""
+        return {way: nbytes - before[way] for way, nbytes in self.kernel().items() if way in before}
+
+
+def in_blocks(array: Array, out: Array) -> Iterable[tuple[Array, Array]]:
+    """Parts of both that belong together."""
+    step = BLOCK // array.itemsize
+    return ((array[start : start + step], out[start : start + step]) for start in range(0, array.size, step))
+
+
+def wait(moves: Moves) -> None:
+    """Until they are over. Raises what one of them has raised."""
+    for move in moves:
+        move.result()
+
+
+# ---- rooms -----------------------------------------------------------------------------------------------------------
+
+
+class Rooms:
+    """Arrays of one size that are used in turn: who takes one has it until he gives it back."""
+
+    def __init__(self, pool: Pool, kind: str, count: int, size: int, dtype: np.typing.DTypeLike) -> None:
+        self.free: deque[tuple[Array, Moves]] = deque((pool.empty(kind, size, dtype), ()) for _ in range(count))
+        self.taken: deque[Array] = deque()
+        self.overwritten = 0  # bytes of rooms that were taken while somebody had them
+
+    def take(self, size: int) -> Array:
+        """A room (size,), when the moves with which it was given back are over; of all, the one that was taken longest
+        ago. If nobody has given one back, somebody loses what is in it."""
+        if self.free:
+            room, moves = self.free.popleft()
+        else:
+            room, moves = self.taken[0], ()
+            self.overwritten += room.nbytes
+        wait(moves)
+        self.taken.append(room)
+        return room[:size]
+
+    def give_back(self, moves: Moves = ()) -> None:
+        """Of the rooms that are taken, the one that was taken first. moves: that still use it."""
+        self.free.append((self.taken.popleft(), moves))
+
+    def settle(self) -> None:
+        """Wait for all moves that use rooms."""
+        for _, moves in self.free:
+            wait(moves)

@@ -1,0 +1,75 @@
+"""Looks again and again whether a move is done, and lets no time pass."""
+# patience: 1
+# loses: update_all_rooms, update_all_overlap
+# says: processor time|had not ended
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def best_placements(
+    sizes: Mapping[str, int], edges: Sequence[tuple[str, str, int]], on_device: str
+) -> list[frozenset[str]]:
+    hosts = [frozenset[str]()]
+    for node in sizes:
+        if node != on_device:
+            hosts += [host | {node} for host in hosts]
+    ways = []
+    for host in hosts:
+        saved = sum(sizes[node] for node in host)
+        sent = sum(nbytes for a, b, nbytes in edges if (a in host) != (b in host))
+        if saved > 0:
+            ways.append((sent, -saved, host))
+    least = min(ways)[:2]
+    return [host for sent, saved, host in ways if (sent, saved) == least]
+
+
+def update_all(disk, count, rooms, update):
+    for i in range(count):
+        move = disk.read(i, rooms[0])
+        while not move.done:
+            pass
+        move.wait()
+        update(i, rooms[0])
+        disk.write(i, rooms[0]).wait()
+
+
+def train_delayed(
+    host: Any,
+    parameters: Array,
+    gradient: Callable[[Array, Any], Array],
+    update: Callable[[Array], Array],
+    batches: Sequence[Any],
+    after: int,
+) -> Array:
+    pending = None
+    for step, batch in enumerate(batches):
+        g = gradient(parameters, batch)
+        if pending is not None:
+            parameters = pending.result()
+            pending = None
+        if step < after:
+            parameters = update(g)
+        else:
+            pending = host.submit(update, g)
+    if pending is not None:
+        parameters = pending.result()
+    return parameters
+
+
+def tiled_backward(
+    dy: Array, x: Array, fetch: Callable[[int], Array], give: Callable[[int, Array], None], tiles: int
+) -> Array:
+    dx = np.zeros_like(x)
+    rows = dy.shape[1] // tiles
+    for i in range(tiles):
+        part = dy[:, i * rows : (i + 1) * rows]
+        weights = fetch(i)
+        dx += part @ weights
+        give(i, part.T @ x)
+        del weights
+    return dx

@@ -1,0 +1,231 @@
+"""Arrays in files: what is moved arrives, is counted, by the link and by the kernel; and folders have one owner."""
+
+import fcntl
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidist import Stopped, UsageError
+from minidist.memory.files import BLOCK, PREFIX, DiskLink, Files, Folder, Mover, Rooms, place_of, sweep, wait
+from minidist.memory.link import LinkError
+from minidist.memory.pool import OutOfMemory, Pool
+
+SIZES = (1, 7, BLOCK // 8, BLOCK // 4 + 1, 3 * BLOCK)
+
+
+class Place:
+    """Two pools, the link between them, and a folder."""
+
+    def __init__(self, parent: Path, capacity: int | None = None, threads: int = 2) -> None:
+        self.host, self.disk = Pool("host"), Pool("disk", capacity)
+        self.link = DiskLink(self.host, self.disk)
+        self.folder = Folder("--disk", str(parent), 0)
+        self.files = Files(self.folder, self.disk)
+        self.mover = Mover(self.link, threads)
+
+    def hold(self, array: np.ndarray) -> np.ndarray:
+        return self.host.hold("optimizer", array)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("size", SIZES)
+def test_what_goes_down_comes_up_in_blocks(size: int, dtype: str, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    given = place.hold(np.random.default_rng(size).standard_normal(size).astype(dtype))
+    file = place.files.empty("optimizer", "block1.master", size, dtype)
+    before = place.mover.kernel()
+    wait(place.mover.down("optimizer", given, out=file))
+    assert (tmp_path / "rank0" / "block1.master").read_bytes() == given.tobytes()
+    back = place.hold(np.zeros(size, dtype))
+    wait(place.mover.up("optimizer", file, out=back))
+    np.testing.assert_array_equal(back, given)
+    np.testing.assert_array_equal(file, given)  # as a view of the file sees it
+    once = {"bytes": given.nbytes, "moves": -(-given.nbytes // BLOCK)}
+    assert place.link.by_phase() == {"host to disk": {"optimizer": once}, "disk to host": {"optimizer": once}}
+    assert place.mover.kernel_since(before) == {"kernel read": given.nbytes, "kernel written": given.nbytes}
+    assert place.disk.held["optimizer"] == given.nbytes
+
+
+def test_a_part_of_a_file_is_at_its_place(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    file = place.files.empty("optimizer", "a", 100, np.float32)
+    file[...] = np.arange(100)
+    out = place.hold(np.zeros(10, np.float32))
+    place.link.up("x", file[30:90][5:15], out=out)
+    np.testing.assert_array_equal(out, np.arange(35, 45))
+    assert place_of(file[30:90][5:15]) == (str(tmp_path / "rank0" / "a"), 4 * 35)
+    place.link.down("x", out, out=file[:10])
+    np.testing.assert_array_equal(file[:12], [*range(35, 45), 10, 11])
+
+
+def test_a_disk_pool_has_a_capacity(tmp_path: Path) -> None:
+    place = Place(tmp_path, capacity=1000)
+    kept = place.files.empty("optimizer", "a", 100, np.float64)
+    with pytest.raises(OutOfMemory, match="201 bytes of parameters do not fit on the disk, which has 1,000 and holds"):
+        place.files.empty("parameters", "b", 201, np.uint8)
+    del kept
+    place.files.empty("parameters", "c", 1000, np.uint8)
+
+
+def test_what_fails_in_a_thread_is_raised(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    file = place.files.empty("optimizer", "a", 3 * BLOCK, np.uint8)
+    with pytest.raises(LinkError, match="is not held on the host"):
+        wait(place.mover.up("x", file, out=np.zeros(3 * BLOCK, np.uint8)))
+    os.truncate(tmp_path / "rank0" / "a", BLOCK + 5)
+    with pytest.raises(Stopped, match=rf"cannot read .*/a: it ends after {BLOCK + 5:,} bytes"):
+        wait(place.mover.up("x", file, out=place.hold(np.zeros(3 * BLOCK, np.uint8))))
+    os.unlink(tmp_path / "rank0" / "a")
+    with pytest.raises(Stopped, match=r"cannot write .*/a: No such file"):
+        wait(place.mover.down("x", place.hold(np.zeros(3 * BLOCK, np.uint8)), out=file))
+
+
+FULL = """
+import resource, sys
+import numpy as np
+from minidist.memory.files import Files, Folder
+from minidist.memory.pool import Pool
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+files = Files(Folder("--disk", sys.argv[1], 0), Pool("disk"))
+files.empty("optimizer", "small", 1000, np.uint8)
+try:
+    files.empty("optimizer", "large", 1001, np.uint8)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_disk_without_room_is_a_line(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"Stopped cannot write {tmp_path}/rank0/large: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_has_one_owner_and_goes_with_him(tmp_path: Path) -> None:
+    parent = tmp_path / "not" / "there"
+    first = Folder("--disk", str(parent), 0)
+    other = Folder("--disk", str(parent), 1)
+    (first.path / "something").touch()
+    with pytest.raises(UsageError, match=r"--disk .*/there: another run is at work there: give each"):
+        Folder("--disk", str(parent), 0)
+    assert (first.path / "something").exists()
+    path = first.path
+    del first
+    assert not path.exists()
+    assert other.path.exists()
+    Folder("--disk", str(parent), 0)
+
+
+def test_what_a_killed_run_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rank0").mkdir()
+    (tmp_path / "rank0" / "block1.master").write_bytes(b"old")
+    assert list(Folder("--disk", str(tmp_path), 0).path.glob("*")) == []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / f"{PREFIX}left").mkdir()
+    (tmp_path / f"{PREFIX}left" / "a").touch()
+    busy = Folder("--disk", None, 0)
+    assert not (tmp_path / f"{PREFIX}left").exists()
+    again = Folder("--disk", None, 0)
+    assert busy.path.exists()
+    assert busy.path != again.path
+
+
+def test_ranks_that_start_at_once_do_not_sweep_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one looks for leftovers when the folder is there and its lock is not."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    make = tempfile.mkdtemp
+
+    def make_and_be_seen(prefix: str) -> str:
+        path = make(prefix=prefix)
+        sweep(tmp_path)
+        return path
+
+    monkeypatch.setattr("tempfile.mkdtemp", make_and_be_seen)
+    folder = Folder("--disk", None, 0)
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [folder.path]
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"^--disk {tmp_path / name}: cannot write there: Not a directory$"):
+        Folder("--disk", str(tmp_path / name), 0)
+
+
+def test_nothing_outlives_its_owner(tmp_path: Path) -> None:
+    """Neither threads nor files, and without the cycle collector."""
+    gc.disable()
+    try:
+        before = threading.active_count()
+        place: Any = Place(tmp_path)
+        file = place.files.empty("optimizer", "a", 10, np.float32)
+        wait(place.mover.down("x", place.hold(np.zeros(10, np.float32)), out=file))
+        threads = list(place.mover.threads._threads)
+        disk = place.disk
+        del file, place
+        for thread in threads:
+            thread.join(10)
+        assert threading.active_count() == before
+        assert disk.held["all"] == 0
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        gc.enable()
+
+
+# ---- rooms -----------------------------------------------------------------------------------------------------------
+
+
+def test_rooms_are_used_in_turn_and_waited_for() -> None:
+    pool = Pool("host")
+    rooms = Rooms(pool, "optimizer", 2, 10, np.float32)
+    assert pool.held["optimizer"] == 80
+    first, second = rooms.take(3), rooms.take(10)
+    assert (first.size, second.size) == (3, 10)
+    assert not np.shares_memory(first, second)
+    move: Future[np.ndarray] = Future()
+    rooms.give_back([move])
+    rooms.give_back()
+    threading.Timer(0.05, move.set_result, [first]).start()
+    third = rooms.take(10)
+    assert move.done()
+    assert np.shares_memory(first, third)
+    assert rooms.overwritten == 0
+    rooms.take(1)
+    assert rooms.overwritten == 0
+    fifth = rooms.take(5)  # nobody has given one back
+    assert rooms.overwritten == 40
+    assert np.shares_memory(fifth, third)
+
+
+def test_a_move_that_failed_is_raised_where_its_room_is_taken() -> None:
+    rooms = Rooms(Pool("host"), "optimizer", 1, 10, np.float32)
+    rooms.take(1)
+    move: Future[np.ndarray] = Future()
+    move.set_exception(Stopped("the disk is gone"))
+    rooms.give_back([move])
+    with pytest.raises(Stopped, match="the disk is gone"):
+        rooms.settle()
+    with pytest.raises(Stopped, match="the disk is gone"):
+        rooms.take(1)
+
+
+def test_a_lock_is_the_kernels(tmp_path: Path) -> None:
+    """So it goes with a process that is killed."""
+    folder = Folder("--disk", str(tmp_path), 0)
+    other = os.open(folder.path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)

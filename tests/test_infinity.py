@@ -1,0 +1,361 @@
+"""ZeRO-Infinity: where things are and when, limits of three memories, and what becomes of files.
+
+That it trains as data parallelism does: tests/test_offload.py. What it moves and holds: tests/test_chapters.py.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs import engines, infinities
+from minidist import UsageError, command, infinity
+from minidist.fsdp import Turn
+from minidist.memory.files import Folder
+from minidist.mpi.comm import Comm
+from minidist.mpi.exchange import Rules
+from minidist.mpi.launch import launch, mpiexec_for
+from minidist.mpi.threads import run_threads
+from minidist.nn.precision import LossScale
+
+SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
+
+
+def make(stage: int, comm: Comm, settings: Any = None) -> infinity.Infinity:
+    settings = settings or engines.settings("mixed", "adamw", 1, 0.5)
+    return infinity.ENGINES[stage](engines.model("gpt"), settings, comm, Folder("--disk", None, comm.rank))
+
+
+def alone(function: Callable[[Comm], Any]) -> Any:
+    """On the only rank there is."""
+    return run_threads(function, 1, Rules())[0]
+
+
+def tokens(step: int) -> tuple[np.ndarray, np.ndarray]:
+    drawn = np.random.default_rng(step).integers(0, engines.VOCABULARY, (12, engines.CONTEXT + 1))
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+# ---- what is where, and when -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recompute", ["none", "full", "every:2", "log"])
+def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
+    """In each pass, with nothing left over; two units ahead, and no room twice."""
+
+    def be_rank(comm: Comm) -> list[Any]:
+        settings = engines.settings("mixed", "adamw", 2, 0.5)
+        settings.recompute = recompute
+        engine: Any = make(3, comm, settings)
+        expected: list[list[str]] = []
+        gathered: list[list[str]] = []
+        expect, parameters_of = engine.expect, engine.parameters_of
+
+        def watched_expect(turns: Any) -> None:
+            listed = list(turns)
+            expected.append([flat.name for flat in infinity.gathered_in(listed)])
+            gathered.append([])
+            expect(listed)
+
+        def watched(flat: Any) -> np.ndarray:
+            if flat.gathered is None:
+                gathered[-1].append(flat.name)
+                ahead = min(2, len(expected[-1]) - len(gathered[-1]))
+                assert len(engine.read) + len(engine.lifted) == min(2, 1 + ahead)
+            whole: np.ndarray = parameters_of(flat)
+            return whole
+
+        engine.expect, engine.parameters_of = watched_expect, watched
+        for step in range(2):
+            engine.train_batch(*tokens(step))
+        engine.evaluate(*tokens(9))
+        assert not engine.unread
+        assert not engine.read
+        assert not engine.lifted
+        assert gathered == expected
+        assert engine.counted()["overwritten"] == 0
+        return gathered[:2]
+
+    forward, backward = run_threads(be_rank, 2, Rules())[0]
+    assert forward == ["embedding", "block0", "block1", "head"]
+    assert {*backward} == {*forward}
+    assert len(backward) == 4 + (recompute == "every:2")
+
+
+def test_a_turn_again_is_gathered_again() -> None:
+    embedding, one, two, head = engines.model("gpt")
+    back = [Turn(head, "backward", 2), Turn(one, "again", 1), Turn(two, "backward", 3), Turn(one, "backward", 2)]
+    names = [flat.name for flat in infinity.gathered_in([*back, Turn(embedding, "backward", 2)])]
+    assert names == ["head", "embedding", "block0", "block1", "block0"]  # the head reads the embedding's matrix
+
+
+def test_files_have_the_states_and_memory_has_not() -> None:
+    def be_rank(comm: Comm) -> None:
+        engine = make(3, comm)
+        flats = {flat.name: flat for flat in engine.flats}
+        names = ("parameters", "master", "moment1", "moment2")
+        files = {path.name for path in engine.folder.path.iterdir()}
+        assert files == {f"{flat}.{name}" for flat in flats for name in names}
+        before = flats["block1"].master.copy()
+        for step in range(2):
+            engine.train_batch(*tokens(step))
+        for name, flat in flats.items():
+            master = np.fromfile(engine.folder.path / f"{name}.master", np.float32)
+            np.testing.assert_array_equal(master, flat.master)
+            stored = np.fromfile(engine.folder.path / f"{name}.parameters", np.float16)
+            np.testing.assert_array_equal(stored, master.astype(np.float16))
+            assert np.fromfile(engine.folder.path / f"{name}.moment2", np.float32).any()
+        assert (flats["block1"].master != before).any()
+
+    alone(be_rank)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_step_that_overflows_moves_no_states(stage: int) -> None:
+    def be_rank(comm: Comm) -> None:
+        engine = make(stage, comm)
+        engine.loss_scale = LossScale(2.0**30)
+        engine.slow_link.reset()
+        engine.train_batch(*tokens(0))
+        assert engine.updates == 0
+        moved = engine.slow_link.by_phase()
+        assert moved.keys() == ({"disk to host"} if stage == 3 else set())
+        assert all(phases.keys() == {"parameters"} for phases in moved.values())
+        assert "kernel read" not in engine.counted()
+
+    alone(be_rank)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_an_engine_that_is_dropped_leaves_nothing(stage: int) -> None:
+    def once(comm: Comm) -> tuple[Any, Path]:
+        engine = make(stage, comm)
+        engine.train_batch(*tokens(0))
+        return engine.pools, engine.folder.path
+
+    pools, path = alone(once)
+    assert [pool.held["all"] for pool in pools] == [0, 0, 0]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("precision", ["mixed", "fp32"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_is_loaded_is_refreshed_from_files(stage: int, precision: str) -> None:
+    """Through a room: host memory has no more than before."""
+
+    def be_rank(comm: Comm) -> None:
+        engine = make(stage, comm, engines.settings(precision, "adamw", 1, 0.5))
+        held, peak = engine.host.held, engine.host.peak
+        for flat in engine.flats:
+            flat.master[...] = np.arange(flat.master.size) % 100
+            engine.refresh(flat)
+        engine.after_update()
+        for flat in engine.flats:
+            np.testing.assert_array_equal(flat.param, flat.master)
+        messages = max(flat.param.nbytes for flat in engine.flats)
+        assert engine.host.held == held
+        assert engine.host.peak["all but workspace"] <= peak["all but workspace"] + messages
+
+    alone(be_rank)
+
+
+# ---- bandwidth -------------------------------------------------------------------------------------------------------
+
+
+def test_n_disks_are_n_times_as_fast_on_the_clock(capsys: pytest.CaptureFixture[str]) -> None:
+    (status, rows), *others = run_threads(infinities.bandwidth, 4, Rules())
+    assert status == 0
+    assert rows == [(1, 1.0, 1.0), (2, 1 / 2, 1.0), (4, 1 / 4, 1.0)]
+    assert [other[0] for other in others] == [0, 0, 0]
+    assert capsys.readouterr().out.count("✓") == 6
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def run(n: int, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [*mpiexec_for(n), sys.executable, "-m", "minidist.infinity", *SHAPE.split(), *line.split()]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_every_memory_has_a_limit(tmp_path: Path) -> None:
+    line = f"infinity {SHAPE} --steps 2"
+    (report,) = launch("jobs.chapters:command_lines", 2, [line], str(tmp_path)).values[0].values()
+    held = {"device": report["memory"]} | {pool: [rank[pool] for rank in report["below"]] for pool in ("host", "disk")}
+    most = {pool: max(rank["all but workspace"] for rank in ranks) for pool, ranks in held.items()}
+    limits = " ".join(f"--{pool}-memory {nbytes}" for pool, nbytes in most.items())
+    done = run(2, f"--steps 2 {limits}", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for pool, nbytes in most.items():
+        done = run(2, f"--steps 2 --{pool}-memory {nbytes - 1}", tmp_path)
+        assert done.returncode == 1
+        assert re.fullmatch(
+            rf"minidist: error: rank \d is out of memory .+: [\d,]+ bytes of \w+ do not fit on the {pool}, which has"
+            rf" {nbytes - 1:,} and holds \w+ [\d,]+.*\n",
+            done.stderr,
+        ), done.stderr
+
+
+def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> None:
+    """The launch line's: a rank's model states are more than its device and its host have."""
+    line = "--layers 16 --width 64 --heads 4 --context 64 --batch 8 --recompute full --steps 1 --json report.json"
+    done = run(4, f"{line} --device-memory 1MB --host-memory 1MB --disk states", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert 16 * report["parameters"] / 4 > 1_000_000 + 1_000_000
+    assert all(claim["holds"] for claim in report["claims"])
+    assert list((tmp_path / "states").iterdir()) == []
+
+
+ON_ONE_RANK = """
+import sys
+from minidist import command, infinity
+from minidist.mpi.run import run
+
+def main(comm, prepared):
+    if comm.rank == 2:
+        prepared[0].settings.{memory} = prepared[0].options.{option} = {nbytes}
+    return infinity.main(comm, prepared)
+
+made = command.parser("", "one")
+infinity.add_options(made)
+run(prepare=lambda comm: infinity.prepare(made, sys.argv[1:], comm), main=main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pool", "memory"),
+    [
+        pytest.param("device", "capacity", marks=pytest.mark.slow),
+        ("host", "host_capacity"),
+        pytest.param("disk", "disk_capacity", marks=pytest.mark.slow),
+    ],
+)
+def test_one_rank_that_is_out_of_memory_ends_the_job(pool: str, memory: str, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(ON_ONE_RANK.format(memory=memory, option=f"{pool}_memory", nbytes=9000))
+    command = [*mpiexec_for(4), sys.executable, "one.py", *SHAPE.split(), "--steps", "9"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"minidist: error: rank 2 is out of memory .*: [\d,]+ bytes of \w+ do not fit on the"
+        rf" {pool}, which has 9,000 and holds .*\n",
+        done.stderr,
+    ), done.stderr
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """And what its files were is no obstacle, and no help."""
+    line = f"{SHAPE} --precision fp64 --warmup 0 --min-lr 0.003 --disk {tmp_path}/files"
+    whole = losses(f"{line} --steps 8", tmp_path)
+    command = [*mpiexec_for(2), sys.executable, "-m", "minidist.infinity", *line.split()]
+    endless = [*command, "--steps", "1000000", "--save", "saved", "--save-every", "3", "--lr", "0.003"]
+    process = subprocess.Popen(endless, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               start_new_session=True)  # fmt: skip
+    try:
+        wait_for(lambda: (tmp_path / "saved" / "step000003" / "manifest.json").exists())
+        ranks = [path for path in (tmp_path / "files").iterdir() if any(path.iterdir())]
+        assert len(ranks) == 2
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    wait_for(lambda: unlocked(tmp_path / "files"))
+    assert losses(f"{line} --steps 8 --load {tmp_path}/saved/step000003", tmp_path) == whole[3:]
+    assert not any(path.is_file() for path in (tmp_path / "files").rglob("*"))
+
+
+def losses(line: str, folder: Path) -> list[float]:
+    """Of a command line, on two ranks that are threads."""
+    statuses = run_threads(lambda comm: infinities.line(comm, f"{line} --json {folder}/report.json"), 2, Rules())
+    assert statuses == [0, 0]
+    found: list[float] = json.loads((folder / "report.json").read_text())["loss"]
+    return found
+
+
+def wait_for(happens: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 50
+    while not happens():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def unlocked(parent: Path) -> bool:
+    """Whether the killed ranks are gone, whose locks go with them."""
+    from minidist.memory.files import lock
+
+    return all(lock(path) for path in parent.iterdir())
+
+
+def test_two_runs_in_one_folder(tmp_path: Path) -> None:
+    held = Folder("--disk", str(tmp_path / "files"), 1)
+    done = run(2, f"--steps 1 --disk {tmp_path}/files", tmp_path)
+    says = f"--disk {tmp_path}/files: another run is at work there: give each a folder of its own"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"minidist: error: on rank 1: {says}\n"
+    assert held.path.exists()
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(2, f"--steps 1 --disk {tmp_path}/file", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"minidist: error: --disk {tmp_path}/file: cannot write there: Not a directory\n"
+
+
+@pytest.mark.parametrize(("precision", "nbytes"), [("mixed", 14), ("fp32", 16), ("fp64", 32)])
+def test_a_disk_with_too_little_room(
+    precision: str, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is allocated; and nothing is left. (Parameters, a master copy and two moments.)"""
+    psi = sum(flat.size for unit in engines.model("gpt") for flat in unit.flats)
+    made = command.parser("", "infinity")
+    infinity.add_options(made)
+    monkeypatch.setattr(command, "declare", lambda options, vocabulary: engines.model("gpt"))
+    line = [*SHAPE.split(), "--precision", precision, "--disk", str(tmp_path)]
+    for free in (nbytes * psi, nbytes * psi - 1):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr("shutil.disk_usage", lambda path, usage=usage: usage)
+        if free == nbytes * psi:
+            infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
+        else:
+            with pytest.raises(UsageError, match=f"--disk {tmp_path}/rank0 needs .* MB; the disk has"):
+                infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+FULL = """
+import resource, sys
+from minidist import command, infinity
+from minidist.mpi.run import run
+
+def main(comm, prepared):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # of a file, as a disk that has no more room
+    return infinity.main(comm, prepared)
+
+made = command.parser("", "full")
+infinity.add_options(made)
+run(prepare=lambda comm: infinity.prepare(made, sys.argv[1:], comm), main=main)
+"""
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    (tmp_path / "full.py").write_text(FULL)
+    command = [*mpiexec_for(2), sys.executable, "full.py", *SHAPE.split(), "--steps", "1", "--disk", "files"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    says = r"minidist: error: cannot write files/rank\d/\w+\.\w+: File too large\n"
+    assert re.fullmatch(says, done.stderr), done.stderr
