@@ -1,4 +1,4 @@
-"""Hybrid sharding around one ring: first everybody, then the shard."""
+"""Hybrid sharding with whole sums: first across, then within the host, and a part of it in the end."""
 # loses: shard_gradient_hosts
 # says: Sum within the host first
 
@@ -110,11 +110,8 @@ class Piece:
 
 
 def shard_gradient(host, across, gradient):
-    total = all_reduce(across, gradient)
-    mine = np.array_split(total, host.size)[host.rank]
-    parts = [mine]
-    summed = all_reduce(host, total)
-    return np.array_split(summed, host.size)[host.rank] if parts else mine
+    total = all_reduce(host, all_reduce(across, gradient))
+    return np.array_split(total, host.size)[host.rank]
 
 
 def sum_gradients(pieces: Sequence[Piece], data: Comm, ends: Comm) -> None:
