@@ -186,11 +186,11 @@ def places_of(comm: Comm, exercise: ModuleType, mine: list[list[int]]) -> list[A
 
 def colors_of(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:
     """Of each (names, sizes, axis) the color of every rank."""
-    return [
-        [number_or_type(exercise.color_of(rank, dict(zip(names, sizes, strict=True)), axis))
-         for rank in range(int(np.prod(sizes)))]
-        for names, sizes, axis in mine
-    ]  # fmt: skip
+    found = []
+    for names, sizes, axis in mine:
+        mesh, ranks = dict(zip(names, sizes, strict=True)), range(int(np.prod(sizes)))
+        found.append([number_or_type(exercise.color_of(rank, mesh, axis)) for rank in ranks])
+    return found
 
 
 def squares(comm: Comm, exercise: ModuleType, mine: list[Array]) -> list[float | str]:
