@@ -2,7 +2,6 @@
 # loses: place, along_several, norm_tied
 # says: On place\(0, .*\): it returned tuple; a dictionary is wanted|is with the ranks
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist.mpi.comm import Comm
-from minidist.ring import all_gather, all_reduce, reduce_scatter
+from minidist.ring import all_reduce, reduce_scatter
 
 Array = np.ndarray
 

@@ -2,7 +2,6 @@
 # keeps: memory, sent_tensor, sent_pipeline, sent_data, choose
 # says: half_finished.py:\d+ in place is not written yet: it raises NotImplementedError
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist.mpi.comm import Comm
-from minidist.ring import all_gather, all_reduce, reduce_scatter
 
 Array = np.ndarray
 

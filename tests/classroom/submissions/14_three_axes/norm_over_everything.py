@@ -2,7 +2,6 @@
 # loses: norm_tied
 # says: the two copies are the same parameter
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist.mpi.comm import Comm
-from minidist.ring import all_gather, all_reduce, reduce_scatter
+from minidist.ring import all_reduce, reduce_scatter
 
 Array = np.ndarray
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist.mpi.comm import Comm
-from minidist.ring import all_gather, all_reduce, reduce_scatter
+from minidist.ring import all_gather, all_reduce
 
 Array = np.ndarray
 
