@@ -409,7 +409,7 @@ def test_replication_after_aggregation() -> None:
 
 def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
     """The shape of Li et al., figure 13: large at 0, near nothing at 16. In bsp it is what the slowest step leaves."""
-    sizes = ["--layers=2", "--width=48", "--context=32", "--batch=12", "--steps=32"]
+    sizes = ["--layers=1", "--width=32", "--context=32", "--batch=12", "--steps=32"]
     path = str(tmp_path / "report.json")
     job = launch("jobs.parameter_server:chapter", 4, [*sizes, "--staleness-sweep"], path, timeout=120)
     runs = job.values[0][1]["runs"]

@@ -28,10 +28,7 @@ IN_EVERY_RUN = {
     "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
     "07": {"its_own_norm"},
     "08": {"full_backward_then_step"},
-    "09": {
-        *("without_padding", "one_phase", "overwrites", "a_new_bucket", "never_forgets", "leaves"),
-        *("without_a_sum", "keeps_layers"),
-    },
+    "09": {"without_padding", "one_phase", "never_forgets", "leaves"},
     "10": {"keeps_every_tape", "one_stream", "a_view", "from_the_notebook"},
     "11": {"all_that_send_least", "reads_over_a_write", "always_late", "one_room"},
     "14": {"whatever_it_needs", "one_axis_only", "counts_t_times"},
