@@ -109,20 +109,7 @@ def test_a_notebook_executes_open_and_filled(lesson, tmp_path, monkeypatch):
 
 
 def test_every_lesson_is_complete():
-    assert [lesson.name[:2] for lesson in LESSONS] == [
-        "01",
-        "02",
-        "03",
-        "04",
-        "05",
-        "06",
-        "07",
-        "08",
-        "09",
-        "10",
-        "11",
-        "14",
-    ]
+    assert [lesson.name[:2] for lesson in LESSONS] == [f"{n:02}" for n in (*range(1, 12), 14)]
     for lesson in LESSONS:
         for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "given.py", "pictures.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"
