@@ -87,7 +87,8 @@ def draw_moves(logs: Mapping[str, Sequence[Any]], title: str) -> None:
         ax.set_title(f"{name}: {end:g}", loc="left", fontsize=9.5)
         words.append(f"{name}: {end:g} units of time, {len(log)} moves and updates")
     axes[-1, 0].set_xlabel("time, by the disk's clock")
+    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.subplots_adjust(
-        left=0.08, right=0.99, top=1 - 0.3 / (len(logs) + 0.5), bottom=0.34 / (len(logs) + 0.4), hspace=0.5
+        left=0.08, right=0.99, top=1 - 0.4 / (len(logs) + 0.5), bottom=0.34 / (len(logs) + 0.4), hspace=0.5
     )
     show(fig, f"{title}. {'; '.join(words)}.")
