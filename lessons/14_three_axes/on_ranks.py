@@ -63,12 +63,12 @@ def number_or_type(value: Any) -> float | str:
 # ---- a layout in bytes -----------------------------------------------------------------------------------------------
 
 
-def memories(comm: Comm, exercise: ModuleType, mine: list[list[list[float]]]) -> list[float | str]:
+def memories(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[float | str]:
     """Of each (model, layout) the bytes."""
     return [number_or_type(exercise.memory(Model(*model), Layout(*layout))) for model, layout in mine]
 
 
-def all_sent(comm: Comm, exercise: ModuleType, mine: list[list[list[float]]]) -> list[Any]:
+def all_sent(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[Any]:
     """Of each (model, layout) the bytes by axis, or the name of a type."""
     found = []
     for model, layout in mine:
@@ -78,7 +78,7 @@ def all_sent(comm: Comm, exercise: ModuleType, mine: list[list[list[float]]]) ->
     return found
 
 
-def choices(comm: Comm, exercise: ModuleType, mine: list[list[list[float]]]) -> list[Any]:
+def choices(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[Any]:
     """Of each (model, cluster) the layout as a list, None, or the name of a type."""
     found: list[Any] = []
     for model, cluster in mine:

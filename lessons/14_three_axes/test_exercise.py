@@ -31,7 +31,7 @@ LARGE = [48, 8192, 64, 2048, 512, 39_096_025_088]
 # ---- the truth -------------------------------------------------------------------------------------------------------
 
 
-def true_memory(model: Sequence[float], layout: Sequence[int], in_flight: float = -1) -> float:
+def true_memory(model: Sequence[float], layout: Sequence[float], in_flight: float = -1) -> float:
     layers, width, _, length, batch, parameters = model
     d, p, t = layout
     psi = parameters / (p * t)
@@ -39,7 +39,7 @@ def true_memory(model: Sequence[float], layout: Sequence[int], in_flight: float 
     return 4 * psi + 12 * psi / d + layers / p * in_flight * 34 * length * width / t
 
 
-def true_sent(model: Sequence[float], layout: Sequence[int]) -> dict[str, float]:
+def true_sent(model: Sequence[float], layout: Sequence[float]) -> dict[str, float]:
     layers, width, _, length, batch, parameters = model
     d, p, t = layout
     psi, m, sh = parameters / (p * t), batch / d, length * width
@@ -50,7 +50,7 @@ def true_sent(model: Sequence[float], layout: Sequence[int]) -> dict[str, float]
     }
 
 
-def true_seconds(model: Sequence[float], layout: Sequence[int], cluster: Sequence[float]) -> float:
+def true_seconds(model: Sequence[float], layout: Sequence[float], cluster: Sequence[float]) -> float:
     ranks, per_host, _, speed, inside, between = cluster
     d, p, t = layout
     work = 6 * model[5] * model[4] * model[3] / ranks / speed
@@ -247,7 +247,9 @@ def check_along(submission: Submission, cases: Sequence[Case], of_axes: Callable
 
 @pytest.mark.points(2, "along: one axis")
 def test_along(submission: Submission) -> None:
-    cases = [along_case(*mesh, [[name] for name in mesh[0]]) for mesh in ((AXES, (2, 2, 2)), (AXES[:2], (2, 3)))]
+    cases = [
+        along_case(names, sizes, [[name] for name in names]) for names, sizes in ((AXES, (2, 2, 2)), (AXES[:2], (2, 3)))
+    ]
     check_along(submission, cases, lambda number: number == 1)
 
 
@@ -502,7 +504,7 @@ def check_place_of(submission: Submission) -> None:
 
 
 def check_color_of(submission: Submission) -> None:
-    asked = [[list(names), list(sizes), axis] for names, sizes in MESHES[:3] for axis in names]
+    asked = [(list(names), list(sizes), axis) for names, sizes in MESHES[:3] for axis in names]
     [[outcome]] = submission.run("colors_of", [Case(1, "color_of", [asked])], ["color_of"])
     for (names, sizes, axis), found in zip(asked, outcome.value, strict=True):
         where = f"On {' x '.join(f'{n} {s}' for n, s in zip(names, sizes, strict=True))}, axis {axis}"
