@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
+IN_SLOW_RUNS = {"14_three_axes"}  # eight ranks, again and again
 FORGET = """\
 import os, sys
 os.chdir({0!r})
@@ -62,7 +63,13 @@ def filled(source, lesson):
     return ast.unparse(tree)
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+@pytest.mark.parametrize(
+    "lesson",
+    [
+        pytest.param(lesson, id=lesson.name, marks=[pytest.mark.slow] if lesson.name in IN_SLOW_RUNS else [])
+        for lesson in LESSONS
+    ],
+)
 def test_a_notebook_executes_open_and_filled(lesson, tmp_path, monkeypatch):
     """In one kernel, one after the other; a copy in work/ is what is filled."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
