@@ -163,7 +163,7 @@ def publish(folder: str, found: Manifest, name: str, keep: int | None, replaces:
     with files.replacing(os.path.join(folder, manifest.LATEST)) as draft:
         files.write_text(draft, f"{name}\n")  # and only now it is the newest,
     others = [other for other in manifest.names_in(folder) if other != name]
-    replaced = manifest.tagged_in(folder, replaces)[:-1] if replaces else []
+    replaced = [old for old in manifest.tagged_in(folder, replaces) if old != name] if replaces else []
     too_many = len(others) + 1 - keep if keep else 0
     for old in dict.fromkeys(
         [*replaced, *others[: max(too_many, 0)]]
@@ -208,7 +208,7 @@ def load(path: str, engine: Engine) -> None:
     state = found.state
     engine.steps, engine.updates = state["steps"], state["updates"]
     if engine.scaled and state["mixed"]:
-        vars(engine.loss_scale).update(state["loss_scale"])
+        engine.loss_scale.resume(state["loss_scale"])
 
 
 def tagged(folder: str, tag: str) -> str:

@@ -96,10 +96,16 @@ class Job:
     settings: Settings
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | None = None) -> Job:
+def prepare(
+    made: Parser,
+    arguments: Sequence[str],
+    ranks: int,
+    sharing: int | None = None,
+    optimizer: Optimizer | None = None,
+) -> Job:
     """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated.
 
-    sharing: how many ranks share out a batch, where they are not all of them.
+    sharing: how many ranks share out a batch, where they are not all of them. optimizer: instead of the options'.
     """
     options = made.parse_args(arguments)
     sharing = sharing or ranks
@@ -138,10 +144,9 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         stored = precision(options.precision)
     except ImportError:
         raise UsageError("--precision bf16 needs ml_dtypes: pip install '.[bf16]'") from None
-    optimizer: Optimizer
-    if options.optimizer == "adamw":
+    if optimizer is None and options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
-    else:
+    elif optimizer is None:
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
     nbytes = checkpoint.size(units, stored, optimizer.moments)
     check_room("--save", options.save, nbytes)

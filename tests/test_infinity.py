@@ -332,7 +332,7 @@ def test_a_disk_with_too_little_room(
         if free == nbytes * psi:
             infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
         else:
-            with pytest.raises(UsageError, match=f"--disk {tmp_path}/rank0 needs .* MB; the disk has"):
+            with pytest.raises(UsageError, match=f"--disk {tmp_path}/minidist-rank0 needs .* MB; the disk has"):
                 infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
@@ -357,5 +357,5 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     command = [*mpiexec_for(2), sys.executable, "full.py", *SHAPE.split(), "--steps", "1", "--disk", "files"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    says = r"minidist: error: cannot write files/rank\d/\w+\.\w+: File too large\n"
+    says = r"minidist: error: cannot write files/minidist-rank\d/\w+\.\w+: File too large\n"
     assert re.fullmatch(says, done.stderr), done.stderr

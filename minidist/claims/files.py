@@ -76,7 +76,7 @@ def check_room(option: str, path: str | None, nbytes: int) -> None:
     """Raise UsageError if a disk has too little room for a file that will have about so many bytes."""
     if path is None:
         return
-    free = shutil.disk_usage(os.path.dirname(path) or ".").free
+    free = shutil.disk_usage(os.path.dirname(path.rstrip("/")) or ".").free
     if nbytes > free:
         raise UsageError(f"{option} {path} needs {nbytes / 1e6:,.1f} MB; the disk has {free / 1e6:,.1f} MB left")
 

@@ -176,12 +176,15 @@ class Fetched(NamedTuple):
 
 
 class TimedLink(DiskLink):
-    """Knows when it has moved something."""
+    """Knows when it has moved something, and adds to a clock how long that takes at the clock's bandwidth."""
 
-    done = 0.0
+    def __init__(self, upper: Pool, lower: Pool, bandwidth: float, clock: Clock) -> None:
+        super().__init__(upper, lower, bandwidth)
+        self.clock, self.done = clock, 0.0
 
     def copy(self, array: Array, out: Array) -> None:
         super().copy(array, out)
+        self.clock.work(array.nbytes / self.clock.bandwidth)
         self.done = time.perf_counter()
 
 
@@ -191,22 +194,24 @@ def bandwidth_table(comm: Any, folder: Folder, shards: Callable[..., None], owne
     for n in (2**i for i in range(comm.size.bit_length())):
         ranks = comm.split(int(comm.rank >= n))
         if comm.rank < n:
-            rows.append(Fetched(n, fetched(ranks, folder, shards), fetched(ranks, folder, owner)))
+            rows.append(Fetched(n, fetched(ranks, folder, shards, n), fetched(ranks, folder, owner, 1)))
     return comm.broadcast_object(print_bandwidth(rows) if comm.rank == 0 else None)
 
 
-def fetched(comm: Any, folder: Folder, fetch: Callable[..., None]) -> Took:
-    """What it takes. Raises RuntimeError if a rank has not got the unit."""
+def fetched(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -> Took:
+    """What it takes where each rank's file has one of so many parts of the unit. Raises RuntimeError if a rank has not
+    got it."""
     host, disk = Pool("host"), Pool("disk")
-    link = TimedLink(host, disk, BANDWIDTH)
+    clock = Clock(bandwidth=UNIT)
+    link = TimedLink(host, disk, BANDWIDTH, clock)
     unit = np.arange(UNIT).astype(np.uint8)
-    mine = np.split(unit, comm.size)[comm.rank] if fetch.__name__ == "fetch_shards" else unit
+    mine = np.split(unit, parts)[comm.rank % parts]
     file = Files(folder, disk).empty("parameters", f"{fetch.__name__}.{comm.size}", mine.size, mine.dtype)
     file[...] = mine
-    out, clock = host.empty("parameters", UNIT, unit.dtype), Clock(bandwidth=UNIT)
+    out = host.empty("parameters", UNIT, unit.dtype)
     comm.barrier()
     begin = time.perf_counter()
-    fetch(comm, link, file, out, clock)
+    fetch(comm, link, file, out)
     end = time.perf_counter()
     if not np.array_equal(out, unit):
         raise RuntimeError(f"{fetch.__name__}: rank {comm.rank} has not got the unit")

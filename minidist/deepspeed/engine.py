@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, checkpoint, data_parallel, infinity, offload, zero1, zero2, zero3
+from minidist import UsageError, checkpoint, infinity, offload, zero_r
 from minidist.checkpoints.files import is_draft
 from minidist.checkpoints.manifest import LATEST
 from minidist.claims.files import write_whole
@@ -33,14 +33,14 @@ from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero
 from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.read import read
-from minidist.engine import Loss
+from minidist.engine import Loss, Settings
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Unit
 from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
 
-LADDER = (data_parallel.DataParallel, zero1.ZeRO1, zero2.ZeRO2, zero3.ZeRO3)  # by stage
+LADDER = dict(enumerate(zero_r.LADDER))  # by stage
 Batches = Iterator[tuple[Array, Array]]
 
 
@@ -91,20 +91,23 @@ def initialize(
     if lr_scheduler is not None:
         settings.learning_rate = lr_scheduler
     shards = zero.shards_within(model)
-    stage = engine_of(plan)(model, settings, comm)
+    stage = engine_of(plan, model, settings, comm)
     zero.take_over(stage, shards)
     engine = DeepSpeedEngine(stage, plan, comm)
     batches = micro_batches(training_data, plan, seed) if training_data is not None else None
     return Initialized(engine, settings.optimizer, batches, Scheduler(stage))
 
 
-def engine_of(plan: Plan) -> Callable[..., DataParallel]:
-    """What makes the plan's engine, of units, settings and ranks."""
+def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
+    """The plan's engine."""
     if plan.nvme:
-        return lambda units, settings, comm: infinity.ENGINES[plan.stage](
-            units, settings, comm, Folder("offload_optimizer.nvme_path", plan.nvme_path, comm.rank)
-        )
-    return offload.ENGINES[plan.stage] if plan.offload else LADDER[plan.stage]
+        folder = Folder("offload_optimizer.nvme_path", plan.nvme_path, comm.rank)
+        return infinity.ENGINES[plan.stage](units, settings, comm, folder)
+    engine = (offload.ENGINES if plan.offload else LADDER)[plan.stage](units, settings, comm)
+    if plan.on_host or plan.together:
+        blocks = sum(isinstance(unit, Block) for unit in units)
+        engine.checkpoints = zero_r.Checkpoints(engine, plan.on_host, together=blocks if plan.together else None)
+    return engine
 
 
 def width_of(model: list[Unit]) -> int:

@@ -7,13 +7,15 @@ beside them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
 import itertools
+import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minidist import command
+from minidist.claims.zero import buffer_size
 from minidist.cli.options import Parser, at_least
-from minidist.deepspeed import accelerate
+from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
@@ -53,7 +55,7 @@ def explain(arguments: Sequence[str]) -> str:
     """The whole text. Raises UsageError for what cannot be read or planned."""
     made = parser()
     options = made.parse_args(arguments)
-    given = planning.typed(made, arguments)
+    given = agree.typed(made, arguments)
     translated, n = accelerate.load(options.config, options.ranks)
     if options.ranks is None and n == 1:
         n = 8
@@ -61,7 +63,7 @@ def explain(arguments: Sequence[str]) -> str:
         options.recompute = translated.recompute
     model = MODELS[options.model]
     command.check_interval(options.recompute, model.layers)
-    shared = Namespace(**{**vars(planning.defaults()), **vars(options)})
+    shared = Namespace(**{**vars(agree.defaults()), **vars(options)})
     plan = planning.make(
         translated.config,
         n,
@@ -93,10 +95,16 @@ def keys(plan: Plan) -> Iterator[str]:
     for path, stated in plan.config.stated.items():
         value = shown(plan.config[path])
         filled = ' ("auto")' if isinstance(stated, str) and stated == "auto" else ""
-        yield f"  {path} = {value}{filled}: {plan.config.table[path].means}"
+        yield from wrapped(f"{path} = {value}{filled}: {plan.config.table[path].means}")
         if path in silent:
-            yield f"      {silent.pop(path).removeprefix(path).strip()}"
-    yield from (f"  {note}" for note in silent.values())
+            yield from wrapped(silent.pop(path).removeprefix(path).strip(), "      ")
+    for note in silent.values():
+        yield from wrapped(note)
+
+
+def wrapped(text: str, indent: str = "  ") -> list[str]:
+    """Lines of a terminal's usual width."""
+    return textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent="      ", break_on_hyphens=False)
 
 
 def shown(value: Any) -> str:
@@ -127,7 +135,8 @@ def divided(plan: Plan) -> int:
 def passing(plan: Plan, model: Model) -> int:
     """The most bytes that are held of whole units in passing: in stage 2 gradients, in stage 3 parameters as well. An
     embedding that the head reads is there together with each of the others. With FSDP's prefetch the parameters of two
-    units are there at a time, and with SHARD_GRAD_OP all."""
+    units are there at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take no more than that,
+    but for the embedding's, which waits for its second part where a rank has no other place for it."""
     embedding, *others = model.units if model.family == "gpt" else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0
@@ -135,7 +144,10 @@ def passing(plan: Plan, model: Model) -> int:
         gathered = model.parameters
     elif {"pre", "--forward-prefetch"} & {*plan.fsdp}:
         gathered = embedding + max(one + next_one for one, next_one in itertools.pairwise(others))
-    return sizes(plan)[0] * (gathered + (largest if plan.stage >= 2 else 0))
+    summed = largest if plan.stage >= 2 else 0
+    if plan.bucket_size:
+        summed = buffer_size(plan.bucket_size, plan.ranks, model.parameters) + (embedding if plan.stage >= 2 else 0)
+    return sizes(plan)[0] * (gathered + summed)
 
 
 def memory(plan: Plan, model: Model) -> Iterator[str]:
@@ -156,10 +168,12 @@ def memory(plan: Plan, model: Model) -> Iterator[str]:
         yield line("gradients", f"{p}Ψ{gradients}", of.gradients)
         yield line("optimizer states", f"{k}Ψ{optimizer}", of.optimizer)
         yield line("model states", "together", of.total)
-    if plan.stage >= 2:
-        yield line("units in passing", "gradients" + " and parameters" * (divided(plan) == 3), passing(plan, model))
-    kept = model.activations(plan.micro_batch, plan.recompute, p)
-    yield line("activations of the layers", f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}", kept)
+    if in_passing := passing(plan, model):
+        gradients = "a buffer for gradients" if plan.bucket_size else "gradients"
+        yield line("units in passing", gradients + " and parameters" * (divided(plan) == 3), in_passing)
+    formula = f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}"
+    where = "on the host: activations" if plan.on_host else "activations of the layers"
+    yield line(where, formula, model.activations(plan.micro_batch, plan.recompute, p))
 
 
 def on_the_host(plan: Plan, model: Model) -> Iterator[str]:
@@ -219,6 +233,9 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
         sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
         yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
     yield line("all that is sent", "", sum(sent.values()))
+    if plan.on_host:
+        kept = model.activations(plan.micro_batch, plan.recompute, p)
+        yield line("activations to the host", f"a·l·{p}bsh, and back", a * kept)
     if plan.nvme:
         yield from of_files(plan, model)
     elif plan.offload:

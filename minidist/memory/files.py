@@ -44,7 +44,8 @@ Moves = Sequence["Future[Array]"]  # of the blocks of an array: over when each o
 
 
 class Folder:
-    """A rank's own folder, which nobody else uses as long as this object lives. With it goes all that is in it.
+    """A rank's own folder, which nobody else uses as long as this object lives. With it, or by `remove`, goes all that is
+    in it; of a process that is killed the next one removes it.
 
     Raises UsageError for one that cannot be made or written, or in which another run is at work.
     """
@@ -55,7 +56,7 @@ class Folder:
             if parent is None:
                 self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
             else:
-                self.path = Path(parent, f"rank{rank}")
+                self.path = Path(parent, f"minidist-rank{rank}")  # a name of ours: what lies there is removed
                 self.path.mkdir(parents=True, exist_ok=True)
             if not lock(self.path, self):
                 raise UsageError(f"{option} {parent}: another run is at work there: give each a folder of its own")
@@ -70,7 +71,7 @@ class Folder:
             raise UsageError(
                 f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
             ) from None
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def lock(path: Path, owner: object | None = None) -> bool:
