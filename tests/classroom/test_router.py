@@ -354,9 +354,9 @@ def test_a_frame_too_large_is_not_waited_for() -> None:
 def test_what_ranks_will_import_is_there_before_them() -> None:
     """If it can be imported: else it is the rank that fails, where it tries."""
     names = ["minidist.zero1", "minidist.not_there"]
-    cell = [("the cell", f"import sys; found = [name in sys.modules for name in {names}]")], {}, ["found"]
+    cell = [("the cell", f"import sys; found = [name in sys.modules for name in {names}]")]
     with Nursery(modules=names) as nursery:
-        job = route(nursery, "minidist.mpi.cell:run_cell", [cell] * 2, Rules("eager"), 60)
+        job = route(nursery, "minidist.mpi.cell:run_cell", [(cell, {}, ["found"])] * 2, Rules("eager"), 60)
     assert job.values == [[[True, False]]] * 2
 
 
