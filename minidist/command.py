@@ -102,10 +102,12 @@ def prepare(
     ranks: int,
     sharing: int | None = None,
     optimizer: Optimizer | None = None,
+    states: int = 16,
 ) -> Job:
     """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated.
 
     sharing: how many ranks share out a batch, where they are not all of them. optimizer: instead of the options'.
+    states: bytes that memory must have for a parameter and what belongs to it, at least.
     """
     options = made.parse_args(arguments)
     sharing = sharing or ranks
@@ -139,7 +141,7 @@ def prepare(
     checkpoint.check_folder("--save", options.save)
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
-    check_memory(options, units, ranks)
+    check_memory(options, units, ranks, states)
     try:
         stored = precision(options.precision)
     except ImportError:
@@ -206,16 +208,17 @@ def about(job: Job, ranks: int) -> dict[str, Any]:
     }
 
 
-def check_memory(options: Options, units: list[Unit], ranks: int) -> None:
-    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held."""
+def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -> None:
+    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held.
+
+    states: bytes of a parameter and of what belongs to it."""
     b, s, h, a = options.batch / ranks, options.context, options.width, options.heads
     stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
     kept = options.layers if options.recompute == "none" else 0
-    states = 16 * count_parameters(units) / ranks  # the same in each precision, about
     activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
     scores = computed * b * a * s * s  # of one layer, in validation, which takes a batch at once
     tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # their numbers, on every rank: int32, found by int64
-    needed = (states + max(activations, scores) + tokens) * min(ranks, ranks_here())
+    needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, ranks_here())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
         raise UsageError(

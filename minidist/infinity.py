@@ -43,7 +43,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
-from minidist import command, ring, train
+from minidist import UsageError, command, ring, train
 from minidist.claims.files import check_room
 from minidist.claims.infinity import TimedLink, bandwidth_table, claims, needs, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
@@ -307,19 +307,27 @@ def add_options(parser: Parser) -> None:
 
 def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[command.Job, Folder]:
     """Parse, check, and lock this rank's folder. Raises UsageError for whatever cannot work."""
-    job = command.prepare(made, arguments, comm.size)
-    folder = Folder("--disk", job.options.disk, comm.rank)
-    stored = job.settings.precision
-    nbytes = 14 if stored.mixed else 4 * stored.bytes  # of a parameter, about
-    check_room("--disk", str(folder.path), nbytes * count_parameters(job.units) * ranks_here() // comm.size)
-    return job, folder
+    job = command.prepare(made, arguments, comm.size, states=2)
+    if job.options.bandwidth_table:
+        for option in ("save", "load", "export", "sample", "memory_plot", "witness"):
+            if vars(job.options)[option]:
+                raise UsageError(f"--bandwidth-table trains nothing: leave --{option.replace('_', '-')} away")
+    return job, folder_for(job.units, job.settings, "--disk", job.options.disk, comm)
+
+
+def folder_for(units: list[Unit], settings: Settings, option: str, parent: str | None, comm: Comm) -> Folder:
+    """This rank's, locked. Raises UsageError for one that cannot be used, or a disk that has too little room."""
+    folder = Folder(option, parent, comm.rank)
+    nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # of a parameter, about
+    check_room(option, str(folder.path), nbytes * count_parameters(units) * ranks_here() // comm.size)
+    return folder
 
 
 def main(comm: Comm, prepared: tuple[command.Job, Folder]) -> int:
     """Train and report."""
     job, folder = prepared
     if job.options.bandwidth_table:
-        return bandwidth_table(comm, folder, fetch_shards, fetch_from_owner)
+        return bandwidth_table(comm, folder, fetch_shards, fetch_from_owner, job.options.json)
     job.settings.disk_capacity = job.options.disk_memory
     train.say_needs(job, comm, needs)
     try:

@@ -7,6 +7,7 @@ The options are those that every chapter shares. They fill "auto" and what the f
 in the Hugging Face Trainer; an option that contradicts the file is an error.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
         value = getattr(options, name)
         words += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
-    return Prepared(plan, job, f"python -m minidist.{' '.join([plan.chapter, *words])}{beyond}")
+    return Prepared(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
 
 
 def parser(chapter: str) -> Parser:

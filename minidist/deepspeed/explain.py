@@ -7,6 +7,7 @@ beside them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
 import itertools
+import shlex
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
+from minidist.papers import chen, deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
 Model = gpt2.Model | llama.Model
@@ -31,6 +32,7 @@ SENT = {
     "all-gather parameters": "Ψ(N-1)/N",
     "all-gather forward": "aΨ(N-1)/N",
     "all-gather backward": "aΨ(N-1)/N",
+    "all-gather again": "aΨ_again(N-1)/N",
 }
 
 
@@ -215,11 +217,16 @@ def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
     yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
 
 
+def again(plan: Plan, model: Model) -> int:
+    """Parameters of the layers that stage 3 gathers so that they can run again."""
+    return chen.gathered_again(plan.recompute, model.layers) * model.units[1]
+
+
 def traffic(plan: Plan, model: Model) -> Iterator[str]:
     """What a rank sends in a step."""
     p, a = sizes(plan)[0], plan.accumulate
     group = plan.shard or plan.ranks
-    elements = zero.volume(model.parameters, group, plan.stage, a)
+    elements = zero.volume(model.parameters, group, plan.stage, a, again=again(plan, model))
     if "shard_grad_op" in plan.fsdp:
         times = fsdp.collectives(reshard=False, accumulate=a)
         elements = {name: fsdp.volume(model.parameters, group, n) for name, n in times.items() if n}
@@ -248,20 +255,21 @@ def of_files(plan: Plan, model: Model) -> Iterator[str]:
     """What a rank reads and writes in a step, and what goes between its device and its host."""
     (p, k), a = sizes(plan), plan.accumulate
     states = k + (0 if BYTES[plan.precision].master else p)
-    moved = zero_infinity.moved(model.parameters, plan.ranks, plan.stage, a)
+    moved = zero_infinity.moved(model.parameters, plan.ranks, plan.stage, a, again(plan, model))
     up = "parameters read" if plan.stage == 3 else "parameters up"
     yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
-    yield line("parameters from the host", f"{p}·{'2aΨ/N' if plan.stage == 3 else 'Ψ/N'}", p * moved[up])
+    passes = "a(2Ψ + Ψ_again)/N" if again(plan, model) else "2aΨ/N"
+    yield line("parameters from the host", f"{p}·{passes if plan.stage == 3 else 'Ψ/N'}", p * moved[up])
     read, written = states * moved["states"] + p * moved["parameters read"], states * moved["states"]
     both = plan.stage == 3
-    yield line("read from files", f"{states}Ψ/N" + f" + {p}·2aΨ/N" * both, read)
+    yield line("read from files", f"{states}Ψ/N" + f" + {p}·{passes}" * both, read)
     yield line("written to files", f"{states}Ψ/N" + f" + {p}Ψ/N" * both, written + p * moved["parameters written"])
 
 
 def command_line(plan: Plan, model: Model) -> Iterator[str]:
     words = [*plan.arguments(), *(["--model", "llama"] if model.family == "llama" else [])]
     yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
-    yield f"  mpirun -n {plan.ranks} python -m minidist.{' '.join([plan.chapter, *words])}"
+    yield f"  mpirun -n {plan.ranks} python -m minidist.{shlex.join([plan.chapter, *words])}"
     if plan.beyond:
         yield f"  What no option says: {'; '.join(plan.beyond)}. mpirun -n N python -m minidist.deepspeed FILE does."
 

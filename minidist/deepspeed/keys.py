@@ -161,7 +161,7 @@ ZERO = {
     "legacy_stage1": Key(flag, False, "the first implementation of stage 1", refused="there is one stage 1"),
     "round_robin_gradients": Key(
         flag, False, "cut gradients finely, for ranks that copy them to the host at once",
-        yet="a gradient's shards are equal, and go nowhere else", already=(False,),
+        yet="a gradient's shards are equal, and each rank moves its own", already=(False,),
     ),
     "zero_hpz_partition_size": Key(
         whole(1), 1, "ranks of a second copy of the parameters", refused="parameters are divided once"
@@ -326,7 +326,7 @@ WATCHES = "it watches a run and changes nothing in it"
 SECTIONS = dict.fromkeys(
     ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger", "timers"), WATCHES
 ) | {
-    "aio": "nothing is moved to a disk",
+    "aio": "two threads of a rank move its files, in blocks of 64 KiB",
     "nebula": "checkpoints are minidist's own",
     "checkpoint": "checkpoints are minidist's own",
     "compile": "NumPy compiles nothing",

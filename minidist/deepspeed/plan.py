@@ -274,6 +274,9 @@ def _schedule(config: Config, plan: Plan) -> Callable[[int], float] | None:
 class FixedLossScale(LossScale):
     """fp16.loss_scale: the same in every step. A step whose gradients overflow is left out all the same."""
 
+    def resume(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+
     def update(self, overflow: bool) -> None:
         self.step += 1
 

@@ -31,6 +31,7 @@ from minidist.nn.tensor import Array
 
 class Init:
     """Units that are made within are divided at once, in stage 3: their values are drawn, this rank keeps its shard.
+    One rank to a process: ranks that are threads would divide one another's.
 
     module: a model that is there already, to be divided as if it had been made within. enabled: False leaves all to
     initialize.
@@ -117,6 +118,10 @@ class GatheredParameters:
         self.wholes: dict[Flat, Array] = {}
 
     def __enter__(self) -> None:
+        if not all(hasattr(flat, "param") for flat in self.flats):
+            raise UsageError(
+                "GatheredParameters: the model has no values yet: call initialize first, or make it in zero.Init"
+            )
         held = {flat: flat.master if hasattr(flat, "master") else flat.param for flat in self.flats}
         self.wholes = {flat: flat.device.empty("gathered", flat.padded, held[flat].dtype) for flat in self.flats}
         for flat, whole in self.wholes.items():  # (padded,)

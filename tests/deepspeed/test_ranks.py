@@ -414,8 +414,12 @@ def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) ->
     tag = f"global_step{deepspeeds.STEPS}"
     assert (folder / "kept/latest").read_text() == f"{tag}~2\n"
     assert sorted(os.listdir(folder / "kept")) == [f"{tag}~2", "latest"]
-    assert kept["loaded"] == [(str(folder / "kept" / f"{tag}~2"), {"epoch": 2})] * 2
+    assert kept["loaded"] == [(str(folder / "kept" / f"{tag}~2"), {"epoch": 2, "by epoch": {"9": "a", "10": "b"}})] * 2
     says = [
+        "a micro-batch of all 4 ranks has 8 sequences, not 1",
+        "train_batch takes 1 micro-batch, and the iterator ends after 0",
+        "the model has no values yet",
+        "load_checkpoint",
         *["a tag is a name for a folder, without a ~"] * 3,
         "cannot be written as JSON",
         "no checkpoint with the tag other",

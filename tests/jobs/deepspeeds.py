@@ -296,7 +296,7 @@ def kept(comm: Any, folder: str) -> dict[str, Any]:
     engine = made(3)
     train(engine)
     for epoch in (1, 2):  # the second in place of the first
-        engine.save_checkpoint(f"{folder}/kept", client_state={"epoch": epoch})
+        engine.save_checkpoint(f"{folder}/kept", client_state={"epoch": epoch, "by epoch": {9: "a", 10: "b"}})
     losses = {"on": train(engine, first=STEPS)}
     for stage in range(4):
         other = made(stage)
@@ -305,6 +305,15 @@ def kept(comm: Any, folder: str) -> dict[str, Any]:
     divided = deepspeed.initialize(model=model(), config=STAGE_3, comm=comm, seed=SEED)[0]
     saved = [engine.save_16bit_model(folder, "16bit.safetensors"), divided.save_16bit_model(folder, "no.safetensors")]
     refused = []
+    for call in (
+        lambda: engine.forward(*tokens(0, 1)),
+        lambda: engine.train_batch(iter([])),
+        lambda: zero.GatheredParameters(model()).__enter__(),
+        lambda: engine.load_checkpoint(f"{folder}/nowhere"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            call()
+        refused.append(str(raised.value))
     for how in ({"tag": "../up"}, {"tag": "a~2"}, {"tag": "latest"}, {"client_state": {"model": object()}}):
         with pytest.raises(UsageError) as raised:
             engine.save_checkpoint(f"{folder}/kept", **how)

@@ -118,7 +118,9 @@ def test_a_folder_has_one_owner_and_goes_with_him(tmp_path: Path) -> None:
     first = Folder("--disk", str(parent), 0)
     other = Folder("--disk", str(parent), 1)
     (first.path / "something").touch()
-    with pytest.raises(UsageError, match=r"--disk .*/there: another run is at work there: give each"):
+    with pytest.raises(
+        UsageError, match=r"--disk .*/there: another run is at work there, or another engine: give each"
+    ):
         Folder("--disk", str(parent), 0)
     assert (first.path / "something").exists()
     path = first.path
