@@ -52,7 +52,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
-    add = made.add_argument_group("text and files").add_argument
+    files = made.add_argument_group("text and files")
+    add = files.add_argument
     add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
     unlisted = argparse.SUPPRESS  # named beside the option that they are of
@@ -60,12 +61,12 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--save-every", type=at_least(1), metavar="K", help=unlisted)
     add("--keep", type=at_least(1), metavar="K", help=unlisted)
     add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
-    add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
+    made.output("--export", group=files, help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
-    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    made.output("--json", group=files, help="write the report for machines; - is standard output")
     add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, such as 1500KB; --host-memory")
     add("--host-memory", type=memory_size, metavar="SIZE", help=unlisted)
-    add("--memory-plot", metavar="FILE", help="draw what it holds; --witness: check it (slow)")
+    made.output("--memory-plot", group=files, help="draw what it holds; --witness: check it (slow)")
     add("--witness", action="store_true", help=unlisted)
     made.renamed("--text", "--data")
     return made
@@ -127,9 +128,8 @@ def prepare(
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
         if vars(options)[option] and not vars(options)[needed]:
             raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
-    outputs = {"--json": options.json if options.json != "-" else None}
-    for option in ("--export", "--memory-plot", "--trace", "--arena-plot", "--configurations"):  # some of some chapters
-        outputs[option] = vars(options).get(option[2:].replace("-", "_")) or None
+    paths = {option: vars(options)[option[2:].replace("-", "_")] for option in made.outputs}
+    outputs = {option: path if path and path != "-" else None for option, path in paths.items()}
     if options.memory_plot:
         plot.check("--memory-plot", options.memory_plot)
         if options.steps == 0:

@@ -25,9 +25,8 @@ import numpy as np
 from safetensors.numpy import save as serialize
 
 from minidist import UsageError, checkpoint, infinity, offload, zero_r
-from minidist.checkpoints.files import is_draft
 from minidist.checkpoints.manifest import LATEST
-from minidist.claims.files import write_whole
+from minidist.claims.files import is_draft, write_whole
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero

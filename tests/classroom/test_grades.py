@@ -31,7 +31,9 @@ IN_EVERY_RUN = {
     "09": {"without_padding", "one_phase", "never_forgets", "leaves"},
     "10": {"keeps_every_tape", "one_stream", "a_view", "from_the_notebook"},
     "11": {"all_that_send_least", "reads_over_a_write", "always_late", "one_room"},
-    "14": {"one_axis_only", "counts_t_times"},
+    "12": {"imports_the_group"},
+    "13": {"one_buffer"},
+    "14": {"counts_t_times"},
 }
 
 
