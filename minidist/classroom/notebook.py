@@ -68,9 +68,7 @@ def mpirun(shell: Any, line: str, cell: str) -> None:
         code = "\n" + cell  # the line of %%mpirun counts, as it does on the screen
         sources, values, left_out = brought_along(compiled(code), shell.user_ns)
         sources.append((f"In[{len(shell.user_ns['In']) - 1}]", code))
-        job = on_ranks(
-            "minidist.mpi.cell:run_cell", options.n, sources, values, names, timeout=options.timeout, watch=live
-        )
+        job = on_ranks(sources, options.n, values, names, timeout=options.timeout, watch=live)
     except Finished as finished:
         print(finished)
         return
@@ -130,11 +128,13 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: most // 2]}\n[{left_out:,} characters are left out here]\n{text[-(most // 2) :]}"
 
 
-def on_ranks(target: str, n: int, *arguments: Any, timeout: float, watch: Watch) -> Job:
-    """A job on n ranks of MPI; where there is none, on processes without it."""
+def on_ranks(sources: list[Source], n: int, *arguments: Any, timeout: float, watch: Watch) -> Job:
+    """A cell's job on n ranks of MPI; where there is none, on processes without it."""
+    target, arguments = "minidist.mpi.cell:run_cell", (sources, *arguments)
     if has_mpi():
         return launch(target, n, *arguments, timeout=timeout, watch=watch)
-    with Nursery() as nursery:
+    modules = re.findall(r"^(?:from|import) (minidist[.\w]*)", sources[0][1], re.MULTILINE)
+    with Nursery(modules=modules) as nursery:
         return route(nursery, target, [arguments] * n, Rules("eager"), timeout, own_folders=False, watch=watch)
 
 

@@ -9,6 +9,7 @@ question, with what a new rank is to have open, and then the answer.
 """
 
 import faulthandler
+import importlib
 import json
 import os
 import signal
@@ -44,13 +45,21 @@ class Nursery:
     """The process, as long as the context lasts, and the ranks of one job after another.
 
     preload is a "path/to/file.py" that ranks are to have loaded; of `hidden` modules they can import none. With
-    `isolate`, they get namespaces of their own if that can be; `isolation` says whether it could.
+    `isolate`, they get namespaces of their own if that can be; `isolation` says whether it could. modules are names of
+    what every rank will import anyway: here it is imported once.
     """
 
-    def __init__(self, preload: Path | None = None, hidden: Sequence[str] = (), isolate: bool = False) -> None:
+    def __init__(
+        self,
+        preload: Path | None = None,
+        hidden: Sequence[str] = (),
+        isolate: bool = False,
+        modules: Sequence[str] = (),
+    ) -> None:
         self.line, theirs = socket.socketpair()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # ranks import what this process can import
         plan = {"line": theirs.fileno(), "preload": str(preload or ""), "hidden": list(hidden), "isolate": isolate}
+        plan["modules"] = list(modules)
         command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", json.dumps(plan)]
         environment = {**os.environ, **SETTINGS, "PYTHONPATH": path}
         self.process = subprocess.Popen(
@@ -111,6 +120,9 @@ def main() -> None:
 
     if plan["preload"]:
         load(plan["preload"])
+    for name in plan["modules"]:
+        with suppress(Exception):  # then a rank fails with it, and says so
+            importlib.import_module(name)
     hide(plan["hidden"])
     isolation = sandbox.enter(plan["hidden"]) if plan["isolate"] else "not asked for"
     others = bool(isolation) and plan["isolate"] and sandbox.others_can_run()

@@ -29,6 +29,7 @@ LESSONS = {
     "11": ROOT / "lessons" / "11_offload_and_infinity",
     "12": ROOT / "lessons" / "12_tensor_parallel",
     "13": ROOT / "lessons" / "13_pipelines",
+    "14": ROOT / "lessons" / "14_three_axes",
     "15": ROOT / "lessons" / "15_planning_a_run",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}

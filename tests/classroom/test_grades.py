@@ -34,6 +34,7 @@ IN_EVERY_RUN = {
     "11": {"all_that_send_least", "reads_over_a_write", "always_late", "one_room"},
     "12": {"imports_the_group"},
     "13": {"one_buffer"},
+    "14": {"counts_t_times"},
     "15": {"never_runs_again", "switch_by_switch", "asserts", "imports_the_formulas"},
 }
 

@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
+IN_SLOW_RUNS = {"14_three_axes"}  # open as well: eight ranks, again and again
 FORGET = """\
 import os, sys
 os.chdir({0!r})
@@ -68,7 +69,12 @@ def contents(folder):
 
 # Open in every run, for there its outputs are compared; filled every third, or, with -m slow, the others.
 STATES = [
-    pytest.param(lesson, is_filled, id=f"{lesson.name}{is_filled * ' and filled'}", marks=slow * [pytest.mark.slow])
+    pytest.param(
+        lesson,
+        is_filled,
+        id=f"{lesson.name}{is_filled * ' and filled'}",
+        marks=(slow or lesson.name in IN_SLOW_RUNS) * [pytest.mark.slow],
+    )
     for number, lesson in enumerate(LESSONS)
     for is_filled, slow in ([(True, False)] if number % 3 == 0 else [(False, False), (True, True)])
 ]
@@ -124,7 +130,7 @@ def test_a_notebook_executes(lesson, is_filled, tmp_path, monkeypatch):
 
 
 def test_every_lesson_is_complete():
-    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in (*range(1, 14), 15)]
+    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in range(1, 16)]
     for lesson in LESSONS:
         for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "given.py", "pictures.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"

@@ -351,6 +351,15 @@ def test_a_frame_too_large_is_not_waited_for() -> None:
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
+def test_what_ranks_will_import_is_there_before_them() -> None:
+    """If it can be imported: else it is the rank that fails, where it tries."""
+    names = ["minidist.zero1", "minidist.not_there"]
+    cell = [("the cell", f"import sys; found = [name in sys.modules for name in {names}]")]
+    with Nursery(modules=names) as nursery:
+        job = route(nursery, "minidist.mpi.cell:run_cell", [(cell, {}, ["found"])] * 2, Rules("eager"), 60)
+    assert job.values == [[[True, False]]] * 2
+
+
 def test_ranks_end_with_the_process_that_forked_them(tmp_path: Path) -> None:
     nursery, router = Nursery(), Router(2, Rules())
     with open(os.devnull, "wb") as nowhere:

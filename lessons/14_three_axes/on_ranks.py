@@ -1,0 +1,199 @@
+"""What the graded parts let the ranks do with a student's functions. No points are given here."""
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minidist import ring
+from minidist.classroom.chapter import functions
+from minidist.classroom.ranks import returned
+from minidist.mpi.comm import Comm
+
+Array = np.ndarray
+given = functions("given", ("memory", "sent", "place"))  # what a part does not ask for is the lesson's own
+
+
+class Model(NamedTuple):
+    """As the skeleton has it."""
+
+    layers: int
+    width: int
+    heads: int
+    length: int
+    batch: int
+    parameters: int
+
+
+class Layout(NamedTuple):
+    """As the skeleton has it."""
+
+    data: int
+    pipeline: int
+    tensor: int
+
+
+class Cluster(NamedTuple):
+    """As the skeleton has it."""
+
+    ranks: int
+    per_host: int
+    memory: float
+    speed: float
+    inside: float
+    between: float
+
+
+@dataclass
+class Piece:
+    """As the skeleton has it."""
+
+    grad: Array
+    cut: bool = True
+    tied: bool = False
+
+
+def number_or_type(value: Any) -> float | str:
+    """A number, of Python or NumPy; of anything else the type."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return float(value) if is_number else type(value).__name__
+
+
+# ---- a layout in bytes -----------------------------------------------------------------------------------------------
+
+
+def memories(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[float | str]:
+    """Of each (model, layout) the bytes."""
+    return [number_or_type(exercise.memory(Model(*model), Layout(*layout))) for model, layout in mine]
+
+
+def all_sent(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[Any]:
+    """Of each (model, layout) the bytes by axis, or the name of a type."""
+    found = []
+    for model, layout in mine:
+        value = exercise.sent(Model(*model), Layout(*layout))
+        is_dict = isinstance(value, dict)
+        found.append({str(k): number_or_type(v) for k, v in value.items()} if is_dict else type(value).__name__)
+    return found
+
+
+def choices(comm: Comm, exercise: ModuleType, mine: list[list[list[Any]]]) -> list[Any]:
+    """Of each (model, cluster) the layout as a list, None, or the name of a type."""
+    found: list[Any] = []
+    for model, cluster in mine:
+        value = exercise.choose(Model(*model), Cluster(*cluster))
+        if value is None:
+            found.append(None)
+        elif isinstance(value, tuple | list):
+            found.append([number_or_type(n) for n in value])
+        else:
+            found.append(type(value).__name__)
+    return found
+
+
+# ---- the mesh --------------------------------------------------------------------------------------------------------
+
+
+def places(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:
+    """Of each (names, sizes) every rank's place, as two lists of names and of numbers; or the name of a type."""
+    found: list[Any] = []
+    for names, sizes in mine:
+        of_ranks: list[Any] = []
+        for rank in range(int(np.prod(sizes))):
+            value = exercise.place(rank, dict(zip(names, sizes, strict=True)))
+            is_dict = isinstance(value, dict)
+            of_ranks.append(
+                [[str(k) for k in value], [number_or_type(v) for v in value.values()]]
+                if is_dict
+                else type(value).__name__
+            )
+        found.append(of_ranks)
+    return found
+
+
+def groups(
+    comm: Comm, exercise: ModuleType, mine: None, names: list[str], sizes: list[int], asked: list[list[str]]
+) -> list[Any]:
+    """Of each set of axes the members of this rank's group in order, as they tell it over that group."""
+    found: list[Any] = []
+    for axes in asked:
+        group = exercise.along(comm, dict(zip(names, sizes, strict=True)), tuple(axes))
+        if type(group).__name__ != type(comm).__name__:
+            found.append(type(group).__name__)
+            continue
+        told = ring.all_gather(group, np.array([comm.rank]), group.size)
+        found.append([int(rank) for rank in told])
+    return found
+
+
+# ---- who sums what ---------------------------------------------------------------------------------------------------
+
+
+def of_axis(comm: Comm, sizes: list[int], axes: list[int]) -> Comm:
+    """The ranks that differ from this one on these axes alone; axes by number, the last is the innermost."""
+    at = np.unravel_index(comm.rank, tuple(sizes))
+    color = 0
+    for axis, (index, size) in enumerate(zip(at, sizes, strict=True)):
+        if axis not in axes:
+            color = color * size + int(index)
+    return comm.split(color)
+
+
+def shard(comm: Comm, exercise: ModuleType, mine: Array, per_host: int, function: str) -> dict[str, Any]:
+    """This rank's shard of the sum, and its own gradient afterwards."""
+    sizes = [comm.size // per_host, per_host]
+    host, across = of_axis(comm, sizes, [1]), of_axis(comm, sizes, [0])
+    handed = mine.copy()
+    value = getattr(exercise, function)(host, across, handed)
+    return {"returned": returned(value), "gradient": handed}
+
+
+def sums(comm: Comm, exercise: ModuleType, mine: list[Array], stages: int, tied: int) -> dict[str, Any]:
+    """Ranks are data x stages: the gradients afterwards, of which piece number `tied` is tied at both ends."""
+    sizes = [comm.size // stages, stages]
+    data, pipeline = of_axis(comm, sizes, [0]), of_axis(comm, sizes, [1])
+    is_end = pipeline.rank in (0, stages - 1)
+    ends = pipeline.split(int(is_end))
+    handed = [grad.copy() for grad in mine]
+    pieces = [Piece(grad, tied=is_end and number == tied) for number, grad in enumerate(handed)]
+    exercise.sum_gradients(pieces, data, ends)
+    return {"grad": [returned(piece.grad) for piece in pieces], "handed": handed}
+
+
+def norm(
+    comm: Comm, exercise: ModuleType, mine: list[Array], stages: int, cut: list[bool], tied: list[bool]
+) -> dict[str, Any]:
+    """Ranks are stages x tensor. As an array, for results over a wire are compared bit by bit."""
+    sizes = [stages, comm.size // stages]
+    pipeline, tensor = of_axis(comm, sizes, [0]), of_axis(comm, sizes, [1])
+    pieces = [Piece(grad.copy(), *how) for grad, *how in zip(mine, cut, tied, strict=True) if grad.size]
+    value = number_or_type(exercise.gradient_norm(pieces, tensor, pipeline))
+    return {"returned": np.array([value]) if isinstance(value, float) else value}
+
+
+# ---- the notebook's gaps ---------------------------------------------------------------------------------------------
+
+
+def places_of(comm: Comm, exercise: ModuleType, mine: list[list[int]]) -> list[Any]:
+    found = []
+    for rank, p, t in mine:
+        value = exercise.place_of(rank, p, t)
+        is_row = isinstance(value, tuple | list)
+        found.append([number_or_type(n) for n in value] if is_row else type(value).__name__)
+    return found
+
+
+def colors_of(comm: Comm, exercise: ModuleType, mine: list[Any]) -> list[Any]:
+    """Of each (names, sizes, axis) the color of every rank."""
+    found = []
+    for names, sizes, axis in mine:
+        mesh, ranks = dict(zip(names, sizes, strict=True)), range(int(np.prod(sizes)))
+        found.append([number_or_type(exercise.color_of(rank, mesh, axis)) for rank in ranks])
+    return found
+
+
+def squares(comm: Comm, exercise: ModuleType, mine: list[Array]) -> list[float | str]:
+    """What each of some tensor ranks counts: mine = [what is whole, the first one's part, the second one's, ...]."""
+    whole, *parts = mine
+    return [number_or_type(exercise.my_squares(part, whole, number)) for number, part in enumerate(parts)]
