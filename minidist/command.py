@@ -94,6 +94,7 @@ class Job:
     corpus: data.Corpus
     units: list[Unit]  # declared, not allocated
     settings: Settings
+    resident: int | None = None  # bytes of the process when --witness began to trace
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | None = None) -> Job:
@@ -160,9 +161,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
         capacity=options.device_memory,
         host_capacity=options.host_memory,
     )
-    if options.witness:
-        witness.begin()
-    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings)
+    resident = witness.begin() if options.witness else None
+    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings, resident)
 
 
 def declare(options: Options, vocabulary: int) -> list[Unit]:

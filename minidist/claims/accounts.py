@@ -1,0 +1,181 @@
+"""What a chapter says that it holds, reads and writes, beside what NumPy and the kernel say: no MPI's help is needed.
+
+**Memory.** The pools count what was named (`minidist/memory/pool.py`). Between two operations NumPy's own account of
+arrays must be the same; at its peak it is above by what one operation makes on its way, its scratch. The most that was
+resident (VmHWM) equals neither, for it counts pages: Python's objects, holes that the allocator keeps, buffers of BLAS
+and MPI. It must be no less than the pools, and no more than NumPy's account and some room.
+
+**Files.** What links and disks have counted must be what the kernel has counted of the whole process (/proc/self/io),
+but for what has a name: the looks at /proc themselves, and what the buffer of a file reads ahead of who reads it.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from minidist.claims.counted import report_of
+from minidist.claims.tables import mark, number, show, table_of
+from minidist.cli.progress import StatusLine
+from minidist.memory.kernel import AUDIT
+
+T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """A chapter's command line on n ranks, and what it is called."""
+
+    name: str
+    line: str
+    ranks: int
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+ROOM, SHARE = 16_000_000, 8  # bytes, and one in so many of NumPy's, by which a process may be above NumPy's account
+
+
+class Held(NamedTuple):
+    """The most that one rank has held, by each account, in bytes."""
+
+    pools: int
+    scratch: int  # by which NumPy's account was above at its peak,
+    within: str  # in this unit, or instruction
+    boundaries: int  # at which both were compared,
+    unnamed: dict[str, int]  # and those at which they differed
+    process: int | None  # by which the process has grown at most; None: the kernel does not tell
+    pythons: int  # of this: Python's own objects, and what is needed to trace them
+
+    @property
+    def numpys(self) -> int:
+        return self.pools + self.scratch
+
+    @property
+    def above(self) -> int:
+        """Bytes by which the process has grown beyond NumPy's arrays."""
+        return 0 if self.process is None else self.process - self.numpys
+
+    @property
+    def agrees(self) -> bool:
+        """Whether NumPy's account was the pools' wherever it must be, and the kernel's is within its bounds."""
+        return not self.unnamed and -self.scratch <= self.above <= ROOM + self.numpys // SHARE
+
+
+def held(asked: Asked) -> list[Held]:
+    """By rank. Raises UsageError if there is no report."""
+    ranks = [counted["witness"] for counted in report_of(asked.ranks, asked.line)["counted"]]
+    return [
+        Held(
+            seen["peak"] - seen["scratch"], seen["scratch"], seen["within"], seen["boundaries"], seen["unnamed"],
+            seen.get("process"), seen.get("pythons", 0) + seen.get("traces", 0),
+        )
+        for seen in ranks
+    ]  # fmt: skip
+
+
+def audit_memory(runs: Sequence[Asked]) -> int:
+    """Run, compare, print; 1 if a rank's accounts do not agree."""
+    table = table_of(left=("chapter",), right=("N", "pools", "scratch", "NumPy's", "process", "above"))
+    table.add_column("", no_wrap=True)
+    table.add_column("the most within")
+    each_rank, different, boundaries, pythons, unnamed = len(runs) <= 4, 0, 0, 0, list[str]()
+    for asked, ranks in performed(runs, held):
+        different += not all(rank.agrees for rank in ranks)
+        boundaries += sum(rank.boundaries for rank in ranks)
+        pythons = max(pythons, *(rank.pythons for rank in ranks))
+        furthest = max(range(asked.ranks), key=lambda rank: ranks[rank].above)
+        for rank in range(asked.ranks) if each_rank else [furthest]:
+            seen = ranks[rank]
+            cells = [seen.pools, seen.scratch, seen.numpys, *((seen.process, seen.above) if seen.process else ())]
+            kilobytes = [number(round(cell / 1000)) for cell in cells] + ["?"] * (5 - len(cells))
+            agrees = seen.agrees if each_rank else all(rank.agrees for rank in ranks)
+            table.add_row(f"{asked.name}, rank {rank}", str(asked.ranks), *kilobytes, mark(agrees), seen.within)
+        for rank, seen in enumerate(ranks):
+            most = list(seen.unnamed.items())[:2]
+            unnamed += [f"{asked.name}, rank {rank}, after {at}: {number(size)} bytes unnamed" for at, size in most]
+    show("The most that a rank held, in KB: by pools, by NumPy's account, by the kernel's", table)
+    for line in unnamed:
+        print(line)
+    print(
+        f"{len(runs) - different} of {len(runs)} runs agree: at {number(boundaries)} boundaries between operations, NumPy knows"
+    )
+    print("of no array that no pool knows. scratch: what one operation made on its way.")
+    print("above: what else the process has grown by, at most 16 MB and an eighth: Python's")
+    print(f"objects with their traces (up to {number(pythons)} bytes), the allocator's holes, buffers")
+    print("of BLAS and MPI, code that is first needed.")
+    return 1 if different else 0
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+class Moved(NamedTuple):
+    """What one rank has read, or written, in bytes."""
+
+    rank: int
+    way: str
+    counted: int  # by links, or by a worker's disk
+    named: int  # what the kernel counts beside it, known by name
+    kernels: int
+
+    @property
+    def difference(self) -> int:
+        """What the kernel has seen, and nobody has counted."""
+        return self.kernels - self.counted - self.named
+
+
+def moved(asked: Asked) -> list[Moved]:
+    """By rank and way. Raises UsageError if there is no report."""
+    with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
+        report = report_of(asked.ranks, asked.line, **{AUDIT: folder})
+        if "moved" in report:
+            return [*of_links(report)]
+        return [*of_workers(Path(folder))]
+
+
+def of_links(report: dict[str, Any]) -> Iterator[Moved]:
+    """ZeRO-Infinity's links to the disk, in its last step."""
+    for rank, (counted, links) in enumerate(zip(report["counted"], report["moved"], strict=True)):
+        for way, direction, named in (("read", "disk to host", counted["looked"]), ("written", "host to disk", 0)):
+            nbytes = sum(phase["bytes"] for phase in links[direction].values())
+            yield Moved(rank, way, nbytes, named, counted[f"process {way}"])
+
+
+def of_workers(folder: Path) -> Iterator[Moved]:
+    """MapReduce's workers, in a whole job. The master has no disk."""
+    for file in sorted(folder.glob("*.disk.json")):
+        account = json.loads(file.read_text(encoding="utf-8"))
+        ahead = account["moved"].pop("read ahead", 0)
+        for way, named in (("read", ahead + account["looked"]), ("written", 0)):
+            nbytes = sum(count for what, count in account["moved"].items() if what.endswith(way))
+            yield Moved(int(file.name.split(".")[0]), way, nbytes, named, account[f"process {way}"])
+
+
+def audit_files(runs: Sequence[Asked]) -> int:
+    """Run, compare, print; 1 if the kernel has seen what nobody has counted, or not seen what somebody has."""
+    table = table_of(left=("chapter", "rank"), right=("N", "", "counted", "named", "kernel's", "differ"))
+    table.add_column("", no_wrap=True)
+    different = 0
+    for asked, rows in performed(runs, moved):
+        different += any(row.difference for row in rows)
+        for row in rows:
+            cells = [number(cell) for cell in (row.counted, row.named, row.kernels, row.difference)]
+            table.add_row(asked.name, str(row.rank), str(asked.ranks), row.way, *cells, mark(not row.difference))
+    show("Bytes of files: as counted here, and as the kernel counts them of the process", table)
+    print(
+        f"{len(runs) - different} of {len(runs)} runs agree. named: the looks at /proc, and what a file's buffer reads"
+    )
+    print("ahead of who reads it. infinity: in its last step; mapreduce: its workers, in a job.")
+    return 1 if different else 0
+
+
+def performed(runs: Sequence[Asked], perform: Callable[[Asked], list[T]]) -> Iterator[tuple[Asked, list[T]]]:
+    """Run one after another, and say where it is."""
+    status = StatusLine(shown=True)
+    for i, asked in enumerate(runs):
+        status.show(f"mpirun -n {asked.ranks} python -m minidist.{asked.line.split()[0]}", i / len(runs))
+        found = perform(asked)
+        status.clear()
+        yield asked, found
+    status.close()
