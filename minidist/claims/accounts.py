@@ -97,13 +97,12 @@ def audit_memory(runs: Sequence[Asked]) -> int:
     show("The most that a rank held, in KB: by pools, by NumPy's account, by the kernel's", table)
     for line in unnamed:
         print(line)
-    print(
-        f"{len(runs) - different} of {len(runs)} runs agree: at {number(boundaries)} boundaries between operations, NumPy knows"
-    )
-    print("of no array that no pool knows. scratch: what one operation made on its way.")
+    agree = len(runs) - different
+    print(f"{agree} of {len(runs)} runs agree. At {number(boundaries)} boundaries between operations NumPy knows of")
+    print("no array that no pool knows. scratch: what one operation made on its way.")
     print("above: what else the process has grown by, at most 16 MB and an eighth: Python's")
-    print(f"objects with their traces (up to {number(pythons)} bytes), the allocator's holes, buffers")
-    print("of BLAS and MPI, code that is first needed.")
+    print(f"objects with their traces (up to {number(pythons)} bytes), the allocator's holes,")
+    print("buffers of BLAS and MPI, code that is first needed.")
     return 1 if different else 0
 
 
@@ -154,19 +153,21 @@ def of_workers(folder: Path) -> Iterator[Moved]:
 
 def audit_files(runs: Sequence[Asked]) -> int:
     """Run, compare, print; 1 if the kernel has seen what nobody has counted, or not seen what somebody has."""
-    table = table_of(left=("chapter", "rank"), right=("N", "", "counted", "named", "kernel's", "differ"))
+    table = table_of(left=("chapter",), right=("N", "", "counted", "named", "kernel's", "differ"))
     table.add_column("", no_wrap=True)
-    different = 0
+    each_rank, different = len(runs) <= 2, 0
     for asked, rows in performed(runs, moved):
         different += any(row.difference for row in rows)
-        for row in rows:
-            cells = [number(cell) for cell in (row.counted, row.named, row.kernels, row.difference)]
-            table.add_row(asked.name, str(row.rank), str(asked.ranks), row.way, *cells, mark(not row.difference))
+        ways = [[row for row in rows if row.way == way] for way in ("read", "written")]
+        for some in [[row] for row in rows] if each_rank else ways:
+            sums = [sum(column) for column in zip(*(row[2:] for row in some), strict=True)]
+            off = sum(abs(row.difference) for row in some)
+            name = asked.name + f", rank {some[0].rank}" * each_rank
+            table.add_row(name, str(asked.ranks), some[0].way, *map(number, (*sums, off)), mark(not off))
     show("Bytes of files: as counted here, and as the kernel counts them of the process", table)
-    print(
-        f"{len(runs) - different} of {len(runs)} runs agree. named: the looks at /proc, and what a file's buffer reads"
-    )
-    print("ahead of who reads it. infinity: in its last step; mapreduce: its workers, in a job.")
+    print(f"{len(runs) - different} of {len(runs)} runs agree, for each rank. named: the looks at /proc, and what")
+    print("a file's buffer reads ahead of who reads it. infinity: in its last step;")
+    print("mapreduce: its workers, in a whole job.")
     return 1 if different else 0
 
 
