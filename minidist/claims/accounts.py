@@ -33,77 +33,72 @@ class Asked(NamedTuple):
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
-ROOM, SHARE = 16_000_000, 8  # bytes, and one in so many of NumPy's, by which a process may be above NumPy's account
+ROOM, SHARE = 10_000_000, 8  # bytes, and one in so many of NumPy's, that the rest of a process may be
 
 
 class Held(NamedTuple):
-    """The most that one rank has held, by each account, in bytes."""
+    """The most that one rank has held, in bytes. A process has grown by all of them together."""
 
     pools: int
-    scratch: int  # by which NumPy's account was above at its peak,
-    within: str  # in this unit, or instruction
-    boundaries: int  # at which both were compared,
+    scratch: int  # by which NumPy's account was above, at its peak
+    pythons: int  # Python's own objects, and what is needed to trace them
+    mapped: int  # code that was first needed, and memory that MPI shares between ranks
+    rest: int  # what nobody has asked for: holes that the allocator keeps, buffers of BLAS
+    within: str  # the unit or instruction in which NumPy's account was at its peak
+    boundaries: int  # at which the pools were compared with NumPy,
     unnamed: dict[str, int]  # and those at which they differed
-    process: int | None  # by which the process has grown at most; None: the kernel does not tell
-    pythons: int  # of this: Python's own objects, and what is needed to trace them
-
-    @property
-    def numpys(self) -> int:
-        return self.pools + self.scratch
-
-    @property
-    def above(self) -> int:
-        """Bytes by which the process has grown beyond NumPy's arrays."""
-        return 0 if self.process is None else self.process - self.numpys
 
     @property
     def agrees(self) -> bool:
         """Whether NumPy's account was the pools' wherever it must be, and the kernel's is within its bounds."""
-        return not self.unnamed and -self.scratch <= self.above <= ROOM + self.numpys // SHARE
+        return not self.unnamed and abs(self.rest) <= ROOM + (self.pools + self.scratch) // SHARE
+
+    def trouble(self) -> Iterator[str]:
+        """Why they do not agree."""
+        for at, nbytes in [*self.unnamed.items()][:2]:
+            yield f"after {at}: {number(nbytes)} bytes of arrays that no pool knows"
+        if not self.unnamed and not self.agrees:
+            yield f"the process has grown by {number(self.rest)} bytes that nobody has asked for"
 
 
 def held(asked: Asked) -> list[Held]:
-    """By rank. Raises UsageError if there is no report."""
-    ranks = [counted["witness"] for counted in report_of(asked.ranks, asked.line)["counted"]]
-    return [
-        Held(
-            seen["peak"] - seen["scratch"], seen["scratch"], seen["within"], seen["boundaries"], seen["unnamed"],
-            seen.get("process"), seen.get("pythons", 0) + seen.get("traces", 0),
-        )
-        for seen in ranks
-    ]  # fmt: skip
+    """By rank. Raises UsageError if there is no report. Where the kernel does not tell, nothing is left over."""
+    found = []
+    for counted in report_of(asked.ranks, asked.line)["counted"]:
+        seen = counted["witness"]
+        pythons, mapped = seen.get("pythons", 0), seen.get("mapped", 0)
+        rest = seen["process"] - seen["peak"] - pythons - mapped if "process" in seen else 0
+        arrays = seen["peak"] - seen["scratch"], seen["scratch"]
+        found.append(Held(*arrays, pythons, mapped, rest, seen["within"], seen["boundaries"], seen["unnamed"]))
+    return found
 
 
 def audit_memory(runs: Sequence[Asked]) -> int:
     """Run, compare, print; 1 if a rank's accounts do not agree."""
-    table = table_of(left=("chapter",), right=("N", "pools", "scratch", "NumPy's", "process", "above"))
+    each_rank = len(runs) <= 2
+    table = table_of(left=("chapter",), right=("N", "pools", "scratch", "Python", "mapped", "rest", "process"))
     table.add_column("", no_wrap=True)
-    table.add_column("the most within")
-    each_rank, different, boundaries, pythons, unnamed = len(runs) <= 4, 0, 0, 0, list[str]()
+    boundaries, agree, trouble = 0, 0, list[str]()
     for asked, ranks in performed(runs, held):
-        different += not all(rank.agrees for rank in ranks)
         boundaries += sum(rank.boundaries for rank in ranks)
-        pythons = max(pythons, *(rank.pythons for rank in ranks))
-        furthest = max(range(asked.ranks), key=lambda rank: ranks[rank].above)
-        for rank in range(asked.ranks) if each_rank else [furthest]:
-            seen = ranks[rank]
-            cells = [seen.pools, seen.scratch, seen.numpys, *((seen.process, seen.above) if seen.process else ())]
-            kilobytes = [number(round(cell / 1000)) for cell in cells] + ["?"] * (5 - len(cells))
-            agrees = seen.agrees if each_rank else all(rank.agrees for rank in ranks)
-            table.add_row(f"{asked.name}, rank {rank}", str(asked.ranks), *kilobytes, mark(agrees), seen.within)
-        for rank, seen in enumerate(ranks):
-            most = list(seen.unnamed.items())[:2]
-            unnamed += [f"{asked.name}, rank {rank}, after {at}: {number(size)} bytes unnamed" for at, size in most]
-    show("The most that a rank held, in KB: by pools, by NumPy's account, by the kernel's", table)
-    for line in unnamed:
+        agree += all(rank.agrees for rank in ranks)
+        trouble += [f"{asked.name}, rank {i}, {line}" for i, rank in enumerate(ranks) for line in rank.trouble()]
+        fullest = max(range(asked.ranks), key=lambda i: ranks[i].pools)
+        for i in range(asked.ranks) if each_rank else [fullest]:
+            parts = ranks[i][:5]
+            cells = [number(round(nbytes / 1000)) for nbytes in (*parts, sum(parts))]
+            agrees = all(rank.agrees for rank in (ranks if not each_rank else [ranks[i]]))
+            table.add_row(asked.name + f", rank {i}" * each_rank, str(asked.ranks), *cells, mark(agrees))
+    show("The most that a rank held, in KB: by its pools, by NumPy, by the kernel", table)
+    for line in trouble:
         print(line)
-    agree = len(runs) - different
-    print(f"{agree} of {len(runs)} runs agree. At {number(boundaries)} boundaries between operations NumPy knows of")
-    print("no array that no pool knows. scratch: what one operation made on its way.")
-    print("above: what else the process has grown by, at most 16 MB and an eighth: Python's")
-    print(f"objects with their traces (up to {number(pythons)} bytes), the allocator's holes,")
-    print("buffers of BLAS and MPI, code that is first needed.")
-    return 1 if different else 0
+    print(f"{agree} of {len(runs)} runs agree.")
+    print("pools: as counted here. scratch: what NumPy's own account has beside it within one")
+    print(f"operation; between two, at {number(boundaries)} boundaries, there is nothing beside it. Python:")
+    print("its objects, and what traces them. mapped: code, and what MPI shares. rest: what")
+    print("the kernel has beside all these in VmHWM: holes that the allocator keeps, BLAS's")
+    print(f"buffers; bounded by {ROOM // 10**6} MB and an eighth of NumPy's, not equal to anything.")
+    return 0 if agree == len(runs) else 1
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

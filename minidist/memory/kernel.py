@@ -5,6 +5,7 @@ Nothing of it is counted by this project. Where there is no such /proc (it is Li
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 AUDIT = "MINIDIST_AUDIT_FILES"  # names a folder in which workers of MapReduce leave both accounts: claims/accounts.py
 
@@ -27,23 +28,23 @@ class Kernel:
         return int(fields["rchar"]), int(fields["wchar"])
 
 
-def resident() -> int:
-    """Bytes of this process's pages that are in memory now."""
-    return _status("VmRSS")
+class Pages(NamedTuple):
+    """Bytes of this process that are in memory now, and the most that there were since `forget_most`."""
+
+    now: int
+    most: int
+    mapped: int  # of those now: parts of files, which code is, and memory that processes share, such as MPI's
 
 
-def most_resident() -> int:
-    """The most that there ever were, or have been since `forget_most`."""
-    return _status("VmHWM")
+def pages() -> Pages:
+    text = Path("/proc/self/status").read_text()
+    sizes = {name: 1024 * int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+    try:
+        return Pages(sizes["VmRSS"], sizes["VmHWM"], sizes["RssFile"] + sizes["RssShmem"])
+    except KeyError as missing:
+        raise OSError(f"/proc/self/status says nothing of {missing}") from None
 
 
 def forget_most() -> None:
     """From here on the most is counted again."""
     Path("/proc/self/clear_refs").write_text("5")  # man 5 proc_pid_clear_refs
-
-
-def _status(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if not found:
-        raise OSError(f"/proc/self/status says nothing of {name}")
-    return 1024 * int(found[1])

@@ -25,13 +25,13 @@ class Witness:
     """Compares a rank's pools, all of them together, with NumPy's account, which knows no device and no host. Tracing
     must have begun (`begin`) before the pools' first array was made. Boundaries are those of the first pool.
 
-    resident: bytes of the process when tracing began, if the kernel has told them.
+    began: the process's pages when tracing began, if the kernel has told them.
 
     It slows every step: Python's own objects are traced beside the arrays, and listed at each boundary.
     """
 
-    def __init__(self, *pools: Pool, resident: int | None = None) -> None:
-        self.pools, self.resident = pools, resident
+    def __init__(self, *pools: Pool, began: kernel.Pages | None = None) -> None:
+        self.pools, self.began = pools, began
         self.boundaries = 0
         self.unnamed: dict[str, int] = {}  # boundaries that are not within SLACK -> bytes that nobody named
         self.peak = self.pool_peak = 0  # bytes of arrays, by either account
@@ -74,20 +74,22 @@ class Witness:
             pool.watchers.remove(self)
         found = {"boundaries": self.boundaries, "unnamed": self.unnamed, "peak": self.peak, "scratch": self.scratch}
         found["within"] = self.within
-        if self.resident is not None:
-            found["process"] = kernel.most_resident() - self.resident  # by which it has grown at most
-            found["pythons"], found["traces"] = self.pythons, tracemalloc.get_tracemalloc_memory()
+        if self.began:
+            pages = kernel.pages()
+            found["process"] = pages.most - self.began.now  # by which it has grown at most
+            found["mapped"] = pages.mapped - self.began.mapped
+            found["pythons"] = self.pythons + tracemalloc.get_tracemalloc_memory()
         return found
 
 
-def begin() -> int | None:
-    """From here on NumPy's arrays are traced; those that there are already do not count. The process's resident bytes,
-    of which the kernel counts the most again; None where it does not."""
+def begin() -> kernel.Pages | None:
+    """From here on NumPy's arrays are traced; those that there are already do not count. The process's pages now, of
+    which the kernel counts the most again; None where it does not."""
     tracemalloc.start()
     tracemalloc.clear_traces()
     try:
         kernel.forget_most()
-        return kernel.resident()
+        return kernel.pages()
     except OSError:
         return None
 
