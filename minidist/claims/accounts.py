@@ -11,6 +11,7 @@ but for what has a name: the looks at /proc themselves, and what the buffer of a
 
 import json
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -78,7 +79,7 @@ def audit_memory(runs: Sequence[Asked]) -> int:
     each_rank = len(runs) <= 2
     table = table_of(left=("chapter",), right=("N", "pools", "scratch", "Python", "mapped", "rest", "process"))
     table.add_column("", no_wrap=True)
-    boundaries, agree, trouble = 0, 0, list[str]()
+    boundaries, agree, trouble, within = 0, 0, list[str](), list[str]()
     for asked, ranks in performed(runs, held):
         boundaries += sum(rank.boundaries for rank in ranks)
         agree += all(rank.agrees for rank in ranks)
@@ -89,15 +90,18 @@ def audit_memory(runs: Sequence[Asked]) -> int:
             cells = [number(round(nbytes / 1000)) for nbytes in (*parts, sum(parts))]
             agrees = all(rank.agrees for rank in (ranks if not each_rank else [ranks[i]]))
             table.add_row(asked.name + f", rank {i}" * each_rank, str(asked.ranks), *cells, mark(agrees))
+            within += [f"{asked.name}, rank {i}: NumPy's account was at its peak within {ranks[i].within}"] * each_rank
     show("The most that a rank held, in KB: by its pools, by NumPy, by the kernel", table)
-    for line in trouble:
-        print(line)
+    for line in (*within, *trouble):
+        print(textwrap.fill(line, 79, subsequent_indent="    "))
     print(f"{agree} of {len(runs)} runs agree.")
-    print("pools: as counted here. scratch: what NumPy's own account has beside it within one")
-    print(f"operation; between two, at {number(boundaries)} boundaries, there is nothing beside it. Python:")
-    print("its objects, and what traces them. mapped: code, and what MPI shares. rest: what")
-    print("the kernel has beside all these in VmHWM: holes that the allocator keeps, BLAS's")
-    print(f"buffers; bounded by {ROOM // 10**6} MB and an eighth of NumPy's, not equal to anything.")
+    words = (
+        "pools: as counted here. scratch: what NumPy's own account has beside them within one operation; between two,"
+        f" at {number(boundaries)} boundaries, it has nothing. Python: its objects, and what traces them. mapped: code,"
+        " and what MPI shares. rest: what the kernel's VmHWM has beside all these, holes that the allocator keeps and"
+        f" BLAS's buffers: equal to nothing, at most {ROOM // 10**6} MB and an eighth of NumPy's."
+    )
+    print(textwrap.fill(words, 79))
     return 0 if agree == len(runs) else 1
 
 

@@ -156,6 +156,8 @@ def main(arguments: Sequence[str]) -> int:
             for chapter in options.chapters or lines
             for variant, line in lines[chapter].items()
         ]
+        if options.disk and not Path("/proc/self/io").exists():
+            raise UsageError("--disk compares with /proc/self/io, which only Linux has")
         return audit_memory(apart) if options.memory else audit_files(apart)
     if not launch.is_open_mpi(launch.find_mpiexec()):
         raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")

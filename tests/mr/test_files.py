@@ -24,6 +24,7 @@ def test_external_sort_is_a_stable_sort_of_any_pairs(pairs: list[tuple[str, str]
         for start in range(0, len(data), piece):
             sorter.add(data[start : start + piece])
         assert [tuple(pair) for pair in sorter.merged()] == sorted(pairs, key=lambda pair: pair[0].encode())
+        assert sorter.moved["runs read"] == sorter.moved["runs written"] == (len(data) if sorter.runs else 0)
 
 
 def test_external_sort_merges_many_runs_in_passes() -> None:
