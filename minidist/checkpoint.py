@@ -43,6 +43,7 @@ from minidist.checkpoints.checks import check, check_folder, differences
 from minidist.checkpoints.files import Tensor
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
+from minidist.claims.files import draft_of
 from minidist.engine import Engine
 from minidist.mpi import output
 from minidist.nn.flat import Flat
@@ -163,12 +164,12 @@ def publish(folder: str, found: Manifest, name: str, keep: int | None, replaces:
     with files.replacing(os.path.join(folder, manifest.LATEST)) as draft:
         files.write_text(draft, f"{name}\n")  # and only now it is the newest,
     others = [other for other in manifest.names_in(folder) if other != name]
-    replaced = manifest.tagged_in(folder, replaces)[:-1] if replaces else []
+    replaced = [old for old in manifest.tagged_in(folder, replaces) if old != name] if replaces else []
     too_many = len(others) + 1 - keep if keep else 0
     for old in dict.fromkeys(
         [*replaced, *others[: max(too_many, 0)]]
     ):  # and the oldest may go: their names first, so that none is seen half there
-        os.rename(os.path.join(folder, old), files.draft_of(os.path.join(folder, old)))
+        os.rename(os.path.join(folder, old), draft_of(os.path.join(folder, old)))
     for left in manifest.drafts_in(folder):  # and with them what a job that was killed has left
         files.remove(os.path.join(folder, left))
 
@@ -183,7 +184,7 @@ def free_name(folder: str, name: str) -> str:
 def draft_beside(path: str, comm: Any) -> Iterator[str]:
     """A name for a folder, the same on all ranks, which nobody has or can foresee. Afterwards no such folder is there,
     unless it was renamed."""
-    draft = comm.broadcast_object(files.draft_of(path))
+    draft = comm.broadcast_object(draft_of(path))
     try:
         yield draft
     finally:
@@ -208,7 +209,7 @@ def load(path: str, engine: Engine) -> None:
     state = found.state
     engine.steps, engine.updates = state["steps"], state["updates"]
     if engine.scaled and state["mixed"]:
-        vars(engine.loss_scale).update(state["loss_scale"])
+        engine.loss_scale.resume(state["loss_scale"])
 
 
 def tagged(folder: str, tag: str) -> str:

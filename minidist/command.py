@@ -53,7 +53,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--weight-decay", type=within(0, 1e3), metavar="X", default=0.1, help="decoupled, on matrices")
     add("--clip", type=within(0, 1e9), metavar="X", default=1.0, help="largest norm of gradients; 0: any")
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
-    add = made.add_argument_group("text and files").add_argument
+    files = made.add_argument_group("text and files")
+    add = files.add_argument
     add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
     unlisted = argparse.SUPPRESS  # named beside the option that they are of
@@ -61,12 +62,12 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--save-every", type=at_least(1), metavar="K", help=unlisted)
     add("--keep", type=at_least(1), metavar="K", help=unlisted)
     add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
-    add("--export", metavar="FILE", help="one file (safetensors); --names huggingface: for them")
+    made.output("--export", group=files, help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
-    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    made.output("--json", group=files, help="write the report for machines; - is standard output")
     add("--device-memory", type=memory_size, metavar="SIZE", help="that a rank can hold, such as 1500KB; --host-memory")
     add("--host-memory", type=memory_size, metavar="SIZE", help=unlisted)
-    add("--memory-plot", metavar="FILE", help="draw what it holds; --witness: check it (slow)")
+    made.output("--memory-plot", group=files, help="draw what it holds; --witness: check it (slow)")
     add("--witness", action="store_true", help=unlisted)
     made.renamed("--text", "--data")
     return made
@@ -98,10 +99,18 @@ class Job:
     began: Pages | None = None  # of the process, when --witness began to trace
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | None = None) -> Job:
+def prepare(
+    made: Parser,
+    arguments: Sequence[str],
+    ranks: int,
+    sharing: int | None = None,
+    optimizer: Optimizer | None = None,
+    states: int = 16,
+) -> Job:
     """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated.
 
-    sharing: how many ranks share out a batch, where they are not all of them.
+    sharing: how many ranks share out a batch, where they are not all of them. optimizer: instead of the options'.
+    states: bytes that memory must have for a parameter and what belongs to it, at least.
     """
     options = made.parse_args(arguments)
     sharing = sharing or ranks
@@ -121,9 +130,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
         if vars(options)[option] and not vars(options)[needed]:
             raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
-    outputs = {"--json": options.json if options.json != "-" else None}
-    for option in ("--export", "--memory-plot", "--trace", "--arena-plot", "--configurations"):  # some of some chapters
-        outputs[option] = vars(options).get(option[2:].replace("-", "_")) or None
+    paths = {option: vars(options)[option[2:].replace("-", "_")] for option in made.outputs}
+    outputs = {option: path if path and path != "-" else None for option, path in paths.items()}
     if options.memory_plot:
         plot.check("--memory-plot", options.memory_plot)
         if options.steps == 0:
@@ -135,15 +143,14 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, sharing: int | N
     checkpoint.check_folder("--save", options.save)
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
-    check_memory(options, units, ranks)
+    check_memory(options, units, ranks, states)
     try:
         stored = precision(options.precision)
     except ImportError:
         raise UsageError("--precision bf16 needs ml_dtypes: pip install '.[bf16]'") from None
-    optimizer: Optimizer
-    if options.optimizer == "adamw":
+    if optimizer is None and options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
-    else:
+    elif optimizer is None:
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
     nbytes = checkpoint.size(units, stored, optimizer.moments)
     check_room("--save", options.save, nbytes)
@@ -202,16 +209,17 @@ def about(job: Job, ranks: int) -> dict[str, Any]:
     }
 
 
-def check_memory(options: Options, units: list[Unit], ranks: int) -> None:
-    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held."""
+def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -> None:
+    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held.
+
+    states: bytes of a parameter and of what belongs to it."""
     b, s, h, a = options.batch / ranks, options.context, options.width, options.heads
     stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
     kept = options.layers if options.recompute == "none" else 0
-    states = 16 * count_parameters(units) / ranks  # the same in each precision, about
     activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
     scores = computed * b * a * s * s  # of one layer, in validation, which takes a batch at once
     tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # their numbers, on every rank: int32, found by int64
-    needed = (states + max(activations, scores) + tokens) * min(ranks, ranks_here())
+    needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, ranks_here())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
         raise UsageError(

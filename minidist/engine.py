@@ -100,12 +100,13 @@ class Engine:
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.make_memories()
-        self.checkpoints: Store | None = None  # for the inputs of segments that run again, if a tape's is not for them
+        self.checkpoints: Store | None = None  # for inputs of what runs again, if a tape's store is not for them
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
             flat.readers, flat.to_come = readers, readers * self.accumulated
+            flat.device = self.device
             self.make_arrays(flat)
 
     # ---- what a rank holds, and which piece of it its optimizer updates ---------------------------------------------
@@ -425,7 +426,9 @@ class Engine:
 
     def store_of(self, unit: Unit) -> Store:
         """Where a unit's tape keeps activations. The papers count those of layers, and of the model's ends apart."""
-        return self.precision.store(self.device, "activations" if isinstance(unit, Block) else "ends")
+        store = self.precision.store(self.device, "activations" if isinstance(unit, Block) else "ends")
+        store.checkpoints = self.checkpoints
+        return store
 
     def whole(self, flat: Flat, piece: Array) -> Array:
         """All of a Flat (padded,), from the piece of it that each rank holds. Here: the piece is all."""

@@ -58,6 +58,7 @@ from minidist.mpi.comm import Comm, Request
 from minidist.mpi.run import run
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Unit
+from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
 from minidist.zero3 import ZeRO3, across_hosts
 
@@ -258,9 +259,9 @@ def add_options(parser: Parser) -> None:
     add("--no-sync", action="store_true", help="reduce once for all micro-batches (--accumulate)")
 
 
-def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
-    job = command.prepare(made, arguments, ranks)
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, optimizer: Optimizer | None = None) -> command.Job:
+    """Parse and check. Raises UsageError for whatever cannot work. optimizer: instead of the options'."""
+    job = command.prepare(made, arguments, ranks, optimizer=optimizer)
     complete(job.options, ranks)
     return job
 

@@ -26,7 +26,7 @@ Elements that a rank moves in a step of a micro-batches, parameters and gradient
 
     disk to host     2aΨ/N  parameters, in each forward and each backward;  3Ψ/N  states
     host to disk      Ψ/N   parameters;                                     3Ψ/N  states
-    device to host   aΨ/N   gradients, as in ZeRO-Offload: they stay in host memory until the update
+    device to host   aΨ/N   gradients, as in ZeRO-Offload: they stay in host memory until the update (stage 1: Ψ/N)
 
 The paper counts 20 bytes a parameter where ZeRO counts 16: it keeps gradients in float32 too, and moves them along with
 the states. With --zero 1 and 2 parameters stay on the devices, as there, and the states alone are in files.
@@ -43,9 +43,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
-from minidist import command, ring, train
+from minidist import UsageError, command, ring, train
 from minidist.claims.files import check_room
-from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
+from minidist.claims.infinity import TimedLink, bandwidth_table, claims, needs, print_closing
 from minidist.cli.options import Parser, memory_size, ranks_here
 from minidist.data_parallel import Axes
 from minidist.engine import JOINT, Loss, Passage, Settings
@@ -53,7 +53,6 @@ from minidist.fsdp import Turn, way_back
 from minidist.memory.files import DiskLink, Files, Folder, Mover, Moves, Rooms, wait
 from minidist.memory.pool import Pool
 from minidist.memory.recompute import Segment
-from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.flat import Flat
@@ -181,8 +180,8 @@ class Infinity3(Infinity, Offload3):
         self.all_rooms += [self.host_rooms, self.device_rooms]
         self.lifter = ThreadPoolExecutor(1, "device")
         self.unread: deque[Flat] = deque()  # of this pass, in the order in which they will be gathered
-        self.read: deque[tuple[Array, Moves]] = deque()  # on their way to the host, or there
-        self.lifted: deque[tuple[Array, Moves]] = deque()  # on their way to the device, or there
+        self.read: deque[tuple[Flat, Array, Moves]] = deque()  # on their way to the host, or there
+        self.lifted: deque[tuple[Flat, Array, Moves]] = deque()  # on their way to the device, or there
 
     def allocate(self, flat: Flat, start: Array) -> None:
         shard = self.host.hold("messages", start[self.piece(flat)].astype(self.precision.stored))  # (padded/N,)
@@ -203,26 +202,39 @@ class Infinity3(Infinity, Offload3):
 
     def expect(self, turns: Iterable[Turn]) -> None:
         """Send for the first units of a pass."""
+        self.drop()
         self.unread.extend(gathered_in(turns))
         self.read_next()
         self.read_next()
         self.lift_next()
+
+    def drop(self) -> None:
+        """What a pass that has failed had sent for."""
+        for _, _, moves in (*self.read, *self.lifted):
+            wait(moves)
+        for sent_for in (self.unread, self.read, self.lifted):
+            sent_for.clear()
+        for rooms in (self.host_rooms, self.device_rooms):
+            while rooms.taken:
+                rooms.give_back()
+        for flat in self.flats:
+            flat.gathered = None
 
     def read_next(self) -> None:
         """nc: the next shard, from its file into a room of the host."""
         if self.unread:
             flat = self.unread.popleft()
             room = self.host_rooms.take(flat.param.size)
-            self.read.append((room, self.mover.up("parameters", flat.param, out=room)))
+            self.read.append((flat, room, self.mover.up("parameters", flat.param, out=room)))
 
     def lift_next(self) -> None:
         """cg: what is read next, from the host's room into one of the device, as soon as it is there."""
         if self.read:
-            room, reading = self.read.popleft()
+            flat, room, reading = self.read.popleft()
             place = self.device_rooms.take(room.size)
             lifting = [self.lifter.submit(self.lift, room, reading, place)]
             self.host_rooms.give_back(lifting)
-            self.lifted.append((place, lifting))
+            self.lifted.append((flat, place, lifting))
 
     def lift(self, room: Array, reading: Moves, place: Array) -> Array:
         """In a thread of its own."""
@@ -232,7 +244,8 @@ class Infinity3(Infinity, Offload3):
     def parameters_of(self, flat: Flat) -> Array:
         """gg: all of them (padded,), from everyone's shard, while the next two units' are under way."""
         if flat.gathered is None:
-            shard, lifting = self.lifted.popleft()
+            sent_for, shard, lifting = self.lifted.popleft()
+            assert sent_for is flat
             wait(lifting)
             self.read_next()
             self.lift_next()
@@ -266,20 +279,18 @@ def gathered_in(turns: Iterable[Turn]) -> Iterator[Flat]:
 # ---- a unit from many disks, or from one (section 6.1) ---------------------------------------------------------------
 
 
-def fetch_shards(comm: Comm, link: DiskLink, file: Array, out: Array, clock: Clock) -> None:
+def fetch_shards(comm: Comm, link: TimedLink, file: Array, out: Array) -> None:
     """All of a unit (S,) into `out`, by bandwidth-centric partitioning: everyone's file has his shard (S/N,)."""
     shard = ring.cut(out, comm.size)[comm.rank]
     link.up("unit", file, out=shard)
-    clock.work(shard.nbytes / clock.bandwidth)
     ring.all_gather(comm, shard, out.size, out=out)
 
 
-def fetch_from_owner(comm: Comm, link: DiskLink, file: Array, out: Array, clock: Clock) -> None:
+def fetch_from_owner(comm: Comm, link: TimedLink, file: Array, out: Array) -> None:
     """The same if units have owners, who broadcast them, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
     if comm.rank == 0:
         link.up("unit", file, out=out)
-        clock.work(out.nbytes / clock.bandwidth)
-    clock.receive(comm.broadcast_object(clock.now))  # nobody has it before the owner
+    link.clock.receive(comm.broadcast_object(link.clock.now))  # nobody has it before the owner
     ring.broadcast(comm, out)
 
 
@@ -296,23 +307,34 @@ def add_options(parser: Parser) -> None:
 
 def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[command.Job, Folder]:
     """Parse, check, and lock this rank's folder. Raises UsageError for whatever cannot work."""
-    job = command.prepare(made, arguments, comm.size)
-    folder = Folder("--disk", job.options.disk, comm.rank)
-    stored = job.settings.precision
-    nbytes = 14 if stored.mixed else 4 * stored.bytes  # of a parameter, about
-    check_room("--disk", str(folder.path), nbytes * count_parameters(job.units) * ranks_here() // comm.size)
-    return job, folder
+    job = command.prepare(made, arguments, comm.size, states=2)
+    if job.options.bandwidth_table:
+        for option in ("save", "load", "export", "sample", "memory_plot", "witness"):
+            if vars(job.options)[option]:
+                raise UsageError(f"--bandwidth-table trains nothing: leave --{option.replace('_', '-')} away")
+    return job, folder_for(job.units, job.settings, "--disk", job.options.disk, comm)
+
+
+def folder_for(units: list[Unit], settings: Settings, option: str, parent: str | None, comm: Comm) -> Folder:
+    """This rank's, locked. Raises UsageError for one that cannot be used, or a disk that has too little room."""
+    folder = Folder(option, parent, comm.rank)
+    nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # of a parameter, about
+    check_room(option, str(folder.path), nbytes * count_parameters(units) * ranks_here() // comm.size)
+    return folder
 
 
 def main(comm: Comm, prepared: tuple[command.Job, Folder]) -> int:
     """Train and report."""
     job, folder = prepared
     if job.options.bandwidth_table:
-        return bandwidth_table(comm, folder, fetch_shards, fetch_from_owner)
+        return bandwidth_table(comm, folder, fetch_shards, fetch_from_owner, job.options.json)
     job.settings.disk_capacity = job.options.disk_memory
     train.say_needs(job, comm, needs)
-    engine = ENGINES[job.options.zero](job.units, job.settings, comm, folder)
-    return train.run_job(job, engine, comm, claims, print_closing)
+    try:
+        engine = ENGINES[job.options.zero](job.units, job.settings, comm, folder)
+        return train.run_job(job, engine, comm, claims, print_closing)
+    finally:
+        folder.remove()
 
 
 if __name__ == "__main__":

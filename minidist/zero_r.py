@@ -25,6 +25,7 @@ checkpoints are all that this chapter adds to a step.
 """
 
 import sys
+import weakref
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,6 +40,7 @@ from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.layers import Block, Unit
+from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array, Kept, Store
 from minidist.tensor_parallel import Group, split, tensor_claims
 from minidist.zero1 import ZeRO1
@@ -67,17 +69,19 @@ class Checkpoint(Kept):
 
 
 class Checkpoints(Store):
-    """Keeps a rank's part of each layer's input, in the memory where it is to wait."""
+    """Keeps each layer's input in the memory where it is to wait.
 
-    def __init__(self, engine: DataParallel, tensor: Comm, options: command.Options) -> None:
+    cut: ranks that keep a part of it each; None: this one keeps all. together: how many inputs a forward keeps, all in
+    one room; None: each is for itself.
+    """
+
+    def __init__(self, engine: DataParallel, on_host: bool, cut: Comm | None = None, together: int | None = None):
         self.device, self.link, self.dtype = engine.device, engine.link, engine.precision.stored
-        self.host = engine.host if options.activations == "host" else None
-        # With sequence parallelism each rank's input is a part of its own already, of its positions.
-        self.cut = tensor if options.activations != "device" and not options.sequence_parallel else None
-        self.layers = sum(isinstance(unit, Block) for unit in engine.units)
-        self.scattered = options.scattered
+        self.host = engine.host if on_host else None
+        self.cut, self.layers = cut, together
         self.room = np.empty((0, 0), self.dtype)
         self.next = 0  # the layer whose input comes next: every forward goes through them in order
+        self.taken: dict[int, weakref.ref[Array]] = {}  # by layer, the last input that was put there
 
     def keep(self, x: Array, exact: bool = False) -> Kept:
         """x (B, T, C), of which a rank keeps (BTC/t,), rounded to how activations are stored."""
@@ -94,12 +98,17 @@ class Checkpoints(Store):
     def place(self, size: int) -> Array:
         """Where the next checkpoint (size,) goes: into its part of the room for all (MD, section 6.3), or by itself."""
         pool = self.host or self.device
-        if self.scattered:
+        if self.layers is None:
             return pool.empty("activations", size, self.dtype)
         if self.room.shape != (self.layers, size):
             self.room = pool.empty("activations", (self.layers, size), self.dtype)
+            self.taken = {}
         layer, self.next = self.next, (self.next + 1) % self.layers
-        return self.room[layer]
+        if (taken := self.taken.get(layer)) and taken() is not None:
+            raise UsageError(f"a forward keeps more checkpoints than the {self.layers} for which there is room")
+        place = self.room[layer]
+        self.taken[layer] = weakref.ref(place)
+        return place
 
     def fetch(self, shape: tuple[int, ...], part: Array) -> Array:
         """The way back: up the link, then from all who have a part."""
@@ -126,7 +135,11 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: comm
         axes = Axes({"tensor norm": tensor}, speaks=tensor.rank == 0)
     engine = LADDER[options.zero](units, settings, data, axes)
     if options.activations != "device" or not options.scattered:  # otherwise each stays where it was made
-        engine.checkpoints = Checkpoints(engine, tensor, options)
+        # With sequence parallelism each rank's input is a part of its own already, of its positions.
+        cut = tensor if options.activations != "device" and not options.sequence_parallel else None
+        layers = sum(isinstance(unit, Block) for unit in units)
+        together = None if options.scattered else layers
+        engine.checkpoints = Checkpoints(engine, options.activations == "host", cut, together)
     return engine
 
 
@@ -162,13 +175,15 @@ def add_options(parser: command.Parser) -> None:
     )
     add("--scattered", action="store_true", help="each checkpoint for itself, not all in one room")
     add("--bucket-size", type=at_least(1), metavar="N", default=10_000, help="elements of the buffer for gradients")
-    add("--arena-plot", metavar="FILE", help="give arrays addresses, and draw where they are in a step")
-    add("--configurations", nargs="?", const="", metavar="FILE", help="how many layers train in C1 to C5; draw it")
+    parser.output("--arena-plot", help="give arrays addresses, and draw where they are in a step")
+    parser.output("--configurations", nargs="?", const="", help="how many layers train in C1 to C5; draw it")
     parser.set_defaults(recompute="full", gather_logits=False)
 
 
-def prepare(made: command.Parser, arguments: Sequence[str], ranks: int) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work."""
+def prepare(
+    made: command.Parser, arguments: Sequence[str], ranks: int, optimizer: Optimizer | None = None
+) -> command.Job:
+    """Parse and check. Raises UsageError for whatever cannot work. optimizer: instead of the options'."""
     options = made.parse_args(arguments)
     t = options.tp or (1 if ranks % 2 else 2)
     if ranks % t:
@@ -184,7 +199,7 @@ def prepare(made: command.Parser, arguments: Sequence[str], ranks: int) -> comma
     configurations.check(options, ranks // t)
     if options.configurations is not None and options.device_memory is None:
         arguments = [*arguments, "--device-memory", configurations.USUAL_MEMORY]
-    job = command.prepare(made, arguments, ranks, sharing=ranks // t)
+    job = command.prepare(made, arguments, ranks, sharing=ranks // t, optimizer=optimizer)
     job.options.dp, job.options.tp = ranks // t, t
     return job
 

@@ -20,8 +20,10 @@ import pytest
 
 from jobs import engines, infinities
 from minidist import UsageError, command, infinity
+from minidist.engine import Engine
 from minidist.fsdp import Turn
 from minidist.memory.files import Folder
+from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
 from minidist.mpi.exchange import Rules
 from minidist.mpi.launch import launch, mpiexec_for
@@ -136,6 +138,28 @@ def test_a_step_that_overflows_moves_no_states(stage: int) -> None:
     alone(be_rank)
 
 
+def test_after_a_pass_that_failed_the_next_one_is_right() -> None:
+    """What it had sent for is of no unit of the next one."""
+
+    def be_rank(comm: Comm) -> list[float]:
+        engine = make(3, comm)
+        broken = Engine(engines.model("gpt"), engines.settings("mixed", "adamw", 1, 0.5))
+        losses = []
+        for step in range(3):
+            x, y = tokens(step)
+            with pytest.raises(IndexError):
+                engine.forward(np.where(x == 0, 99, x), y)  # in the embedding: the others' are under way
+            engine.device.capacity = engine.device.held[NEEDED] + 1000
+            with pytest.raises(OutOfMemory):
+                engine.forward(x, y)
+            engine.device.capacity = None
+            losses.append(engine.train_batch(x, y) - broken.train_batch(x, y))
+        assert engine.counted()["overwritten"] == 0
+        return losses
+
+    assert alone(be_rank) == [0, 0, 0]
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_an_engine_that_is_dropped_leaves_nothing(stage: int) -> None:
     def once(comm: Comm) -> tuple[Any, Path]:
@@ -172,12 +196,15 @@ def test_what_is_loaded_is_refreshed_from_files(stage: int, precision: str) -> N
 # ---- bandwidth -------------------------------------------------------------------------------------------------------
 
 
-def test_n_disks_are_n_times_as_fast_on_the_clock(capsys: pytest.CaptureFixture[str]) -> None:
-    (status, rows), *others = run_threads(infinities.bandwidth, 4, Rules())
-    assert status == 0
-    assert rows == [(1, 1.0, 1.0), (2, 1 / 2, 1.0), (4, 1 / 4, 1.0)]
-    assert [other[0] for other in others] == [0, 0, 0]
+def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"--bandwidth-table --json {tmp_path}/rows.json"
+    assert run_threads(lambda comm: infinities.line(comm, line), 4, Rules()) == [0] * 4
+    clocks = [(row["ranks"], row["from"], row["clock"]) for row in json.loads((tmp_path / "rows.json").read_text())]
+    shards, owner = ([(n, by, 1 / n if by == "shards" else 1.0) for n in (1, 2, 4)] for by in ("shards", "owner"))
+    assert sorted(clocks) == sorted(shards + owner)
     assert capsys.readouterr().out.count("✓") == 6
+    with pytest.raises(UsageError, match="--bandwidth-table trains nothing: leave --save away"):
+        alone(lambda comm: infinities.line(comm, f"--bandwidth-table --save {tmp_path}/run"))
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
@@ -299,10 +326,34 @@ def unlocked(parent: Path) -> bool:
     return all(lock(path) for path in parent.iterdir())
 
 
+def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
+    made = command.parser("", "infinity")
+    infinity.add_options(made)
+
+    def be_rank(comm: Comm) -> None:
+        prepared = infinity.prepare(made, [*SHAPE.split(), "--disk", str(tmp_path), "--disk-memory", "9KB"], comm)
+        with pytest.raises(OutOfMemory):
+            infinity.main(comm, prepared)
+        assert list(tmp_path.iterdir()) == []
+
+    alone(be_rank)
+
+
+def test_what_files_hold_need_not_fit_into_memory() -> None:
+    made = command.parser("", "infinity")
+    infinity.add_options(made)
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    width = 64 * int(np.sqrt(present / 12 / 12) / 64)  # about so many parameters: a twelfth of the bytes that there are
+    line = f"--layers 1 --heads 1 --width {width} --context 8 --batch 1"
+    assert command.prepare(made, line.split(), 1, states=2).options.width == width
+    with pytest.raises(UsageError, match=r"need at least .* GB on this machine"):
+        command.prepare(made, line.split(), 1)
+
+
 def test_two_runs_in_one_folder(tmp_path: Path) -> None:
     held = Folder("--disk", str(tmp_path / "files"), 1)
     done = run(2, f"--steps 1 --disk {tmp_path}/files", tmp_path)
-    says = f"--disk {tmp_path}/files: another run is at work there: give each a folder of its own"
+    says = f"--disk {tmp_path}/files: another run is at work there, or another engine: give each a folder"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"minidist: error: on rank 1: {says}\n"
     assert held.path.exists()
@@ -332,7 +383,7 @@ def test_a_disk_with_too_little_room(
         if free == nbytes * psi:
             infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
         else:
-            with pytest.raises(UsageError, match=f"--disk {tmp_path}/rank0 needs .* MB; the disk has"):
+            with pytest.raises(UsageError, match=f"--disk {tmp_path}/minidist-rank0 needs .* MB; the disk has"):
                 infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
@@ -357,5 +408,5 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     command = [*mpiexec_for(2), sys.executable, "full.py", *SHAPE.split(), "--steps", "1", "--disk", "files"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    says = r"minidist: error: cannot write files/rank\d/\w+\.\w+: File too large\n"
+    says = r"minidist: error: cannot write files/minidist-rank\d/\w+\.\w+: File too large\n"
     assert re.fullmatch(says, done.stderr), done.stderr

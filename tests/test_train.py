@@ -97,10 +97,10 @@ def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
         ("--data text", "--export hard", "--export hard would overwrite the file of --data"),
         ("--data text", "--export folder/text", "--export folder/text would overwrite the file of --data"),
         ("--load text", "--json text", "--json text would overwrite the file of --load"),
-        ("--export new", "--json new", "--export new would overwrite the file of --json"),
-        ("--export new", "--json ./new", "--export new would overwrite the file of --json"),
-        ("--export folder/new", "--json new", "--export folder/new would overwrite the file of --json"),
-        ("--export dangling", "--json new", "--export dangling would overwrite the file of --json"),
+        ("--export new", "--json new", "--json new would overwrite the file of --export"),
+        ("--export new", "--json ./new", "--json ./new would overwrite the file of --export"),
+        ("--export folder/new", "--json new", "--json new would overwrite the file of --export"),
+        ("--export dangling", "--json new", "--json new would overwrite the file of --export"),
     ],
 )
 def test_no_output_overwrites_an_input_or_another_output(refusal, tmp_path, first, second, words):

@@ -35,9 +35,12 @@ def check_folder(option: str, path: str | None) -> None:
         raise UsageError(str(error).replace(inside, path, 1)) from None
 
 
-def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int) -> None:
+def check(
+    path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int, option: str = "--load"
+) -> None:
     """Raise UsageError unless a checkpoint, folder or file, holds this model and optimizer, whole, with at most `steps`
     steps behind it. One that was written for 400 ranks is read by all ranks of this job; they hold nothing of it yet.
+    option: by which it was named.
     """
     parameters = {parameter.name: parameter.shape for unit in units for parameter in unit.parameters}
     try:
@@ -50,17 +53,17 @@ def check(path: str, units: list[Unit], identity: dict[str, Any], moments: int, 
             _check_shapes(names, parameters, MOMENTS[:moments])
             state = found.state
         else:
-            check_readable("--load", path)
+            check_readable(option, path)
             state = _check_file(path, parameters, identity, moments)
         if state["steps"] > steps:
             raise UsageError(f"has {_short(state['steps'])} steps behind it: ask for at least as many with --steps")
     except (OSError, SafetensorError):
-        raise UsageError(f"cannot read --load {path}: not a safetensors file, or a damaged one") from None
+        raise UsageError(f"cannot read {option} {path}: not a safetensors file, or a damaged one") from None
     except UsageError as error:
-        if str(error).startswith("cannot read --load"):
+        if str(error).startswith(f"cannot read {option}"):
             raise
         colon = ":" if os.path.isdir(path) and str(error).startswith(path.rstrip("/")) else ""
-        raise UsageError(f"--load {path}{colon} {error}") from None
+        raise UsageError(f"{option} {path}{colon} {error}") from None
 
 
 def differences(found: Manifest, seed: int, text: dict[str, Any]) -> list[str]:

@@ -8,8 +8,6 @@ crash may leave the new name without the new content).
 import json
 import math
 import os
-import re
-import secrets
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
+from minidist.claims.files import draft_of
 from minidist.nn.tensor import Array
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}  # safetensors' names
@@ -92,17 +91,6 @@ def sync_folder(path: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def draft_of(path: str) -> str:
-    """A name beside `path` that nobody has or can foresee."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f"{name[:40]}.{secrets.token_hex(8)}.tmp")
-
-
-def is_draft(name: str) -> bool:
-    """Whether a name is such a one."""
-    return re.search(r"\.[0-9a-f]{16}\.tmp$", name) is not None
 
 
 def remove(path: str) -> None:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from minidist import UsageError
 from minidist.checkpoints import files
 from minidist.checkpoints.pieces import Piece, Shape, everything, overlaps
+from minidist.claims.files import is_draft
 from minidist.nn.tensor import Array
 
 FORMAT = 1
@@ -113,7 +114,7 @@ def names_in(folder: str) -> list[str]:
     def age(name: str) -> tuple[int, str]:
         return os.stat(os.path.join(folder, name, NAME)).st_mtime_ns, name
 
-    found = [name for name in os.listdir(folder) if not files.is_draft(name)]
+    found = [name for name in os.listdir(folder) if not is_draft(name)]
     return sorted((name for name in found if os.path.isfile(os.path.join(folder, name, NAME))), key=age)
 
 
@@ -125,7 +126,7 @@ def tagged_in(folder: str, tag: str) -> list[str]:
 
 def drafts_in(folder: str) -> list[str]:
     """What is not, or no longer, a checkpoint."""
-    return [name for name in os.listdir(folder) if files.is_draft(name)]
+    return [name for name in os.listdir(folder) if is_draft(name)]
 
 
 def newest(path: str) -> str:

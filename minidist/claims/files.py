@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -76,7 +77,7 @@ def check_room(option: str, path: str | None, nbytes: int) -> None:
     """Raise UsageError if a disk has too little room for a file that will have about so many bytes."""
     if path is None:
         return
-    free = shutil.disk_usage(os.path.dirname(path) or ".").free
+    free = shutil.disk_usage(os.path.dirname(path.rstrip("/")) or ".").free
     if nbytes > free:
         raise UsageError(f"{option} {path} needs {nbytes / 1e6:,.1f} MB; the disk has {free / 1e6:,.1f} MB left")
 
@@ -113,11 +114,21 @@ def write_whole(path: str, content: bytes) -> None:
         os.replace(file.name, path)
 
 
+def draft_of(path: str) -> str:
+    """A name beside `path` that nobody has or can foresee."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f"{name[:40]}.{secrets.token_hex(8)}.tmp")
+
+
+def is_draft(name: str) -> bool:
+    """Whether a name is such a one."""
+    return re.search(r"\.[0-9a-f]{16}\.tmp$", name) is not None
+
+
 @contextmanager
 def _private(path: str) -> Iterator[BinaryIO]:
     """A new file beside `path`, of a name that nobody has or can foresee; gone afterwards, unless it was renamed."""
-    folder, name = os.path.split(path)
-    with open(os.path.join(folder, f"{name[:40]}.{secrets.token_hex(8)}.tmp"), "xb") as file:  # x: nor follows a link
+    with open(draft_of(path), "xb") as file:  # x: nor follows a link
         try:
             yield file
         finally:

@@ -54,6 +54,12 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
         )
         self.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+        self.outputs: list[str] = []
+
+    def output(self, option: str, help: str, group: Any = None, **how: Any) -> None:
+        """An option that names a file to be written, which whoever parses checks as one of `outputs`."""
+        (group or self).add_argument(option, metavar="FILE", help=help, **how)
+        self.outputs.append(option)
 
     def renamed(self, old: str, new: str) -> None:
         """Whoever still writes `old` is told that it is called `new`."""

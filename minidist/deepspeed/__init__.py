@@ -7,7 +7,7 @@ mpirun -n 4 python -m minidist.deepspeed.example
 python -m minidist explain ds_config.json --model llama2-7b --ranks 64
 """
 
-from minidist.deepspeed import zero
+from minidist.deepspeed import checkpointing, zero
 from minidist.deepspeed.engine import DeepSpeedEngine, initialize
 
-__all__ = ["DeepSpeedEngine", "initialize", "zero"]
+__all__ = ["DeepSpeedEngine", "checkpointing", "initialize", "zero"]

@@ -7,16 +7,17 @@ The options are those that every chapter shares. They fill "auto" and what the f
 in the Hugging Face Trainer; an option that contradicts the file is an error.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import command, data_parallel, fsdp, infinity, offload, train, zero1, zero2, zero3
+from minidist import command, data_parallel, fsdp, infinity, offload, train, zero1, zero2, zero3, zero_r
 from minidist.claims.published import print_offload_closing, print_zero_closing
 from minidist.cli.options import Parser
-from minidist.deepspeed import accelerate
+from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.plan import Plan
@@ -33,7 +34,9 @@ ADD_OPTIONS = {
     "fsdp": fsdp.add_options,
     "offload": offload.add_options,
     "infinity": infinity.add_options,
+    "zero_r": zero_r.add_options,
 }
+PREPARE = {"fsdp": fsdp.prepare, "zero_r": zero_r.prepare}  # which have more to check
 
 
 class Prepared(NamedTuple):
@@ -49,7 +52,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     made = parser("deepspeed")
     options = made.parse_args(arguments)
     translated, _ = accelerate.load(options.config, ranks)
-    given = planning.typed(made, arguments)
+    given = agree.typed(made, arguments)
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
     plan = planning.make(translated.config, ranks, options, given, shard=translated.shard, fsdp=translated.fsdp)
@@ -57,9 +60,8 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     words = plan.arguments()
     chapter = parser(plan.chapter)
     ADD_OPTIONS.get(plan.chapter, lambda parser: None)(chapter)
-    prepare_chapter = fsdp.prepare if plan.fsdp else command.prepare
-    job = prepare_chapter(chapter, [*arguments, *words], ranks)
-    job.settings.optimizer = plan.optimizer
+    prepare_chapter = PREPARE.get(plan.chapter, command.prepare)
+    job = prepare_chapter(chapter, [*arguments, *words], ranks, optimizer=plan.optimizer)
     if not plan.optimizer.moments:
         job.options.optimizer = "plain sgd"  # of which the claims expect no state
     if plan.schedule:
@@ -68,7 +70,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
         value = getattr(options, name)
         words += [f"--{name.replace('_', '-')}", *([str(value)] if value is not True else [])]
     beyond = f" (and {'; '.join(plan.beyond)}, which no option says)" if plan.beyond else ""
-    return Prepared(plan, job, f"python -m minidist.{' '.join([plan.chapter, *words])}{beyond}")
+    return Prepared(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
 
 
 def parser(chapter: str) -> Parser:
@@ -102,10 +104,12 @@ def main(comm: Comm, prepared: Prepared) -> int:
         print("\n".join(f"minidist: {text}" for text in [*plan.notes, line]), file=sys.stderr, flush=True)
     if plan.fsdp:
         return fsdp.main(comm, job)
-    stage = engine_of(plan)(job.units, job.settings, comm)
+    stage = engine_of(plan, job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
     if plan.nvme:
         return train.run_job(job, stage, comm, infinity.claims, infinity.print_closing, driver)
+    if plan.chapter == "zero_r":
+        return train.run_job(job, stage, comm, zero_r.claims, zero_r.print_closing, driver)
     if plan.offload:
         return train.run_job(job, stage, comm, offload.claims, print_offload_closing, driver)
     return train.run_job(job, stage, comm, CLAIMS[plan.stage], print_zero_closing, driver)

@@ -24,23 +24,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save as serialize
 
-from minidist import UsageError, checkpoint, data_parallel, infinity, offload, zero1, zero2, zero3
-from minidist.checkpoints.files import is_draft
+from minidist import UsageError, checkpoint, infinity, offload, zero_r
 from minidist.checkpoints.manifest import LATEST
-from minidist.claims.files import write_whole
+from minidist.claims.files import is_draft, write_whole
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero
 from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.read import read
-from minidist.engine import Loss
-from minidist.memory.files import Folder
+from minidist.engine import Loss, Settings
+from minidist.mpi import output
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Unit
 from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
 
-LADDER = (data_parallel.DataParallel, zero1.ZeRO1, zero2.ZeRO2, zero3.ZeRO3)  # by stage
+LADDER = dict(enumerate(zero_r.LADDER))  # by stage
 Batches = Iterator[tuple[Array, Array]]
 
 
@@ -91,20 +90,23 @@ def initialize(
     if lr_scheduler is not None:
         settings.learning_rate = lr_scheduler
     shards = zero.shards_within(model)
-    stage = engine_of(plan)(model, settings, comm)
+    stage = engine_of(plan, model, settings, comm)
     zero.take_over(stage, shards)
     engine = DeepSpeedEngine(stage, plan, comm)
     batches = micro_batches(training_data, plan, seed) if training_data is not None else None
     return Initialized(engine, settings.optimizer, batches, Scheduler(stage))
 
 
-def engine_of(plan: Plan) -> Callable[..., DataParallel]:
-    """What makes the plan's engine, of units, settings and ranks."""
+def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
+    """The plan's engine."""
     if plan.nvme:
-        return lambda units, settings, comm: infinity.ENGINES[plan.stage](
-            units, settings, comm, Folder("offload_optimizer.nvme_path", plan.nvme_path, comm.rank)
-        )
-    return offload.ENGINES[plan.stage] if plan.offload else LADDER[plan.stage]
+        folder = infinity.folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
+        return infinity.ENGINES[plan.stage](units, settings, comm, folder)
+    engine = (offload.ENGINES if plan.offload else LADDER)[plan.stage](units, settings, comm)
+    if plan.on_host or plan.together:
+        blocks = sum(isinstance(unit, Block) for unit in units)
+        engine.checkpoints = zero_r.Checkpoints(engine, plan.on_host, together=blocks if plan.together else None)
+    return engine
 
 
 def width_of(model: list[Unit]) -> int:
@@ -137,7 +139,11 @@ class DeepSpeedEngine:
     # ---- a step -----------------------------------------------------------------------------------------------------
 
     def forward(self, x: Array, y: Array) -> Loss:
-        """The loss of a micro-batch: tokens x and targets y of all ranks, integers (micro_batch · N, T)."""
+        """The loss of a micro-batch: tokens x and targets y of all ranks, integers (micro_batch · N, T). Raises
+        UsageError for another number of sequences."""
+        size = self.plan.micro_batch * self.plan.ranks
+        if len(x) != size:
+            raise UsageError(f"a micro-batch of all {self.plan.ranks} ranks has {size} sequences, not {len(x)}")
         with self.timed("fwd"):
             return self.stage.forward(x, y)
 
@@ -162,14 +168,18 @@ class DeepSpeedEngine:
             self.print_progress()
 
     def train_batch(self, batches: Batches) -> float:
-        """A whole update from the next gradient_accumulation_steps micro-batches; the mean loss, on every rank."""
+        """A whole update from the next gradient_accumulation_steps micro-batches; the mean loss, on every rank. Raises
+        UsageError where fewer come."""
         return float(sum(self.comm.all_gather_object(self.part_of_batch(batches))))
 
     def part_of_batch(self, batches: Batches) -> float:
         """The same; this rank's part of the loss."""
         part = 0.0
-        for x, y in itertools.islice(batches, self.plan.accumulate):
-            loss = self.forward(x, y)
+        a = self.plan.accumulate
+        for i in range(a):
+            if (batch := next(batches, None)) is None:
+                raise UsageError(f"train_batch takes {a} micro-batch{'es' * (a > 1)}, and the iterator ends after {i}")
+            loss = self.forward(*batch)
             part += loss.value
             self.backward(loss)
             self.step()
@@ -243,14 +253,14 @@ class DeepSpeedEngine:
         if re.fullmatch(r"[^/~.][^/~]*", tag) is None or tag == LATEST or is_draft(tag):
             raise UsageError(f"save_checkpoint: a tag is a name for a folder, without a ~: not {tag!r}")
         try:
-            json.dumps(client_state)
+            client = json.loads(json.dumps(client_state or {}))  # as it will be read: keys of numbers are texts
         except (TypeError, ValueError) as error:
             raise UsageError(f"save_checkpoint: client_state cannot be written as JSON: {error}") from None
         about = {
             "layout": {"chapter": "deepspeed", "ranks": self.comm.size, "zero": self.plan.stage},
             "identity": {},
             "text": {},
-            "client": client_state or {},
+            "client": client,
         }
         checkpoint.save(save_dir, self.stage, self.comm, about, tag=tag)
 
@@ -262,20 +272,26 @@ class DeepSpeedEngine:
         another model's.
         """
         path = checkpoint.tagged(load_dir, tag) if tag else load_dir
-        checkpoint.check(path, self.stage.units, {}, self.stage.settings.optimizer.moments, steps=sys.maxsize)
+        moments = self.stage.settings.optimizer.moments
+        checkpoint.check(path, self.stage.units, {}, moments, steps=sys.maxsize, option="load_checkpoint")
         checkpoint.load(path, self.stage)
         found = checkpoint.opened(path)
         return found.folder, found.client
 
     def save_16bit_model(self, save_dir: str, save_filename: str = "model.safetensors") -> bool:
         """The parameters alone, as they are stored; False where stage 3 has them divided and
-        stage3_gather_16bit_weights_on_model_save does not ask to put them together. All ranks must call."""
+        stage3_gather_16bit_weights_on_model_save does not ask to put them together. All ranks must call. If they cannot
+        be written, a line says so and the work goes on."""
         if self.plan.stage == 3 and not self.plan.config["zero_optimization.gather_16bit_weights_on_model_save"]:
             return False
         found = checkpoint.weights(self.stage, writer=self.comm.rank == 0)
         if self.comm.rank == 0:
             stored = self.stage.precision.stored
-            os.makedirs(save_dir, exist_ok=True)
             content = serialize({name: np.ascontiguousarray(array.astype(stored)) for name, array in found.items()})
-            write_whole(os.path.join(save_dir, save_filename), content)
+            path = os.path.join(save_dir, save_filename)
+            try:
+                os.makedirs(save_dir, exist_ok=True)
+                write_whole(path, content)
+            except OSError as error:
+                output.lost(path, error)
         return True

@@ -7,18 +7,21 @@ beside them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
 import itertools
+import shlex
+import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minidist import command
+from minidist.claims.zero import buffer_size
 from minidist.cli.options import Parser, at_least
-from minidist.deepspeed import accelerate
+from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
+from minidist.papers import chen, deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
 Model = gpt2.Model | llama.Model
@@ -29,6 +32,7 @@ SENT = {
     "all-gather parameters": "Ψ(N-1)/N",
     "all-gather forward": "aΨ(N-1)/N",
     "all-gather backward": "aΨ(N-1)/N",
+    "all-gather again": "aΨ_again(N-1)/N",
 }
 
 
@@ -53,7 +57,7 @@ def explain(arguments: Sequence[str]) -> str:
     """The whole text. Raises UsageError for what cannot be read or planned."""
     made = parser()
     options = made.parse_args(arguments)
-    given = planning.typed(made, arguments)
+    given = agree.typed(made, arguments)
     translated, n = accelerate.load(options.config, options.ranks)
     if options.ranks is None and n == 1:
         n = 8
@@ -61,7 +65,7 @@ def explain(arguments: Sequence[str]) -> str:
         options.recompute = translated.recompute
     model = MODELS[options.model]
     command.check_interval(options.recompute, model.layers)
-    shared = Namespace(**{**vars(planning.defaults()), **vars(options)})
+    shared = Namespace(**{**vars(agree.defaults()), **vars(options)})
     plan = planning.make(
         translated.config,
         n,
@@ -93,10 +97,16 @@ def keys(plan: Plan) -> Iterator[str]:
     for path, stated in plan.config.stated.items():
         value = shown(plan.config[path])
         filled = ' ("auto")' if isinstance(stated, str) and stated == "auto" else ""
-        yield f"  {path} = {value}{filled}: {plan.config.table[path].means}"
+        yield from wrapped(f"{path} = {value}{filled}: {plan.config.table[path].means}")
         if path in silent:
-            yield f"      {silent.pop(path).removeprefix(path).strip()}"
-    yield from (f"  {note}" for note in silent.values())
+            yield from wrapped(silent.pop(path).removeprefix(path).strip(), "      ")
+    for note in silent.values():
+        yield from wrapped(note)
+
+
+def wrapped(text: str, indent: str = "  ") -> list[str]:
+    """Lines of a terminal's usual width."""
+    return textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent="      ", break_on_hyphens=False)
 
 
 def shown(value: Any) -> str:
@@ -127,7 +137,8 @@ def divided(plan: Plan) -> int:
 def passing(plan: Plan, model: Model) -> int:
     """The most bytes that are held of whole units in passing: in stage 2 gradients, in stage 3 parameters as well. An
     embedding that the head reads is there together with each of the others. With FSDP's prefetch the parameters of two
-    units are there at a time, and with SHARD_GRAD_OP all."""
+    units are there at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take no more than that,
+    but for the embedding's, which waits for its second part where a rank has no other place for it."""
     embedding, *others = model.units if model.family == "gpt" else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0
@@ -135,7 +146,10 @@ def passing(plan: Plan, model: Model) -> int:
         gathered = model.parameters
     elif {"pre", "--forward-prefetch"} & {*plan.fsdp}:
         gathered = embedding + max(one + next_one for one, next_one in itertools.pairwise(others))
-    return sizes(plan)[0] * (gathered + (largest if plan.stage >= 2 else 0))
+    summed = largest if plan.stage >= 2 else 0
+    if plan.bucket_size:
+        summed = buffer_size(plan.bucket_size, plan.ranks, model.parameters) + (embedding if plan.stage >= 2 else 0)
+    return sizes(plan)[0] * (gathered + summed)
 
 
 def memory(plan: Plan, model: Model) -> Iterator[str]:
@@ -156,10 +170,12 @@ def memory(plan: Plan, model: Model) -> Iterator[str]:
         yield line("gradients", f"{p}Ψ{gradients}", of.gradients)
         yield line("optimizer states", f"{k}Ψ{optimizer}", of.optimizer)
         yield line("model states", "together", of.total)
-    if plan.stage >= 2:
-        yield line("units in passing", "gradients" + " and parameters" * (divided(plan) == 3), passing(plan, model))
-    kept = model.activations(plan.micro_batch, plan.recompute, p)
-    yield line("activations of the layers", f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}", kept)
+    if in_passing := passing(plan, model):
+        gradients = "a buffer for gradients" if plan.bucket_size else "gradients"
+        yield line("units in passing", gradients + " and parameters" * (divided(plan) == 3), in_passing)
+    formula = f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}"
+    where = "on the host: activations" if plan.on_host else "activations of the layers"
+    yield line(where, formula, model.activations(plan.micro_batch, plan.recompute, p))
 
 
 def on_the_host(plan: Plan, model: Model) -> Iterator[str]:
@@ -201,11 +217,16 @@ def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
     yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
 
 
+def again(plan: Plan, model: Model) -> int:
+    """Parameters of the layers that stage 3 gathers so that they can run again."""
+    return chen.gathered_again(plan.recompute, model.layers) * model.units[1]
+
+
 def traffic(plan: Plan, model: Model) -> Iterator[str]:
     """What a rank sends in a step."""
     p, a = sizes(plan)[0], plan.accumulate
     group = plan.shard or plan.ranks
-    elements = zero.volume(model.parameters, group, plan.stage, a)
+    elements = zero.volume(model.parameters, group, plan.stage, a, again=again(plan, model))
     if "shard_grad_op" in plan.fsdp:
         times = fsdp.collectives(reshard=False, accumulate=a)
         elements = {name: fsdp.volume(model.parameters, group, n) for name, n in times.items() if n}
@@ -219,6 +240,9 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
         sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
         yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
     yield line("all that is sent", "", sum(sent.values()))
+    if plan.on_host:
+        kept = model.activations(plan.micro_batch, plan.recompute, p)
+        yield line("activations to the host", f"a·l·{p}bsh, and back", a * kept)
     if plan.nvme:
         yield from of_files(plan, model)
     elif plan.offload:
@@ -231,20 +255,21 @@ def of_files(plan: Plan, model: Model) -> Iterator[str]:
     """What a rank reads and writes in a step, and what goes between its device and its host."""
     (p, k), a = sizes(plan), plan.accumulate
     states = k + (0 if BYTES[plan.precision].master else p)
-    moved = zero_infinity.moved(model.parameters, plan.ranks, plan.stage, a)
+    moved = zero_infinity.moved(model.parameters, plan.ranks, plan.stage, a, again(plan, model))
     up = "parameters read" if plan.stage == 3 else "parameters up"
     yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
-    yield line("parameters from the host", f"{p}·{'2aΨ/N' if plan.stage == 3 else 'Ψ/N'}", p * moved[up])
+    passes = "a(2Ψ + Ψ_again)/N" if again(plan, model) else "2aΨ/N"
+    yield line("parameters from the host", f"{p}·{passes if plan.stage == 3 else 'Ψ/N'}", p * moved[up])
     read, written = states * moved["states"] + p * moved["parameters read"], states * moved["states"]
     both = plan.stage == 3
-    yield line("read from files", f"{states}Ψ/N" + f" + {p}·2aΨ/N" * both, read)
+    yield line("read from files", f"{states}Ψ/N" + f" + {p}·{passes}" * both, read)
     yield line("written to files", f"{states}Ψ/N" + f" + {p}Ψ/N" * both, written + p * moved["parameters written"])
 
 
 def command_line(plan: Plan, model: Model) -> Iterator[str]:
     words = [*plan.arguments(), *(["--model", "llama"] if model.family == "llama" else [])]
     yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
-    yield f"  mpirun -n {plan.ranks} python -m minidist.{' '.join([plan.chapter, *words])}"
+    yield f"  mpirun -n {plan.ranks} python -m minidist.{shlex.join([plan.chapter, *words])}"
     if plan.beyond:
         yield f"  What no option says: {'; '.join(plan.beyond)}. mpirun -n N python -m minidist.deepspeed FILE does."
 

@@ -6,76 +6,10 @@ value in `plan.py`. Defaults are those of DeepSpeed 0.19.6, runtime/zero/config.
 their neighbours; its documentation names other ones in places.
 """
 
-import math
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-Reader = Callable[[Any], Any]  # a value as it stands in a file -> as it is meant; raises ValueError
-
-
-def flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def number(high: float = math.inf, above: bool = False) -> Reader:
-    """From 0 to high; above: 0 itself is too low."""
-    bounds = "above 0" if above else "from 0 on" if high == math.inf else f"from 0 to {high:g}"
-
-    def read(value: Any) -> float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or not 0 <= value <= min(high, sys.float_info.max) or (above and value == 0):
-            raise ValueError(f"a number {bounds}")
-        return float(value)
-
-    return read
-
-
-def whole(low: int, high: int = sys.maxsize) -> Reader:
-    """A whole number, which may be written as 5e8."""
-
-    def read(value: Any) -> int:
-        fits = not isinstance(value, bool) and isinstance(value, int | float) and low <= value <= high
-        if not fits or value != int(value):
-            most = f" to {high}" if high < sys.maxsize else " on"
-            raise ValueError(f"a whole number from {low}{most}")
-        return int(value)
-
-    return read
-
-
-def one_of(*values: str | None) -> Reader:
-    def read(value: Any) -> Any:
-        if not (isinstance(value, str) or value is None) or value not in values:
-            raise ValueError(f"one of {', '.join('null' if each is None else each for each in values)}")
-        return value
-
-    return read
-
-
-def or_null(read: Reader) -> Reader:
-    return lambda value: None if value is None else read(value)
-
-
-def text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")
-    return value
-
-
-def betas(value: Any) -> tuple[float, float]:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError("a list of two numbers")
-    first, second = (number(1)(each) for each in value)
-    if max(first, second) == 1:
-        raise ValueError("two numbers below 1")
-    return first, second
-
-
-def anything(value: Any) -> Any:
-    return value
+from minidist.deepspeed.values import Reader, anything, betas, flag, number, one_of, or_null, text, whole
 
 
 class Key(NamedTuple):
@@ -94,7 +28,6 @@ ELEMENTS = whole(0)
 OFF_DEVICE = "parameters are on the device, or in files"
 ROOMS = "an nvme's rooms are as many as reading ahead and writing behind need, each for the largest unit's shard"
 AHEAD = "what is in files is read ahead and written behind"
-MOVED = "a rank keeps its activations where it computes them"
 QUANTISED = "what is sent is what is stored: nothing is quantised"
 UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
 ALL_DIVIDED = "every parameter is divided, however small"
@@ -228,7 +161,7 @@ ZERO = {
     "legacy_stage1": Key(flag, False, "the first implementation of stage 1", refused="there is one stage 1"),
     "round_robin_gradients": Key(
         flag, False, "cut gradients finely, for ranks that copy them to the host at once",
-        yet="a gradient's shards are equal, and go nowhere else", already=(False,),
+        yet="a gradient's shards are equal, and each rank moves its own", already=(False,),
     ),
     "zero_hpz_partition_size": Key(
         whole(1), 1, "ranks of a second copy of the parameters", refused="parameters are divided once"
@@ -282,10 +215,8 @@ ACTIVATIONS = {
         never="no two ranks of the data axis have the same activations", already=(False,),
     ),
     "number_checkpoints": Key(or_null(whole(1)), None, "inputs kept in a pass: one every so many blocks; null: each"),
-    "contiguous_memory_optimization": Key(
-        flag, False, "checkpoints in one buffer made beforehand", yet="each is an array of its own", already=(False,)
-    ),
-    "cpu_checkpointing": Key(flag, False, "checkpoints in host memory", yet=MOVED, already=(False,)),
+    "contiguous_memory_optimization": Key(flag, False, "checkpoints in one buffer made beforehand"),
+    "cpu_checkpointing": Key(flag, False, "checkpoints in host memory"),
     "synchronize_checkpoint_boundary": Key(
         flag, False, "wait for the device at each", never="nothing runs beside a rank's own work", already=(False,)
     ),
@@ -395,7 +326,7 @@ WATCHES = "it watches a run and changes nothing in it"
 SECTIONS = dict.fromkeys(
     ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger", "timers"), WATCHES
 ) | {
-    "aio": "nothing is moved to a disk",
+    "aio": "two threads of a rank move its files, in blocks of 64 KiB",
     "nebula": "checkpoints are minidist's own",
     "checkpoint": "checkpoints are minidist's own",
     "compile": "NumPy compiles nothing",

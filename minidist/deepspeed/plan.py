@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist import UsageError, command
-from minidist.cli.options import Parser
+from minidist import UsageError
+from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, defaults, precision_of, recompute_of
 from minidist.deepspeed.config import Config, check
 from minidist.deepspeed.keys import OFF_DEVICE
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
@@ -15,7 +15,6 @@ from minidist.nn.optim import SGD, AdamW, Optimizer
 from minidist.nn.precision import LossScale, precision
 
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
-BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 ROOM = "zero_optimization"
 
 
@@ -41,6 +40,8 @@ class Plan:
     nvme: bool = False  # and the states on to files; in stage 3 parameters too
     nvme_path: str | None = None  # in which folder; None: a temporary one
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
+    on_host: bool = False  # where inputs of blocks that run again wait
+    together: bool = False  # ... in one room
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
@@ -49,6 +50,8 @@ class Plan:
     def chapter(self) -> str:
         if self.fsdp:
             return "fsdp"
+        if self.on_host or self.together:
+            return "zero_r"
         return "infinity" if self.nvme else "offload" if self.offload else CHAPTERS[self.stage]
 
     def said(self) -> dict[str, Any]:
@@ -69,7 +72,10 @@ class Plan:
         """The chapter's command line, as far as it can say all this."""
         usual = defaults()
         words = list(self.fsdp)
-        words += ["--zero", str(self.stage)] if self.offload else []
+        words += ["--zero", str(self.stage)] if self.chapter in ("offload", "infinity", "zero_r") else []
+        if self.chapter == "zero_r":
+            words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
+            words += [] if self.together else ["--scattered"]
         words += ["--disk", self.nvme_path] if self.nvme_path else []
         for option, value in self.said().items():
             if value != getattr(usual, option, None):
@@ -95,18 +101,6 @@ class Plan:
         )
 
 
-def defaults() -> Namespace:
-    """What the options are that every chapter shares, where nobody gives them."""
-    return command.parser("", "train").parse_args([])
-
-
-def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
-    """The options that somebody has typed, also with the value that they have by default."""
-    untouched = object()
-    blank = Namespace(**dict.fromkeys(vars(made.parse_args(arguments)), untouched))
-    return {name for name, value in vars(made.parse_args(arguments, blank)).items() if value is not untouched}
-
-
 def make(
     config: dict[str, Any],
     ranks: int,
@@ -126,8 +120,8 @@ def make(
     options = options or defaults()
     h = width or options.width
     checked = check(config, auto={
-        **{path: options.batch for path in BATCH},  # only a place holder: `_batch` fills them
-        "fp16.enabled": False,  # likewise: `_precision`
+        **{path: options.batch for path in BATCH},  # only a place holder: `batch_of` fills them
+        "fp16.enabled": False,  # likewise: `precision_of`
         "bf16.enabled": False,
         "gradient_clipping": options.clip,
         f"{ROOM}.reduce_bucket_size": h * h,
@@ -143,7 +137,7 @@ def make(
         "scheduler.params.warmup_num_steps": max(1, options.warmup),
         "scheduler.params.total_num_steps": max(1, options.steps),
     })  # fmt: skip
-    batch, micro_batch, accumulate = _batch(checked, ranks, options, given)
+    batch, micro_batch, accumulate = batch_of(checked, ranks, options, given)
     plan = Plan(
         config=checked,
         ranks=ranks,
@@ -151,9 +145,9 @@ def make(
         batch=batch,
         micro_batch=micro_batch,
         accumulate=accumulate,
-        precision=_precision(checked, options, given),
-        clip=_agreed(checked, "gradient_clipping", "clip", options, given),
-        recompute=_recompute(checked, options, given, layers or options.layers),
+        precision=precision_of(checked, options, given),
+        clip=agreed(checked, "gradient_clipping", "clip", options, given),
+        recompute=recompute_of(checked, options, given, layers or options.layers),
         optimizer=_optimizer(checked, options, given),
         lr=options.lr,
         schedule=None,
@@ -163,9 +157,10 @@ def make(
         notes=checked.notes,
     )
     if "optimizer.type" in checked.stated:
-        plan.lr = _agreed(checked, "optimizer.params.lr", "lr", options, given)
+        plan.lr = agreed(checked, "optimizer.params.lr", "lr", options, given)
     _offload(checked, plan)
     plan.bucket_size = _bucket_size(checked, plan)
+    _checkpoints(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
@@ -195,6 +190,21 @@ def _offload(config: Config, plan: Plan) -> None:
         plan.notes.append(f"{ROOM}.offload_param.device has no effect here yet, because {OFF_DEVICE} with the states")
 
 
+def _checkpoints(config: Config, plan: Plan) -> None:
+    """Where inputs of blocks that run again wait: in host memory, in one room."""
+    asked = []
+    for name in ("cpu_checkpointing", "contiguous_memory_optimization"):
+        path = f"activation_checkpointing.{name}"
+        if config[path] and plan.recompute == "full" and not plan.offload:
+            asked.append(name)
+        elif config[path]:
+            others = "with the optimizer on the host" if plan.offload else f"with recompute {plan.recompute}"
+            plan.notes.append(f"{path} has no effect here yet {others}")
+    plan.on_host, plan.together = "cpu_checkpointing" in asked, "contiguous_memory_optimization" in asked
+    if asked:  # that chapter sums all gradients through a buffer
+        plan.bucket_size = plan.bucket_size or max(1, config[f"{ROOM}.reduce_bucket_size"])
+
+
 def _bucket_size(config: Config, plan: Plan) -> int | None:
     """Of the one buffer through which gradients go, if the configuration says anything of it."""
     path = f"{ROOM}.reduce_bucket_size"
@@ -207,100 +217,6 @@ def _bucket_size(config: Config, plan: Plan) -> int | None:
     return int(config[path])
 
 
-def _conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
-    option = option.replace("_", "-")
-    return UsageError(f'{path} is {value}, and --{option} {typed} was given: make it "auto", or leave --{option} away')
-
-
-def _agreed(config: Config, path: str, option: str, options: Namespace, given: Collection[str]) -> Any:
-    """What the configuration says, or else the option that was given, or else DeepSpeed's default."""
-    value, typed = config[path], getattr(options, option)
-    if option in given:
-        if path in config.stated and value != typed:
-            raise _conflict(path, value, option, typed)
-        return typed
-    return value
-
-
-def _batch(config: Config, ranks: int, options: Namespace, given: Collection[str]) -> tuple[int, int, int]:
-    """train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps."""
-    stated = [config.stated.get(path) for path in BATCH]
-    batch, micro, accumulate = (
-        None if value in (None, "auto") else config[path] for path, value in zip(BATCH, stated, strict=True)
-    )
-    for path, option, value in ((BATCH[0], "batch", batch), (BATCH[2], "accumulate", accumulate)):
-        if option in given and value not in (None, getattr(options, option)):
-            raise _conflict(path, value, option, getattr(options, option))
-    batch = options.batch if "batch" in given else batch
-    accumulate = options.accumulate if "accumulate" in given else accumulate
-    if "auto" in stated:
-        if accumulate is None and None in (batch, micro):
-            accumulate = options.accumulate
-        if batch is None and micro is None:
-            micro = max(1, options.batch // ((accumulate or 1) * ranks))
-    return batch_sizes(batch, micro, accumulate, ranks)
-
-
-def batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ranks: int) -> tuple[int, int, int]:
-    """DeepSpeed's rule (runtime/config.py, _set_batch_related_parameters): the first is the product of the others and
-    the number of ranks, and what is missing follows from what is there. Raises UsageError in its words."""
-    if batch is not None and micro is not None:
-        accumulate = accumulate if accumulate is not None else batch // micro // ranks
-    elif batch is not None:
-        accumulate = accumulate or 1
-        micro = batch // ranks // accumulate
-    elif micro is not None:
-        accumulate = accumulate or 1
-        batch = micro * accumulate * ranks
-    else:
-        raise UsageError("Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided")
-    for name, value in (("Micro batch size per gpu", micro), ("Gradient accumulation steps", accumulate)):
-        if value == 0:
-            raise UsageError(
-                f"{name}: 0 has to be greater than 0: train_batch_size {batch} is too small for {ranks} ranks"
-            )
-    if batch != micro * accumulate * ranks:
-        raise UsageError(
-            "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step"
-            f" * world_size {batch} != {micro} * {accumulate} * {ranks}"
-        )
-    return batch, micro, accumulate
-
-
-def _precision(config: Config, options: Namespace, given: Collection[str]) -> str:
-    """fp16, bf16, or neither. "auto" follows --precision, as it follows --fp16 and --bf16 in the Trainer."""
-    fp16, bf16 = (config.stated.get(path) for path in ("fp16.enabled", "bf16.enabled"))
-    typed = "precision" in given
-    wanted = options.precision if typed or "auto" in (fp16, bf16) else "fp32"
-    if fp16 == "auto":
-        fp16 = wanted == "mixed" and (typed or bf16 is not True)
-    if bf16 == "auto":
-        bf16 = wanted == "bf16" and (typed or fp16 is not True)
-    if fp16 and bf16:
-        raise UsageError("bfloat16 and fp16 modes cannot be simultaneously enabled: switch one of them off")
-    name = "mixed" if fp16 else "bf16" if bf16 else None
-    if typed and name not in (None, wanted):
-        raise _conflict("fp16.enabled" if fp16 else "bf16.enabled", "true", "precision", wanted)
-    if name or wanted in ("fp32", "fp64"):
-        return name or wanted
-    switched_off = fp16 is False if wanted == "mixed" else bf16 is False
-    if typed and switched_off:
-        raise _conflict("fp16.enabled" if wanted == "mixed" else "bf16.enabled", "false", "precision", wanted)
-    return wanted if typed else "fp32"
-
-
-def _recompute(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
-    """A configuration that says something of activation checkpointing means that it is used: of each block the input is
-    kept, as in models that call deepspeed.checkpointing.checkpoint; or of so many of the blocks as there are to be
-    checkpoints."""
-    room = "activation_checkpointing."
-    asked = any(config[path] != key.default for path, key in config.table.items() if path.startswith(room))
-    if not asked or "recompute" in given:
-        return options.recompute
-    interval = -(-layers // (config[f"{room}number_checkpoints"] or layers))
-    return f"every:{interval}" if interval > 1 else "full"
-
-
 def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Optimizer:
     """The configuration's, or the one that the options describe."""
     name = config["optimizer.type"]
@@ -310,8 +226,8 @@ def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Op
         return SGD(momentum=0.9, weight_decay=options.weight_decay)
     kind = "sgd" if name.lower() == "sgd" else "adamw"
     if "optimizer" in given and options.optimizer != kind:
-        raise _conflict("optimizer.type", name, "optimizer", options.optimizer)
-    decay = _agreed(config, "optimizer.params.weight_decay", "weight_decay", options, given)
+        raise conflict("optimizer.type", name, "optimizer", options.optimizer)
+    decay = agreed(config, "optimizer.params.weight_decay", "weight_decay", options, given)
     if kind == "sgd":
         momentum = config["optimizer.params.momentum"]
         if momentum and decay:
@@ -357,6 +273,9 @@ def _schedule(config: Config, plan: Plan) -> Callable[[int], float] | None:
 
 class FixedLossScale(LossScale):
     """fp16.loss_scale: the same in every step. A step whose gradients overflow is left out all the same."""
+
+    def resume(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
 
     def update(self, overflow: bool) -> None:
         self.step += 1

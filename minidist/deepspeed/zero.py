@@ -31,6 +31,7 @@ from minidist.nn.tensor import Array
 
 class Init:
     """Units that are made within are divided at once, in stage 3: their values are drawn, this rank keeps its shard.
+    One rank to a process: ranks that are threads would divide one another's.
 
     module: a model that is there already, to be divided as if it had been made within. enabled: False leaves all to
     initialize.
@@ -56,6 +57,7 @@ class Init:
         """Draw a unit's values, one Flat after the other, and keep this rank's shard of each."""
         for flat in unit.flats if self.enabled else []:
             flat.divide(self.comm)
+            flat.device = self.device
             start = self.device.hold("workspace", flat.initial(self.seed))  # float64 (padded,)
             flat.param = self.device.hold("parameters", start[shard_of(flat)].astype(self.dtype))  # (padded/N,)
             del start
@@ -103,7 +105,8 @@ def take_over(engine: DataParallel, shards: dict[Flat, Array]) -> None:
 
 
 class GatheredParameters:
-    """Within it some units are here as a whole, on every rank: the `data` of each of their parameters is an array.
+    """Within it some units are here as a whole, on every rank: the `data` of each of their parameters is an array. The
+    device holds them for so long, beside the shards: OutOfMemory, if they do not fit.
 
     modifier_rank: what this rank has changed is what all keep, master copies included; None: changes are forgotten. All
     ranks must enter and leave. (DeepSpeed is given single parameters; here a unit is what is gathered.)
@@ -115,12 +118,19 @@ class GatheredParameters:
         self.wholes: dict[Flat, Array] = {}
 
     def __enter__(self) -> None:
-        for flat in self.flats:
-            values = flat.master if hasattr(flat, "master") else flat.param
-            with flat.comm.phase("gather parameters"):
-                divided = values.size < flat.padded
-                self.wholes[flat] = ring.all_gather(flat.comm, values, flat.padded) if divided else values.copy()
-            flat.bind(self.wholes[flat])
+        if not all(hasattr(flat, "param") for flat in self.flats):
+            raise UsageError(
+                "GatheredParameters: the model has no values yet: call initialize first, or make it in zero.Init"
+            )
+        held = {flat: flat.master if hasattr(flat, "master") else flat.param for flat in self.flats}
+        self.wholes = {flat: flat.device.empty("gathered", flat.padded, held[flat].dtype) for flat in self.flats}
+        for flat, whole in self.wholes.items():  # (padded,)
+            if held[flat].size < flat.padded:
+                with flat.comm.phase("gather parameters"):
+                    ring.all_gather(flat.comm, held[flat], flat.padded, out=whole)
+            else:
+                whole[...] = held[flat]
+            flat.bind(whole)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for flat, whole in self.wholes.items():

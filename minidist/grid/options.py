@@ -36,7 +36,7 @@ def add_options(parser: Parser) -> None:
     add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; default: 1f1b")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
     add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
-    add("--trace", metavar="FILE", help="write the timelines for https://ui.perfetto.dev")
+    parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
     parser.renamed("--pipeline", "--pp")
     parser.renamed("--tensor", "--tp")

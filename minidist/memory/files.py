@@ -17,6 +17,7 @@ What is to outlast it is a checkpoint (`minidist/checkpoint.py`).
 
 import fcntl
 import os
+import resource
 import shutil
 import tempfile
 import threading
@@ -45,7 +46,8 @@ Moves = Sequence["Future[Array]"]  # of the blocks of an array: over when each o
 
 
 class Folder:
-    """A rank's own folder, which nobody else uses as long as this object lives. With it goes all that is in it.
+    """A rank's own folder, which nobody else uses as long as this object lives. With it, or by `remove`, goes all that
+    is in it; of a process that is killed the next one removes it.
 
     Raises UsageError for one that cannot be made or written, or in which another run is at work.
     """
@@ -56,10 +58,12 @@ class Folder:
             if parent is None:
                 self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
             else:
-                self.path = Path(parent, f"rank{rank}")
+                self.path = Path(parent, f"minidist-rank{rank}")  # a name of ours: what lies there is removed
                 self.path.mkdir(parents=True, exist_ok=True)
             if not lock(self.path, self):
-                raise UsageError(f"{option} {parent}: another run is at work there: give each a folder of its own")
+                raise UsageError(
+                    f"{option} {parent}: another run is at work there, or another engine: give each a folder"
+                )
             if parent is None:
                 self.path = self.path.rename(self.path.with_name(self.path.name.replace("minidist-", PREFIX)))
                 sweep(self.path.parent)  # which takes what has this name and is not locked
@@ -67,11 +71,13 @@ class Folder:
                 left.unlink()
             (self.path / "writable").touch()
             (self.path / "writable").unlink()
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # an array in a file keeps one open
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         except OSError as error:
             raise UsageError(
                 f"{option} {parent or tempfile.gettempdir()}: cannot write there: {error.strerror}"
             ) from None
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def lock(path: Path, owner: object | None = None) -> bool:

@@ -30,6 +30,7 @@ class Flat:
         self.shards = 1  # it is padded to a multiple of this
         self.sum_over: dict[str, Any] = {}  # phase -> ranks of other axes that have a part of its gradient as well
         self.counted = True  # by this rank, in the norm: of several ranks that have all of a gradient, one counts it
+        self.device: Any = None  # the pool in which whatever is put together of it is held
         # How often it is read: set by the engine whose units read it.
         self.readers = 0  # units of this rank that read it
         self.to_come = 0  # their backwards until the gradient is complete

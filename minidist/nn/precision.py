@@ -1,6 +1,7 @@
 """In which dtype things are stored, sent and computed, and the loss scale that mixed precision needs."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,12 @@ class LossScale:
         self.scale, self.window, self.hysteresis, self.minimum = scale, window, hysteresis, minimum
         self.forgiven_left = hysteresis - 1
         self.step, self.last_overflow = 0, -1
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on where another one was, of which this is a checkpoint (`vars`). The rule stays this one's own."""
+        self.scale = max(state["scale"], self.minimum)
+        self.forgiven_left = min(state["forgiven_left"], self.hysteresis - 1)
+        self.step, self.last_overflow = state["step"], state["last_overflow"]
 
     def update(self, overflow: bool) -> None:
         """Account for one step. Raises OverflowError on an overflow at the minimum scale: the gradients are not finite

@@ -141,6 +141,7 @@ class Store:
         self, narrow: type[np.generic] | None = None, pool: Pool | None = None, kind: str = "activations"
     ) -> None:
         self.narrow, self.pool, self.kind = narrow, pool or Nobody(), kind
+        self.checkpoints: Store | None = None  # where else a model may let the inputs wait of what it has run again
 
     def keep(self, array: Array, exact: bool = False) -> Kept:
         """exact: in the dtype that it has. Masks and integers always are."""
@@ -275,13 +276,15 @@ def record(
     return output
 
 
-def recomputed(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def recomputed(function: Callable[[Tensor], Tensor], x: Tensor, store: Store | None = None) -> Tensor:
     """function(x), of which x alone is kept: the backward runs the function again (Chen et al. 2016, section 3).
 
-    The function must give the same result twice, and hold on to no array of activations.
+    The function must give the same result twice, and hold on to no array of activations. store: of x, if it is not the
+    tape's own.
     """
     if x.tape is None or not x.tape.keeps:
         return function(x)
     output = x.tape.tensor(function(Tensor(x.data)).data)  # without a tape nothing is kept
-    x.tape.steps.append(Step(output.number, (x.number,), None, None, (x.tape.keep(x.data),), function))
+    kept = store.keep(x.data) if store else x.tape.keep(x.data)
+    x.tape.steps.append(Step(output.number, (x.number,), None, None, (kept,), function))
     return output

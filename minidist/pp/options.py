@@ -44,7 +44,7 @@ def add_options(parser: Parser) -> None:
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; default: about 8, or PipeDream 1")
     add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
     add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
-    add("--trace", metavar="FILE", help="write the timeline for https://ui.perfetto.dev")
+    parser.output("--trace", help="write the timeline for https://ui.perfetto.dev")
     add("--draw", choices=("all", *SCHEDULES), metavar="NAME", help="draw a schedule, or all, and do nothing else")
     add("-p", "--pp", type=at_least(1), metavar="P", help="stages: to draw, 4; to train, as many as ranks")
     add("--zero-bubble-table", action="store_true", help="Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")

@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,17 @@ def test_what_gets_its_name_is_on_the_disk(monkeypatch: pytest.MonkeyPatch, fold
         ("replace", latest),
         ("fsync", "run"),
     ]
+
+
+def test_a_tag_saved_again_replaces_the_one_before_whatever_the_clock_says() -> None:
+    job, engine = trained(1)
+    save = partial(checkpoint.save, "run", engine, train.Alone(), command.about(job, 1), tag="best")
+    save()
+    later = time.time() + 10
+    os.utime("run/best/manifest.json", (later, later))  # by a clock that was set back since
+    save()
+    assert sorted(os.listdir("run")) == ["best~2", "latest"]
+    assert Path("run/latest").read_text() == "best~2\n"
 
 
 # ---- damaged ---------------------------------------------------------------------------------------------------------
@@ -306,6 +319,11 @@ def test_a_folder_where_nothing_can_be_made(monkeypatch: pytest.MonkeyPatch) -> 
     assert said("nowhere/run") == "--save nowhere/run: there is no folder nowhere"
     assert said("/proc/run").startswith("--save /proc/run: cannot write there: ")
     assert said("/proc").startswith("--save /proc: cannot write there: ")
+
+
+def test_a_new_folder_may_end_in_a_slash() -> None:
+    options = [*MODEL.split(), "--save", "new/"]
+    assert command.prepare(command.parser("", "train"), options, 1).options.save == "new/"
 
 
 # ---- without MPI -----------------------------------------------------------------------------------------------------

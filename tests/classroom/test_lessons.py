@@ -26,7 +26,7 @@ FORGET = """\
 import os, sys
 os.chdir({0!r})
 sys.path.insert(0, {0!r})
-for module in ("exercise", "given", "pictures", "simulated", "transformer"):
+for module in ("exercise", "given", "pictures", "simulated", "stages", "transformer"):
     sys.modules.pop(module, None)
 from minidist.classroom import notebook
 notebook.has_mpi = lambda: False  # which is quicker
@@ -62,15 +62,27 @@ def filled(source, lesson):
     return ast.unparse(tree)
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-def test_a_notebook_executes_open_and_filled(lesson, tmp_path, monkeypatch):
-    """In one kernel, one after the other; a copy in work/ is what is filled."""
+def contents(folder):
+    return {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+# Open in every run, for there its outputs are compared; filled every third, or, with -m slow, the others.
+STATES = [
+    pytest.param(lesson, is_filled, id=f"{lesson.name}{is_filled * ' and filled'}", marks=slow * [pytest.mark.slow])
+    for number, lesson in enumerate(LESSONS)
+    for is_filled, slow in ([(True, False)] if number % 3 == 0 else [(False, False), (True, True)])
+]
+
+
+@pytest.mark.parametrize(("lesson", "is_filled"), STATES)
+def test_a_notebook_executes(lesson, is_filled, tmp_path, monkeypatch):
+    """Open; and after that, in the same kernel, filled: a copy in work/."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     folder = shutil.copytree(lesson, tmp_path / "lessons" / lesson.name)
     copy = tmp_path / "work" / lesson.name
     shutil.copytree(folder, copy, ignore=lambda *_: ["test_exercise.py", "on_ranks.py"])
     shutil.copy(ANSWERS / f"{lesson.name}.py", copy / "exercise.py")
-    before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    before = contents(folder)
     committed = nbformat.read(lesson / "lesson.ipynb", as_version=4)
     opened = nbformat.read(folder / "lesson.ipynb", as_version=4)
     notebook = nbformat.read(folder / "lesson.ipynb", as_version=4)
@@ -84,6 +96,9 @@ def test_a_notebook_executes_open_and_filled(lesson, tmp_path, monkeypatch):
         for number, cell in enumerate(opened.cells):
             client.execute_cell(cell, number)
         assert printed(opened) == printed(committed)
+        assert contents(folder) == before
+        if not is_filled:
+            return
         forget = nbformat.v4.new_code_cell(FORGET.format(str(copy)))
         opened.cells.append(forget)
         client.execute_cell(forget, len(opened.cells) - 1)
@@ -102,14 +117,14 @@ def test_a_notebook_executes_open_and_filled(lesson, tmp_path, monkeypatch):
     assert all(line.startswith("✓ ") for line in checks), checks
     open_checks = [line for _, text, _ in printed(opened) for line in str(text).splitlines() if line[:2] == "○ "]
     assert len(checks) == len(open_checks)
-    assert {file: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
+    assert contents(folder) == before
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     assert "assert " in last.source
     assert [output.text for output in last.outputs] == ["All claims hold.\n"]
 
 
 def test_every_lesson_is_complete():
-    assert [lesson.name[:2] for lesson in LESSONS] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11"]
+    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in (*range(1, 12), 13)]
     for lesson in LESSONS:
         for name in ("exercise.py", "test_exercise.py", "on_ranks.py", "given.py", "pictures.py"):
             assert (lesson / name).is_file(), f"{lesson.name} has no {name}"

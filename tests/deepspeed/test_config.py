@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minidist import UsageError
+from minidist.deepspeed import agree, read
 from minidist.deepspeed import plan as planning
-from minidist.deepspeed import read
+from minidist.deepspeed.agree import BATCH
 from minidist.deepspeed.keys import KEYS, OPTIMIZERS, SCHEDULERS
-from minidist.deepspeed.plan import BATCH, Plan
+from minidist.deepspeed.plan import Plan
 from minidist.nn.optim import SGD, AdamW
 
 pytest.importorskip("hjson")
@@ -68,7 +69,7 @@ WITH_CHECKPOINTING = """
 
 def planned(text: str, ranks: int = 4, **typed: Any) -> Plan:
     """typed: options that somebody gives."""
-    options = planning.defaults()
+    options = agree.defaults()
     vars(options).update(typed)
     return planning.make(read.parse(text, "ds_config.json"), ranks, options, set(typed), width=typed.get("width"))
 
@@ -121,7 +122,7 @@ OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
 def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...], chapter: str, says: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {OFFLOAD.replace("DEVICE", device)}}}'
     config = read.parse(f"{{{T}, {room}}}", "ds_config.json")
-    plan = planning.make(config, 4, planning.defaults(), fsdp=fsdp)
+    plan = planning.make(config, 4, agree.defaults(), fsdp=fsdp)
     assert (plan.chapter, plan.offload) == (chapter, chapter in ("offload", "infinity"))
     assert ("--zero" in plan.arguments()) == plan.offload
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
@@ -133,7 +134,7 @@ NVME = '{"device": "nvme", "nvme_path": "PATH", "buffer_count": 5}'
 def test_states_and_parameters_in_files() -> None:
     room = f'"offload_optimizer": {NVME.replace("PATH", "/a")}, "offload_param": {NVME.replace("PATH", "/b")}'
     plan = planning.make(
-        read.parse(f'{{{T}, "zero_optimization": {{"stage": 3, {room}}}}}', "ds_config.json"), 4, planning.defaults()
+        read.parse(f'{{{T}, "zero_optimization": {{"stage": 3, {room}}}}}', "ds_config.json"), 4, agree.defaults()
     )
     assert (plan.chapter, plan.nvme_path) == ("infinity", "/a")
     assert plan.arguments()[:4] == ["--zero", "3", "--disk", "/a"]
@@ -155,7 +156,7 @@ def test_states_and_parameters_in_files() -> None:
 )
 def test_the_bucket(stated: str, more: str, fsdp: tuple[str, ...], size: int | None, says: str) -> None:
     room = f'"zero_optimization": {{"stage": 3, "reduce_bucket_size": {stated}{more}}}'
-    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, planning.defaults(), fsdp=fsdp)
+    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, agree.defaults(), fsdp=fsdp)
     assert plan.settings(seed=0).bucket_size == plan.bucket_size == size
     assert (f"--bucket-size {size}" in " ".join(plan.arguments())) == (size is not None)
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
@@ -163,10 +164,30 @@ def test_the_bucket(stated: str, more: str, fsdp: tuple[str, ...], size: int | N
 
 def test_with_checkpointing() -> None:
     plan = planned(WITH_CHECKPOINTING)
-    assert (plan.chapter, plan.batch, plan.precision, plan.recompute) == ("zero2", 8, "bf16", "full")
+    assert (plan.chapter, plan.batch, plan.precision, plan.recompute) == ("zero_r", 8, "bf16", "full")
     assert plan.clip == 0.5
     assert plan.loss_scale is None
-    assert len(plan.notes) == 4  # the bucket, the round robin, the partition, the host
+    assert len(plan.notes) == 3  # the bucket, the round robin, the partition
+    assert "--zero 2 --tp 1 --activations host --scattered" in " ".join(plan.arguments())
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "chapter", "note"),
+    [
+        ('"stage": 3', "", "zero_r", ""),
+        ('"stage": 3', ', "number_checkpoints": 3', "zero3", "has no effect here yet with recompute every:4"),
+        (f'"stage": 2, {OFFLOAD.replace("DEVICE", "cpu")}', "", "offload", "yet with the optimizer on the host"),
+    ],
+)
+def test_where_checkpoints_wait(stage: str, more: str, chapter: str, note: str) -> None:
+    """In the chapter that has it, or a line says that they stay."""
+    section = f'"cpu_checkpointing": true, "contiguous_memory_optimization": true{more}'
+    text = f'{{{T}, "zero_optimization": {{{stage}}}, "activation_checkpointing": {{{section}}}}}'
+    plan = planning.make(read.parse(text, "ds_config.json"), 4, layers=12)
+    there = chapter == "zero_r"
+    assert (plan.chapter, plan.on_host, plan.together) == (chapter, there, there)
+    assert len([each for each in plan.notes if note and note in each]) == (0 if there else 2)
+    assert plan.bucket_size == (int(5e8) if there else None)  # DeepSpeed's default; that chapter has one
 
 
 @pytest.mark.parametrize(

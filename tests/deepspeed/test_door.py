@@ -42,7 +42,7 @@ def test_without_a_scheduler_the_rate_is_the_chapters(tmp_path: Path) -> None:
 
 def test_options_typed_at_their_default_are_typed(config: str) -> None:
     made = door.parser("deepspeed")
-    assert door.planning.typed(made, [config, "--steps", "200"]) == {"config", "steps"}
+    assert door.agree.typed(made, [config, "--steps", "200"]) == {"config", "steps"}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from jobs import deepspeeds
 from minidist.deepspeed import explain
 from minidist.deepspeed import plan as planning
 from minidist.mpi.launch import launch
+from minidist.papers import gpt2, korthikanti
 
 pytest.importorskip("hjson")
 pytest.importorskip("yaml")
@@ -37,6 +38,10 @@ FILES = {
     "checkpointing.json": json.dumps(
         AUTO | {"zero_optimization": {"stage": 2}, "activation_checkpointing": {"partition_activations": True}}
     ),
+    "cpu_checkpointing.json": json.dumps(
+        AUTO | {"zero_optimization": {"stage": 3}, "activation_checkpointing": {"cpu_checkpointing": True}}
+    ),
+    "bucket.json": json.dumps(AUTO | {"zero_optimization": {"stage": 2, "reduce_bucket_size": 1000}}),
     "zero1.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True},
                               "zero_optimization": {"stage": 1, "reduce_bucket_size": 1000}}),
     **{
@@ -202,7 +207,7 @@ def test_and_those_of_serial_training(found: dict[str, Any], name: str) -> None:
 def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], name: str) -> None:
     others = {
         **{"checkpointing.json": "zero2", "zero1.json": "zero1", "sgd.json": "zero1", "ddp.json": "data_parallel"},
-        **{"timed.json": "zero2"},
+        **{"timed.json": "zero2", "bucket.json": "zero2", "cpu_checkpointing.json": "zero_r"},
         **dict.fromkeys(("fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "hybrid.yaml"), "fsdp"),
         **{f"{chapter}{stage}.json": chapter for chapter in ("offload", "infinity") for stage in (1, 2, 3)},
     }
@@ -268,7 +273,9 @@ def test_files_have_and_give_what_explain_says(found: dict[str, Any], folder: Pa
         assert f"python -m minidist.infinity --zero {stage}" in text
 
 
-@pytest.mark.parametrize("name", ["ddp.json", "zero1.json", "checkpointing.json", "zero3.json"])
+@pytest.mark.parametrize(
+    "name", ["ddp.json", "zero1.json", "checkpointing.json", "zero3.json", "bucket.json", "cpu_checkpointing.json"]
+)
 def test_explain_computes_what_is_counted(found: dict[str, Any], folder: Path, name: str) -> None:
     """The formulas know nothing of padding: less than one element for a rank and unit."""
     run, config = found[name], folder / name
@@ -277,6 +284,12 @@ def test_explain_computes_what_is_counted(found: dict[str, Any], folder: Path, n
     for rank in run["memory"]:
         for kind, expected in dataclasses.asdict(states).items():
             assert expected <= rank[kind] <= expected + 12 * 5
+    small = gpt2.Model(
+        h=16, layers=2, a=2, s=16, v=(run["parameters"] - 2 * (12 * 16**2 + 13 * 16) - 2 * 16) // 16 - 16
+    )
+    assert small.parameters == run["parameters"]
+    for rank in run["memory"]:
+        assert rank["transient"] == pytest.approx(explain.passing(plan, small), abs=2 * 2 * 2 * RANKS)
     volume = explain.zero.volume(run["parameters"], RANKS, plan.stage)
     for phases in run["sent"]:
         for phase, elements in volume.items():
@@ -351,6 +364,46 @@ def test_gathered_parameters(found: dict[str, Any]) -> None:
     drawn, initial = found["gathered"]["drawn"]
     assert drawn == pytest.approx(initial, rel=1e-5)
     assert found["gathered"]["means"] == [pytest.approx(drawn), 1.25, 1.25, 3.0, 3.0]
+    for held in found["gathered"]["held"].values():  # float32: the master copies, or as drawn
+        assert held == [0, 4 * found["gathered"]["padded"], 0, 0]
+
+
+@pytest.mark.parametrize("case", ["fp32 0", "fp32 3", "mixed 2"])
+def test_a_model_that_calls_checkpoint_keeps_its_blocks_inputs(found: dict[str, Any], case: str) -> None:
+    """The same losses and gradients, bsh elements of each layer where Korthikanti counts sbh(34 + 5as/h) bytes (their
+    table 2, without dropout), and one layer's at a time in the backward. On the host they go down the link and up once.
+    """
+    layers, b, s, h, heads, p = 2, 2, deepspeeds.CONTEXT, 12, 2, 4 if case.startswith("fp32") else 2
+    inputs = layers * korthikanti.layer_activations(s, b, h, heads, recompute="full", p=p)
+    one = korthikanti.layer_activations(s, b, h, heads, p=p, dropout=False)
+    one += 2 * 2 * 4 * s * b  # a layer norm's statistics, which the paper does not count: two numbers for each token
+    runs = {name: found["checkpointed"][f"{case} {name}"] for name in ("without", "by its JSON", *deepspeeds.WAYS)}
+    without, as_it_is = runs.pop("without"), runs["as it is"]
+    assert without["kept"] == {"device": layers * one, "host": 0}
+    assert as_it_is["most"]["device"] == inputs * (layers - 1) / layers + one  # whose input is among what it keeps
+    for name, run in runs.items():
+        assert run["losses"] == as_it_is["losses"], name
+        np.testing.assert_array_equal(run["gradients"], as_it_is["gradients"], err_msg=name)
+        on_host = name in ("on the host", "from a file", "both", "by its JSON")
+        assert run["kept"] == {"device": 0 if on_host else inputs, "host": inputs if on_host else 0}, name
+        once = {"checkpoints": {"bytes": inputs, "moves": layers}}
+        assert run["moved"] == ({"device to host": once, "host to device": once} if on_host else {}), name
+    if case.startswith("fp32"):
+        assert without["losses"] == as_it_is["losses"]
+        np.testing.assert_array_equal(without["gradients"], as_it_is["gradients"])
+    else:  # a layer's input is rounded to float16 before it runs again
+        np.testing.assert_allclose(without["losses"], as_it_is["losses"], rtol=1e-3)
+    assert np.abs(without["gradients"]).max() > 0
+
+
+def test_plain_sgd_goes_on_in_every_stage(found: dict[str, Any]) -> None:
+    """From stage 3's checkpoint, with which all is as in one run; momentum has more state, and a line says so."""
+    plain = found["plain sgd"]
+    for name, losses in plain["losses"].items():
+        np.testing.assert_allclose(losses, plain["losses"]["on"], rtol=1e-12, atol=0, err_msg=name)
+    assert plain["losses"]["on"][0] != plain["losses"]["on"][1]
+    assert plain["statuses"] == [0] * 5  # every claim holds, of no optimizer states among them
+    assert "was made by another optimizer: use the same --optimizer" in plain["refused"]
 
 
 def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) -> None:
@@ -361,8 +414,12 @@ def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) ->
     tag = f"global_step{deepspeeds.STEPS}"
     assert (folder / "kept/latest").read_text() == f"{tag}~2\n"
     assert sorted(os.listdir(folder / "kept")) == [f"{tag}~2", "latest"]
-    assert kept["loaded"] == [(str(folder / "kept" / f"{tag}~2"), {"epoch": 2})] * 2
+    assert kept["loaded"] == [(str(folder / "kept" / f"{tag}~2"), {"epoch": 2, "by epoch": {"9": "a", "10": "b"}})] * 2
     says = [
+        "a micro-batch of all 4 ranks has 8 sequences, not 1",
+        "train_batch takes 1 micro-batch, and the iterator ends after 0",
+        "the model has no values yet",
+        "load_checkpoint",
         *["a tag is a name for a folder, without a ~"] * 3,
         "cannot be written as JSON",
         "no checkpoint with the tag other",

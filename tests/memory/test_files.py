@@ -44,7 +44,7 @@ def test_what_goes_down_comes_up_in_blocks(size: int, dtype: str, tmp_path: Path
     file = place.files.empty("optimizer", "block1.master", size, dtype)
     before = place.mover.kernel()
     wait(place.mover.down("optimizer", given, out=file))
-    assert (tmp_path / "rank0" / "block1.master").read_bytes() == given.tobytes()
+    assert (tmp_path / "minidist-rank0" / "block1.master").read_bytes() == given.tobytes()
     back = place.hold(np.zeros(size, dtype))
     wait(place.mover.up("optimizer", file, out=back))
     np.testing.assert_array_equal(back, given)
@@ -64,7 +64,7 @@ def test_a_part_of_a_file_is_at_its_place(tmp_path: Path) -> None:
     out = place.hold(np.zeros(10, np.float32))
     place.link.up("x", file[30:90][5:15], out=out)
     np.testing.assert_array_equal(out, np.arange(35, 45))
-    assert place_of(file[30:90][5:15]) == (str(tmp_path / "rank0" / "a"), 4 * 35)
+    assert place_of(file[30:90][5:15]) == (str(tmp_path / "minidist-rank0" / "a"), 4 * 35)
     place.link.down("x", out, out=file[:10])
     np.testing.assert_array_equal(file[:12], [*range(35, 45), 10, 11])
 
@@ -83,10 +83,10 @@ def test_what_fails_in_a_thread_is_raised(tmp_path: Path) -> None:
     file = place.files.empty("optimizer", "a", 3 * BLOCK, np.uint8)
     with pytest.raises(LinkError, match="is not held on the host"):
         wait(place.mover.up("x", file, out=np.zeros(3 * BLOCK, np.uint8)))
-    os.truncate(tmp_path / "rank0" / "a", BLOCK + 5)
+    os.truncate(tmp_path / "minidist-rank0" / "a", BLOCK + 5)
     with pytest.raises(Stopped, match=rf"cannot read .*/a: it ends after {BLOCK + 5:,} bytes"):
         wait(place.mover.up("x", file, out=place.hold(np.zeros(3 * BLOCK, np.uint8))))
-    os.unlink(tmp_path / "rank0" / "a")
+    os.unlink(tmp_path / "minidist-rank0" / "a")
     with pytest.raises(Stopped, match=r"cannot write .*/a: No such file"):
         wait(place.mover.down("x", place.hold(np.zeros(3 * BLOCK, np.uint8)), out=file))
 
@@ -108,7 +108,7 @@ except Exception as error:
 
 def test_a_disk_without_room_is_a_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"Stopped cannot write {tmp_path}/rank0/large: File too large\n"
+    assert done.stdout == f"Stopped cannot write {tmp_path}/minidist-rank0/large: File too large\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,7 +120,9 @@ def test_a_folder_has_one_owner_and_goes_with_him(tmp_path: Path) -> None:
     first = Folder("--disk", str(parent), 0)
     other = Folder("--disk", str(parent), 1)
     (first.path / "something").touch()
-    with pytest.raises(UsageError, match=r"--disk .*/there: another run is at work there: give each"):
+    with pytest.raises(
+        UsageError, match=r"--disk .*/there: another run is at work there, or another engine: give each"
+    ):
         Folder("--disk", str(parent), 0)
     assert (first.path / "something").exists()
     path = first.path
@@ -131,8 +133,8 @@ def test_a_folder_has_one_owner_and_goes_with_him(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rank0").mkdir()
-    (tmp_path / "rank0" / "block1.master").write_bytes(b"old")
+    (tmp_path / "minidist-rank0").mkdir()
+    (tmp_path / "minidist-rank0" / "block1.master").write_bytes(b"old")
     assert list(Folder("--disk", str(tmp_path), 0).path.glob("*")) == []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / f"{PREFIX}left").mkdir()

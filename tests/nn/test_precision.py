@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minidist import UsageError, command
+from minidist.deepspeed.plan import FixedLossScale
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD
@@ -54,6 +55,21 @@ def test_gives_up_at_the_minimum():
         scale.update(overflow=True)
     odd = LossScale(scale=3.0, minimum=2.0, hysteresis=1)
     assert trace(odd, [True]) == [2.0]  # not below the minimum
+
+
+def test_it_goes_on_from_anothers_state_by_a_rule_of_its_own():
+    other = LossScale(scale=2.0**20, window=7, hysteresis=5)
+    trace(other, [False, True, True])
+    mine = LossScale(window=3, hysteresis=2, minimum=8.0)
+    mine.resume(vars(other))
+    assert (mine.scale, mine.forgiven_left, mine.step, mine.last_overflow) == (2.0**20, 1, 3, 2)
+    assert (mine.window, mine.hysteresis, mine.minimum) == (3, 2, 8.0)
+    low = LossScale(minimum=2.0**21)
+    low.resume(vars(other))
+    assert low.scale == 2.0**21
+    fixed = FixedLossScale(128.0, minimum=128.0)
+    fixed.resume(vars(other))
+    assert (fixed.scale, fixed.step) == (128.0, 3)
 
 
 def test_an_overflow_is_skipped_and_the_weights_stay():

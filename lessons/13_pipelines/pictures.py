@@ -1,0 +1,137 @@
+"""The pictures of lesson 13. They draw what a clock says of orders, or of what ranks have done."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from minidist.classroom.lesson import show
+from minidist.pp.timeline import Mail, Timeline, write_trace
+from minidist.pp.timeline import Span as Slice
+
+BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#9a9a9a"
+COLOURS = {"F": BLUE, "B": GREEN, "W": ORANGE}
+LIGHT = {"F": "#8fb3d9", "B": "#a3d0b2", "W": ORANGE}  # of second chunks
+Span = tuple[str, int, float, float]
+
+
+def pieces(span: Sequence) -> list[tuple[str, int, float, float]]:
+    """A span as it is drawn: BW is a B and a W, each with its share of the time."""
+    letter, k, start, end = span[:4]
+    each = (end - start) / len(letter)
+    return [(one, k, start + i * each, start + (i + 1) * each) for i, one in enumerate(letter)]
+
+
+def in_words(of_stage: Sequence) -> str:
+    """What a stage does, one thing after the other; of chunks those that are not the first, as in F3.1."""
+    return " ".join(f"{span[0]}{span[1]}" + (f".{span[4]}" if len(span) > 4 and span[4] else "") for span in of_stage)
+
+
+def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> None:
+    """A panel for each schedule, a row for each stage. A span may have its chunk as a fifth number."""
+    longest = max(of[-1][3] for spans in schedules.values() for of in spans)
+    rows = sum(len(spans) for spans in schedules.values())
+    height = 0.34 * rows + 0.55 * len(schedules) + 0.5
+    fig, axes = plt.subplots(len(schedules), 1, figsize=(9.6, height), squeeze=False, sharex=True)
+    words = []
+    for ax, (name, spans) in zip(axes[:, 0], schedules.items(), strict=True):
+        end = max(of[-1][3] for of in spans)
+        ax.axvspan(0, end, color="#efefef", zorder=0)
+        numbered: dict[int, list[tuple[float, int]]] = {}  # where each micro-batch's number is to stand
+        for s, of_stage in enumerate(spans):
+            drawn = [(span, piece) for span in of_stage for piece in pieces(span)]
+            places = [(start, stop - start) for _, (_, _, start, stop) in drawn]
+            colours = [(LIGHT if len(span) > 4 and span[4] else COLOURS)[letter] for span, (letter, *_) in drawn]
+            ax.broken_barh(places, (s - 0.43, 0.86), facecolors=colours, edgecolors="white", linewidths=0.6)
+            for _, (_, k, start, stop) in drawn:
+                if stop - start > longest / 60:
+                    numbered.setdefault(k, []).append(((start + stop) / 2, s))
+        for k, at in numbered.items():  # its number as a marker, which is drawn much faster than a text for each
+            ax.plot(*zip(*at, strict=True), ls="", marker=f"${k}$", ms=5, mew=0, color="white")
+        busy = sum(stop - start for of in spans for _, _, start, stop, *_ in of)
+        idle = 100 * (1 - busy / (len(spans) * end))
+        ax.set(yticks=range(len(spans)), yticklabels=[f"stage {s}" for s in range(len(spans))])
+        ax.set(xlim=(0, longest), ylim=(len(spans) - 0.45, -0.55))
+        ax.tick_params(labelsize=8, length=0)
+        ax.spines[:].set_visible(False)
+        ax.set_title(f"{name}: {end:g} units of time, {idle:.1f}% idle", loc="left", fontsize=9)
+        orders = "; ".join(f"stage {s} {in_words(spans[s])}" for s in (0, len(spans) - 1))
+        words.append(f"{name}: ends at {end:g}, {idle:.1f}% idle. The orders: {orders}.")
+    fig.suptitle(f"{title}   F blue, B green, W orange, idle grey", x=0.01, ha="left", fontsize=10)
+    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / height, bottom=0.25 / height, hspace=0.42)
+    show(fig, f"{title}. {' '.join(words)}")
+
+
+def held_over_time(spans: Sequence[Span]) -> tuple[list[float], list[int]]:
+    """Of one stage: times, and how many micro-batches it holds from each of them on."""
+    events = sorted(
+        [(start, 1) for letter, _, start, _ in spans if letter == "F"]
+        + [(end, -1) for letter, _, _, end in spans if letter in ("W", "BW")]
+    )
+    times, counts, now = [0.0], [0], 0
+    for time, change in events:
+        now += change
+        if times[-1] == time:  # one goes, and another comes
+            times.pop()
+            counts.pop()
+        times.append(time)
+        counts.append(now)
+    return times, counts
+
+
+def draw_held(schedules: Mapping[str, Sequence[Sequence[Span]]], title: str) -> None:
+    """Micro-batches that are held over time: a panel for each schedule, a line for each stage."""
+    fig, axes = plt.subplots(1, len(schedules), figsize=(9.6, 2.7), squeeze=False, sharey=True)
+    words = []
+    for ax, (name, spans) in zip(axes[0], schedules.items(), strict=True):
+        for s, of_stage in enumerate(spans):
+            times, counts = held_over_time(of_stage)
+            colour = plt.get_cmap("viridis")(s / max(len(spans), 1))
+            ax.step(times, counts, where="post", color=colour, lw=1.5, label=f"stage {s}")
+        ax.set(xlabel="time", title=name, ylim=(0, None), xlim=(0, None))
+        ax.title.set_fontsize(9.5)
+        ax.spines[["top", "right"]].set_visible(False)
+        peaks = ", ".join(str(max(held_over_time(of_stage)[1])) for of_stage in spans)
+        words.append(f"{name}: at most {peaks}, stage by stage.")
+    axes[0, 0].set_ylabel("micro-batches held")
+    axes[0, -1].legend(frameon=False, fontsize=8, loc="upper right")
+    fig.suptitle(title, x=0.01, ha="left", fontsize=10)
+    fig.subplots_adjust(left=0.06, right=0.99, top=0.79, bottom=0.19, wspace=0.12)
+    show(fig, f"{title}. {' '.join(words)}")
+
+
+def draw_goal(limits: Sequence[int], lines: Mapping[str, Sequence[float]], title: str) -> None:
+    """Idle time by what a stage may hold; a line for each schedule."""
+    fig, ax = plt.subplots(figsize=(9.6, 3.0))
+    words = []
+    styles = [(GREY, "-", None), (BLUE, "-", "o"), (RED, "--", "s"), (GREEN, ":", None)]
+    for (colour, dashes, marker), (name, idle) in zip(styles, lines.items(), strict=False):
+        ax.plot(limits, idle, color=colour, ls=dashes, marker=marker, lw=1.8, label=name)
+        words.append(f"{name}: {', '.join(f'{value:g}' for value in idle)}.")
+    ax.set(xlabel="micro-batches that a stage may hold", ylabel="units of idle time", ylim=(0, None), xticks=limits)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ax.set_title(title, loc="left", fontsize=10)
+    fig.subplots_adjust(left=0.07, right=0.74, top=0.9, bottom=0.16)
+    show(fig, f"{title}, for {limits[0]} to {limits[-1]} micro-batches. {' '.join(words)}")
+
+
+def save_trace(spans: Sequence[Sequence[Span]]) -> str:
+    """Write the trace that Perfetto opens; where it is. Like predictions, it goes into work/."""
+    here = Path.cwd()
+    folder = here.parents[1] / "work" / here.name if here.parent.name == "lessons" else here
+    folder.mkdir(parents=True, exist_ok=True)
+    timelines = []
+    for s, of_stage in enumerate(spans):
+        timeline = Timeline(f"stage {s}")
+        for span in of_stage:
+            letter, k, start, end = span
+            timeline.spans += [Slice(one, begun, ended, k, 0) for one, _, begun, ended in pieces(span)]
+            what, step = ("activations", 1) if letter == "F" else ("gradients", -1)
+            if letter != "W" and 0 <= s + step < len(spans):
+                timeline.mail.append(Mail((what, k, min(s, s + step)), end, True))
+            if letter != "W" and 0 <= s - step < len(spans):
+                timeline.mail.append(Mail((what, k, min(s, s - step)), start, False))
+        timelines.append(timeline)
+    write_trace(str(folder / "trace.json"), timelines, [range(len(spans))])
+    return f"work/{here.name}/trace.json"

@@ -1,0 +1,125 @@
+"""A stage of a small GPT, for `perform`: its forward, its backward and its weights, with the package's units.
+
+A stage is a part of the units of lesson 02: embedding, blocks, head. What it keeps of a micro-batch lies on tapes, from
+`forward` to `weight`. With a clock it notes what it does, and when: time is logical, F, B and W take one unit each.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from minidist.engine import Engine, Passage, Settings
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Batch
+from minidist.nn.optim import SGD
+from minidist.nn.precision import PRECISIONS
+
+Array = np.ndarray
+SMALL = {"vocabulary": 16, "context": 6, "layers": 2, "heads": 2, "width": 8, "tied": False}
+
+
+class Clocked:
+    """A communicator whose messages carry the sender's time beside them, as those of `minidist/pp/watch.py` do."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.now = 0.0
+        self.spans: list[tuple[str, int, float, float]] = []
+
+    def work(self, letter: str, k: int) -> None:
+        """The rank does something for one unit of time."""
+        self.spans.append((letter, k, self.now, self.now + 1))
+        self.now += 1
+
+    def isend(self, array: Array, dest: int) -> Any:
+        self.comm.send_object(self.now, dest)
+        return self.comm.isend(array, dest)
+
+    def recv(self, out: Array, source: int) -> None:
+        self.now = max(self.now, self.comm.recv_object(source))
+        self.comm.recv(out, source)
+
+
+def settings(m: int) -> Settings:
+    return Settings(PRECISIONS["fp64"], SGD(), accumulate=m)
+
+
+def parts(n: int, p: int) -> list[range]:
+    """Which of n units each of p stages has."""
+    return [range(n * s // p, n * (s + 1) // p) for s in range(p)]
+
+
+class Stage:
+    """Stage s of p."""
+
+    def __init__(
+        self, s: int, p: int, tokens: Array, model: dict[str, int] = SMALL, clock: Clocked | None = None
+    ) -> None:
+        """tokens: integers (m, sequences, context + 1), all micro-batches."""
+        units = gpt(GPTConfig(**model))
+        self.first, self.last, self.m = s == 0, s == p - 1, len(tokens)
+        self.engine = Engine([units[i] for i in parts(len(units), p)[s]], settings(self.m))
+        self.shape = (tokens.shape[1], model["context"], model["width"])
+        self.batches = [Batch(of[:, :-1], of[:, 1:]) for of in tokens]
+        self.kept: dict[int, list[Passage]] = {}  # of micro-batches between F and W
+        self.loss = 0.0  # on the last stage: the mean over all micro-batches
+        self.clock = clock
+        self.done: list[tuple[str, int]] = []  # in order
+        self.held = 0  # the most micro-batches that were kept at a time
+
+    def forward(self, k: int, x: Array | None) -> Array | None:
+        """What rank + 1 is to have. x: from rank - 1."""
+        y, self.kept[k] = self.engine.run(
+            self.engine.segments, self.batches[k].tokens if self.first else x, self.batches[k]
+        )
+        self.note("F", k)
+        self.held = max(self.held, len(self.kept))
+        if self.last:
+            self.loss += float(y) / self.m
+        return None if self.last else y
+
+    def backward(self, k: int, dy: Array | None) -> Array | None:
+        """The gradient of x, from that of y."""
+        slope = np.asarray(1 / self.m) if self.last else dy  # of the mean over all micro-batches
+        dx = self.engine.run_back(self.kept[k], slope, weights=False)
+        self.note("B", k)
+        return None if self.first else dx
+
+    def weight(self, k: int) -> None:
+        """Add the gradient of the stage's own matrices; what was kept of micro-batch k is gone."""
+        self.engine.run_weights(self.kept.pop(k))
+        self.note("W", k)
+
+    def note(self, letter: str, k: int) -> None:
+        self.done.append((letter, k))
+        if self.clock:
+            self.clock.work(letter, k)
+
+    @property
+    def gradients(self) -> list[Array]:
+        """Of each unit, in one row."""
+        return [flat.grad for flat in self.engine.flats]
+
+
+def serial(tokens: Array, model: dict[str, int] = SMALL) -> tuple[float, list[Array]]:
+    """The loss and the gradients without a pipeline."""
+    engine = Engine(gpt(GPTConfig(**model)), settings(len(tokens)))
+    loss = 0.0
+    for of in tokens:
+        loss += (found := engine.forward(of[:, :-1], of[:, 1:])).value
+        engine.backward(found)
+    return loss, [flat.grad for flat in engine.flats]
+
+
+def a_batch(m: int, sequences: int = 2, seed: int = 0, model: dict[str, int] = SMALL) -> Array:
+    """Random tokens (m, sequences, context + 1)."""
+    return np.random.default_rng(seed).integers(0, model["vocabulary"], (m, sequences, model["context"] + 1))
+
+
+def off(found: Sequence[Sequence[Array]], truth: Sequence[Array]) -> float:
+    """By how many per cent the gradients of all stages, one after the other, miss the truth."""
+    both = [np.concatenate([np.ravel(array) for array in of]) for of in ([*chain.from_iterable(found)], truth)]
+    return float(100 * np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1]))

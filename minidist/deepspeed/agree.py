@@ -1,0 +1,120 @@
+"""The file and the command line together: what is said in one of them, and what in both has to be the same.
+
+The options fill "auto" and what the file leaves open, as TrainingArguments do in the Hugging Face Trainer.
+"""
+
+from argparse import Namespace
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from minidist import UsageError, command
+from minidist.cli.options import Parser
+from minidist.deepspeed.config import Config
+
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+def defaults() -> Namespace:
+    """What the options are that every chapter shares, where nobody gives them."""
+    return command.parser("", "train").parse_args([])
+
+
+def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
+    """The options that somebody has typed, also with the value that they have by default."""
+    untouched = object()
+    blank = Namespace(**dict.fromkeys(vars(made.parse_args(arguments)), untouched))
+    return {name for name, value in vars(made.parse_args(arguments, blank)).items() if value is not untouched}
+
+
+def conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
+    option = option.replace("_", "-")
+    return UsageError(f'{path} is {value}, and --{option} {typed} was given: make it "auto", or leave --{option} away')
+
+
+def agreed(config: Config, path: str, option: str, options: Namespace, given: Collection[str]) -> Any:
+    """What the configuration says, or else the option that was given, or else DeepSpeed's default."""
+    value, typed = config[path], getattr(options, option)
+    if option in given:
+        if path in config.stated and value != typed:
+            raise conflict(path, value, option, typed)
+        return typed
+    return value
+
+
+def batch_of(config: Config, ranks: int, options: Namespace, given: Collection[str]) -> tuple[int, int, int]:
+    """train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps."""
+    stated = [config.stated.get(path) for path in BATCH]
+    batch, micro, accumulate = (
+        None if value in (None, "auto") else config[path] for path, value in zip(BATCH, stated, strict=True)
+    )
+    for path, option, value in ((BATCH[0], "batch", batch), (BATCH[2], "accumulate", accumulate)):
+        if option in given and value not in (None, getattr(options, option)):
+            raise conflict(path, value, option, getattr(options, option))
+    batch = options.batch if "batch" in given else batch
+    accumulate = options.accumulate if "accumulate" in given else accumulate
+    if "auto" in stated:
+        if accumulate is None and None in (batch, micro):
+            accumulate = options.accumulate
+        if batch is None and micro is None:
+            micro = max(1, options.batch // ((accumulate or 1) * ranks))
+    return batch_sizes(batch, micro, accumulate, ranks)
+
+
+def batch_sizes(batch: int | None, micro: int | None, accumulate: int | None, ranks: int) -> tuple[int, int, int]:
+    """DeepSpeed's rule (runtime/config.py, _set_batch_related_parameters): the first is the product of the others and
+    the number of ranks, and what is missing follows from what is there. Raises UsageError in its words."""
+    if batch is not None and micro is not None:
+        accumulate = accumulate if accumulate is not None else batch // micro // ranks
+    elif batch is not None:
+        accumulate = accumulate or 1
+        micro = batch // ranks // accumulate
+    elif micro is not None:
+        accumulate = accumulate or 1
+        batch = micro * accumulate * ranks
+    else:
+        raise UsageError("Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided")
+    for name, value in (("Micro batch size per gpu", micro), ("Gradient accumulation steps", accumulate)):
+        if value == 0:
+            raise UsageError(
+                f"{name}: 0 has to be greater than 0: train_batch_size {batch} is too small for {ranks} ranks"
+            )
+    if batch != micro * accumulate * ranks:
+        raise UsageError(
+            "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step"
+            f" * world_size {batch} != {micro} * {accumulate} * {ranks}"
+        )
+    return batch, micro, accumulate
+
+
+def precision_of(config: Config, options: Namespace, given: Collection[str]) -> str:
+    """fp16, bf16, or neither. "auto" follows --precision, as it follows --fp16 and --bf16 in the Trainer."""
+    fp16, bf16 = (config.stated.get(path) for path in ("fp16.enabled", "bf16.enabled"))
+    typed = "precision" in given
+    wanted = options.precision if typed or "auto" in (fp16, bf16) else "fp32"
+    if fp16 == "auto":
+        fp16 = wanted == "mixed" and (typed or bf16 is not True)
+    if bf16 == "auto":
+        bf16 = wanted == "bf16" and (typed or fp16 is not True)
+    if fp16 and bf16:
+        raise UsageError("bfloat16 and fp16 modes cannot be simultaneously enabled: switch one of them off")
+    name = "mixed" if fp16 else "bf16" if bf16 else None
+    if typed and name not in (None, wanted):
+        raise conflict("fp16.enabled" if fp16 else "bf16.enabled", "true", "precision", wanted)
+    if name or wanted in ("fp32", "fp64"):
+        return name or wanted
+    switched_off = fp16 is False if wanted == "mixed" else bf16 is False
+    if typed and switched_off:
+        raise conflict("fp16.enabled" if wanted == "mixed" else "bf16.enabled", "false", "precision", wanted)
+    return wanted if typed else "fp32"
+
+
+def recompute_of(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
+    """A configuration that says something of activation checkpointing means that it is used: of each block the input is
+    kept, as in models that call deepspeed.checkpointing.checkpoint; or of so many of the blocks as there are to be
+    checkpoints."""
+    room = "activation_checkpointing."
+    asked = any(config[path] != key.default for path, key in config.table.items() if path.startswith(room))
+    if not asked or "recompute" in given:
+        return options.recompute
+    interval = -(-layers // (config[f"{room}number_checkpoints"] or layers))
+    return f"every:{interval}" if interval > 1 else "full"

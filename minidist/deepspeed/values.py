@@ -1,0 +1,74 @@
+"""What the value of a key may be: each reader takes one as it stands in a file, and returns it as it is meant. One that
+cannot be is a ValueError that says what could.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Reader = Callable[[Any], Any]
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def number(high: float = math.inf, above: bool = False) -> Reader:
+    """From 0 to high; above: 0 itself is too low."""
+    bounds = "above 0" if above else "from 0 on" if high == math.inf else f"from 0 to {high:g}"
+
+    def read(value: Any) -> float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits or not 0 <= value <= min(high, sys.float_info.max) or (above and value == 0):
+            raise ValueError(f"a number {bounds}")
+        return float(value)
+
+    return read
+
+
+def whole(low: int, high: int = sys.maxsize) -> Reader:
+    """A whole number, which may be written as 5e8."""
+
+    def read(value: Any) -> int:
+        fits = not isinstance(value, bool) and isinstance(value, int | float) and low <= value <= high
+        if not fits or value != int(value):
+            most = f" to {high}" if high < sys.maxsize else " on"
+            raise ValueError(f"a whole number from {low}{most}")
+        return int(value)
+
+    return read
+
+
+def one_of(*values: str | None) -> Reader:
+    def read(value: Any) -> Any:
+        if not (isinstance(value, str) or value is None) or value not in values:
+            raise ValueError(f"one of {', '.join('null' if each is None else each for each in values)}")
+        return value
+
+    return read
+
+
+def or_null(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def betas(value: Any) -> tuple[float, float]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("a list of two numbers")
+    first, second = (number(1)(each) for each in value)
+    if max(first, second) == 1:
+        raise ValueError("two numbers below 1")
+    return first, second
+
+
+def anything(value: Any) -> Any:
+    return value
