@@ -138,8 +138,10 @@ def main(arguments: Sequence[str]) -> int:
         "-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn, or 4"
     )
     what = made.add_mutually_exclusive_group()
-    what.add_argument("--memory", action="store_true", help="what is held, and not what is sent")
-    what.add_argument("--disk", action="store_true", help="what is read and written")
+    what.add_argument(
+        "--memory", action="store_true", help="what is held, and not what is sent; of all that have pools"
+    )
+    what.add_argument("--disk", action="store_true", help="what is read and written; of infinity and mapreduce")
     options = made.parse_args(list(arguments))
     lines = LINES
     if options.memory:
