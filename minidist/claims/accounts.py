@@ -2,8 +2,8 @@
 
 **Memory.** The pools count what was named (`minidist/memory/pool.py`). Between two operations NumPy's own account of
 arrays must be the same; at its peak it is above by what one operation makes on its way, its scratch. The most that was
-resident (VmHWM) equals neither, for it counts pages. It is taken apart: arrays, Python's objects, what is mapped. Of the
-rest nobody keeps an account (holes in the allocator's memory, BLAS's buffers), so it is only bounded.
+resident (VmHWM) equals neither, for it counts pages. It is taken apart: arrays, Python's objects, what is mapped. Of
+the rest nobody keeps an account (holes in the allocator's memory, BLAS's buffers), so it is only bounded.
 
 **Files.** What links and disks have counted must be what the kernel has counted of the whole process (/proc/self/io),
 but for what has a name: the looks at /proc themselves, and what the buffer of a file reads ahead of who reads it. What
