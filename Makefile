@@ -44,8 +44,10 @@ grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_redu
 bench: $(VENV)/.runtime ## measure speed beside MPI, and beside PyTorch if installed
 	$(IN_VENV) python -m minidist.bench
 
-audit: $(OPEN_MPI)/.runtime ## all bytes once more, as Open MPI's library counts them
+audit: $(OPEN_MPI)/.runtime ## all bytes once more, as Open MPI, NumPy and the kernel count them
 	PATH="$$PWD/$(OPEN_MPI)/bin:$$PATH" python -m minidist audit
+	PATH="$$PWD/$(OPEN_MPI)/bin:$$PATH" python -m minidist audit --memory
+	PATH="$$PWD/$(OPEN_MPI)/bin:$$PATH" python -m minidist audit --disk
 
 clean: ## remove what make and the tools have made, .venv included
 	rm -rf $(VENV) $(OPEN_MPI) build dist minidist.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

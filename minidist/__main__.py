@@ -112,7 +112,7 @@ python -m minidist to-fp32 DIR FILE
 python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
 python -m minidist papers      every number that papers print, and how it comes out
 python -m minidist recompute   what each policy of --recompute keeps and runs again
-python -m minidist audit       what was sent, beside what Open MPI says: make audit
+python -m minidist audit       what was sent, held, written, as others count it: make audit
 python -m minidist mutants     broken programs, and the claims that fall under them
 python -m minidist --version   the version"""
 

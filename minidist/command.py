@@ -16,6 +16,7 @@ from minidist.claims.files import check_apart, check_room, check_writable
 from minidist.cli.options import Parser, at_least, memory_size, ranks_here, within
 from minidist.engine import Settings
 from minidist.memory import plot, witness
+from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -95,6 +96,7 @@ class Job:
     corpus: data.Corpus
     units: list[Unit]  # declared, not allocated
     settings: Settings
+    began: Pages | None = None  # of the process, when --witness began to trace
 
 
 def prepare(
@@ -167,9 +169,8 @@ def prepare(
         capacity=options.device_memory,
         host_capacity=options.host_memory,
     )
-    if options.witness:
-        witness.begin()
-    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings)
+    began = witness.begin() if options.witness else None
+    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings, began)
 
 
 def declare(options: Options, vocabulary: int) -> list[Unit]:

@@ -232,7 +232,7 @@ class Worker(WorkerPeer):
 
     def reduce(self, attempt: Attempt) -> Result:
         """Fetch and sort, call the user's reduce for one key after another, and give the output its name."""
-        r, sorter = attempt.number, files.ExternalSort(self.disk.fresh("runs"), self.plan.memory)
+        r, sorter = attempt.number, files.ExternalSort(self.disk.fresh("runs"), self.plan.memory, self.disk.moved)
         unfinished = self.plan.folder / f"reduce-{r:05}.worker-{self.rank}"
         try:
             for piece in self.shuffle(attempt):

@@ -79,7 +79,7 @@ def run_job(
     keep_freed_memory()
     driver = driver or engine
     options, corpus = job.options, job.corpus
-    watching = witness.Witness(engine.device, engine.host) if options.witness else None
+    watching = witness.Witness(engine.device, engine.host, began=job.began) if options.witness else None
     if options.load:
         checkpoint.load(options.load, engine)
         say_differences(job, comm)

@@ -209,5 +209,7 @@ def test_readme_counts_right() -> None:
         f"{len(figures)} figures that {len(library)} papers print",
         f"{sum(outcome.on_ranks for outcome in figures)} of them counted on ranks",
         f"what {len(audit.LINES)} chapters send, in {sum(map(len, audit.LINES.values()))} variants",
+        f"NumPy and the kernel what {len(audit.LINES) - len(audit.UNNAMED)} hold",
+        f"the kernel what {len(audit.ON_DISK)} read and write",
     ):
         assert sentence in readme

@@ -673,7 +673,9 @@ def test_splits_cover_the_input_and_cut_no_line(contents: list[bytes], m: int, s
             files.append((str(Path(folder) / str(i)), len(content)))
         splits = split(files, m)
         assert len(splits) == m
-        read = [block for pieces in splits for block in blocks(pieces, size)]
+        moved = Counter[str]()
+        read = [block for pieces in splits for block in blocks(pieces, size, moved)]
+    assert moved["input read"] == sum(map(len, contents)) <= moved.total()
     places = {path: b"" for path, _ in files}
     for block in read:
         path = next(path for path in places if path == block.document)

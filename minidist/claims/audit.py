@@ -1,7 +1,9 @@
-"""What minidist says that it has sent, beside what the MPI library says: every byte counted by somebody else.
+"""What minidist says that it has sent, held, read and written, beside what somebody else has counted.
 
-    make audit                                   all chapters and schedules: needs Open MPI, and makes room for it
-    python -m minidist audit zero3 -n 4          one of them, rank by rank
+    make audit                                   all of it: needs Open MPI, and makes room for it
+    python -m minidist audit zero3 -n 4          what is sent, of one chapter, rank by rank
+    python -m minidist audit --memory            what is held: pools beside NumPy and the kernel, under any MPI
+    python -m minidist audit --disk              what ZeRO-Infinity and MapReduce read and write, beside the kernel
 
 Open MPI can write down, below everything that this project has written, what each rank sent to each other one. A run is
 compared from its first message to its last: what was counted as payload, and apart from it, control (results, clock
@@ -21,6 +23,7 @@ from typing import NamedTuple
 
 import minidist
 from minidist import UsageError
+from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.claims.tables import mark, number, show, table_of
 from minidist.cli.options import Parser, at_least
 from minidist.cli.progress import StatusLine
@@ -50,6 +53,17 @@ LINES = {  # of each chapter, by what sets one apart from its others; {n}: ranks
 }
 RANKS = {"parallel3d": (8,)}  # and of the others
 USUAL = (2, 3, 4, 5)
+
+# What holds enough that the rest of a process is little beside it; the last of an option counts.
+LARGER = "--width {width} --context {width} --witness"
+UNNAMED = ("mapreduce", "parameter_server", "ring")  # chapters whose arrays no pool names
+ON_DISK = {
+    "infinity": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in (1, 2, 3)},
+    "mapreduce": {
+        "": f"wordcount {TEXT} --maps 7",
+        "in runs": f"wordcount {TEXT} --maps 7 --no-combine --memory 0.5",
+    },
+}
 
 
 class Sent(NamedTuple):
@@ -104,6 +118,14 @@ def of_rank(rank: int, n: int, folder: Path) -> Iterator[Sent]:
         yield Sent(rank, peer, payload, control, library.get(peer, (0, 0)))
 
 
+def asked(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
+    """A run that is not watched by the library."""
+    line = f"{chapter} {options}".format(n=n, width=8 * n, batch=2 * n)
+    if larger:
+        line += " " + LARGER.format(width=192 // n * n)
+    return Asked(f"{chapter} {variant}".strip(), line, n)
+
+
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
@@ -112,14 +134,35 @@ def main(arguments: Sequence[str]) -> int:
     made = Parser("audit", __doc__ or "")
     made.prog = "python -m minidist audit"
     made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(LINES)}; default: all")
-    made.add_argument("-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn")
+    made.add_argument(
+        "-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn, or 4"
+    )
+    what = made.add_mutually_exclusive_group()
+    what.add_argument(
+        "--memory", action="store_true", help="what is held, and not what is sent; of all that have pools"
+    )
+    what.add_argument("--disk", action="store_true", help="what is read and written; of infinity and mapreduce")
     options = made.parse_args(list(arguments))
+    lines = LINES
+    if options.memory:
+        lines = {chapter: variants for chapter, variants in LINES.items() if chapter not in UNNAMED}
+    elif options.disk:
+        lines = ON_DISK
     for chapter in options.chapters:
-        if chapter not in LINES:
-            raise UsageError(f"{chapter!r} cannot be audited: take of {', '.join(LINES)}")
+        if chapter not in lines:
+            raise UsageError(f"{chapter!r} cannot be audited: take of {', '.join(lines)}")
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    if options.memory or options.disk:
+        apart = [
+            asked(chapter, variant, line, options.ranks or max(RANKS.get(chapter, (4,))), options.memory)
+            for chapter in options.chapters or lines
+            for variant, line in lines[chapter].items()
+        ]
+        if options.disk and not Path("/proc/self/io").exists():
+            raise UsageError("--disk compares with /proc/self/io, which only Linux has")
+        return audit_memory(apart) if options.memory else audit_files(apart)
     if not launch.is_open_mpi(launch.find_mpiexec()):
         raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     runs = [
         (chapter, variant, n)
         for chapter in options.chapters or LINES

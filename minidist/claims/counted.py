@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -34,22 +35,28 @@ class Job(NamedTuple):
 
 def run(job: Job) -> list[tuple[Figure, float]]:
     """Start its ranks, and read their report. Raises UsageError if they leave none."""
-    if not job.line:
-        return [(figure, read(None)) for figure, read in job.gives]
-    done = subprocess.run(
-        [*mpiexec_for(job.ranks), sys.executable, "-m", *f"minidist.{job.line} --json -".split()],
-        env={**os.environ, **OPEN_MPI_AS_ROOT},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
+    report = report_of(job.ranks, job.line) if job.line else None
+    return [(figure, read(report)) for figure, read in job.gives]
+
+
+def report_of(ranks: int, line: str, **environment: str) -> Any:
+    """What a chapter reports for machines, whether its claims hold or not. Raises UsageError if there is nothing. Files
+    that it leaves in the folder in which it runs go with that."""
+    with tempfile.TemporaryDirectory(prefix="minidist-run-") as folder:
+        done = subprocess.run(
+            [*mpiexec_for(ranks), sys.executable, "-m", *f"minidist.{line} --json -".split()],
+            cwd=folder,
+            env={**os.environ, **OPEN_MPI_AS_ROOT, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
     try:
-        report = json.loads(done.stdout)
+        return json.loads(done.stdout)
     except ValueError:
         *_, last = ["no report", *filter(None, done.stderr.splitlines())]
-        raise UsageError(f"mpirun -n {job.ranks} python -m minidist.{job.line}: {last}") from None
-    return [(figure, read(report)) for figure, read in job.gives]
+        raise UsageError(f"mpirun -n {ranks} python -m minidist.{line}: {last}") from None
 
 
 # ---- ZeRO ------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from minidist import Stopped, UsageError
+from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
 
@@ -168,6 +169,7 @@ class Mover:
         self.link = link
         self.ids = ids = []  # type: list[int]  # the kernel's
         self.threads = ThreadPoolExecutor(threads, "disk", lambda: ids.append(threading.get_native_id()))
+        self.account = Kernel()
 
     def up(self, phase: str, array: Array, out: Array) -> Moves:
         """Begin to move an array (n,) of the lower memory into `out`."""
@@ -178,18 +180,23 @@ class Mover:
         return [self.threads.submit(self.link.down, phase, *parts) for parts in in_blocks(array, out)]
 
     def kernel(self) -> dict[str, int]:
-        """Bytes that the threads have read and written so far, whatever it was, as the kernel counts; nothing where it
-        does not."""
-        counted = {"rchar": 0, "wchar": 0}
+        """Bytes that the threads have read and written so far, whatever it was, as the kernel counts; and the whole
+        process with them, of which so many in looks like this one. Nothing where it does not count."""
+        looked = self.account.looked
         try:
-            for thread in self.ids:
-                for line in Path(f"/proc/self/task/{thread}/io").read_text().splitlines():
-                    name, number = line.split(": ")
-                    if name in counted:
-                        counted[name] += int(number)
+            process = self.account.io()
+            threads = [self.account.io(thread) for thread in self.ids]
         except OSError:
             return {}
-        return {"kernel read": counted["rchar"], "kernel written": counted["wchar"]}
+        read, written = (sum(of_thread[i] for of_thread in threads) for i in (0, 1))
+        process_read, process_written = process
+        return {
+            "kernel read": read,
+            "kernel written": written,
+            "process read": process_read,
+            "process written": process_written,
+            "looked": looked,
+        }
 
     def kernel_since(self, before: dict[str, int]) -> dict[str, int]:
         """And since it counted that many."""

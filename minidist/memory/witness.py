@@ -4,6 +4,10 @@ A pool counts what was named. NumPy reports the data of every array to Python's 
 somebody has made and not named shows as a difference between the two. They are compared at every boundary (after each
 unit, each instruction, each update), where no operation is under way: there nothing may be unnamed. Within an operation
 there is scratch, so at its peak NumPy's account is above the pool's by what one operation needs on its way.
+
+A third account is the kernel's, of the whole process. It knows pages, not arrays, and is above NumPy's by Python's own
+objects and their traces, holes that the allocator keeps, the buffers of BLAS and MPI, and code that is read in when it
+is first needed. So it bounds the others, and equals none.
 """
 
 import tracemalloc
@@ -11,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.memory import kernel
 from minidist.memory.pool import ALL, Pool
 
 SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's state, or the numbers of some rows
@@ -20,14 +25,18 @@ class Witness:
     """Compares a rank's pools, all of them together, with NumPy's account, which knows no device and no host. Tracing
     must have begun (`begin`) before the pools' first array was made. Boundaries are those of the first pool.
 
+    began: the process's pages when tracing began, if the kernel has told them.
+
     It slows every step: Python's own objects are traced beside the arrays, and listed at each boundary.
     """
 
-    def __init__(self, *pools: Pool) -> None:
-        self.pools = pools
+    def __init__(self, *pools: Pool, began: kernel.Pages | None = None) -> None:
+        self.pools, self.began = pools, began
         self.boundaries = 0
         self.unnamed: dict[str, int] = {}  # boundaries that are not within SLACK -> bytes that nobody named
         self.peak = self.pool_peak = 0  # bytes of arrays, by either account
+        self.within = ""  # the boundary before which NumPy's account was at its peak
+        self.pythons = 0  # the most bytes of Python's own objects, since tracing began
         self._most = 0  # that the pools have held since the last boundary
         tracemalloc.reset_peak()
         for pool in pools:
@@ -52,7 +61,9 @@ class Witness:
         self.boundaries += 1
         if abs(arrays - held) > SLACK:
             self.unnamed[f"{what} {self.boundaries}, {name}"] = arrays - held
-        self.peak = max(self.peak, most_traced - (traced - arrays))
+        self.pythons = max(self.pythons, traced - arrays)
+        if most_traced - (traced - arrays) > self.peak:
+            self.peak, self.within = most_traced - (traced - arrays), name
         self.pool_peak = max(self.pool_peak, self._most)
         self._most = held
         tracemalloc.reset_peak()
@@ -61,13 +72,26 @@ class Witness:
         """No boundary that comes is compared any more. What was found, for a report."""
         for pool in self.pools:
             pool.watchers.remove(self)
-        return {"boundaries": self.boundaries, "unnamed": self.unnamed, "peak": self.peak, "scratch": self.scratch}
+        found = {"boundaries": self.boundaries, "unnamed": self.unnamed, "peak": self.peak, "scratch": self.scratch}
+        found["within"] = self.within
+        if self.began:
+            pages = kernel.pages()
+            found["process"] = pages.most - self.began.now  # by which it has grown at most
+            found["mapped"] = pages.mapped - self.began.mapped
+            found["pythons"] = self.pythons + tracemalloc.get_tracemalloc_memory()
+        return found
 
 
-def begin() -> None:
-    """From here on NumPy's arrays are traced; those that there are already do not count."""
+def begin() -> kernel.Pages | None:
+    """From here on NumPy's arrays are traced; those that there are already do not count. The process's pages now, of
+    which the kernel counts the most again; None where it does not."""
     tracemalloc.start()
     tracemalloc.clear_traces()
+    try:
+        kernel.forget_most()
+        return kernel.pages()
+    except OSError:
+        return None
 
 
 def arrays_held() -> int:

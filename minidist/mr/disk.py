@@ -10,11 +10,12 @@ import fcntl
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from minidist.mr.files import region
+from minidist.mr.files import place_in, region
 from minidist.mr.plan import Plan, Result, is_own_folder, read_result
 
 
@@ -26,6 +27,7 @@ class Disk:
         if plan.local:
             self.lock = private_folder(plan.local, plan.locals.name, plan.prefix)
         self.folder.mkdir(exist_ok=True)
+        self.moved: Counter[str] = Counter()  # bytes of files, by what they are and whether they were read or written
         self.adopt(plan, rank)
 
     def adopt(self, plan: Plan, rank: int) -> None:
@@ -60,17 +62,25 @@ class Disk:
         return self.folder / name
 
     def append(self, path: Path, lines: Iterable[str]) -> None:
+        data = "".join(lines).encode()
         with open(path, "ab") as file:
-            file.write("".join(lines).encode())
+            file.write(data)
+        self.moved["regions written"] += len(data)
 
     def write(self, path: Path, lines: Iterable[str]) -> None:
         with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(lines)
+            try:
+                file.writelines(lines)
+            finally:  # a reduce may be left
+                file.flush()
+                self.moved["output written"] += place_in(file)
 
     def note(self, path: Path, result: Result) -> None:
         """What a task has counted; others who note the same do not mind."""
         unfinished = path.with_name(f"{path.name}.{self.folder.name}")
-        unfinished.write_text(json.dumps(result))
+        text = json.dumps(result)
+        unfinished.write_text(text)
+        self.moved["notes written"] += len(text)  # ASCII
         os.replace(unfinished, path)
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
@@ -78,6 +88,8 @@ class Disk:
         with open(path, "rb") as file:
             file.seek(offset)
             data = file.read(nbytes)
+            self.moved["regions read"] += len(data)
+            self.moved["read ahead"] += place_in(file) - offset - len(data)
         if len(data) < nbytes:
             raise OSError(f"{path} ends after {offset + len(data)} bytes")
         return data

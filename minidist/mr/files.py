@@ -8,11 +8,12 @@ import heapq
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from minidist import UsageError
 from minidist.papers.mapreduce import pair_bytes
@@ -97,19 +98,29 @@ def next_line(path: str, size: int, offset: int) -> int:
     return size
 
 
-def blocks(pieces: Sequence[Piece], size: int) -> Iterator[Block]:
-    """The lines of a split, about `size` bytes at a time; a line that is longer comes whole."""
+def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[Block]:
+    """The lines of a split, about `size` bytes at a time; a line that is longer comes whole. Added to `moved`: bytes of
+    input, and those that the file's buffer has read ahead."""
     for piece in pieces:
         with open(piece.path, "rb") as file:
             offset = file.seek(piece.start)
-            while offset < piece.end:
-                data = file.read(min(size, piece.end - offset))
-                if not data.endswith(b"\n"):
-                    data += file.readline()
-                if not data:
-                    raise OSError(f"{piece.path} has become shorter while it was read")
-                yield Block(piece.document, offset, data, data.decode(errors="replace"))
-                offset += len(data)
+            try:
+                while offset < piece.end:
+                    data = file.read(min(size, piece.end - offset))
+                    if not data.endswith(b"\n"):
+                        data += file.readline()
+                    if not data:
+                        raise OSError(f"{piece.path} has become shorter while it was read")
+                    yield Block(piece.document, offset, data, data.decode(errors="replace"))
+                    offset += len(data)
+            finally:
+                moved["input read"] += offset - piece.start
+                moved["read ahead"] += place_in(file) - offset
+
+
+def place_in(file: IO[Any]) -> int:
+    """How far the kernel has read a file, or written it. Its buffer may be ahead of who reads."""
+    return os.lseek(file.fileno(), 0, os.SEEK_CUR)
 
 
 def line_number(path: str, offset: int) -> int:
@@ -221,11 +232,12 @@ FAN_IN = 64  # runs that are merged at a time: each is an open file with a buffe
 class ExternalSort:
     """Sort pairs by key, in about `memory` bytes and as many files as it takes; equal keys keep the order of arrival.
 
-    What no longer fits is sorted and written to a file, a run. In the end the runs are merged.
+    What no longer fits is sorted and written to a file, a run. In the end the runs are merged. Bytes of runs are added
+    to `moved`.
     """
 
-    def __init__(self, folder: Path, memory: int) -> None:
-        self.folder, self.memory = folder, memory
+    def __init__(self, folder: Path, memory: int, moved: Counter[str]) -> None:
+        self.folder, self.memory, self.moved = folder, memory, moved
         self.pairs: list[Pair] = []
         self.held = 0  # bytes
         self.rest = b""  # of a line of which the end has not come yet
@@ -258,10 +270,10 @@ class ExternalSort:
             groups = [self.runs[i : i + FAN_IN] for i in range(0, len(self.runs), FAN_IN)]
             self.runs = []
             for group in groups:
-                self._write_run(heapq.merge(*map(_read_run, group), key=KEY))
+                self._write_run(heapq.merge(*map(self._read_run, group), key=KEY))
                 for run in group:
                     run.unlink()
-        yield from heapq.merge(*map(_read_run, self.runs), key=KEY)
+        yield from heapq.merge(*map(self._read_run, self.runs), key=KEY)
 
     def _sorted(self) -> Iterator[Pair]:
         pairs, self.pairs, self.held = self.pairs, [], 0
@@ -274,13 +286,17 @@ class ExternalSort:
         self.written += 1
         with open(self.runs[-1], "w", encoding="utf-8", newline="\n") as file:
             file.writelines(write_pair(key, value) for key, value in pairs)
+            file.flush()
+            self.moved["runs written"] += place_in(file)
 
-
-def _read_run(path: Path) -> Iterator[Pair]:
-    with open(path, encoding="utf-8", newline="\n") as file:
-        for line in file:
-            key, value = line[:-1].split("\t", 1)
-            yield [unescape(key), unescape(value)]
+    def _read_run(self, path: Path) -> Iterator[Pair]:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            try:
+                for line in file:
+                    key, value = line[:-1].split("\t", 1)
+                    yield [unescape(key), unescape(value)]
+            finally:
+                self.moved["runs read"] += place_in(file)
 
 
 # ---- the output ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ milliseconds.
 """
 
 import itertools
+import json
 import os
 import time
 import traceback
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import Mailbox
 from minidist.mr import messages
 from minidist.mr.disk import Disk
@@ -52,6 +54,9 @@ class WorkerPeer:
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
         self.gasp = LastGasp(plan.gasp(rank))
         self.tell_master(messages.Hello(disk.held(plan.reducers)))
+        self.audited = os.environ.get(AUDIT)  # a folder, if somebody compares what is read and written
+        self.kernel = Kernel()
+        self.begun = self.kernel.io() if self.audited else (0, 0)
 
     @property
     def finished(self) -> bool:
@@ -152,7 +157,17 @@ class WorkerPeer:
                     self.ended, self.lost = True, lost
                 case messages.Leave(outcome):
                     self.outcome = outcome
+                    if self.audited:
+                        self.write_account(Path(self.audited, f"{self.rank}.disk.json"))
         return busy
+
+    def write_account(self, path: Path) -> None:
+        """What this worker's disk has moved, beside what the kernel has seen of the whole process, and of that, of
+        itself."""
+        looked = self.kernel.looked
+        read, written = (now - before for now, before in zip(self.kernel.io(), self.begun, strict=True))
+        account = {"moved": self.disk.moved, "process read": read, "process written": written, "looked": looked}
+        path.write_text(json.dumps(account), encoding="utf-8")
 
     def map_folder(self, m: int) -> Path:
         """Where the output of a map is that this worker has done."""
@@ -172,7 +187,7 @@ class WorkerPeer:
     def records(self, attempt: Attempt) -> Iterator[tuple[str, int, str]]:
         """(document, offset, text) of the records of a split, but for those that are to be left out (section 4.6)."""
         size = sum(piece.end - piece.start for piece in attempt.source)
-        for block in blocks(attempt.source, self.plan.block):
+        for block in blocks(attempt.source, self.plan.block, self.disk.moved):
             read = attempt.stats["input bytes"]
             for offset, text in self.plan.records(block):
                 if attempt.leaves_out((block.document, offset)):

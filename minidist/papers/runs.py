@@ -1,6 +1,5 @@
-"""OPT, BLOOM, DeepSeek-V3, MegaScale: published runs. By the formulas of `ptd`: OPT-175B (Zhang et al. 2022), BLOOM
-(its authors' log and configuration), DeepSeek-V3 (2024, arXiv 2412.19437), MegaScale (Jiang et al. 2024, arXiv
-2402.15627).
+"""OPT, BLOOM, DeepSeek-V3: published runs. By the formulas of `ptd`: OPT-175B (Zhang et al. 2022), BLOOM (its authors'
+log and configuration), DeepSeek-V3 (2024, arXiv 2412.19437).
 """
 
 from minidist.papers import ptd
@@ -41,10 +40,5 @@ FIGURES = [
     Figure(
         "DeepSeek-V3", "cost", "5.576", "million $", "2,788 thousand hours at 2 $", 2788e3 * 2 / 1e6, decimals(3),
         "a second source",
-    ),
-    Figure(
-        "MegaScale Table 2", "12,288 GPUs, together", "2166.3", "petaFLOP/s", "55.2 % of 12,288·312 teraFLOP/s",
-        0.552 * 12_288 * 0.312, decimals(1),
-        differs="a digit mistyped: the MFU in the same row gives 2116.3",
     ),
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Intermediate pairs of MapReduce: how they are written, and sorted in more runs than fit into memory."""
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -19,15 +20,16 @@ def test_external_sort_is_a_stable_sort_of_any_pairs(pairs: list[tuple[str, str]
     assert data.count(b"\n") == len(pairs)
     assert pair_bytes([key for key, _ in pairs], [value for _, value in pairs]) == len(data)
     with tempfile.TemporaryDirectory() as folder:
-        sorter = ExternalSort(Path(folder) / "runs", memory)
+        sorter = ExternalSort(Path(folder) / "runs", memory, Counter())
         for start in range(0, len(data), piece):
             sorter.add(data[start : start + piece])
         assert [tuple(pair) for pair in sorter.merged()] == sorted(pairs, key=lambda pair: pair[0].encode())
+        assert sorter.moved["runs read"] == sorter.moved["runs written"] == (len(data) if sorter.runs else 0)
 
 
 def test_external_sort_merges_many_runs_in_passes() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        sorter = ExternalSort(Path(folder) / "runs", 1)
+        sorter = ExternalSort(Path(folder) / "runs", 1, Counter())
         for i in range(1000):
             sorter.add(write_pair(str(i % 7), str(i)).encode())
         assert [int(value) for _, value in sorter.merged()] == [i for k in range(7) for i in range(k, 1000, 7)]

@@ -1,0 +1,182 @@
+"""What a chapter says that it holds, reads and writes, beside what NumPy and the kernel say: no MPI's help is needed.
+
+**Memory.** The pools count what was named (`minidist/memory/pool.py`). Between two operations NumPy's own account of
+arrays must be the same; at its peak it is above by what one operation makes on its way, its scratch. The most that was
+resident (VmHWM) equals neither, for it counts pages. It is taken apart: arrays, Python's objects, what is mapped. Of
+the rest nobody keeps an account (holes in the allocator's memory, BLAS's buffers), so it is only bounded.
+
+**Files.** What links and disks have counted must be what the kernel has counted of the whole process (/proc/self/io),
+but for what has a name: the looks at /proc themselves, and what the buffer of a file reads ahead of who reads it. What
+somebody writes through a map is no system call, and escapes both.
+"""
+
+import json
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from minidist.claims.counted import report_of
+from minidist.claims.tables import mark, number, show, table_of
+from minidist.cli.progress import StatusLine
+from minidist.memory.kernel import AUDIT
+
+T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """A chapter's command line on n ranks, and what it is called."""
+
+    name: str
+    line: str
+    ranks: int
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+ROOM, SHARE = 10_000_000, 8  # bytes, and one in so many of NumPy's, that the rest of a process may be
+
+
+class Held(NamedTuple):
+    """The most that one rank has held, in bytes. A process has grown by all of them together."""
+
+    pools: int
+    scratch: int  # by which NumPy's account was above, at its peak
+    pythons: int  # Python's own objects, and what is needed to trace them
+    mapped: int  # code that was first needed, and memory that MPI shares between ranks
+    rest: int  # what nobody has asked for: holes that the allocator keeps, buffers of BLAS
+    within: str  # the unit or instruction in which NumPy's account was at its peak
+    boundaries: int  # at which the pools were compared with NumPy,
+    unnamed: dict[str, int]  # and those at which they differed
+
+    @property
+    def agrees(self) -> bool:
+        """Whether NumPy's account was the pools' wherever it must be, and the kernel's is within its bounds."""
+        return not self.unnamed and abs(self.rest) <= ROOM + (self.pools + self.scratch) // SHARE
+
+    def trouble(self) -> Iterator[str]:
+        """Why they do not agree."""
+        for at, nbytes in [*self.unnamed.items()][:2]:
+            yield f"after {at}: {number(nbytes)} bytes of arrays that no pool knows"
+        if not self.unnamed and not self.agrees:
+            yield f"the process has grown by {number(self.rest)} bytes that nobody has asked for"
+
+
+def held(asked: Asked) -> list[Held]:
+    """By rank. Raises UsageError if there is no report. Where the kernel does not tell, nothing is left over."""
+    found = []
+    for counted in report_of(asked.ranks, asked.line)["counted"]:
+        seen = counted["witness"]
+        pythons, mapped = seen.get("pythons", 0), seen.get("mapped", 0)
+        rest = seen["process"] - seen["peak"] - pythons - mapped if "process" in seen else 0
+        arrays = seen["peak"] - seen["scratch"], seen["scratch"]
+        found.append(Held(*arrays, pythons, mapped, rest, seen["within"], seen["boundaries"], seen["unnamed"]))
+    return found
+
+
+def audit_memory(runs: Sequence[Asked]) -> int:
+    """Run, compare, print; 1 if a rank's accounts do not agree."""
+    each_rank = len(runs) <= 2
+    table = table_of(left=("chapter",), right=("N", "pools", "scratch", "Python", "mapped", "rest", "process"))
+    table.add_column("", no_wrap=True)
+    boundaries, agree, trouble, within = 0, 0, list[str](), list[str]()
+    for asked, ranks in performed(runs, held):
+        boundaries += sum(rank.boundaries for rank in ranks)
+        agree += all(rank.agrees for rank in ranks)
+        trouble += [f"{asked.name}, rank {i}, {line}" for i, rank in enumerate(ranks) for line in rank.trouble()]
+        fullest = max(range(asked.ranks), key=lambda i: ranks[i].pools)
+        for i in range(asked.ranks) if each_rank else [fullest]:
+            parts = ranks[i][:5]
+            cells = [number(round(nbytes / 1000)) for nbytes in (*parts, sum(parts))]
+            agrees = all(rank.agrees for rank in (ranks if not each_rank else [ranks[i]]))
+            table.add_row(asked.name + f", rank {i}" * each_rank, str(asked.ranks), *cells, mark(agrees))
+            within += [f"{asked.name}, rank {i}: NumPy's account was at its peak within {ranks[i].within}"] * each_rank
+    show("The most that a rank held, in KB: by its pools, by NumPy, by the kernel", table)
+    for line in (*within, *trouble):
+        print(textwrap.fill(line, 79, subsequent_indent="    "))
+    print(f"{agree} of {len(runs)} runs agree.")
+    words = (
+        "pools: as counted here. scratch: what NumPy's own account has beside them within one operation; between two,"
+        f" at {number(boundaries)} boundaries, it has nothing. Python: its objects, and what traces them. mapped: code,"
+        " and what MPI shares. rest: what the kernel's VmHWM has beside all these, holes that the allocator keeps and"
+        f" BLAS's buffers: equal to nothing, at most {ROOM // 10**6} MB and an eighth of NumPy's."
+    )
+    print(textwrap.fill(words, 79))
+    return 0 if agree == len(runs) else 1
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+class Moved(NamedTuple):
+    """What one rank has read, or written, in bytes."""
+
+    rank: int
+    way: str
+    counted: int  # by links, or by a worker's disk
+    named: int  # what the kernel counts beside it, known by name
+    kernels: int
+
+    @property
+    def difference(self) -> int:
+        """What the kernel has seen, and nobody has counted."""
+        return self.kernels - self.counted - self.named
+
+
+def moved(asked: Asked) -> list[Moved]:
+    """By rank and way. Raises UsageError if there is no report."""
+    with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
+        report = report_of(asked.ranks, asked.line, **{AUDIT: folder})
+        if "moved" in report:
+            return [*of_links(report)]
+        return [*of_workers(Path(folder))]
+
+
+def of_links(report: dict[str, Any]) -> Iterator[Moved]:
+    """ZeRO-Infinity's links to the disk, in its last step."""
+    for rank, (counted, links) in enumerate(zip(report["counted"], report["moved"], strict=True)):
+        for way, direction, named in (("read", "disk to host", counted["looked"]), ("written", "host to disk", 0)):
+            nbytes = sum(phase["bytes"] for phase in links[direction].values())
+            yield Moved(rank, way, nbytes, named, counted[f"process {way}"])
+
+
+def of_workers(folder: Path) -> Iterator[Moved]:
+    """MapReduce's workers, in a whole job. The master has no disk."""
+    for file in sorted(folder.glob("*.disk.json")):
+        account = json.loads(file.read_text(encoding="utf-8"))
+        ahead = account["moved"].pop("read ahead", 0)
+        for way, named in (("read", ahead + account["looked"]), ("written", 0)):
+            nbytes = sum(count for what, count in account["moved"].items() if what.endswith(way))
+            yield Moved(int(file.name.split(".")[0]), way, nbytes, named, account[f"process {way}"])
+
+
+def audit_files(runs: Sequence[Asked]) -> int:
+    """Run, compare, print; 1 if the kernel has seen what nobody has counted, or not seen what somebody has."""
+    table = table_of(left=("chapter",), right=("N", "", "counted", "named", "kernel's", "differ"))
+    table.add_column("", no_wrap=True)
+    each_rank, different = len(runs) <= 2, 0
+    for asked, rows in performed(runs, moved):
+        different += any(row.difference for row in rows)
+        ways = [[row for row in rows if row.way == way] for way in ("read", "written")]
+        for some in [[row] for row in rows] if each_rank else ways:
+            sums = [sum(column) for column in zip(*(row[2:] for row in some), strict=True)]
+            off = sum(abs(row.difference) for row in some)
+            name = asked.name + f", rank {some[0].rank}" * each_rank
+            table.add_row(name, str(asked.ranks), some[0].way, *map(number, (*sums, off)), mark(not off))
+    show("Bytes of files: as counted here, and as the kernel counts them of the process", table)
+    print(f"{len(runs) - different} of {len(runs)} runs agree, for each rank. named: the looks at /proc, and what")
+    print("a file's buffer reads ahead of who reads it. infinity: in its last step;")
+    print("mapreduce: its workers, in a whole job.")
+    return 1 if different else 0
+
+
+def performed(runs: Sequence[Asked], perform: Callable[[Asked], list[T]]) -> Iterator[tuple[Asked, list[T]]]:
+    """Run one after another, and say where it is."""
+    status = StatusLine(shown=True)
+    for i, asked in enumerate(runs):
+        status.show(f"mpirun -n {asked.ranks} python -m minidist.{asked.line.split()[0]}", i / len(runs))
+        found = perform(asked)
+        status.clear()
+        yield asked, found
+    status.close()
