@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import differences, shape
 from minidist.classroom.meaning import working
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
@@ -53,19 +54,6 @@ TAKES = {
 # ---- the truth -------------------------------------------------------------------------------------------------------
 
 
-def differences(f: Callable[[], Array], x: Array, dy: Array, h: float = 1e-5) -> Array:
-    """The slope of Σ dy·f() by each number of x, which f reads: by moving it up and down by h."""
-    found = np.empty_like(x)
-    for index in np.ndindex(x.shape):
-        before = x[index]
-        x[index] = before + h
-        above = f()
-        x[index] = before - h
-        found[index] = (dy * (above - f())).sum() / (2 * h)
-        x[index] = before
-    return found
-
-
 def softmax(scores: Array) -> Array:
     e = np.exp(scores - scores.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
@@ -81,10 +69,6 @@ def normal(x: Array, eps: float = 1e-5) -> Array:
 def case(function: str, words: str, *inputs: Any) -> Case:
     """One call of a function."""
     return Case(1, f"{function}{words and ' for '}{words}", [list(inputs)], {"function": function})
-
-
-def shape(x: Array) -> str:
-    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
 
 
 def shapes(function: str, *inputs: Any) -> str:

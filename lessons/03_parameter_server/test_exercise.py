@@ -8,13 +8,14 @@ mistake costs one part: what is asked of bytes, of clocks or of order is asked w
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import together
 from minidist.classroom.meaning import check_timing
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
@@ -419,16 +420,6 @@ def test_timing(submission: Submission) -> None:
     )
     label = "2 workers and 1 server, worker 0 receiving its weights after worker 1"
     submission.run("call_unhurried", [Case(3, label, [2, 2, 2])], ["serve"], rules=STRICT)
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All of these parts."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 # check("push") in the notebook tries these: it goes on to train with what is right.

@@ -1,5 +1,6 @@
 """What the graded parts let the ranks do with a student's functions. No points are given here."""
 
+import tracemalloc
 import weakref
 from collections.abc import Sequence
 from types import ModuleType
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.chapter import functions
-from minidist.classroom.ranks import returned
+from minidist.classroom.ranks import arrays_held, returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
@@ -32,14 +33,21 @@ class Held:
 
 
 class Watch:
-    """What was called, in order, and how many arrays were there then."""
+    """What was called, in order, and how many arrays were there then. Copies are seen by a watch that measures: it
+    counts the bytes that have been allocated since it was made."""
 
-    def __init__(self) -> None:
+    def __init__(self, measures: bool = False) -> None:
         self.made, self.inputs, self.kept = Held(), Held(), Held()
         self.calls: list[tuple[str, int, int, int, int]] = []  # (method, layer, how many made, inputs and kept)
+        self.nbytes: list[tuple[str, int, int]] = []  # (method, layer, bytes held), if it measures
+        if measures:
+            tracemalloc.start()
+        self.witness = np.zeros(1) if measures else None
 
     def note(self, method: str, number: int) -> None:
         self.calls.append((method, number, self.made.count(), self.inputs.count(), self.kept.count()))
+        if self.witness is not None:
+            self.nbytes.append((method, number, arrays_held(self.witness)))
 
 
 class Layer:
@@ -63,12 +71,13 @@ class Layer:
 
 
 def told(watch: Watch, layers: Sequence[Layer]) -> dict[str, Any]:
-    return {"calls": [list(call) for call in watch.calls], "dw": [layer.dw for layer in layers]}
+    calls, nbytes = [list(call) for call in watch.calls], [list(call) for call in watch.nbytes]
+    return {"calls": calls, "nbytes": nbytes, "dw": [layer.dw for layer in layers]}
 
 
-def forward(comm: Comm, exercise: ModuleType, mine: list[Array], k: int) -> dict[str, Any]:
+def forward(comm: Comm, exercise: ModuleType, mine: list[Array], k: int, measured: bool = False) -> dict[str, Any]:
     """run_forward of x, through layers with the matrices w: mine = [x, w, w, ...]."""
-    watch = Watch()
+    watch = Watch(measured)
     layers = [Layer(number, w, watch) for number, w in enumerate(mine[1:])]
     value = exercise.run_forward(layers, mine[0].copy(), k)
     if not isinstance(value, tuple | list) or len(value) != 2 or not isinstance(value[1], list | tuple):
@@ -77,9 +86,11 @@ def forward(comm: Comm, exercise: ModuleType, mine: list[Array], k: int) -> dict
     return {"returned": returned(y), "inputs": [returned(each) for each in inputs], **told(watch, layers)}
 
 
-def segment(comm: Comm, exercise: ModuleType, mine: list[Array], function: str) -> dict[str, Any]:
+def segment(
+    comm: Comm, exercise: ModuleType, mine: list[Array], function: str, measured: bool = False
+) -> dict[str, Any]:
     """The gradient of x, and those of the matrices: mine = [x, dy, w, w, ...]."""
-    watch = Watch()
+    watch = Watch(measured)
     layers = [Layer(number, w, watch) for number, w in enumerate(mine[2:])]
     dx = getattr(exercise, function)(layers, mine[0].copy(), mine[1].copy())
     return {"returned": returned(dx), **told(watch, layers)}

@@ -53,6 +53,11 @@ def draw_memory(runs: Mapping[str, Sequence[int]], title: str) -> None:
     show(fig, f"{title}. {' '.join(words)}")
 
 
+def held_at_most(n: int, given: int, layer: int) -> list[int]:
+    """With segments of k = 1, 2, ..., n of n layers: the inputs of all segments, and what the layers of one keep."""
+    return [-(-n // k) * given + k * layer for k in range(1, n + 1)]
+
+
 def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -> None:
     """What is held with each interval k = 1, 2, ...; a panel for each kind of layer, the least one marked."""
     fig, axes = plt.subplots(1, len(held), figsize=(9.6, 3.2), squeeze=False)

@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import an_array, differences, shape, together
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
 ASKED = ("run_forward", "run_segment", "run_backward", "mask", "best_interval", "cut", "whole")
-HIDDEN = ("given", "minidist.memory.recompute", "minidist.memory.chain")  # what a submission cannot import
+HIDDEN = (  # what a submission cannot import
+    "given",
+    "minidist.memory.recompute",
+    "minidist.memory.chain",
+    "minidist.nn.layers",  # of which Batch.mask would be `mask`
+)
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 ROWS, WIDTH = 2, 3
+MANY = 4096  # rows of an input whose bytes are counted
+SLACK = 1 << 14  # bytes of Python objects
 
 
 # ---- the truth -------------------------------------------------------------------------------------------------------
@@ -33,41 +41,15 @@ def chain(x: Array, matrices: Sequence[Array]) -> list[Array]:
     return values
 
 
-def differences(f: Callable[[], Array], x: Array, dy: Array, h: float = 1e-5) -> Array:
-    """The slope of Σ dy·f() by each number of x, which f reads: by moving it up and down by h."""
-    found = np.empty_like(x)
-    for index in np.ndindex(x.shape):
-        before = x[index]
-        x[index] = before + h
-        above = f()
-        x[index] = before - h
-        found[index] = (dy * (above - f())).sum() / (2 * h)
-        x[index] = before
-    return found
-
-
 def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
 
 
-def drawn(submission: Submission, layers: int, *, dy: bool) -> list[Array]:
+def drawn(submission: Submission, layers: int, *, dy: bool, rows: int = ROWS) -> list[Array]:
     """x, perhaps dy, and the layers' matrices."""
     random = submission.random.standard_normal
-    return [*(random((ROWS, WIDTH)) for _ in range(1 + dy)), *(random((WIDTH, WIDTH)) * 0.7 for _ in range(layers))]
-
-
-def shape(x: Array) -> str:
-    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
-
-
-def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
-    """What was returned. Loses the part if it is no array of this shape."""
-    if not isinstance(found, np.ndarray):
-        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
-    if found.shape != like:
-        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(np.empty(like))} is wanted.")
-    return found
+    return [*(random((rows, WIDTH)) for _ in range(1 + dy)), *(random((WIDTH, WIDTH)) * 0.7 for _ in range(layers))]
 
 
 def is_right(check: Callable[[Case, Outcome], None], each: Case, outcome: Outcome) -> bool:
@@ -81,9 +63,9 @@ def is_right(check: Callable[[Case, Outcome], None], each: Case, outcome: Outcom
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
-def forward_case(submission: Submission, layers: int, k: int) -> Case:
+def forward_case(submission: Submission, layers: int, k: int, rows: int = ROWS, measured: bool = False) -> Case:
     label = f"run_forward of {layers} layers, k = {k}"
-    return Case(1, label, [drawn(submission, layers, dy=False)], {"k": k})
+    return Case(1, label, [drawn(submission, layers, dy=False, rows=rows)], {"k": k, "measured": measured})
 
 
 def inputs_of(each: Case, outcome: Outcome) -> list[Array]:
@@ -153,14 +135,28 @@ def test_run_forward_memory(submission: Submission) -> None:
                     f"On {each.label}: when layer {number} has run, {made} arrays that layers have made are held:"
                     " more than the inputs of segments, this layer's input and what it makes."
                 )
+    large = forward_case(submission, 12, 4, rows=MANY, measured=True)
+    [[outcome]] = submission.run("forward", [large], ["run_forward"])
+    for method, number, nbytes in outcome.value["nbytes"]:
+        # x; inputs of segments, this layer's and what it makes; twice what a layer keeps, which is two arrays
+        arrays = 1 + number // 4 + 3 + 2 * 2
+        if method == "forward" and nbytes > arrays * large.inputs[0][0].nbytes + SLACK:
+            lose(
+                f"On {large.label}, an input of {large.inputs[0][0].nbytes:,} bytes: when layer {number} has run,"
+                f" {nbytes:,} bytes are held. With the inputs of segments, this layer's input, what it makes and what"
+                f" it keeps there are no more than {arrays} such arrays. Copies count."
+            )
 
 
 # ---- a segment -------------------------------------------------------------------------------------------------------
 
 
-def segment_case(submission: Submission, layers: int, function: str = "run_segment") -> Case:
-    inputs = [drawn(submission, layers, dy=True)]
-    return Case(1, f"{function} of {layers} layer{'s' * (layers > 1)}", inputs, {"function": function})
+def segment_case(
+    submission: Submission, layers: int, function: str = "run_segment", rows: int = ROWS, measured: bool = False
+) -> Case:
+    inputs = [drawn(submission, layers, dy=True, rows=rows)]
+    arguments = {"function": function, "measured": measured}
+    return Case(1, f"{function} of {layers} layer{'s' * (layers > 1)}", inputs, arguments)
 
 
 def check_gradients(each: Case, outcome: Outcome) -> None:
@@ -215,6 +211,18 @@ def test_run_segment_memory(submission: Submission) -> None:
             lose(
                 f"On {each.label}: when layer {number}'s backward begins, what {kept} layers keep is held; {done} have"
                 " been used. Take each out of the list: kept.pop()."
+            )
+    large = segment_case(submission, 12, rows=MANY, measured=True)
+    [[outcome]] = submission.run("segment", [large], ["run_segment"])
+    backwards = [(number, nbytes) for method, number, nbytes in outcome.value["nbytes"] if method == "backward"]
+    for done, (number, nbytes) in enumerate(backwards[-12:]):
+        # x and dy, what each layer makes, two gradients; what each layer that is left keeps, and one more: two arrays
+        arrays = 2 + 12 + 2 + 2 * (12 - done + 1)
+        if nbytes > arrays * large.inputs[0][0].nbytes + SLACK:
+            lose(
+                f"On {large.label}, an input of {large.inputs[0][0].nbytes:,} bytes: when layer {number}'s backward"
+                f" begins, {nbytes:,} bytes are held. With what {12 - done} layers keep, what all make, and gradients"
+                f" there are no more than {arrays} such arrays: {done} have been used. Copies count."
             )
 
 
@@ -519,16 +527,6 @@ GAPS = {
     "same_mask": check_same_mask,
     "my_part": check_my_part,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {

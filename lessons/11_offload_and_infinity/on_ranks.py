@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.ranks import returned
+from minidist.classroom.ranks import peak_memory, returned
 from minidist.classroom.slow_disk import SlowDisk
 from minidist.mpi.comm import Comm
 
@@ -36,9 +36,10 @@ def list_of(value: Any) -> Any:
 
 def updating(comm: Comm, exercise: ModuleType, states: Array, read: float, write: float, took: float) -> dict[str, Any]:
     """update_all of the states (units, n): an update adds 1, and doubles. The files afterwards, which units were
-    updated and moved, the first room that was not left alone, what was not waited for, and the time of all."""
-    disk, updated = SlowDisk(list(states), read, write), []
+    updated and moved, the first use of an array that is no room, the first room that was not left alone, what was not
+    waited for, and the time of all."""
     rooms = [np.full(states.shape[1], np.nan) for _ in range(3)]
+    disk, updated = SlowDisk(list(states), read, write, list(rooms)), []
 
     def update(i: int, room: Array) -> None:
         disk.work("update", i, took, room)
@@ -47,11 +48,11 @@ def updating(comm: Comm, exercise: ModuleType, states: Array, read: float, write
 
     exercise.update_all(disk, len(states), rooms, update)
     left = [[move.what, move.number] for move in disk.under_way]
-    conflicts = [list(conflict) for conflict in disk.conflicts[:1]]
+    elsewhere, conflicts = ([list(each) for each in found[:1]] for found in (disk.elsewhere, disk.conflicts))
     moved = {what: [took.number for took in disk.log if took.what == what] for what in ("read", "write")}
     return {
         **{"files": disk.files, "updated": updated, "moved": moved},
-        **{"conflicts": conflicts, "left": left, "time": disk.now},
+        **{"elsewhere": elsewhere, "conflicts": conflicts, "left": left, "time": disk.now},
     }
 
 
@@ -63,13 +64,18 @@ class Update:
 
     def __init__(self, host: "Host", run: Callable[[], Array], number: int) -> None:
         self.host, self.run, self.number = host, run, number
-        self.value: Array | None = None
+        self.value: Any = None
         if not host.late:
-            self.value = run()
+            self.begin()
+
+    def begin(self) -> None:
+        self.host.running = self.number
+        self.value = self.run()
+        self.host.running = -1
 
     def result(self, timeout: float | None = None) -> Array:
         if self.value is None:
-            self.value = self.run()
+            self.begin()
         self.host.events.append(["waited for", self.number])
         return self.value
 
@@ -79,6 +85,7 @@ class Host:
         self.late = late
         self.events: list[list[Any]] = []
         self.submitted = 0
+        self.running = -1  # the number of what runs now, of all that was submitted; -1: nothing does
 
     def submit(self, function: Callable[..., Array], *arguments: Any) -> Update:
         self.events.append(["submitted", self.submitted])
@@ -102,6 +109,7 @@ def train_late(comm: Comm, exercise: ModuleType, mine: list[Array], after: int, 
         return g
 
     def update(g: Array) -> Array:
+        host.events.append(["updated", host.running])
         speed[...] = 0.5 * speed + g
         master[...] -= 0.1 * speed
         return master.copy()
@@ -150,6 +158,20 @@ def backward_in_tiles(comm: Comm, exercise: ModuleType, mine: list[Array], tiles
     given = [watched.given.get(i, "nothing") for i in range(tiles)]
     same = bool(np.array_equal(dy, mine[0]) and np.array_equal(x, mine[1]))
     return {"returned": returned(value), "given": given, "fetched": watched.fetched, "same": same}
+
+
+def take_in_tiles(comm: Comm, exercise: ModuleType, mine: list[Array], tiles: int) -> int:
+    """The most bytes that tiled_backward of mine = [dy, x, W] takes at a time, tiles and gradients included."""
+    dy, x, w = mine
+    parts = np.split(w, tiles)
+
+    def fetch(i: int) -> Array:
+        return parts[i].copy()
+
+    def give(i: int, dw: Array) -> None:
+        pass
+
+    return peak_memory(lambda dy, x: exercise.tiled_backward(dy, x, fetch, give, tiles), dy, x)[1]
 
 
 # ---- the notebook's gaps ---------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import an_array, together
 from minidist.classroom.submission import Case, Submission, lose
 
 Array = np.ndarray
@@ -24,19 +25,7 @@ HIDDEN = (  # what a submission cannot import
     "minidist.offload",
     "minidist.infinity",
 )
-
-
-def shape(x: Array) -> str:
-    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
-
-
-def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
-    """What was returned. Loses the part if it is no array of this shape."""
-    if not isinstance(found, np.ndarray):
-        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
-    if found.shape != like:
-        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(np.empty(like))} is wanted.")
-    return found
+SLACK = 1 << 13  # bytes of Python objects and of temporary results
 
 
 def same(found: Array, expected: Array) -> bool:
@@ -179,6 +168,7 @@ def test_update_all(submission: Submission) -> None:
 def test_update_all_rooms(submission: Submission) -> None:
     cases = [disk_case(submission, 7, *speeds) for speeds in ((3, 4, 3), (6, 1, 2), (2, 1, 6))]
     for each, found in zip(cases, alone(submission, "updating", "update_all", cases), strict=True):
+        check_in_rooms(each, found)
         for what, number, move, moved in found["conflicts"]:
             lose(
                 f"On {each.label}: the {what} of unit {number} begins in the room of the {move} of unit {moved}, and"
@@ -193,11 +183,20 @@ def test_update_all_overlap(submission: Submission) -> None:
     cases = [disk_case(submission, units, 3, 4, 3) for units in (6, 10)]
     for each, found in zip(cases, alone(submission, "updating", "update_all", cases), strict=True):
         units = len(each.inputs[0])
+        check_in_rooms(each, found)
         if found["time"] > 3 + 4 * units + 3:
             lose(
                 f"On {each.label}: it takes {found['time']:g}; one read, {units} updates and one write take"
                 f" {3 + 4 * units + 3}. One unit after the other would take {10 * units}."
             )
+
+
+def check_in_rooms(each: Case, found: dict[str, Any]) -> None:
+    for what, number in found["elsewhere"]:
+        lose(
+            f"On {each.label}: the {what} of unit {number} is asked for with an array of its own. There is no memory"
+            " but the three rooms."
+        )
 
 
 # ---- a late update ---------------------------------------------------------------------------------------------------
@@ -254,18 +253,21 @@ def test_train_delayed_beside(submission: Submission) -> None:
     each = late_case(submission, 5, 0, True)
     [found] = alone(submission, "train_late", "train_delayed", [each])
     events = [tuple(event) for event in found["events"]]
+    ran_in = [number for what, number in events if what == "updated"]  # of each update, the submission in which it ran
+    if len(ran_in) < 4:
+        lose(f"On {each.label}: {len(ran_in)} of 5 updates ran. Submit each, and ask for its result().")
     for step in range(1, 5):
-        begin, end, update = ("gradient", step), ("gradient is there", step), step - 1
+        begin, end, update = ("gradient", step), ("gradient is there", step), ran_in[step - 1]
         if begin not in events:
             lose(f"On {each.label}: no gradient was asked for in step {step}.")
         before = events[: events.index(begin)]
         if ("submitted", update) not in before:
             lose(
-                f"On {each.label}: when step {step} begins its passes, the update with the gradient of step {update}"
+                f"On {each.label}: when step {step} begins its passes, the update with the gradient of step {step - 1}"
                 " has not been submitted: so it does not run beside them."
             )
         if ("waited for", update) in events[: events.index(end)]:
-            lose(f"On {each.label}: the update of step {update} is waited for before step {step} begins its passes.")
+            lose(f"On {each.label}: the update of step {step - 1} is waited for before step {step} begins its passes.")
 
 
 @pytest.mark.points(1, "train_delayed: no gradient is lost")
@@ -316,6 +318,15 @@ def test_tiled_backward_memory(submission: Submission) -> None:
     each = tiles_case(submission, "tiled_backward", 2, 3, 10, 5)
     [found] = alone(submission, "backward_in_tiles", "tiled_backward", [each])
     check_fetched(each, found["fetched"])
+    large = tiles_case(submission, "tiled_backward", 1, 64, 256, 16)
+    [taken] = alone(submission, "take_in_tiles", "tiled_backward", [large])
+    _, x, w = large.inputs[0]
+    tile = w.nbytes // 16
+    if taken > 4 * tile + x.nbytes + SLACK:
+        lose(
+            f"On {large.label}: it takes {taken:,} bytes at a time, where a tile has {tile:,}. There is room for two"
+            " tiles, two gradients of tiles and the gradient of x."
+        )
 
 
 def check_fetched(each: Case, fetched: Sequence[Sequence[int]]) -> None:
@@ -397,16 +408,6 @@ GAPS = {
     "delayed_step": check_delayed_step,
     "tiled": check_tiled,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {

@@ -26,6 +26,7 @@ PROJECT = (".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", 
 INSTALLED = ("LICENSE", "README.md", "pyproject.toml")  # what pip needs besides the package
 DEBRIS = shutil.ignore_patterns("__pycache__", "*.py[cod]", ".*")
 GIVEN = "given.py"  # what a lesson's notebook goes on with where a gap is not filled
+READABLE = ("minidist.nn.layers",)  # what lessons hide and nobody need seal: it answers with a few lines of many
 ANSWERS = "answers"  # the tag of a notebook's cells that students do not get
 FOLDED = re.compile(r"\s*<details>\s*<summary>\W*answer.*?</details>", re.IGNORECASE | re.DOTALL)
 
@@ -90,13 +91,14 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
 
 
 def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
-    """The modules that lessons hide from ranks, HIDDEN in their tests, and of which lessons they are the answer."""
+    """The modules that lessons hide from ranks, HIDDEN in their tests, and of which lessons they are the answer; but
+    for those that are to be read."""
     answered: dict[str, list[str]] = {}
     for lesson in lessons:
         for node in ast.parse((lesson / "test_exercise.py").read_text()).body:
             if isinstance(node, ast.Assign) and [ast.unparse(name) for name in node.targets] == ["HIDDEN"]:
                 for module in ast.literal_eval(node.value):
-                    if "." in module:  # without, it is given.py
+                    if "." in module and module not in READABLE:  # without a dot, it is given.py
                         answered.setdefault(module, []).append(lesson.name)
     return answered
 

@@ -57,8 +57,10 @@ class Move:
 class SlowDisk:
     """Files with the numbers 0, 1, ..., of arrays of one shape."""
 
-    def __init__(self, files: Sequence[Array], read: float = 1, write: float = 1) -> None:
-        """read, write: the time that one takes."""
+    def __init__(
+        self, files: Sequence[Array], read: float = 1, write: float = 1, rooms: Sequence[Array] | None = None
+    ) -> None:
+        """read, write: the time that one takes. rooms: the memory that there is; None: any."""
         self.files = [np.array(file) for file in files]
         self.now = 0.0
         self.takes = {"read": read, "write": write}
@@ -66,6 +68,10 @@ class SlowDisk:
         self.moves: list[Move] = []
         self.log: list[Took] = []
         self.conflicts: list[Conflict] = []
+        self.rooms = rooms
+        self.elsewhere: list[
+            tuple[str, int]
+        ] = []  # what was done with an array that is none of the rooms: (what, number)
 
     def read(self, number: int, room: Array) -> Move:
         """Begin to bring a file into a room."""
@@ -112,6 +118,8 @@ class SlowDisk:
         return move
 
     def _look(self, what: str, number: int, room: Array) -> None:
+        if self.rooms is not None and not any(np.shares_memory(room, each) for each in self.rooms):
+            self.elsewhere.append((what, number))
         for move in self.under_way:
             if np.shares_memory(move.room, room):
                 self.conflicts.append(Conflict(what, number, move.what, move.number))

@@ -27,6 +27,7 @@ LESSONS = {
     "09": ROOT / "lessons" / "09_zero_3",
     "10": ROOT / "lessons" / "10_activations",
     "11": ROOT / "lessons" / "11_offload_and_infinity",
+    "12": ROOT / "lessons" / "12_tensor_parallel",
     "13": ROOT / "lessons" / "13_pipelines",
 }
 ANSWERS = {number: ROOT / "tests" / "classroom" / "answers" / f"{lesson.name}.py" for number, lesson in LESSONS.items()}

@@ -31,6 +31,7 @@ IN_EVERY_RUN = {
     "09": {"without_padding", "one_phase", "never_forgets", "leaves"},
     "10": {"keeps_every_tape", "one_stream", "a_view", "from_the_notebook"},
     "11": {"all_that_send_least", "reads_over_a_write", "always_late", "one_room"},
+    "12": {"imports_the_group"},
     "13": {"one_buffer"},
 }
 

@@ -69,6 +69,7 @@ def test_sealed_chapters_run_and_the_others_are_as_they_were(edition):
     names = sorted(name for name in vars(minidist.ring) if name[0] != "_")
     assert run.stdout.splitlines()[0] == f"{minidist.zero3.__doc__.splitlines()[0]} {names}"
     assert run.stdout.splitlines()[1] == "minidist.zero2 True"
+    assert "class Attention" in (edition / "minidist" / "nn" / "layers.py").read_text()  # though lesson 10 hides it
     assert "OSError" in run.stderr.splitlines()[-1]  # of inspect: there is no text
 
 

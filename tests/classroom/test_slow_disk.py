@@ -51,3 +51,15 @@ def test_a_disk_that_takes_no_time_has_done_it_when_it_is_asked() -> None:
     room[0] = 7
     disk.write(0, room)
     assert disk.files[0][0] == 7
+
+
+def test_a_disk_that_knows_its_rooms_says_what_was_done_elsewhere() -> None:
+    rooms, own = [np.zeros(2), np.zeros(2)], np.zeros(2)
+    disk = SlowDisk([np.ones(2)] * 2, read=0, write=0, rooms=rooms)
+    disk.read(0, rooms[1][:]).wait()
+    disk.work("update", 0, 1, rooms[1])
+    assert not disk.elsewhere
+    disk.read(1, own).wait()
+    disk.work("update", 1, 1, rooms[0].copy())
+    assert disk.elsewhere == [("read", 1), ("update", 1)]
+    assert not disk.conflicts

@@ -23,9 +23,16 @@ from minidist.nn.tensor import Array
 
 # ---- every chapter and schedule --------------------------------------------------------------------------------------
 
-# Of the lines every third or fifth, or, with -m slow, all.
+# What lines of every run have in them, so that most chapters and schedules come once; with -m slow all lines are run.
+IN_EVERY_RUN = {
+    1: ("--keep-last", "shard_grad_op", "--gather-logits", "2bw", "--recompute sqrt", "--recompute log"),
+    4: (
+        *("--reduce server", "--prefetch", "infinity", "tensor_parallel --sequence-parallel"),
+        *("interleaved", "--replicas", "--dp 2 --pp 2"),
+    ),
+}
 RANKS = pytest.mark.parametrize(
-    ("n", "every"), [(1, 3), (4, 5), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3, 4))]
+    ("n", "everything"), [(1, False), (4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
 )
 SHAPE = "--steps 2 --width 24 --heads 12 --context 24 --batch 12"
 ALIKE = (
@@ -86,8 +93,9 @@ def compared(n: int) -> tuple[list[str], list[str]]:
 
 
 @cache
-def reports(n: int, every: int) -> dict[str, Any]:
-    chosen = [*dict.fromkeys([*itertools.chain(*compared(n)), *lines(n)[n % every :: every]])]
+def reports(n: int, everything: bool) -> dict[str, Any]:
+    some = [line for line in lines(n) if everything or any(words in line for words in IN_EVERY_RUN[n])]
+    chosen = [*dict.fromkeys([*itertools.chain(*compared(n)), *some])]
     with TemporaryDirectory() as folder:
         watched = [f"{line} --witness" for line in chosen]
         found = launch("jobs.chapters:command_lines", n, watched, folder, timeout=400).values[0]
@@ -95,8 +103,8 @@ def reports(n: int, every: int) -> dict[str, Any]:
 
 
 @RANKS
-def test_nothing_is_unnamed_at_any_boundary(n: int, every: int) -> None:
-    for line, report in reports(n, every).items():
+def test_nothing_is_unnamed_at_any_boundary(n: int, everything: bool) -> None:
+    for line, report in reports(n, everything).items():
         for rank in report["counted"]:
             seen = rank["witness"]
             assert seen["unnamed"] == {}, line
@@ -110,10 +118,10 @@ PYTHONS = 16_384  # bytes: by so much Python's own objects, which are of the sam
 
 
 @RANKS
-def test_at_its_peak_one_operations_scratch_is_unnamed_whatever_the_strategy(n: int, every: int) -> None:
+def test_at_its_peak_one_operations_scratch_is_unnamed_whatever_the_strategy(n: int, everything: bool) -> None:
     """It depends on shapes alone: those of a rank's rows, or of a micro-batch."""
     for lines_alike in compared(n):
-        reports_alike = [reports(n, every)[line] for line in lines_alike]
+        reports_alike = [reports(n, everything)[line] for line in lines_alike]
         for rank in range(n):
             scratch = [report["counted"][rank]["witness"]["scratch"] for report in reports_alike]
             assert max(scratch) - min(scratch) < PYTHONS, scratch
