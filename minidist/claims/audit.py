@@ -27,6 +27,7 @@ from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.claims.tables import mark, number, show, table_of
 from minidist.cli.options import Parser, at_least
 from minidist.cli.progress import StatusLine
+from minidist.memory.kernel import Kernel
 from minidist.mpi import launch
 from minidist.mpi.run import AUDIT
 
@@ -158,8 +159,11 @@ def main(arguments: Sequence[str]) -> int:
             for chapter in options.chapters or lines
             for variant, line in lines[chapter].items()
         ]
-        if options.disk and not Path("/proc/self/io").exists():
-            raise UsageError("--disk compares with /proc/self/io, which only Linux has")
+        if options.disk:
+            try:
+                Kernel().io()
+            except OSError as error:
+                raise UsageError(f"--disk compares with /proc/self/io, of Linux: {error.strerror}") from None
         return audit_memory(apart) if options.memory else audit_files(apart)
     if not launch.is_open_mpi(launch.find_mpiexec()):
         raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
