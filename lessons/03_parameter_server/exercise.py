@@ -7,7 +7,8 @@ range i of them. A worker's *clock* says how many iterations it has behind it. I
     pull    a header (PULL, clock) to every server; from each come its clocks, and the weights of its range
     push    a header (PUSH, clock) to every server, and behind it the gradient of its range
 
-and after the last one it tells every server STOP. What a server does with these, `take`, `fresh` and `serve` say.
+and after the last one it tells every server STOP. (Every header has a clock; who answers a pull needs it.) What a
+server does with these, `take`, `fresh` and `serve` say.
 """
 
 import time
@@ -110,7 +111,8 @@ def serve(comm: Comm, shard: Shard) -> None:
     """A server's life: take one message after another, from whoever speaks first, until every worker has said STOP.
 
     What is pushed is received into a new array, and taken. A pull is answered as soon as it is fresh: it may be so at
-    once, or has to be held back until others have pushed. Never wait for one worker while others may want something. At
-    the end call comm.flush(), which waits until all that was posted has been received.
+    once, or has to be held back until others have pushed. Never wait for one worker while others may want something.
+    (A gradient follows its header at once: to wait for that is all right.) At the end call comm.flush(), which waits
+    until all that was posted has been received.
     """
     raise NotImplementedError

@@ -30,7 +30,7 @@ class Scale(NamedTuple):
 
     scale: float = 65536.0
     forgiven: int = 1  # how many more overflows do not halve it
-    clean: int = 0  # steps since the last overflow, or since the start
+    clean: int = 0  # steps since the last overflow, or since the start, before the one that is being looked at
 
 
 # ---- first part: what the notebook's gaps have prepared --------------------------------------------------------------

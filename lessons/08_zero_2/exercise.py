@@ -3,8 +3,9 @@
 Fill in `train_step`, for the notebook's layers, and then the methods of `ZeRO2`, for a transformer; `pytest
 lessons/08_zero_2` says how many points they earn. Neither needs the other.
 
-It starts from lesson 07: `ZeRO2` is a `ZeRO1` that holds less. If you have written your own, put your class in place of
-the line that imports the chapter's; what it has of lesson 07 earns no points here, and costs none.
+It starts from lesson 07: `ZeRO2` is a `ZeRO1` that holds less. If you have written your own, you can delete the line
+that imports the chapter's and paste your class, with what it calls; what it has of lesson 07 earns no points here, and
+costs none.
 
 The engine (minidist/engine.py) goes through the units and calls your methods, each of them about one Flat
 (minidist/nn/flat.py):
@@ -95,7 +96,7 @@ def train_step(
 ) -> float:
     """One step of training of the layers above, with the squared error / 2 / batch, in micro-batches.
 
-    parts    of each micro-batch (x, y), both (rows, width): this rank's rows of it. There may be none
+    parts    of each micro-batch (x, y), both (rows, width): this rank's rows of it, of which there may be none
     batch    rows on all ranks, in all micro-batches together
     rate     what is updated changes by minus rate times the gradient
 
@@ -111,7 +112,7 @@ def train_step(
 class ZeRO2(ZeRO1):
     """Parameters on every rank; gradients and optimizer state of one shard."""
 
-    accumulated = 1  # given: micro-batches that add up before reduce is called. There is no room for more
+    accumulated = 1  # given, leave it: micro-batches that add up before reduce is called. There is no room for more
 
     def allocate(self, flat: Flat, start: Array) -> None:
         """Make flat.param, all parameters, from start (padded,) float64; and flat.grad, a shard of zeros."""
@@ -123,7 +124,8 @@ class ZeRO2(ZeRO1):
         raise NotImplementedError
 
     def collect(self, flat: Flat) -> None:
-        """A unit's backward has written a gradient: flat.collect(bucket) adds it to a bucket (padded,).
+        """A unit's backward has written a gradient: flat.collect(bucket), the Flat's own method, adds it to a
+        bucket (padded,).
 
         There may be a bucket already, with what a tied head has left. If there is none, make it of zeros.
         """

@@ -51,7 +51,7 @@ def check(name: str) -> None:
     elif name in tests.ASKED:
         where, used = " in exercise.py", "the lesson's own" if _given(name) else "the chapter's"
         part = getattr(tests, "PARTS", {}).get(name) or getattr(tests, f"test_{name.rpartition('.')[2]}")
-        said = _said(Path("exercise.py"), name, part, tests)
+        said = _said(Path("exercise.py"), name, part, tests.HIDDEN)
     else:
         known = ", ".join([*sorted(tests.GAPS), *tests.ASKED])
         print(f"✗ In this lesson there is no {name} to check: {known}.")
@@ -112,7 +112,7 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
         program = Path(folder) / f"{name}.py"
         whole = text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n"
         program.write_text(whole)
-        said = _said(program, name, part, tests)
+        said = _said(program, name, part, tuple(module for module in tests.HIDDEN if module != "given"))
     last, lines = len(text.splitlines()), whole.splitlines()
 
     def in_the_cell(match: re.Match[str]) -> str:
@@ -137,8 +137,9 @@ def _no_python(name: str, cells: list[str]) -> str:
     return ""
 
 
-def _said(program: Path, name: str, part: Callable[[Any], None], tests: ModuleType) -> str:
-    """What a part says of a program, "" if it earns its points."""
+def _said(program: Path, name: str, part: Callable[[Any], None], hidden: tuple[str, ...]) -> str:
+    """What a part says of a program, "" if it earns its points. hidden: modules that its ranks cannot import; cells may
+    stand on the lesson's own functions."""
     import pytest
 
     from minidist import UsageError
@@ -147,10 +148,8 @@ def _said(program: Path, name: str, part: Callable[[Any], None], tests: ModuleTy
 
     lesson = _folder()
     try:
-        wire = _wire(lesson, tests.HIDDEN)
-        submission = Submission(
-            program, lesson / "on_ranks.py", PATIENCE, "router", secrets.randbits(30), (name,), tests.HIDDEN, wire
-        )
+        wire, seed = _wire(lesson, hidden), secrets.randbits(30)
+        submission = Submission(program, lesson / "on_ranks.py", PATIENCE, "router", seed, (name,), hidden, wire)
         part(submission)
     except (pytest.fail.Exception, MachineFault, UsageError) as lost:
         return str(lost)
@@ -159,7 +158,7 @@ def _said(program: Path, name: str, part: Callable[[Any], None], tests: ModuleTy
 
 @functools.cache
 def _wire(lesson: Path, hidden: tuple[str, ...]) -> Any:
-    """The process from which a notebook's checks have their ranks; it ends with the notebook's."""
+    """A process from which a notebook's checks have their ranks; it ends with the notebook's."""
     from minidist.classroom.wires import RouterWire
 
     return RouterWire(lesson / "on_ranks.py", hidden, isolate=False)

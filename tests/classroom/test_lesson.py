@@ -17,8 +17,9 @@ from minidist.classroom import lesson, work
 from minidist.classroom.grade import exercise_of
 
 ROOT = Path(__file__).parents[2]
-WORDS, SERVERS, RING, ZERO_3 = (
-    ROOT / "lessons" / name for name in ("01_mapreduce", "03_parameter_server", "04_ring_all_reduce", "09_zero_3")
+WORDS, SERVERS, RING, ZERO_1, ZERO_3 = (
+    ROOT / "lessons" / name
+    for name in ("01_mapreduce", "03_parameter_server", "04_ring_all_reduce", "07_zero_1", "09_zero_3")
 )
 
 
@@ -146,7 +147,7 @@ def test_predictions_that_cannot_be_read_are_said(desk, capsys):
 def desks(tmp_path_factory):
     """Copies in work/ of a clone's lessons, for all tests: so their checks share a process from which ranks come."""
     clone = tmp_path_factory.mktemp("clone")
-    for of in (WORDS, SERVERS, RING, ZERO_3):
+    for of in (WORDS, SERVERS, RING, ZERO_1, ZERO_3):
         shutil.copytree(of, clone / "lessons" / of.name)
     work.copy_lessons(clone / "lessons")
     return clone / "work"
@@ -166,6 +167,11 @@ def shell_01(desks, monkeypatch):
 @pytest.fixture
 def shell_03(desks, monkeypatch):
     yield from shell_in(desks / SERVERS.name, monkeypatch)
+
+
+@pytest.fixture
+def shell_07(desks, monkeypatch):
+    yield from shell_in(desks / ZERO_1.name, monkeypatch)
 
 
 @pytest.fixture
@@ -513,6 +519,26 @@ def test_the_gaps_of_lesson_03(shell_03, capsys, name, code, words):
     assert said.startswith("✗ ")
     assert re.search(words, said), said
     assert shell_03.user_ns[name].__module__ == "given"
+
+
+REDUCE = """\
+from minidist.ring import reduce_scatter
+def reduce_shard(comm, grad):
+    mine = grad[shard_slice(grad.size, comm.size, comm.rank)]
+    with comm.phase("reduce-scatter gradients"):
+        return reduce_scatter(comm, grad, out=mine)
+"""
+
+
+@pytest.mark.parametrize("first", ["raise NotImplementedError", "return slice(0, size // n)"])
+def test_a_gap_can_stand_on_one_that_is_open_or_wrong(shell_07, capsys, first):
+    """For which the lesson's own is there, on ranks as well."""
+    shell_07.run_cell(f"def shard_slice(size, n, rank):\n    {first}", store_history=True).raise_error()
+    for cell in ("check('shard_slice')", REDUCE, "check('reduce_shard')"):
+        shell_07.run_cell(cell, store_history=True).raise_error()
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "✓ reduce_shard is right. The notebook goes on with yours."
+    assert shell_07.user_ns["shard_slice"].__module__ == "given"
 
 
 def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell_01, capsys):
