@@ -22,7 +22,7 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
-IN_SLOW_RUNS = {"14_three_axes"}  # open as well: eight ranks, again and again
+IN_SLOW_RUNS = {"12_tensor_parallel", "14_three_axes"}  # open as well: four or eight ranks, again and again
 FORGET = """\
 import os, sys
 os.chdir({0!r})
