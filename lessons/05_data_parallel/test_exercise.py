@@ -489,9 +489,9 @@ def test_reduce(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             for turn, (found, right) in enumerate(zip(outcome.value, expected, strict=True)):
                 if found != right:
-                    complete = names(run, list(reversed(range(len(sizes))))[: turn + 1])
+                    complete = names(run, list(reversed(range(len(sizes))))[: turn + 1]) + (" are" if turn else " is")
                     lose(
-                        f"On {run.label}: when {complete} are complete ({'; '.join(map(str, sizes[::-1][: turn + 1]))}"
+                        f"On {run.label}: when {complete} complete ({'; '.join(map(str, sizes[::-1][: turn + 1]))}"
                         f" elements), rank {rank} has sent {names(run, found)}; it should be {names(run, right)}."
                     )
 
@@ -576,8 +576,8 @@ def check_my_part(submission: Submission) -> None:
                 else "it is wrong"
             )
             lose(
-                f"On {run.label}: dh is not the slope of the loss by out: {words}. The loss is a sum over rows,"
-                " / 2 / batch."
+                f"On {run.label}: the second value is not the slope of the loss by out: {words}. The loss is a sum over"
+                " rows, / 2 / batch."
             )
 
 

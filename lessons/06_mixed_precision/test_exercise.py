@@ -533,6 +533,8 @@ def check_vanished(submission: Submission) -> None:
                 why = " Those that were zero in float32 already do not count."
             elif math.isclose(found, float(gone.sum())):
                 why = " That is how many; their share is wanted, of all numbers."
+            elif math.isclose(found, float(gone.sum() / np.count_nonzero(gradient))):
+                why = " That is of the numbers that are not zero; of all numbers is wanted."
             elif math.isclose(found, 100 * expected):
                 why = " That is in per cent; a share, between 0 and 1, is wanted."
             elif math.isclose(found, float(((gradient.astype(np.float16) == 0) & (gradient != 0)).mean())):

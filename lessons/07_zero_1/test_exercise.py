@@ -147,6 +147,9 @@ def handed(run: Layers, rank: int, outcome: Outcome, which: int) -> list[Array]:
     return arrays
 
 
+A_FACTOR = " (A float32 array times a NumPy float64 is float64; times a Python float it stays float32.)"
+
+
 def in_order(run: Layers, rank: int, outcome: Outcome, which: int) -> list[list[Array]]:
     """Those of each step in order of layers, as they are wanted: float32 shards."""
     who, units = f"On {run.label}: rank {rank}", len(run.params)
@@ -156,7 +159,7 @@ def in_order(run: Layers, rank: int, outcome: Outcome, which: int) -> list[list[
         if gradient.shape != shape or gradient.dtype != np.float32:
             lose(
                 f"{who} hands the optimizer {gradient.dtype} {gradient.shape} for layer {i:g}; its shard, float32"
-                f" {shape}, is wanted."
+                f" {shape}, is wanted.{A_FACTOR * (gradient.dtype == np.float64)}"
             )
     steps = [calls[start : start + units] for start in range(0, len(calls), units)]
     for of_step in steps:
