@@ -1,6 +1,6 @@
 """Sends Python lists."""
 # loses: norm, norm_tied
-# says: rank 0 failed
+# says: rank \d failed
 
 import math
 from collections.abc import Sequence
