@@ -9,6 +9,7 @@ Element-wise work runs block by block over arrays seen flat, so that its interme
 cache: on arrays larger than the cache, most of the time of NumPy's plain expressions is spent waiting for memory.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -291,89 +292,111 @@ def attention(
     dropout the mask and what it left.
 
     Queries are taken in blocks of positions, a few heads at a time, so that their scores stay in the cache, and a block
-    looks only at the keys up to its last position. Scores have the keys first: the softmax then runs down columns, and
-    NumPy does that many times faster than along short rows.
+    looks only at the keys up to its last position. Scores have the keys first, and those of a tile lie together: the
+    softmax then runs down long columns, and NumPy does that many times faster than along short rows.
     """
     kv = kv_heads or heads
-    group = heads // kv
     batch, length, columns = qkv.shape
     depth = columns // (heads + 2 * kv)
     scale = 1 / math.sqrt(depth)
-    width = min(length, 64)  # positions in a block of queries
-    step = max(1, 2 * BLOCK // (length * width * group))  # heads taken together
-    tiles = [
-        (slice(i, i + step), min(first + width, length), slice(first * group, min(first + width, length) * group))
-        for i in range(0, batch * kv, step)
-        for first in range(0, length, width)
-    ]  # (some of the n = B·Hkv heads, the number of keys that are seen, the queries)
-
-    def to_heads(x: Array) -> Array:
-        """(B, T, Hkv·g·D) -> (n, T·g, D): each head's rows in order of position."""
-        x = x.reshape(batch, length, kv, -1, depth).transpose(0, 2, 1, 3, 4)
-        return np.ascontiguousarray(x).reshape(batch * kv, -1, depth)
-
-    def from_heads(x: Array, out: Array) -> None:
-        """The inverse, into out (B, T, Hkv·g·D)."""
-        x = x.reshape(batch, kv, length, -1, depth).transpose(0, 2, 1, 3, 4)
-        out.reshape(x.shape)[...] = x
-
     cuts = heads * depth, (heads + kv) * depth
-    q, k, v = (to_heads(part) for part in np.split(qkv.data, cuts, axis=-1))
-    q = q * scale
-    prob = np.zeros((batch * kv, length, length * group), q.dtype)  # (n, T, T·G): of a key, for a query
+    tiles = list(_tiles(batch, kv, heads // kv, length))
+
+    def by_head(x: Array) -> Array:
+        """(B, T, n·D) -> (B, Hkv, n/Hkv, T, D), a view: BLAS does not mind how far apart the rows are."""
+        return x.reshape(batch, length, kv, -1, depth).transpose(0, 2, 3, 1, 4)
+
+    def turned(x: Array) -> Array:
+        """(b, h, G, t, D) -> (b, h, G, D, t), scaled: a copy, with which a product is faster than with the view."""
+        return np.multiply(x.swapaxes(3, 4), scale, order="C")
+
+    q, k, v = map(by_head, np.split(qkv.data, cuts, axis=-1))
+    out = np.empty((batch, length, heads * depth), q.dtype)
+    y = by_head(out)
+    prob = np.zeros(batch * heads * length**2, q.dtype)  # tile after tile: of a key, for a query
     if mask is None:
         dropped = prob
-    else:  # (B, Hkv·G, T queries, T keys) -> (n, T keys, T·G queries)
-        mask = mask.reshape(batch * kv, group, length, length).transpose(0, 3, 2, 1).reshape(prob.shape)
+    else:  # (B, H, T queries, T keys) -> (T keys, B, Hkv, G, T queries)
+        mask = mask.transpose(3, 0, 1, 2).reshape(length, batch, kv, -1, length)
         dropped = np.zeros_like(prob)
-    y = np.empty_like(q)
-    for some, seen, block in tiles:
-        scores = product(k[some, :seen], q[some, block].transpose(0, 2, 1))  # (n, seen, D) x (n, D, block)
-        _causal_softmax(scores, group)
-        prob[some, :seen, block] = scores
+    for keys, queries, masked, place, shape in tiles:
+        scores = prob[place].reshape(shape)  # (seen, b, h, G, t)
+        product(k[keys], turned(q[queries]), scores.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
+        _causal_softmax(scores)
         if mask is not None:
-            scores *= mask[some, :seen, block]
+            scores = np.multiply(scores, mask[masked], out=dropped[place].reshape(shape))
             scores *= 1 / (1 - p)
-            dropped[some, :seen, block] = scores
-        product(scores.transpose(0, 2, 1), v[some, :seen], y[some, block])  # (n, block, seen) x (n, seen, D)
-    out = np.empty((batch, length, heads * depth), q.dtype)
-    from_heads(y, out)
+        product(scores.transpose(1, 2, 3, 4, 0), v[keys], y[queries])  # (b, h, G, t, seen) x (b, h, 1, seen, D)
 
-    def backward(dy: Array, q: Array, k: Array, v: Array, prob: Array, *dropout: Array) -> Array:
+    def backward(dy: Array, qkv: Array, prob: Array, *dropout: Array) -> Array:
         dropped, mask = dropout or (prob, None)
-        dy = to_heads(dy)  # (n, T·G, D)
-        dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
-        for some, seen, block in tiles:
-            dv[some, :seen] += product(dropped[some, :seen, block], dy[some, block])  # (n, seen, block) x (n, block, D)
-            ds = product(v[some, :seen], dy[some, block].transpose(0, 2, 1))  # (n, seen, D) x (n, D, block)
+        dqkv = np.empty_like(qkv)
+        q, k, v, dq, dk, dv = (by_head(part) for x in (qkv, dqkv) for part in np.split(x, cuts, axis=-1))
+        dy = by_head(dy)
+
+        def add(total: Array, scores: Array, x: Array) -> None:
+            """Into total (b, h, 1, seen, D): (seen, b, h, G, t) x (b, h, G, t, D), and the sum over the group."""
+            b, h, _, seen, _ = total.shape
+            a = scores.reshape(seen, b, h, 1, -1).transpose(1, 2, 3, 0, 4)
+            x = x.reshape(b, h, 1, -1, depth)
+            if seen == length:  # the last queries come first, and see all keys: nothing is there yet
+                product(a, x, total)
+            else:
+                total += product(a, x)
+
+        for keys, queries, masked, place, shape in tiles:
+            of_key = prob[place].reshape(shape)  # (seen, b, h, G, t)
+            add(dv[keys], dropped[place].reshape(shape), dy[queries])
+            ds = np.empty_like(of_key)
+            product(v[keys], turned(dy[queries]), ds.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
             if mask is not None:
-                ds *= mask[some, :seen, block]
+                ds *= mask[masked]
                 ds *= 1 / (1 - p)
             # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
-            ds -= np.einsum("nkq,nkq->nq", ds, prob[some, :seen, block])[:, None, :]
-            ds *= prob[some, :seen, block]
-            dk[some, :seen] += product(ds, q[some, block])  # q is scaled already
-            product(ds.transpose(0, 2, 1), k[some, :seen], dq[some, block])
-        dq *= scale
-        dqkv = np.empty((batch, length, columns), dy.dtype)
-        for gradient, piece in zip((dq, dk, dv), np.split(dqkv, cuts, axis=-1), strict=True):
-            from_heads(gradient, piece)
+            ds -= np.einsum("kbhgq,kbhgq->bhgq", ds, of_key)
+            ds *= of_key
+            add(dk[keys], ds, q[queries])
+            product(ds.transpose(1, 2, 3, 4, 0), k[keys], dq[queries])  # (b, h, G, t, seen) x (b, h, 1, seen, D)
         return dqkv
 
-    keep = (q, k, v, prob) if mask is None else (q, k, v, prob, dropped)
+    keep = (qkv.data, prob) if mask is None else (qkv.data, prob, dropped)
     return record(out, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
 
 
-def _causal_softmax(scores: Array, group: int) -> None:
-    """Softmax over the keys of (n, keys, t·group), in place. The queries are those of the last t positions, `group` for
-    each; a query sees the keys up to its own position."""
-    keys, queries = scores.shape[1:]
-    diagonal = scores[:, keys - queries // group :, :]  # the only keys that are later than some of these queries
-    position = np.arange(queries) // group
-    diagonal += np.where(np.arange(queries // group)[:, None] > position, -np.inf, 0).astype(scores.dtype)
-    scores -= scores.max(axis=1, keepdims=True)
+Tile = tuple[tuple[slice, ...], tuple[slice, ...], tuple[slice, ...], slice, tuple[int, ...]]
+
+
+def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
+    """What is computed together: which keys (b, h, G, seen); which queries (b, h, G, t), of a head the last ones first;
+    both (seen, b, h, G, t); where their scores lie among all; these scores' shape."""
+    width = min(length, 64)  # positions in a block of queries
+    some = max(1, 2 * BLOCK // (length * width * group))  # key/value heads: of one sequence, or all of several
+    sequences, start, every = max(1, some // heads), 0, slice(None)
+    for b in range(0, batch, sequences):
+        for h in range(0, heads, some):
+            where = slice(b, min(b + sequences, batch)), slice(h, min(h + some, heads)), every
+            for seen in range(length, 0, -width):
+                queries = slice(max(0, seen - width), seen)
+                shape = seen, *(part.stop - part.start for part in where[:2]), group, queries.stop - queries.start
+                place = slice(start, start + math.prod(shape))
+                yield (*where, slice(seen)), (*where, queries), (slice(seen), *where, queries), place, shape
+                start += math.prod(shape) // seen * length  # room for all keys, seen or not
+
+
+def _causal_softmax(scores: Array) -> None:
+    """Softmax over the keys of (keys, b, h, G, t), in place. The queries are those of the last t positions, and each
+    sees the keys up to its own."""
+    t = scores.shape[-1]
+    scores[-t:] += _later(t, scores.dtype)[:, None, None, None, :]
+    scores -= scores.max(axis=0)
     np.exp(scores, out=scores)
-    scores *= 1 / scores.sum(axis=1, keepdims=True)
+    scores *= 1 / scores.sum(axis=0)
+
+
+@functools.lru_cache(maxsize=64)  # many tiles need the same
+def _later(t: int, dtype: np.dtype) -> Array:
+    """(t keys, t queries): -inf where the key is later than the query, otherwise 0."""
+    return np.tril(np.full((t, t), -np.inf, dtype), -1)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------
