@@ -366,10 +366,23 @@ def alone(strategy: str, n: int, settings: str, text: str, folder: str) -> dict[
     [pytest.param(*case, marks=[pytest.mark.slow] * slow(*case[:2])) for case in CASES],
 )
 def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str) -> None:
-    if n == 3:
-        report = alone(strategy, n, settings, text, folder)
-    else:
-        report = in_one_job(n, slow(strategy, n), text, folder)[strategy, settings]
+    check(in_one_job(n, slow(strategy, n), text, folder)[strategy, settings], strategy, n, settings, text)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "n", "settings"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] * (case[0] not in ("data_parallel", "zero3", "offload")))
+        for case in CASES
+        if case[1] == 3
+    ],
+)
+def test_a_chapter_as_a_reader_starts_it(strategy: str, n: int, settings: str, text: str, folder: str) -> None:
+    check(alone(strategy, n, settings, text, folder), strategy, n, settings, text)
+
+
+def check(report: dict[str, Any], strategy: str, n: int, settings: str, text: str) -> None:
+    """Everything that a report of a case must say."""
     name, printed = strategy.split()[0], report.pop("printed")
     assert report.pop("status") == 0
     check_schema(report, name, n)
@@ -585,11 +598,11 @@ def test_help_is_printed_once(n: int, name: str) -> None:
     assert done.stdout.count("--json FILE") == 1
 
 
-def refused(name: str, *arguments: str) -> str:
+def refused(name: str, *arguments: str, size: int = 2) -> str:
     """What a chapter's command line says where it does no work: one line, or the help."""
 
     def run(main: Any, prepare: Any) -> None:
-        prepare(SimpleNamespace(rank=0, size=2))
+        prepare(SimpleNamespace(rank=0, size=size))
 
     program = str(ROOT / f"minidist/{name}.py")
     work = train.serial if name == "train" else partial(runpy.run_path, program, run_name="__main__")
@@ -765,7 +778,25 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("n", "name", "options", "words"), BAD, ids=lambda value: value if type(value) is str else "")
+def arguments_of(name: str, options: str, text: str, files: Path) -> list[str]:
+    """With as many steps as this, a run that began would not end."""
+    common = [] if name == "ring" else ["--data", text, *GPT.split(), *COMMON, "--steps", "1000000"]
+    return [*common, *options.replace("FILES", str(files)).split()]
+
+
+def named(value: Any) -> str:
+    return value if type(value) is str else ""
+
+
+ON_RANKS = [line for line in BAD if line[0]]
+
+
+@pytest.mark.parametrize(
+    ("n", "name", "options", "words"),
+    [line for line in BAD if not line[0]]
+    + [pytest.param(*line, marks=[pytest.mark.slow] * (i % 4 > 0)) for i, line in enumerate(ON_RANKS)],
+    ids=named,
+)
 def test_bad_input_is_one_line(
     n: int,
     name: str,
@@ -777,10 +808,8 @@ def test_bad_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Before any work: with as many steps as this, a run that began would not end. Serial training runs in this
-    process, by the function that is all of its program."""
-    common = [] if name == "ring" else ["--data", text, *GPT.split(), *COMMON, "--steps", "1000000"]
-    arguments = [*common, *options.replace("FILES", str(files)).split()]
+    """Before any work. Serial training runs in this process, by the function that is all of its program."""
+    arguments = arguments_of(name, options, text, files)
     if n == 0:
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         monkeypatch.chdir(tmp_path)
@@ -797,3 +826,16 @@ def test_bad_input_is_one_line(
         assert word.replace("FILES", str(files)) in line
     assert os.listdir(tmp_path) == []
     assert not list(files.glob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("n", "name", "options", "words"), [line for line in ON_RANKS if line[1] != "train"], ids=named
+)
+def test_bad_input_is_refused_before_there_is_a_job(
+    n: int, name: str, options: str, words: list[str], text: str, files: Path
+) -> None:
+    """What every rank finds, on one that stands alone."""
+    said = refused(name, *arguments_of(name, options, text, files), size=n)
+    assert "\n" not in said.strip()
+    for word in words:
+        assert word.replace("FILES", str(files)) in said
