@@ -24,15 +24,12 @@ from minidist.nn.tensor import Array
 # ---- every chapter and schedule --------------------------------------------------------------------------------------
 
 # What lines of every run have in them, so that most chapters and schedules come once; with -m slow all lines are run.
-IN_EVERY_RUN = {
-    1: ("--keep-last", "shard_grad_op", "--gather-logits", "2bw", "--recompute sqrt", "--recompute log"),
-    4: (
-        *("--reduce server", "--prefetch", "infinity", "tensor_parallel --sequence-parallel"),
-        *("interleaved", "--replicas", "--dp 2 --pp 2"),
-    ),
-}
+IN_EVERY_RUN = (
+    *("--reduce server", "--keep-last", "--prefetch", "shard_grad_op", "infinity"),
+    *("tensor_parallel --sequence-parallel", "interleaved", "--replicas", "2bw", "--dp 2 --pp 2", "--recompute log"),
+)
 RANKS = pytest.mark.parametrize(
-    ("n", "everything"), [(1, False), (4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
+    ("n", "everything"), [(4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
 )
 SHAPE = "--steps 2 --width 24 --heads 12 --context 24 --batch 12"
 ALIKE = (
@@ -94,7 +91,7 @@ def compared(n: int) -> tuple[list[str], list[str]]:
 
 @cache
 def reports(n: int, everything: bool) -> dict[str, Any]:
-    some = [line for line in lines(n) if everything or any(words in line for words in IN_EVERY_RUN[n])]
+    some = [line for line in lines(n) if everything or any(words in line for words in IN_EVERY_RUN)]
     chosen = [*dict.fromkeys([*itertools.chain(*compared(n)), *some])]
     with TemporaryDirectory() as folder:
         watched = [f"{line} --witness" for line in chosen]
