@@ -315,13 +315,14 @@ def test_goes_on_from_a_checkpoint(tmp_path):
 TOO_FAST = "--optimizer sgd --lr 1000 --warmup 0 --clip 0 --steps 50 --layers 6 --width 16 --heads 2 --context 8"
 
 
-def test_divergence_is_one_line_on_every_schedule_with_a_flush_and_every_grid():
+DIVERGING = [f"pipeline --schedule {name} --precision fp32" for name in WITH_FLUSH]
+DIVERGING += [f"parallel3d {axes} --precision fp32" for axes in ("--pp 2 --tp 2", "--dp 2 --pp 2 --zero 3", "--tp 4")]
+DIVERGING += ["pipeline --precision mixed"]  # at the smallest loss scale
+
+
+@pytest.mark.parametrize("programs", [DIVERGING[1::2], pytest.param(DIVERGING[::2], marks=pytest.mark.slow)])
+def test_divergence_is_one_line_on_every_schedule_with_a_flush_and_every_grid(programs):
     """All ranks have the same norm, and stop together; no message is left on its way."""
-    flushing = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
-    programs = [f"pipeline --schedule {name} --precision fp32" for name in flushing]
-    grids = ("--pp 2 --tp 2", "--dp 2 --pp 2 --zero 3", "--tp 4")
-    programs += [f"parallel3d {axes} --precision fp32" for axes in grids]
-    programs += ["pipeline --precision mixed"]  # at the smallest loss scale
     lines = [f"{program} {TOO_FAST}" + " --heads 4" * ("--tp 4" in program) for program in programs]
     job = launch("jobs.pipelines:diverge", 4, lines, timeout=240)
     assert job.values == [[1] * len(lines)] * 4

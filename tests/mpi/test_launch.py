@@ -455,7 +455,9 @@ def test_the_timeout_leaves_no_rank_and_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ids = tmp_path / "ids"
     ids.mkdir()
-    job = launch("jobs.launch_jobs:write_pid_and_wait", 2, str(ids), timeout=4)
+    with started("jobs.launch_jobs:write_pid_and_wait", 2, str(ids)) as running:
+        assert running.wait_until(lambda: all((ids / str(rank)).exists() for rank in range(2)), 60) is None
+        job = running.wait(0.3)
     assert job.status == "hung"
     assert not any(lives(pid) for pid in pids_in(ids, 2))
     assert list(tmp_path.iterdir()) == [ids]
