@@ -115,7 +115,7 @@ SLOW = {
     name
     for i, (name, case) in enumerate(CASES.items())
     if i % (1, 3, 6)[bisect([2, 6], math.prod(case["grid"]))] and case["precision"] == "fp64"
-}
+} | {name_of(case) for case in MIXED[3::2]}
 
 
 @cache
@@ -179,9 +179,12 @@ def test_every_grid_meets_everything() -> None:
     assert len(clipped) > 5
 
 
-@pytest.mark.parametrize("case", MIXED, ids=name_of)
-def test_mixed_precision_is_close_to_serial_training(case: dict[str, Any]) -> None:
-    found, truth = on_ranks(math.prod(case["grid"]), False)[name_of(case)], truth_of(case)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in map(name_of, MIXED)]
+)
+def test_mixed_precision_is_close_to_serial_training(name: str) -> None:
+    case = CASES[name]
+    found, truth = on_ranks(math.prod(case["grid"]), name in SLOW)[name], truth_of(case)
     np.testing.assert_allclose(found["losses"], truth["losses"], rtol=2e-3)
     for name, gradient in truth["gradients"].items():
         error = np.linalg.norm(found["gradients"][name] - gradient)

@@ -178,8 +178,8 @@ def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
     """Each of C1 to C5 trains as many layers as fit by the formulas, and one more does not; P_a, P_os+g and the host
     each make room for more."""
     report, bars = tmp_path / "report.json", tmp_path / "bars.svg"
-    sizes = ["--configurations", str(bars), "--width", "32", "--context", "32", "--batch", "32"]
-    done = chapter(4, *sizes, "--device-memory", "1500KB", "--json", str(report))
+    sizes = ["--configurations", str(bars), "--width", "16", "--context", "16", "--batch", "32"]
+    done = chapter(4, *sizes, "--device-memory", "400KB", "--json", str(report))
     assert (done.returncode, done.stderr) == (0, "")
     found = {row["name"]: row["layers"] for row in json.loads(report.read_text())["configurations"]}
     assert list(found) == ["C1", "C2", "C3", "C4", "C5"]
