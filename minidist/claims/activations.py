@@ -44,9 +44,6 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
             gone = korthikanti.gone_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[rank % t]
         gone += (2 if options.model == "gpt" else 1) * wide * s * share.b / (t if sequence else 1)  # one norm's
         more = korthikanti.core(s, share.b, options.heads, t, p, dropout) - gone
-        if p == wide:  # what is fetched is what was kept, and no copy: QKV beside Q, K and V made of it once more
-            kv = options.heads if options.model == "gpt" else options.kv_heads or options.heads
-            more += s * share.b * (h + 2 * (h // options.heads * kv)) * p / t
         most[rank] += max(0, more) if share.layers else 0
     return most
 
