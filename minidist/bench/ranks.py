@@ -138,6 +138,24 @@ def steps(
     return in_turn(comm, functions, pairs=20)
 
 
+def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[str, Any]:
+    """Seconds of a ZeRO-3 step in mixed precision, each rank with one sequence, and of the same work with nobody else:
+    a step of every rank alone, at the same time. And the messages that this rank sends in a step, control included."""
+    share_cores(comm)
+    keep_freed_memory()
+    sizes = GPTConfig(**config)
+    tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (comm.size, sizes.context + 1))
+    together = partial(one_step, ZeRO3(gpt(sizes), Settings(), comm), tokens)
+    by_itself = ZeRO3(gpt(sizes), Settings(), comm.split(comm.rank))
+    together()
+    before = comm.ledger.ever()
+    together()
+    sent = comm.ledger.ever() - before
+    messages = sum(number for (*_, what), number in sent.items() if what == "messages")
+    times = in_turn(comm, {"step": together, "alone": partial(one_step, by_itself, tokens[comm.rank :][:1])}, pairs)
+    return {"messages": messages, **times}
+
+
 def one_step(engine: Engine, tokens: np.ndarray) -> None:
     """Forward, backward and update on one global batch (B, T+1)."""
     engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
