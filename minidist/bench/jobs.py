@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from minidist.bench import machine
 from minidist.bench.measure import Row, absent, compare
 from minidist.bench.one_process import MISSING, SMALL
 from minidist.bench.ranks import HAS_TORCH
@@ -84,6 +85,7 @@ def memory() -> Iterator[Row]:
 # Few operations, so that a step is messages; and one whose states are more than what a process has besides.
 TINY: dict[str, Any] = {"vocabulary": 64, "context": 8, "layers": 2, "heads": 1, "width": 16}
 BROAD: dict[str, Any] = {"vocabulary": 512, "context": 8, "layers": 8, "heads": 4, "width": 256}
+CURVE = ((4, 40), (16, 20), (64, 5))  # ranks, and pairs of steps to measure
 MESSAGE = 20e-6  # seconds of a core that a message may take
 
 
@@ -99,13 +101,13 @@ def many_ranks() -> Iterator[Row]:
     """
     states, mib = model_states(count_parameters(gpt(GPTConfig(**BROAD))), 1, 3).total, 2**20
     curve: dict[str, list[Row]] = {"time": [], "counted": [], "grown": []}
-    for n, pairs in ((4, 40), (16, 20), (64, 5)):
+    for n, pairs in CURVE:
         titles = "a message of a zero3 step", "zero3: model states", "zero3: growth of a rank"
         if shm.shortage(n):
             found = [absent(title, f"{n} ranks", None, "too little /dev/shm") for title in titles]
         else:
             ranks = launch("minidist.bench.ranks:step_and_messages", n, TINY, pairs, timeout=300).values
-            cores = min(n, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+            cores = min(n, machine.cores())
             messages = sum(rank["messages"] for rank in ranks)
             times = [cores * (a - b) / messages for a, b in zip(ranks[0]["step"], ranks[0]["alone"], strict=True)]
             beside = f"{1e6 * MESSAGE:.0f} µs, on {n} ranks"

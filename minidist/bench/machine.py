@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+import textwrap
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -77,14 +78,15 @@ def name_of(machine: Machine) -> str:
 
 
 def lines(machine: Machine) -> list[str]:
-    """What is to be read beside the figures."""
+    """What is to be read beside the figures, in lines of 80 columns."""
     sizes = ", ".join(f"{level} {size}" for level, size in (machine["caches"] or {}).items())
     others = {"torch": "PyTorch", "duckdb": "DuckDB", "polars": "Polars"}
     beside = [f"{others[name]} {number}" for name, number in machine["others"].items() if number]
     malloc = ", ".join(f"{option} {nbytes / 2**20:.0f} MiB" for option, nbytes in machine["malloc"].items())
-    return [
+    said = (
         name_of(machine) + (f", {sizes}" if sizes else "") + f"; {machine['system']}, Python {machine['python']}",
-        f"NumPy {machine['numpy']}, {machine['blas']} in {machine['threads']} thread, {machine['mpi']}",
+        f"NumPy {machine['numpy']}, {machine['blas']} in {machine['threads']} thread, {machine['mpi'] or 'no MPI'}",
         f"beside: {', '.join(beside) or 'neither PyTorch nor DuckDB nor Polars'}; PyTorch's steps in 1 thread",
         f"malloc, PyTorch's steps included: {malloc or 'as it is'}",
-    ]
+    )
+    return [line for part in said for line in textwrap.wrap(part, 80)]
