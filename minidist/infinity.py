@@ -330,11 +330,9 @@ def main(comm: Comm, prepared: tuple[command.Job, Folder]) -> int:
         return bandwidth_table(comm, folder, fetch_shards, fetch_from_owner, job.options.json)
     job.settings.disk_capacity = job.options.disk_memory
     train.say_needs(job, comm, needs)
-    try:
+    with folder:
         engine = ENGINES[job.options.zero](job.units, job.settings, comm, folder)
         return train.run_job(job, engine, comm, claims, print_closing)
-    finally:
-        folder.remove()
 
 
 if __name__ == "__main__":

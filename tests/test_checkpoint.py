@@ -21,6 +21,7 @@ from minidist import checkpoint, command, train
 from minidist.checkpoints import manifest
 from minidist.cli.options import in_one_process
 from minidist.mpi.launch import find_mpiexec, launch
+from minidist.nn.precision import LossScale
 
 ROOT = Path(__file__).parent.parent
 LETTERS = "абвгдежзиклмнопрстуфхцч"  # 23: no number of ranks above 1 divides them
@@ -293,11 +294,15 @@ def test_one_precision_goes_on_in_another(folder: Path) -> None:
 
 def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folder: Path) -> None:
     """At a scale at which every step overflows nothing is updated; a step that was not finished sends less."""
+    saved(folder)
     job = command.prepare(command.parser("", "train"), [*GPT.split(), "--steps", "3"], 1)
     engine = train.Engine(job.units, job.settings)
     checkpoint.load("mixed/step000003", engine)
     vars(engine.loss_scale).update(scale=2.0**60, forgiven_left=0)
     checkpoint.save("scale", engine, train.Alone(), command.about(job, 1))
+    engine.loss_scale = LossScale(window=7)  # a configuration's: where it stands is restored, and not by which rule
+    checkpoint.load("scale", engine)
+    assert (engine.loss_scale.scale, engine.loss_scale.window) == (2.0**60, 7)
 
     done = program(2, *f"-m minidist.zero2 --steps 5 --load scale --save overflows {GPT}".split())
     assert done.returncode == 1

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from jobs import engines, infinities
-from minidist import UsageError, command, infinity
+from minidist import UsageError, command, infinity, train
+from minidist.deepspeed import __main__ as ds
 from minidist.engine import Engine
 from minidist.fsdp import Turn
 from minidist.memory.files import Folder
@@ -335,6 +336,29 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
         with pytest.raises(OutOfMemory):
             infinity.main(comm, prepared)
         assert list(tmp_path.iterdir()) == []
+
+    alone(be_rank)
+
+
+def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = []  # or else the files would go with their engine
+
+    def interrupted(job: Any, engine: infinity.Infinity, *rest: Any) -> None:
+        alive.append(engine)
+        assert any(engine.folder.path.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "run_job", interrupted)
+    disk, file = tmp_path / "disk", tmp_path / "ds_config.json"
+    offload = {"device": "nvme", "nvme_path": str(disk)}
+    zero = {"stage": 3, "offload_optimizer": offload, "offload_param": offload}
+    file.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": zero}))
+
+    def be_rank(comm: Comm) -> None:
+        prepared = ds.prepare([str(file), *SHAPE.split()], 1)
+        with pytest.raises(KeyboardInterrupt):
+            ds.main(comm, prepared)
+        assert list(disk.iterdir()) == []
 
     alone(be_rank)
 

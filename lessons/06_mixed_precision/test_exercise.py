@@ -12,13 +12,13 @@ or not; none needs a later one, and one mistake costs one part:
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import together
 from minidist.classroom.meaning import check_meaning, check_timing
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 
@@ -586,16 +586,6 @@ GAPS = {
     "halve_or_double": check_halve,
     "anybody": check_anybody,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-    return partial(_together, parts)
-
-
-def _together(parts: Sequence[Callable[[Submission], None]], submission: Submission) -> None:
-    for part in parts:
-        part(submission)
 
 
 PARTS = {

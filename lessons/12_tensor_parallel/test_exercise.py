@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import an_array, shape, together
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -36,20 +37,6 @@ ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
-
-
-def shape(x: Array | tuple[int, ...]) -> str:
-    of = x.shape if isinstance(x, np.ndarray) else x
-    return f"({', '.join(map(str, of))}{',' * (len(of) == 1)})"
-
-
-def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
-    """What was returned. Loses the part if it is no array of this shape."""
-    if not isinstance(found, np.ndarray):
-        lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
-    if found.shape != like:
-        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(like)} is wanted.")
-    return found
 
 
 def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: dict[str, Array] | None = None) -> None:
@@ -612,16 +599,6 @@ GAPS = {
     "mlp_backward": check_mlp_backward,
     "cut_loss": check_cut_loss,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {

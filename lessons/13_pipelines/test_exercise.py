@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import together
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
@@ -559,16 +560,6 @@ GAPS = {
     "in_flight": check_in_flight,
     "updates_between": check_updates_between,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import together
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -542,16 +543,6 @@ GAPS = {
     "two_levels": check_two_levels,
     "my_squares": check_my_squares,
 }
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {

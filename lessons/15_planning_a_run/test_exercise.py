@@ -6,12 +6,13 @@ choice by looking at every plan. A part earns its points or not, and none needs 
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import together
 from minidist.classroom.submission import Case, Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
@@ -389,16 +390,6 @@ def check_plans(submission: Submission) -> None:
 
 
 GAPS = {"batch_of": check_batch_of, "states": check_states, "kept": check_kept, "plans": check_plans}
-
-
-def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], None]:
-    """All parts on one function: the notebook goes on with it if all are right."""
-
-    def part(submission: Submission) -> None:
-        for each in parts:
-            each(submission)
-
-    return part
 
 
 PARTS = {

@@ -12,8 +12,7 @@ messages. What MPI itself sends, for its barriers and to make communicators, it 
 """
 
 import json
-import os
-import subprocess
+import shlex
 import sys
 import tempfile
 from collections import Counter
@@ -23,6 +22,7 @@ from typing import NamedTuple
 
 import minidist
 from minidist import UsageError
+from minidist.claims import counted
 from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.claims.tables import mark, number, show, table_of
 from minidist.cli.options import Parser, at_least
@@ -31,13 +31,13 @@ from minidist.memory.kernel import Kernel
 from minidist.mpi import launch
 from minidist.mpi.run import AUDIT
 
-TIMEOUT = 300.0  # seconds for one of them, which takes about two
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
+WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"
 
 SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch}"
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "pipedream", "vertical-sync", "2bw")
 LINES = {  # of each chapter, by what sets one apart from its others; {n}: ranks
-    "mapreduce": {"": f"wordcount {TEXT} --maps 7"},
+    "mapreduce": {"": WORDS},
     "parameter_server": {name: f"{SMALL} --consistency {name}" for name in ("bsp", "ssp", "async")},
     "ring": {"": "--size 20003"},
     "data_parallel": {name: f"{SMALL} --reduce {name}" for name in ("ring", "server")},
@@ -60,10 +60,7 @@ LARGER = "--width {width} --context {width} --witness"
 UNNAMED = ("mapreduce", "parameter_server", "ring")  # chapters whose arrays no pool names
 ON_DISK = {
     "infinity": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in (1, 2, 3)},
-    "mapreduce": {
-        "": f"wordcount {TEXT} --maps 7",
-        "in runs": f"wordcount {TEXT} --maps 7 --no-combine --memory 0.5",
-    },
+    "mapreduce": {"": WORDS, "in runs": f"{WORDS} --no-combine --memory 0.5"},
 }
 
 
@@ -83,21 +80,13 @@ class Sent(NamedTuple):
         return nbytes, messages
 
 
-def perform(chapter: str, options: str, n: int) -> list[Sent]:
+def watch(chapter: str, options: str, n: int) -> list[Sent]:
     """Run a chapter on n ranks under the library's eyes. Raises UsageError if it fails."""
-    line = f"{chapter} {options.format(n=n, width=8 * n, batch=2 * n)}"
+    line = line_of(chapter, options, n)
     with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
         watched = {"enable": "2", "enable_output": "3", "filename": f"{folder}/library"}
         monitoring = [word for key, value in watched.items() for word in ("--mca", f"pml_monitoring_{key}", value)]
-        done = subprocess.run(
-            [*launch.mpiexec_for(n), *monitoring, sys.executable, "-m", *f"minidist.{line}".split()],
-            cwd=folder,
-            env={**os.environ, **launch.OPEN_MPI_AS_ROOT, AUDIT: folder},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-        )
+        done = counted.perform(line, n, folder, {AUDIT: folder}, monitoring)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if any(map(str.isalnum, line))]  # Open MPI frames it
             *_, last = ["it failed", *said]
@@ -119,11 +108,14 @@ def of_rank(rank: int, n: int, folder: Path) -> Iterator[Sent]:
         yield Sent(rank, peer, payload, control, library.get(peer, (0, 0)))
 
 
+def line_of(chapter: str, options: str, n: int) -> str:
+    """A chapter and its options, sized for n ranks."""
+    return f"{chapter} {options}".format(n=n, width=8 * n, batch=2 * n)
+
+
 def asked(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
     """A run that is not watched by the library."""
-    line = f"{chapter} {options}".format(n=n, width=8 * n, batch=2 * n)
-    if larger:
-        line += " " + LARGER.format(width=192 // n * n)
+    line = line_of(chapter, options, n) + (" " + LARGER.format(width=192 // n * n)) * larger
     return Asked(f"{chapter} {variant}".strip(), line, n)
 
 
@@ -165,20 +157,27 @@ def main(arguments: Sequence[str]) -> int:
             except OSError as error:
                 raise UsageError(f"--disk compares with /proc/self/io, of Linux: {error.strerror}") from None
         return audit_memory(apart) if options.memory else audit_files(apart)
+    return audit_wire(
+        [
+            (chapter, variant, n)
+            for chapter in options.chapters or LINES
+            for n in ([options.ranks] if options.ranks else RANKS.get(chapter, USUAL))
+            for variant in LINES[chapter]
+        ]
+    )
+
+
+def audit_wire(runs: Sequence[tuple[str, str, int]]) -> int:
+    """Of chapters, their variants and ranks, what is sent; 1 if there is a difference. Raises UsageError without Open
+    MPI."""
     if not launch.is_open_mpi(launch.find_mpiexec()):
         raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
-    runs = [
-        (chapter, variant, n)
-        for chapter in options.chapters or LINES
-        for n in ([options.ranks] if options.ranks else RANKS.get(chapter, USUAL))
-        for variant in LINES[chapter]
-    ]
     status, different = StatusLine(shown=True), 0
     table = table_of(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
     table.add_column("", no_wrap=True)
     for i, (chapter, variant, n) in enumerate(runs):
         status.show(f"mpirun -n {n} python -m minidist.{chapter}", i / len(runs))
-        sent = perform(chapter, LINES[chapter][variant], n)
+        sent = watch(chapter, LINES[chapter][variant], n)
         different += any(any(one.difference) for one in sent)
         ranks = [[one for one in sent if one.rank == rank] for rank in range(n)]
         for rank, rows in enumerate(ranks if len(runs) <= 4 else [sent]):

@@ -6,10 +6,11 @@ a parameter are counted on a small one, and multiplied by the paper's Ψ.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minidist import UsageError
@@ -43,8 +44,21 @@ def report_of(ranks: int, line: str, **environment: str) -> Any:
     """What a chapter reports for machines, whether its claims hold or not. Raises UsageError if there is nothing. Files
     that it leaves in the folder in which it runs go with that."""
     with tempfile.TemporaryDirectory(prefix="minidist-run-") as folder:
-        done = subprocess.run(
-            [*mpiexec_for(ranks), sys.executable, "-m", *f"minidist.{line} --json -".split()],
+        done = perform(f"{line} --json -", ranks, folder, environment)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        *_, last = ["no report", *filter(None, done.stderr.splitlines())]
+        raise UsageError(f"mpirun -n {ranks} python -m minidist.{line}: {last}") from None
+
+
+def perform(
+    line: str, ranks: int, folder: str, environment: Mapping[str, str], of_mpirun: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a chapter's line on ranks, in a folder, with options of mpirun's. Raises UsageError if it does not end."""
+    try:
+        return subprocess.run(
+            [*mpiexec_for(ranks), *of_mpirun, sys.executable, "-m", *shlex.split(f"minidist.{line}")],
             cwd=folder,
             env={**os.environ, **OPEN_MPI_AS_ROOT, **environment},
             stdin=subprocess.DEVNULL,
@@ -52,11 +66,8 @@ def report_of(ranks: int, line: str, **environment: str) -> Any:
             text=True,
             timeout=TIMEOUT,
         )
-    try:
-        return json.loads(done.stdout)
-    except ValueError:
-        *_, last = ["no report", *filter(None, done.stderr.splitlines())]
-        raise UsageError(f"mpirun -n {ranks} python -m minidist.{line}: {last}") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"mpirun -n {ranks} python -m minidist.{line}: not done after {TIMEOUT:g} s") from None
 
 
 # ---- ZeRO ------------------------------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], Non
     return part
 
 
-def shape(x: Array) -> str:
-    """An array's, in words: "(2, 3)"."""
-    return f"({', '.join(map(str, x.shape))}{',' * (x.ndim == 1)})"
+def shape(x: Array | tuple[int, ...]) -> str:
+    """An array's, or one of so many numbers, in words: "(2, 3)"."""
+    of = x.shape if isinstance(x, np.ndarray) else x
+    return f"({', '.join(map(str, of))}{',' * (len(of) == 1)})"
 
 
 def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
@@ -30,7 +31,7 @@ def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
     if not isinstance(found, np.ndarray):
         lose(f"On {each.label}: {name} is {'None' if found == 'NoneType' else found}, not an array.")
     if found.shape != like:
-        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(np.empty(like))} is wanted.")
+        lose(f"On {each.label}: {name} has the shape {shape(found)}; {shape(like)} is wanted.")
     return found
 
 

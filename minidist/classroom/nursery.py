@@ -58,8 +58,13 @@ class Nursery:
     ) -> None:
         self.line, theirs = socket.socketpair()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # ranks import what this process can import
-        plan = {"line": theirs.fileno(), "preload": str(preload or ""), "hidden": list(hidden), "isolate": isolate}
-        plan["modules"] = list(modules)
+        plan = {
+            "line": theirs.fileno(),
+            "preload": str(preload or ""),
+            "modules": list(modules),
+            "hidden": list(hidden),
+            "isolate": isolate,
+        }
         command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", json.dumps(plan)]
         environment = {**os.environ, **SETTINGS, "PYTHONPATH": path}
         self.process = subprocess.Popen(

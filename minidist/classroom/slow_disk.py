@@ -69,9 +69,8 @@ class SlowDisk:
         self.log: list[Took] = []
         self.conflicts: list[Conflict] = []
         self.rooms = rooms
-        self.elsewhere: list[
-            tuple[str, int]
-        ] = []  # what was done with an array that is none of the rooms: (what, number)
+        # What was done with an array that is none of the rooms, and with which number.
+        self.elsewhere: list[tuple[str, int]] = []
 
     def read(self, number: int, room: Array) -> Move:
         """Begin to bring a file into a room."""

@@ -106,8 +106,9 @@ def main(comm: Comm, prepared: Prepared) -> int:
         return fsdp.main(comm, job)
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
-    if plan.nvme:
-        return train.run_job(job, stage, comm, infinity.claims, infinity.print_closing, driver)
+    if isinstance(stage, infinity.Infinity):
+        with stage.folder:
+            return train.run_job(job, stage, comm, infinity.claims, infinity.print_closing, driver)
     if plan.chapter == "zero_r":
         return train.run_job(job, stage, comm, zero_r.claims, zero_r.print_closing, driver)
     if plan.offload:

@@ -79,6 +79,13 @@ class Folder:
             ) from None
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
+    def __enter__(self) -> "Folder":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Nothing is left, however a run has ended."""
+        self.remove()
+
 
 def lock(path: Path, owner: object | None = None) -> bool:
     """Whether nobody has locked a folder. Then it is, for as long as `owner` lives; for nobody: not any more."""

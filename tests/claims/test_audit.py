@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minidist import UsageError
-from minidist.claims import audit
+from minidist.claims import audit, counted
 from minidist.mpi.comm import Ledger
 from minidist.mpi.launch import find_mpiexec, is_open_mpi
 
@@ -70,6 +70,19 @@ def test_a_ledger_knows_what_was_sent_before_it_was_reset() -> None:
 def test_bad_input_is_one_line(line: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         audit.main(line)
+
+
+def test_a_run_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text("#!/bin/sh\nexec sleep 60\n")
+    mpiexec.chmod(mpiexec.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(counted, "mpiexec_for", lambda n: [str(mpiexec)])
+    monkeypatch.setattr(counted, "TIMEOUT", 0.2)
+    said = r"^mpirun -n 2 python -m minidist\.zero3 --steps 2.*: not done after 0\.2 s$"
+    with pytest.raises(UsageError, match=said):
+        counted.report_of(2, "zero3 --steps 2")
+    with pytest.raises(UsageError, match=said):
+        audit.watch("zero3", "--steps 2", 2)
 
 
 def test_without_open_mpi_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

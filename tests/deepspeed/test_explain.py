@@ -1,6 +1,8 @@
 """What explain computes, and what it makes of Accelerate's YAML; figures worked out by hand."""
 
+import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,36 @@ def test_llama_on_64_ranks(tmp_path: Path) -> None:
     gpu = 4 * 32_000 * 4096 + int(18 * PSI / 64)
     assert f"GPU {gpu / 2**30:.2f}, host {32_000 * 4096 * 4 * 8 * 1.5 / 2**30:.2f}, nothing offloaded" in text
     assert "mpirun -n 64 python -m minidist.zero3 --batch 384 --accumulate 3 --model llama" in text
+
+
+def test_what_runs_again_is_gathered_and_read_again(tmp_path: Path) -> None:
+    """Of each four of GPT-2's 12 layers three, in each of 3 micro-batches: (12h² + 13h) parameters, divided by 4."""
+    nvme = '{"device": "nvme", "nvme_path": "/disk"}'
+    config = (
+        '{"train_batch_size": 12, "gradient_accumulation_steps": 3, "fp16": {"enabled": true}, "zero_optimization":'
+        ' {"stage": 3, "offload_optimizer": NVME, "offload_param": NVME}}'
+    )
+    once, again = (
+        explained(tmp_path, config.replace("NVME", nvme), "--model", "gpt2", "--ranks", "4", "--recompute", recompute)
+        for recompute in ("none", "every:4")
+    )
+    layers = 3 * 2 * 9 * (12 * 768**2 + 13 * 768)
+    assert "all-gather again" not in once
+    assert figures(again, "all-gather again") == f"{layers * 3 / 4 / 1e9:.3f}"
+    for row, more in (("all that is sent", layers * 3 / 4), ("parameters from the host", layers / 4)):
+        one, other = (float(figures(text, row).replace(",", "")) for text in (once, again))
+        assert other - one == pytest.approx(more / 1e9, abs=1e-3), row
+
+
+def test_the_command_line_is_one_for_a_shell(tmp_path: Path) -> None:
+    disk = tmp_path / "my disk; echo $HOME"
+    offload = json.dumps({"device": "nvme", "nvme_path": str(disk)})
+    text = explained(
+        tmp_path, f'{{"train_batch_size": 8, "zero_optimization": {{"stage": 2, "offload_optimizer": {offload}}}}}'
+    )
+    [line] = re.findall(r"mpirun -n 8 python -m (.*)", text)
+    words = subprocess.run(["sh", "-c", f"printf '%s\\n' {line}"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert words.splitlines()[words.splitlines().index("--disk") + 1] == str(disk)
 
 
 @pytest.mark.parametrize(

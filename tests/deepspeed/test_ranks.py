@@ -411,6 +411,7 @@ def test_checkpoints_load_in_every_stage(found: dict[str, Any], folder: Path) ->
     assert len(set(map(tuple, kept["losses"].values()))) == 1
     assert kept["steps"] == 2 * deepspeeds.STEPS
     assert kept["saved"] == [True, False]
+    assert kept["lost"] == [str(folder / "kept/latest/below a file/model.safetensors")]
     tag = f"global_step{deepspeeds.STEPS}"
     assert (folder / "kept/latest").read_text() == f"{tag}~2\n"
     assert sorted(os.listdir(folder / "kept")) == [f"{tag}~2", "latest"]

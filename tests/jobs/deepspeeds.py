@@ -5,6 +5,7 @@ import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -304,6 +305,8 @@ def kept(comm: Any, folder: str) -> dict[str, Any]:
         losses[f"stage {stage}"] = train(other, first=STEPS)
     divided = deepspeed.initialize(model=model(), config=STAGE_3, comm=comm, seed=SEED)[0]
     saved = [engine.save_16bit_model(folder, "16bit.safetensors"), divided.save_16bit_model(folder, "no.safetensors")]
+    with mock.patch("minidist.mpi.output.lost") as lost:
+        engine.save_16bit_model(f"{folder}/kept/latest/below a file")
     refused = []
     for call in (
         lambda: engine.forward(*tokens(0, 1)),
@@ -321,7 +324,14 @@ def kept(comm: Any, folder: str) -> dict[str, Any]:
     with pytest.raises(UsageError) as raised:
         engine.load_checkpoint(f"{folder}/kept", tag="other")
     refused.append(str(raised.value))
-    return {"losses": losses, "steps": other.global_steps, "saved": saved, "loaded": loaded, "refused": refused}
+    return {
+        "losses": losses,
+        "steps": other.global_steps,
+        "saved": saved,
+        "lost": [call.args[0] for call in lost.mock_calls],
+        "loaded": loaded,
+        "refused": refused,
+    }
 
 
 PLAIN = {"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}

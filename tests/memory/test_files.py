@@ -227,6 +227,22 @@ def test_a_move_that_failed_is_raised_where_its_room_is_taken() -> None:
         rooms.take(1)
 
 
+def test_as_many_arrays_as_the_system_lets_a_process_have(tmp_path: Path) -> None:
+    """More than it has open files at first, as from a shell with `ulimit -Sn 64`."""
+    program = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
+import numpy as np
+from minidist.memory.files import Files, Folder
+from minidist.memory.pool import Pool
+files = Files(Folder("--disk", {str(tmp_path)!r}, 0), Pool("disk"))
+arrays = [files.empty("optimizer", str(i), 10, np.float32) for i in range(100)]
+print(len(arrays))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("100\n", "")
+
+
 def test_a_lock_is_the_kernels(tmp_path: Path) -> None:
     """So it goes with a process that is killed."""
     folder = Folder("--disk", str(tmp_path), 0)

@@ -1,6 +1,6 @@
 """Waits until the bucket is full; but nobody fills it meanwhile."""
 # loses: reduce
-# says: (?s)processor time.*endless_loop.py:\d+ in reduce
+# says: (?s)processor time.*endless_loop.py:\d+ in (reduce|<genexpr>)
 # patience: 2
 
 from collections.abc import Sequence
