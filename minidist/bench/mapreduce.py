@@ -77,7 +77,7 @@ def count(comm: Comm, path: str, output: str) -> None:
 # in a streaming query. To replace what is no word by spaces and to split there takes two to three times as long.
 DUCKDB = r"""
 import sys, duckdb
-duckdb.execute("SET threads = 2; SET preserve_insertion_order = false")
+duckdb.execute("SET threads = 2; SET preserve_insertion_order = false; SET enable_progress_bar = false")
 duckdb.execute('''COPY (
     SELECT word, count(*) FROM (
         SELECT unnest(regexp_extract_all(lower(line), '[\\p{L}\\p{N}_]+')) AS word
