@@ -85,7 +85,7 @@ def memory() -> Iterator[Row]:
 # Few operations, so that a step is messages; and one whose states are more than what a process has besides.
 TINY: dict[str, Any] = {"vocabulary": 64, "context": 8, "layers": 2, "heads": 1, "width": 16}
 BROAD: dict[str, Any] = {"vocabulary": 512, "context": 8, "layers": 8, "heads": 4, "width": 256}
-CURVE = ((4, 40), (16, 20), (64, 5))  # ranks, and pairs of steps to measure
+CURVE = ((4, 20), (16, 10), (64, 3))  # ranks, and pairs of steps to measure
 MESSAGE = 20e-6  # seconds of a core that a message may take
 
 

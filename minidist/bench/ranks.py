@@ -39,15 +39,15 @@ def share_cores(comm: Comm) -> None:
 
 
 def in_turn(
-    comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1
+    comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1, warm_up: int = 3
 ) -> dict[str, list[float]]:
     """Seconds of each function, called in turn on all ranks together: of each call, the slowest rank's time.
 
     The order is drawn anew each time, the same on all ranks: what comes after gloo shares the cores with its threads.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
-    for pair in range(-3, pairs):
-        for name in np.random.default_rng(pair + 3).permutation(list(functions)).tolist():
+    for pair in range(-warm_up, pairs):
+        for name in np.random.default_rng(pair + warm_up).permutation(list(functions)).tolist():
             function = functions[name]
             function()  # so that each finds in the caches what it left there, and not what the one before it left
             comm.barrier()
@@ -152,8 +152,8 @@ def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[st
     together()
     sent = comm.ledger.ever() - before
     messages = sum(number for (*_, what), number in sent.items() if what == "messages")
-    times = in_turn(comm, {"step": together, "alone": partial(one_step, by_itself, tokens[comm.rank :][:1])}, pairs)
-    return {"messages": messages, **times}
+    alone = partial(one_step, by_itself, tokens[comm.rank :][:1])
+    return {"messages": messages, **in_turn(comm, {"step": together, "alone": alone}, pairs, warm_up=1)}
 
 
 def one_step(engine: Engine, tokens: np.ndarray) -> None:
