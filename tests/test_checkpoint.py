@@ -177,7 +177,13 @@ def arrays(path: str) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize(("n", "source", "line"), LOADED, ids=[f"{n} {s} {line.split()[0]}" for n, s, line in LOADED])
+@pytest.mark.parametrize(
+    ("n", "source", "line"),
+    [
+        pytest.param(n, source, line, marks=[pytest.mark.slow] * (n == 8), id=f"{n} {source} {line.split()[0]}")
+        for n, source, line in LOADED
+    ],
+)
 def test_any_layout_goes_on_from_any_other(n: int, source: str, line: str, folder: Path) -> None:
     """In float64 as serial training that never stopped: losses, parameters and moments."""
     uninterrupted, before, after = truth_of(source), saved(folder)[source], loaded(folder, n)[n, source, line]

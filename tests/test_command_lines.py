@@ -22,7 +22,7 @@ from minidist.ps import plan as server_plan
 
 ROOT = Path(__file__).parents[1]
 SEED = 20_261_121
-USUAL, ALL = 30, 600
+USUAL, ALL = 60, 600
 LONGEST = 20  # seconds of a processor for each rank: with other work on the machine they take longer
 PATIENCE = 120  # seconds until a line is taken for hung
 

@@ -12,7 +12,7 @@ from minidist.engine import Engine
 from minidist.mpi.launch import launch
 
 CASES = list(itertools.product(experts.STAGES, (0.0, 0.05), (1, 2)))
-RANKS = (2, 3, 4)  # on three, one expert is on two ranks and the other on one
+# On three ranks one expert is on two of them and the other on one; the other numbers with -m slow.
 
 
 @cache
@@ -25,7 +25,7 @@ def serial(n: int, clip: float, accumulate: int) -> dict[str, Any]:
     return experts.train(Engine(experts.model([0, 1], n), experts.settings(clip, accumulate)))
 
 
-@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("n", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_serial_training(case: tuple[str, float, int], n: int) -> None:
     """Losses, the norm, with and without clipping, and both Flats' gradients and parameters."""

@@ -15,7 +15,6 @@ from jobs.engines import ENGINES
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.nn.layers import count_parameters
 
-RANKS = (1, 2, 4)
 PRECISIONS = ("mixed", "fp32")
 SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's state
 
@@ -38,7 +37,7 @@ def audits(n: int, precision: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("n", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_an_engine_holds_what_it_says_and_nothing_else(n: int, precision: str) -> None:
     """Between steps: no gathered parameters, no activations, no buckets, and no array that was forgotten."""
     for rank in audits(n, precision):

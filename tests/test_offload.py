@@ -40,11 +40,21 @@ def serial(model: str, mode: str, accumulate: int) -> dict[str, Any]:
     return offloads.train(Engine, model, "fp64", mode, accumulate)
 
 
-@pytest.mark.parametrize("n", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3)), 4])
+SOME = (("none", 3), ("selective", 1))  # the others, and other numbers of ranks, with -m slow
+
+
+@pytest.mark.parametrize(("mode", "accumulate"), SOME)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_it_trains_as_without_offloading(stage: int, mode: str, accumulate: int) -> None:
+    check_numbers(matrix(4, "offload", *SOME), "offload", stage, mode, accumulate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("accumulate", ACCUMULATE)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_it_trains_as_without_offloading(stage: int, mode: str, accumulate: int, n: int) -> None:
+def test_it_trains_as_without_offloading_in_every_mode(stage: int, mode: str, accumulate: int, n: int) -> None:
     check_numbers(matrix(n, "offload", *itertools.product(MODES, ACCUMULATE)), "offload", stage, mode, accumulate)
 
 
@@ -89,7 +99,7 @@ DELAYED = [
 ]
 
 
-@pytest.mark.parametrize("n", RANKS)
+@pytest.mark.parametrize("n", [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def test_late_updates_are_those_of_a_serial_loop(n: int) -> None:
     for case, found in zip(DELAYED, launch("jobs.offloads:delayed", n, DELAYED, timeout=120).values[0], strict=True):
         truth = offloads.serial_delayed(*case[1:])

@@ -72,17 +72,26 @@ STOPS = variants(
     ),
     "--colocated --replicas=1 --stop=1:20",
 )
+LATER = [case for i, case in enumerate(STOPS[:-1]) if i % 3]  # with -m slow
+
+
+def marked(cases: list[list[str]]) -> list[Any]:
+    return [pytest.param(case, marks=[pytest.mark.slow] * (case in LATER)) for case in cases]
 
 
 @cache
-def on_ranks(n: int, naps: bool = False) -> dict[str, Any]:
+def on_ranks(n: int, later: bool = False, naps: bool = False) -> dict[str, Any]:
     """All cases for n ranks in one job."""
-    cases = LOOSE + STOPS[::2] if naps else BSP[n] + {2: ALONE, 4: LOOSE + STOPS + PUSH_BY_PUSH}.get(n, [])
+    stops = LATER if later else [case for case in STOPS if case not in LATER]
+    if naps:
+        cases = stops[::2] if later else LOOSE + stops[::2]
+    else:
+        cases = stops if later else BSP[n] + {2: ALONE, 4: LOOSE + stops + PUSH_BY_PUSH}.get(n, [])
     return launch("jobs.parameter_server:train_all", n, cases, naps, timeout=240).values[0]
 
 
 def result(arguments: list[str], n: int = 4) -> dict[str, Any]:
-    return on_ranks(n)[" ".join(arguments)]
+    return on_ranks(n, arguments in LATER)[" ".join(arguments)]
 
 
 def of(options: str) -> dict[str, Any]:
@@ -209,8 +218,9 @@ def test_each_push_is_an_update(arguments: list[str]) -> None:
 # ---- the order of events is that of simulated time -------------------------------------------------------------------
 
 
-def test_the_same_run_in_whatever_order_messages_arrive() -> None:
-    awake, sleepy = on_ranks(4), on_ranks(4, naps=True)
+@pytest.mark.parametrize("later", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_same_run_in_whatever_order_messages_arrive(later: bool) -> None:
+    awake, sleepy = on_ranks(4, later), on_ranks(4, later, naps=True)
     for arguments in sleepy:
         for name in ("losses", "seconds", "idle", "reads"):
             assert awake[arguments][name] == sleepy[arguments][name], (arguments, name)
@@ -227,7 +237,7 @@ def test_workers_run_ahead_within_the_bound(arguments: list[str]) -> None:
     assert all(expected == counted for _, expected, counted in found["claims"]), found["claims"]
 
 
-@pytest.mark.parametrize("arguments", STOPS, ids=short)
+@pytest.mark.parametrize("arguments", marked(STOPS), ids=short)
 def test_a_copy_takes_over(arguments: list[str]) -> None:
     """No push is lost, and no update made twice: bsp still is serial training, ssp still keeps its bound."""
     found = result(arguments)
@@ -466,17 +476,12 @@ FINISHED = [
 def test_nothing_left_to_do_is_a_report(tmp_path: Any, options: str) -> None:
     """No steps at all, or a finished run that is loaded: the model is validated as it is."""
     path, report = str(tmp_path / "run"), str(tmp_path / "report.json")
-
-    def run(*more: str) -> Any:
-        arguments = [*EXACT, *options.split(), *more]
-        return launch("jobs.parameter_server:chapter", 4, arguments, report, timeout=30).values[0]
-
-    untrained = run("--steps=0")
+    runs = ["--steps=0"], ["--steps=2", f"--save={path}"], ["--steps=2", f"--load={path}"]
+    lines = [[*EXACT, *options.split(), *more] for more in runs]
+    untrained, (_, trained), loaded = launch("jobs.parameter_server:chapters", 4, lines, report, timeout=60).values[0]
     job, engine = alone(EXACT)
     x, y = job.corpus.validation_batch(72, 8)
     assert untrained[1]["validation_loss"] == pytest.approx(engine.evaluate(x, y), rel=1e-12)
-    _, trained = run("--steps=2", f"--save={path}")
-    loaded = run("--steps=2", f"--load={path}")
     assert loaded[1]["validation_loss"] == trained["validation_loss"] != untrained[1]["validation_loss"]
     for status, found in (untrained, loaded):
         assert (status, found["loss"], found["claims"]) == (0, [], [])

@@ -44,6 +44,7 @@ ASYNCHRONOUS = [
     "parameter_server --consistency ssp",
     "parameter_server --consistency async",
 ]
+IN_BF16 = ["tensor_parallel --gather-logits --recompute full", "zero3 --model llama"]
 
 
 def lines(n: int) -> list[str]:
@@ -53,10 +54,17 @@ def lines(n: int) -> list[str]:
     return [*(line for line in SYNCHRONOUS if line not in unfit), *WITH_A_SERVER[: n - 1]]
 
 
+def slow(n: int, line: str, precision: str) -> bool:
+    """In every run every other line in bfloat16 on four ranks, and those between in float64 on three; the others with
+    -m slow, and all on other numbers of ranks."""
+    every = [*SYNCHRONOUS, *WITH_A_SERVER, *ASYNCHRONOUS, *IN_BF16]
+    return (n, every.index(line) % 2) != {"fp64": (3, 1), "bf16": (4, 0)}[precision]
+
+
 @cache
-def on_ranks(n: int, precision: str, folder: Path) -> dict[str, Any]:
-    """All lines in one job; their reports."""
-    here = [f"{line} {SIZES} --precision {precision}" for line in lines(n)]
+def on_ranks(n: int, later: bool, folder: Path) -> dict[str, Any]:
+    """In float64: all lines of every run in one job, or the slow ones; their reports."""
+    here = [f"{line} {SIZES} --precision fp64" for line in lines(n) if slow(n, line, "fp64") == later]
     reports = launch("jobs.chapters:command_lines", n, here, str(folder), timeout=300).values[0]
     return {line.split(" --steps")[0]: report for line, report in reports.items()}
 
@@ -76,18 +84,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reports")
 
 
-def everywhere(always: int, besides: tuple[int, ...], lines_of: Callable[[int], list[str]]) -> list[Any]:
-    """Each line on one number of ranks in every run, and on the others with -m slow."""
+def everywhere(ranks: tuple[int, ...], precision: str, lines_of: Callable[[int], list[str]]) -> list[Any]:
+    """Each line on each number of ranks."""
     return [
-        pytest.param(n, line, marks=[pytest.mark.slow] * (n != always), id=f"{n}-{line}")
-        for n in (always, *besides)
+        pytest.param(n, line, marks=[pytest.mark.slow] * slow(n, line, precision), id=f"{n}-{line}")
+        for n in ranks
         for line in lines_of(n)
     ]
 
 
-@pytest.mark.parametrize(("n", "line"), everywhere(3, (1, 2, 4, 8), lines))
+@pytest.mark.parametrize(("n", "line"), everywhere((1, 2, 3, 4, 8), "fp64", lines))
 def test_at_its_defaults_a_synchronous_chapter_gives_the_serial_losses(n: int, line: str, folder: Path) -> None:
-    report, truth = on_ranks(n, "fp64", folder)[line], serial("fp64", folder)
+    report, truth = on_ranks(n, slow(n, line, "fp64"), folder)[line], serial("fp64", folder)
     for loss in ("loss", "validation_loss"):
         np.testing.assert_allclose(report[loss], truth[loss], rtol=1e-12, atol=0)
     assert len(report["loss"]) == 3
@@ -98,24 +106,26 @@ def test_at_its_defaults_a_synchronous_chapter_gives_the_serial_losses(n: int, l
 
 
 def bf16_lines(n: int) -> list[str]:
-    return [*lines(n), *ASYNCHRONOUS, "tensor_parallel --gather-logits --recompute full", "zero3 --model llama"]
+    return [*lines(n), *ASYNCHRONOUS, *IN_BF16]
 
 
 @cache
-def in_bf16(n: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Every chapter and schedule in bfloat16, and in float32 what nothing else is compared to, in one job."""
-    of_bf16 = [f"{line} {SIZES} --precision bf16" for line in bf16_lines(n)]
-    of_fp32 = [f"{line} {SIZES} --precision fp32" for line in bf16_lines(n) if line not in lines(n)]
+def in_bf16(n: int, later: bool, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Chapters and schedules in bfloat16, and in float32 what nothing else is compared to, in one job."""
+    here = [line for line in bf16_lines(n) if slow(n, line, "bf16") == later]
+    alone = [line for line in here if line not in lines(n)]
+    of_bf16 = [f"{line} {SIZES} --precision bf16" for line in here]
+    of_fp32 = [f"{line} {SIZES} --precision fp32" for line in alone]
     pytest.importorskip("ml_dtypes")
     found = launch("jobs.chapters:command_lines", n, [*of_bf16, *of_fp32], str(folder), timeout=300).values[0]
-    truth = {line: found[key] for line, key in zip(bf16_lines(n)[len(lines(n)) :], of_fp32, strict=True)}
-    return {line: found[key] for line, key in zip(bf16_lines(n), of_bf16, strict=True)}, truth
+    truth = {line: found[key] for line, key in zip(alone, of_fp32, strict=True)}
+    return {line: found[key] for line, key in zip(here, of_bf16, strict=True)}, truth
 
 
-@pytest.mark.parametrize(("n", "line"), everywhere(4, (2,), bf16_lines))
+@pytest.mark.parametrize(("n", "line"), everywhere((2, 4), "bf16", bf16_lines))
 def test_in_bfloat16_every_claim_holds_and_losses_are_those_of_float32(n: int, line: str, folder: Path) -> None:
     """In three steps to 5e-5: bfloat16 rounds weights to 8 bits, whose errors cancel in a loss over many tokens."""
-    reports, truths = in_bf16(n, folder)
+    reports, truths = in_bf16(n, slow(n, line, "bf16"), folder)
     report, truth = reports[line], truths.get(line) or serial("fp32", folder)
     assert (report["status"], report["precision"]) == (0, "bf16")
     assert report["claims"]

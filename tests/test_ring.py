@@ -15,7 +15,7 @@ from minidist import ring
 from minidist.mpi.launch import launch
 from minidist.papers import collectives
 
-RANKS = (1, 2, 3, 4, 5, 7, 8)
+ON_RANKS = pytest.mark.parametrize("n", [1, 2, 3, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8))])
 DTYPES = ("float64", "float32", "float16", "int32")
 FEWER = ("float32", "float16")  # on 5 and more ranks: there it is the number of messages that takes the time
 ALL_REDUCES = ("all_reduce", "server", "tree", "doubling", "halving_doubling")
@@ -93,7 +93,7 @@ def truth(n: int, operation: str, xs: list[Array], rank: int) -> Array:
     return xs[int(operation.removeprefix("broadcast from "))]
 
 
-@pytest.mark.parametrize("n", RANKS)
+@ON_RANKS
 def test_every_rank_gets_what_numpy_says(n: int) -> None:
     for case in whole_cases(n):
         operation, kind, dtype, shape = case
@@ -102,7 +102,7 @@ def test_every_rank_gets_what_numpy_says(n: int) -> None:
             assert found[repr(case)]["digest"] == digest(truth(n, operation, xs, rank)), (case, rank)
 
 
-@pytest.mark.parametrize("n", RANKS)
+@ON_RANKS
 def test_the_input_is_left_alone(n: int) -> None:
     for case, found in itertools.product(whole_cases(n) + fraction_cases(n), outcomes(n)):
         assert found[repr(case)]["unchanged"], case
@@ -129,7 +129,7 @@ def test_a_result_of_another_shape_or_type_is_refused(operation: Callable[..., A
         operation(alone, np.zeros(4), out=out)
 
 
-@pytest.mark.parametrize("n", RANKS)
+@ON_RANKS
 def test_all_ranks_get_the_same_bits(n: int) -> None:
     """Also where rounding makes the sum depend on the order: else the copies of a model would drift apart."""
     for case in fraction_cases(n):
@@ -137,7 +137,7 @@ def test_all_ranks_get_the_same_bits(n: int) -> None:
             assert len({found[repr(case)]["digest"] for found in outcomes(n)}) == 1, case
 
 
-@pytest.mark.parametrize("n", RANKS)
+@ON_RANKS
 def test_sums_of_fractions_are_within_rounding(n: int) -> None:
     """Any order of summation is within (N-1)·ε·Σ|x| of the true sum (Higham, section 4.2); one ε more for the float64
     sum that stands in for it here."""
@@ -149,7 +149,7 @@ def test_sums_of_fractions_are_within_rounding(n: int) -> None:
             assert (np.abs(outcomes(n)[0][repr(case)]["result"] - xs.sum(axis=0)) <= bound).all(), case
 
 
-@pytest.mark.parametrize("n", RANKS)
+@ON_RANKS
 def test_the_order_of_summation_is_the_documented_one(n: int) -> None:
     """reduce_scatter: x[c+1] + x[c+2] + … + x[c], bit for bit; the ring's all_reduce puts these chunks together."""
     for case in fraction_cases(n):
@@ -171,7 +171,7 @@ def test_the_order_of_summation_is_the_documented_one(n: int) -> None:
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", RANKS)
+@ON_RANKS
 def test_every_rank_sends_as_many_bytes_as_the_formula_says(n: int) -> None:
     for case in whole_cases(n):
         operation, _, dtype, shape = case
@@ -187,7 +187,7 @@ def test_every_rank_sends_as_many_bytes_as_the_formula_says(n: int) -> None:
             assert sent == expected[rank] * itemsize, (case, rank)
 
 
-@pytest.mark.parametrize("n", RANKS)
+@ON_RANKS
 def test_the_ring_sends_to_the_right_neighbour_only(n: int) -> None:
     """N-1 messages around the ring once, and all in the phase in which they are sent."""
     for case in whole_cases(n):

@@ -48,13 +48,13 @@ def plain(case: Case) -> Case:
     return Case(*case[:6])
 
 
-# One case of thirteen in every run: 13 has no common divisor with the number of ways. Of EXACT one of eleven: so every
+# One case of 19 in every run: 19 has no common divisor with the number of ways. Of EXACT one of 17: so every
 # bucket comes, and scattering.
-STEPS = pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.slow)])
+STEPS = pytest.mark.parametrize("every", [19, pytest.param(1, marks=pytest.mark.slow)])
 
 
 def exact(every: int) -> list[Case]:
-    return EXACT[:: min(every, 11)]
+    return EXACT[:: min(every, 17)]
 
 
 @cache
@@ -129,7 +129,7 @@ LINES = [
 
 
 # Each way of tensor parallelism, each stage, both models, dropout, buckets of 100 elements and of 1.
-IN_EVERY_RUN = [LINES[i] for i in (1, 4, 7, 9, 10)]
+IN_EVERY_RUN = [LINES[i] for i in (1, 4, 7, 10)]
 
 
 @cache
@@ -178,8 +178,8 @@ def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
     """Each of C1 to C5 trains as many layers as fit by the formulas, and one more does not; P_a, P_os+g and the host
     each make room for more."""
     report, bars = tmp_path / "report.json", tmp_path / "bars.svg"
-    sizes = ["--configurations", str(bars), "--width", "32", "--context", "32", "--batch", "32"]
-    done = chapter(4, *sizes, "--device-memory", "1500KB", "--json", str(report))
+    sizes = ["--configurations", str(bars), "--width", "16", "--context", "16", "--batch", "32"]
+    done = chapter(4, *sizes, "--device-memory", "400KB", "--json", str(report))
     assert (done.returncode, done.stderr) == (0, "")
     found = {row["name"]: row["layers"] for row in json.loads(report.read_text())["configurations"]}
     assert list(found) == ["C1", "C2", "C3", "C4", "C5"]

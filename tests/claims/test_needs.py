@@ -71,10 +71,15 @@ ADD_OPTIONS = {
 ADD_OPTIONS |= {"pipeline": pipeline_options.add_options, "parallel3d": grid_options.add_options}
 
 
-def lines(chapters: tuple[str, ...]) -> Iterator[str]:
+def lines(chapters: tuple[str, ...], every: int) -> Iterator[str]:
+    """Each chapter with every policy, or with two of them, the next with two others."""
     for i, (chapter, policy) in enumerate(itertools.product(chapters, POLICIES)):
-        name, *more = chapter.split()
-        yield " ".join([name, SHAPE, *more, "--recompute", policy, BESIDE[i % len(BESIDE)]])
+        if (i // len(POLICIES) + i) % every == 0:
+            name, *more = chapter.split()
+            yield " ".join([name, SHAPE, *more, "--recompute", policy, BESIDE[i % len(BESIDE)]])
+
+
+THIRD = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 
 
 def job_of(line: str, ranks: int) -> command.Job:
@@ -114,20 +119,22 @@ def estimated(line: str, ranks: int) -> list[needs.Needs]:
     return ESTIMATES[chapter](Asked(chapter, job.options, ranks, len(job.corpus.vocabulary)))
 
 
+@THIRD
 @pytest.mark.parametrize(("n", "chapters"), [(2, LADDER), (3, LADDER[:4]), (4, ON_FOUR)])
-def test_what_is_needed_is_what_is_held(n: int, chapters: tuple[str, ...]) -> None:
+def test_what_is_needed_is_what_is_held(n: int, chapters: tuple[str, ...], every: int) -> None:
     """To the byte, of each kind and at the fullest moment: data parallelism, ZeRO and tensor parallelism, under every
     policy, in all precisions."""
-    for line in lines(chapters):
+    for line in lines(chapters, every):
         for rank, (need, found) in enumerate(zip(estimated(line, n), held(line, n), strict=True)):
             assert need.kinds == {kind: found[KINDS[kind]] for kind in need.kinds}, (line, rank)
             assert need.total == found[NEEDED], (line, rank)
             assert need.kinds.keys() == KINDS.keys()
 
 
-def test_of_a_pipeline_what_lies_between_stages_is_not_in_it() -> None:
+@THIRD
+def test_of_a_pipeline_what_lies_between_stages_is_not_in_it(every: int) -> None:
     """Each kind to the byte; the most at a time is less than what is needed by no more than messages take."""
-    for line in lines(STAGED):
+    for line in lines(STAGED, every):
         for rank, (need, found) in enumerate(zip(estimated(line, 4), held(line, 4), strict=True)):
             assert need.kinds == {kind: found[KINDS[kind]] for kind in need.kinds}, (line, rank)
             assert need.total <= found[NEEDED] <= need.total + found["messages"], (line, rank)

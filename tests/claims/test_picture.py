@@ -66,7 +66,10 @@ def test_bars_are_the_papers() -> None:
             assert bars[name] == pytest.approx(2 * factor * PSI * (N - 1) / N, abs=NEAR)
 
 
-@pytest.mark.parametrize("chapter", picture.CHAPTERS)
+@pytest.mark.parametrize(
+    "chapter",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("zero1", "zero2"))) for name in picture.CHAPTERS],
+)
 def test_bars_and_numbers_are_counted(chapter: str) -> None:
     """A run now holds and sends what is drawn, and no more; README says so where the picture is not seen."""
     counted, bars = picture.report(chapter), drawn()

@@ -11,36 +11,31 @@ import pytest
 from classroom.grading import ANSWERS, LESSONS, ROOT, SUBMISSIONS, Graded, Grader, grader, head
 from classroom.mutants import MUTANTS, Mutant
 
-# Of the mistakes those that between them bring about every kind of message; of some lessons one alone, which says
-# something of it or is quick to grade. The others are graded with -m slow.
+# Of the mistakes those that between them bring about every kind of message, and of every lesson a mutant and a file;
+# mutants in the parts that they lose. The others, and mutants in all parts, are graded with -m slow.
 IN_EVERY_RUN = {
     "01": {"all_send_first", "from_the_notebook", "hash_and_append"},
     "02": {
         *("stores", "adds_in_place", "divides_by_sequences", "constant_variance", "writes_into_prob"),
         *("imports_the_operations", "trains_with_the_package"),
     },
-    "03": {"one_too_stale"},
+    "03": {"one_too_stale", "half_finished"},
     "04": {
         *("forgets_its_own_part", "averages", "never_alone", "adds_up_in_x", "widens", "blocking_sends", "never_waits"),
-        *("chunks_of_its_own", "holds_a_copy", "half_finished", "whole_arrays_around", "sends_lists", "endless_loop"),
-        "no_python",
+        *("chunks_of_its_own", "holds_a_copy", "half_finished", "no_python"),
     },
-    "05": {"means_of_means"},
+    "05": {"means_of_means", "half_finished"},
     "06": {"squares_in_float16", "looks_at_its_own", "imports_the_package"},
-    "07": {"its_own_norm"},
-    "08": {"full_backward_then_step"},
+    "07": {"its_own_norm", "half_finished"},
+    "08": {"gathers_every_micro_batch", "full_backward_then_step"},
     "09": {"without_padding", "one_phase", "never_forgets", "leaves"},
     "10": {"keeps_every_tape", "one_stream", "a_view", "from_the_notebook"},
     "11": {"all_that_send_least", "reads_over_a_write", "always_late", "one_room"},
-    "12": {"imports_the_group"},
-    "13": {"one_buffer"},
-    "14": {"counts_t_times"},
+    "12": {"own_dx", "imports_the_group"},
+    "13": {"one_buffer", "half_finished"},
+    "14": {"counts_t_times", "from_the_notebook"},
     "15": {"never_runs_again", "switch_by_switch", "asserts", "imports_the_formulas"},
 }
-
-
-def everyday(number: str, name: str) -> list[pytest.MarkDecorator]:
-    return [] if name in IN_EVERY_RUN[number] else [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -69,27 +64,32 @@ def test_the_skeleton_earns_nothing_and_a_right_answer_everything(graders: dict[
     assert not [note for note in right.notes if "syntax tree" in note]
 
 
-def test_the_chapter_earns_everything_and_is_recognized(graders: dict[str, Grader]) -> None:
-    graded = graders["04"].grade(ROOT / "minidist" / "ring.py")
+@pytest.mark.parametrize(
+    "only", [{"reduce_scatter", "all_gather", "all_reduce"}, pytest.param(None, marks=pytest.mark.slow, id="all")]
+)
+def test_the_chapter_earns_everything_and_is_recognized(graders: dict[str, Grader], only: set[str] | None) -> None:
+    graded = graders["04"].grade(ROOT / "minidist" / "ring.py", only=only)
     assert graded.messages == {}
     same = [note for note in graded.notes if "has, but for names, the syntax tree of the chapter's" in note]
     assert [note.split()[0] for note in same] == ["reduce_scatter", "all_reduce"]
 
 
 @pytest.mark.parametrize(
-    ("number", "mutant"),
+    ("number", "mutant", "whole"),
     [
-        pytest.param(number, mutant, marks=everyday(number, mutant.name), id=f"{number} {mutant.name}")
+        pytest.param(number, mutant, whole, marks=marks, id=f"{number} {mutant.name}{whole * ' in all parts'}")
         for number, mutants in MUTANTS.items()
         for mutant in mutants
+        for whole, marks in [(False, []), (True, [pytest.mark.slow])]
+        if whole or mutant.name in IN_EVERY_RUN[number]
     ],
 )
 def test_a_mutant_loses_the_part_that_its_demand_is_graded_in(
-    graders: dict[str, Grader], tmp_path: Path, number: str, mutant: Mutant
+    graders: dict[str, Grader], tmp_path: Path, number: str, mutant: Mutant, whole: bool
 ) -> None:
     program = tmp_path / f"{mutant.name}.py"
     program.write_text(mutant.text(ANSWERS[number]))
-    graded = graders[number].grade(program)
+    graded = graders[number].grade(program, only=None if whole else set(mutant.loses))
     assert graded.lost == set(mutant.loses), graded.messages
     check_messages(graded, [mutant.says])
 
@@ -97,7 +97,12 @@ def test_a_mutant_loses_the_part_that_its_demand_is_graded_in(
 @pytest.mark.parametrize(
     ("number", "file"),
     [
-        pytest.param(number, file, marks=everyday(number, file.stem), id=f"{number} {file.stem}")
+        pytest.param(
+            number,
+            file,
+            marks=[pytest.mark.slow] * (file.stem not in IN_EVERY_RUN[number]),
+            id=f"{number} {file.stem}",
+        )
         for number, lesson in LESSONS.items()
         for file in sorted((SUBMISSIONS / lesson.name).glob("*.py"))
     ],
@@ -127,7 +132,10 @@ def test_every_demand_has_a_mutant_and_every_part_a_demand(number: str) -> None:
 def test_names_of_every_run_exist() -> None:
     for number, names in IN_EVERY_RUN.items():
         files = {file.stem for file in (SUBMISSIONS / LESSONS[number].name).glob("*.py")}
-        assert names <= files | {mutant.name for mutant in MUTANTS[number]}
+        mutants = {mutant.name for mutant in MUTANTS[number]}
+        assert names <= files | mutants
+        assert names & files
+        assert names & mutants
 
 
 @pytest.mark.slow
@@ -158,7 +166,7 @@ def test_the_same_points_every_time(graders: dict[str, Grader], tmp_path: Path) 
 def test_a_seed_repeats_a_grade(graders: dict[str, Grader]) -> None:
     """To the last number in a message; another seed has other numbers."""
     file = SUBMISSIONS / LESSONS["04"].name / "sends_the_total.py"
-    parts = {"all_reduce", "all_reduce_out", "timing"}
+    parts = {"all_reduce", "timing"}
     one, again, other = (graders["04"].grade(file, seed=seed, only=parts) for seed in (1, 1, 2))
     assert one == again
     assert one.lost == other.lost

@@ -22,7 +22,10 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
-IN_SLOW_RUNS = {"12_tensor_parallel", "14_three_axes"}  # open as well: four or eight ranks, again and again
+# Some notebooks are executed in every run, among them one without ranks and one on eight: three open, as MPI runs them,
+# and one filled as well, on the router. With -m slow all are, open and filled.
+OPEN_IN_EVERY_RUN = {"02_transformer_by_hand", "03_parameter_server", "05_data_parallel"}
+FILLED_IN_EVERY_RUN = {"10_activations"}
 FORGET = """\
 import os, sys
 os.chdir({0!r})
@@ -67,16 +70,15 @@ def contents(folder):
     return {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-# Open in every run, for there its outputs are compared; filled every fourth, or, with -m slow, the others.
-STATES = [
+STATES = [pytest.param(lesson, False, id=lesson.name) for lesson in LESSONS if lesson.name in OPEN_IN_EVERY_RUN]
+STATES += [
     pytest.param(
         lesson,
-        is_filled,
-        id=f"{lesson.name}{is_filled * ' and filled'}",
-        marks=(slow or lesson.name in IN_SLOW_RUNS) * [pytest.mark.slow],
+        True,
+        id=f"{lesson.name} and filled",
+        marks=[pytest.mark.slow] * (lesson.name not in FILLED_IN_EVERY_RUN),
     )
-    for number, lesson in enumerate(LESSONS)
-    for is_filled, slow in ([(True, False)] if number % 4 == 1 else [(False, False), (True, True)])
+    for lesson in LESSONS
 ]
 
 

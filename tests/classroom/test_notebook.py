@@ -132,6 +132,11 @@ def test_of_a_mistake_in_a_message_only_the_cell_is_shown(shell):
     assert report.endswith("CommError: rank 0: cannot send to rank 7; ranks are 0 to 0")
 
 
+# What is said before there are ranks, and of what one rank does by itself, is the same on either wire.
+WITHOUT_MPI = pytest.mark.parametrize("shell", ["no MPI", pytest.param("MPI", marks=pytest.mark.slow)], indirect=True)
+
+
+@WITHOUT_MPI
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
@@ -170,6 +175,7 @@ def test_a_mistake_is_said_plainly(shell, cells, words):
     assert words in str(failure.value)
 
 
+@WITHOUT_MPI
 @pytest.mark.parametrize(
     ("cell", "words"),
     [

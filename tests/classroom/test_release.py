@@ -39,13 +39,15 @@ def test_no_file_of_the_edition_has_an_answer(edition, monkeypatch):
     for notebook in edition.rglob("*.ipynb"):
         cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
         texts += ["".join(cell["source"]) for cell in cells if not "".join(cell["source"]).startswith(("%", "!"))]
-    trees = [ast.parse(text) for text in texts]
+    trees = {text: ast.parse(text) for text in texts}
     for lesson in LESSONS.values():
         tests = load(lesson / "test_exercise.py")
         answers = known_digests(tests.HIDDEN, tests.ASKED, lesson)
         assert answers
-        for tree in trees:
-            assert not answers.items() & source.digests([tree], tests.ASKED).items()
+        defined = tuple(f"def {name.rpartition('.')[2]}(" for name in tests.ASKED)
+        for text, tree in trees.items():
+            if any(words in text for words in defined):
+                assert not answers.items() & source.digests([tree], tests.ASKED).items()
     handed_out = b"\n".join(file.read_bytes() for file in edition.rglob("*") if file.is_file())
     for folder in (*ANSWERS.values(), *SUBMISSIONS.rglob("*.py")):
         assert folder.read_bytes() not in handed_out

@@ -158,7 +158,8 @@ def drawn(draw: random.Random) -> dict[str, Any]:
     return {key: config[key] for key in config if key.startswith("train") or draw.random() < 0.8}
 
 
-RANDOM = {f"random {i}": drawn(random.Random(i)) for i in range(30)}
+RANDOM = {f"random {i}": drawn(random.Random(i)) for i in range(10)}
+MORE = {f"random {i}": drawn(random.Random(i)) for i in range(10, 30)}  # with -m slow
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +197,21 @@ def test_every_stage_gives_the_losses_of_data_parallelism(
     "name", [*RANDOM, *(f"fp32 {accumulate} {stage}" for accumulate in (1, 2) for stage in (0, 3))]
 )
 def test_and_those_of_serial_training(found: dict[str, Any], name: str) -> None:
-    """Which is told the batch and the settings, and knows no stages."""
-    plan = planning.make((CONFIGS | RANDOM)[name], RANKS)
+    check_losses((CONFIGS | RANDOM)[name], found[name])
+
+
+@pytest.mark.slow
+def test_more_random_ones_give_those_of_serial_training(tmp_path: Path) -> None:
+    found = launch("jobs.deepspeeds:everything", RANKS, MORE, {}, str(tmp_path), timeout=280).values[0]
+    for name, config in MORE.items():
+        check_losses(config, found[name])
+
+
+def check_losses(config: dict[str, Any], found: list[float]) -> None:
+    """Serial training is told the batch and the settings, and knows no stages."""
+    plan = planning.make(config, RANKS)
     losses = deepspeeds.serially(plan.settings(deepspeeds.SEED), plan.batch)
-    np.testing.assert_allclose(found[name], losses, rtol=2e-5)
+    np.testing.assert_allclose(found, losses, rtol=2e-5)
     assert losses[0] != losses[-1]
 
 

@@ -89,6 +89,7 @@ def one_loops(comm: Comm) -> None:
 
 
 def one_is_in_native_code(comm: Comm) -> None:
+    print("before the hang")
     if comm.rank == 1:
         sum(range(10**12))
     comm.barrier()

@@ -112,7 +112,11 @@ def train_all(comm: Any, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return results
 
 
-def overflow(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
+def overflow(comm: Any, cases: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    return [overflow_in(comm, case) for case in cases]
+
+
+def overflow_in(comm: Any, case: dict[str, Any]) -> list[dict[str, Any]]:
     """Three steps, in the second of which one rank alone has an element too large for float16."""
     engine, driver = place_of(comm, case)
     engine.loss_scale = LossScale(2.0**10)

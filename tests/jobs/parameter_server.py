@@ -68,6 +68,15 @@ def chapter(comm: Any, arguments: list[str], path: str) -> Any:
     return status, json.loads(Path(path).read_text()) if comm.rank == 0 else None
 
 
+def chapters(comm: Any, lines: list[list[str]], path: str) -> list[Any]:
+    """The same of several command lines, one after the other."""
+    found = []
+    for arguments in lines:
+        found.append(chapter(comm, arguments, path))
+        comm.barrier()  # until the report has been read
+    return found
+
+
 def mail(comm: Any) -> list[Any]:
     """Everyone posts a large array to everyone, before anybody receives; then takes what comes."""
     assert comm.probe() is None

@@ -70,16 +70,16 @@ def name_of(*case: Any) -> str:
 
 
 ENGINES = (*LADDER, FSDP)
-STAGES = list(itertools.product(("fp64", "mixed"), ("none", *POLICIES), range(5)))
 
 
-def stages(comm: Any, kinds: Sequence[tuple[int, float]]) -> dict[str, list[float]]:
+def stages(comm: Any, policies: Sequence[str], kinds: Sequence[tuple[int, float]]) -> dict[str, list[float]]:
     """Data parallelism, the three stages of ZeRO, and FSDP, on units most of which three ranks do not divide."""
 
     def maker(precision: str, recompute: str, stage: int, accumulate: int, dropout: float) -> Callable[[], Driver]:
         return lambda: ENGINES[stage](model(dropout), settings(precision, accumulate, recompute), comm)
 
-    cases = [(*stage, *kind) for stage in STAGES for kind in kinds]
+    each = itertools.product(("fp64", "mixed"), ("none", *policies), range(5))
+    cases = [(*stage, *kind) for stage in each for kind in kinds]
     return on_each(comm, {name_of(*case): maker(*case) for case in cases})
 
 

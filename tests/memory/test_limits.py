@@ -34,12 +34,17 @@ def needs(n: int, line: str, folder: Path) -> int:
     ("n", "line", "more"),
     [
         (0, "train", None),
-        (4, "zero2", "zero1"),
         (4, "zero3", "zero2"),
-        (4, "fsdp --backward-prefetch post", "fsdp --strategy shard_grad_op"),
-        (4, "offload", "zero2"),
         (3, "offload --zero 3 --accumulate 2", "offload"),
-        pytest.param(2, "infinity --accumulate 2", "offload --zero 3", marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (4, "zero2", "zero1"),
+                (4, "fsdp --backward-prefetch post", "fsdp --strategy shard_grad_op"),
+                (4, "offload", "zero2"),
+                (2, "infinity --accumulate 2", "offload --zero 3"),
+            )
+        ),
         (2, "pipeline --schedule 1f1b", "pipeline --schedule gpipe"),
     ],
 )

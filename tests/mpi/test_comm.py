@@ -110,7 +110,7 @@ def test_the_memory_of_an_open_request_is_left_alone(run, case, verb, request_):
         assert rank.value[case].startswith(words)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_every_dtype_and_shape_arrives_as_it_was_sent(run, n):
     for rank in run("shapes_and_dtypes", n):
         wrong = [name for name, arrived in rank.value.items() if not arrived]

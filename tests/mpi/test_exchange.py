@@ -90,7 +90,11 @@ def test_collectives_give_the_bits_and_the_counts_of_mpi(rules: Rules) -> None:
             assert same(mine[case], theirs[case]), case
 
 
-@pytest.mark.parametrize("rules", RULES, ids=name_of)
+# In every run each way to send and each order once.
+@pytest.mark.parametrize(
+    "rules",
+    [pytest.param(rules, marks=[pytest.mark.slow] * (i % 4 > 0), id=name_of(rules)) for i, rules in enumerate(RULES)],
+)
 def test_engines_give_the_bits_of_mpi(rules: Rules) -> None:
     here = run_threads(lambda comm: engines.train_all(comm, ENGINE_CASES), 4, rules)
     for mine, theirs in zip(here, over_mpi("engines:train_all"), strict=True):

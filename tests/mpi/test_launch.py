@@ -198,17 +198,25 @@ def test_a_wait_for_a_rank_that_has_finished():
     assert [rank.state for rank in job.ranks[1:]] == ["finished", "finished"]
 
 
+def ended_after(target, seconds):
+    """The job, ended when so many seconds have passed since both its ranks have printed something."""
+    with started(target, 2) as running:
+        printed = [running.folder / str(rank) / "stdout" for rank in range(2)]
+        assert running.wait_until(lambda: all(file.exists() and file.stat().st_size for file in printed), 60) is None
+        return running.wait(seconds)
+
+
 def test_a_python_loop_on_one_rank():
-    job = launch("jobs.launch_jobs:one_loops", 2, timeout=4)
+    job = ended_after("jobs.launch_jobs:one_loops", 0.5)
     assert job.status == "hung"
-    assert "not ended after 4 s" in job.report
+    assert "not ended after 0.5 s" in job.report
     assert job.ranks[0].state.startswith("recv(source=1) at ")
     assert re.fullmatch(r"computing at launch_jobs.py:\d+ in one_loops \(not in a message call\)", job.ranks[1].state)
     assert [rank.stdout for rank in job.ranks] == ["before the hang\n"] * 2
 
 
 def test_a_rank_inside_native_code_cannot_answer():
-    job = launch("jobs.launch_jobs:one_is_in_native_code", 2, timeout=4)
+    job = ended_after("jobs.launch_jobs:one_is_in_native_code", 0.5)
     assert job.status == "hung"
     assert job.ranks[0].state.endswith("; rank 1 never came")
     assert "gave no answer" in job.ranks[1].state
@@ -246,9 +254,9 @@ def test_a_job_that_goes_on_is_ended_with_its_context(tmp_path):
 
 def test_a_job_that_goes_on_has_a_timeout(tmp_path):
     with started("jobs.launch_jobs:answer", 2, str(tmp_path)) as running:
-        job = running.wait_until(lambda: False, 2)
+        job = running.wait_until(lambda: False, 0.5)
     assert job.status == "hung"
-    assert "not ended after 2 s" in job.report
+    assert "not ended after 0.5 s" in job.report
 
 
 # ---- hangs in words, without MPI ------------------------------------------------------------------------------------
@@ -447,7 +455,9 @@ def test_the_timeout_leaves_no_rank_and_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ids = tmp_path / "ids"
     ids.mkdir()
-    job = launch("jobs.launch_jobs:write_pid_and_wait", 2, str(ids), timeout=4)
+    with started("jobs.launch_jobs:write_pid_and_wait", 2, str(ids)) as running:
+        assert running.wait_until(lambda: all((ids / str(rank)).exists() for rank in range(2)), 60) is None
+        job = running.wait(0.3)
     assert job.status == "hung"
     assert not any(lives(pid) for pid in pids_in(ids, 2))
     assert list(tmp_path.iterdir()) == [ids]

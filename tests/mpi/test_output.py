@@ -46,8 +46,17 @@ def test_a_full_standard_output_is_one_line_and_a_status(program, unbuffered):
     assert (run.returncode, run.stdout, run.stderr) == (74, "", CANNOT)
 
 
-@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-", "<&- >/dev/null", "</dev/null >/dev/null 2>&-"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program[0])
+REDIRECTIONS = (">&-", ">&- 2>&-", "<&- >/dev/null", "</dev/null >/dev/null 2>&-")
+
+
+@pytest.mark.parametrize(
+    ("program", "redirection"),
+    [  # in every run two to each program, in turn
+        pytest.param(program, words, marks=[pytest.mark.slow] * ((i + j) % 2), id=f"{program[0]}-{words}")
+        for i, program in enumerate(PROGRAMS)
+        for j, words in enumerate(REDIRECTIONS)
+    ],
+)
 def test_a_closed_one_is_silence(program, redirection):
     run = shell(redirection, *program)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

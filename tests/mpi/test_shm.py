@@ -13,7 +13,7 @@ import pytest
 from minidist import UsageError
 from minidist.cli import doctor
 from minidist.mpi import shm
-from minidist.mpi.launch import find_mpiexec, launch
+from minidist.mpi.launch import find_mpiexec, launch, started
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -84,8 +84,9 @@ def test_a_job_that_is_ended_before_mpi_has_started_leaves_nothing_either(tmp_pa
     mpiexec.chmod(0o755)
     with subprocess.Popen([sys.executable, "-c", hold, str(other)]) as process:
         try:
-            job = launch("jobs.launch_jobs:echo", 1, mpiexec=str(mpiexec), timeout=3)
-            assert job.status == "hung"
+            with started("jobs.launch_jobs:echo", 1, mpiexec=str(mpiexec)) as running:
+                assert running.wait_until(own.exists, 60) is None
+                assert running.wait(0.3).status == "hung"
             while not other.exists():
                 time.sleep(0.01)
             assert not own.exists()

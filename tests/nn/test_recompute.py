@@ -108,13 +108,19 @@ def test_a_wrong_policy_is_one_line(value: str, says: str) -> None:
 KINDS = list(itertools.product((1, 3), (0.0, 0.1)))  # accumulation, dropout
 
 
-@pytest.mark.parametrize("kinds", [[(3, 0.1)], pytest.param(KINDS, marks=pytest.mark.slow)])
-def test_every_policy_on_every_stage_of_zero(kinds: list[tuple[int, float]]) -> None:
+@pytest.mark.parametrize(
+    ("policies", "kinds"),
+    [
+        (("selective", "every:2", "log"), [(3, 0.1)]),  # full: in test_every_engine_recomputes
+        pytest.param(recompute.POLICIES, KINDS, marks=pytest.mark.slow),
+    ],
+)
+def test_every_policy_on_every_stage_of_zero(policies: tuple[str, ...], kinds: list[tuple[int, float]]) -> None:
     """In float64 the losses of the same ranks without recomputation, to the last bit, and to 1e-12 the serial ones. In
     mixed precision the stages agree to the last bit on what a policy has rounded, which are the inputs that it keeps:
     all, or, where stages 2, 3 and FSDP (here 4) sum each micro-batch over the ranks by itself, these and the rest."""
-    found = launch("jobs.recompute:stages", 3, kinds, timeout=300).values[0]
-    for policy, stage, (accumulate, dropout) in itertools.product(recompute.POLICIES, range(5), kinds):
+    found = launch("jobs.recompute:stages", 3, policies, kinds, timeout=300).values[0]
+    for policy, stage, (accumulate, dropout) in itertools.product(policies, range(5), kinds):
 
         def losses(precision: str, policy: str, stage: int, a: int = accumulate, p: float = dropout) -> list[float]:
             return found[recompute.name_of(precision, policy, stage, a, p)]
