@@ -41,7 +41,7 @@ lessons: $(VENV)/.lessons ## open your copies of the lessons, in work/, in Jupyt
 grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_reduce: one)
 	@$(IN_VENV) python -m minidist.classroom grade $(LESSON) || [ $$? -eq 1 ]
 
-bench: $(VENV)/.runtime ## measure speed beside MPI, and beside PyTorch if installed
+bench: $(VENV)/.runtime ## measure speed beside MPI, and PyTorch, DuckDB, Polars if installed
 	$(IN_VENV) python -m minidist.bench
 
 audit: $(OPEN_MPI)/.runtime ## all bytes once more, as Open MPI, NumPy and the kernel count them

@@ -177,18 +177,15 @@ class Worker(WorkerPeer):
     def write_regions(self, attempt: Attempt, buffer: files.Buffer, folder: Path) -> None:
         """Combine the values of each key (section 4.3), and append its pairs to the file of its reduce task."""
         with attempt.between_records():
-            pairs: list[tuple[str, str]] = []
+            regions: list[list[tuple[str, str]]] = [[] for _ in range(self.plan.reducers)]
             for key, values in buffer.take():
                 if self.plan.combine and len(values) > 1:
                     values = list(files.each(self.job.combine(key, values), "combine"))
-                pairs += [(key, value) for value in values]
-            regions: list[list[str]] = [[] for _ in range(self.plan.reducers)]
-            for key, value in pairs:
-                regions[self.partition(key, self.plan.reducers)].append(files.write_pair(key, value))
-            for r, lines in enumerate(regions):
-                if lines:
-                    self.disk.append(files.region(folder, r), lines)
-            attempt.count("combined pairs", *files.pairs_and_bytes(pairs))
+                regions[self.partition(key, self.plan.reducers)] += [(key, value) for value in values]
+            for r, pairs in enumerate(regions):
+                if pairs:
+                    self.disk.append(files.region(folder, r), files.write_pairs(pairs))
+                    attempt.count("combined pairs", *files.pairs_and_bytes(pairs))
 
     def partition(self, key: str, reducers: int) -> int:
         """The reduce task of a key: hash(key) mod R, unless the job has a partition of its own (section 4.1).

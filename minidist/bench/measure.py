@@ -8,28 +8,45 @@ from dataclasses import dataclass
 
 @dataclass
 class Row:
-    """One line of the benchmark: how long `name` takes, as a multiple of what `beside` takes."""
+    """One line of the benchmark: what `name` takes, as a multiple of what `beside` takes."""
 
     name: str
     beside: str
-    ratio: float | None  # the median over pairs; None where `beside` is not installed
+    ratio: float | None  # the median over pairs; None where nothing was measured
     spread: tuple[float, float] | None  # the quartiles of the ratio over pairs
     target: float | None  # the ratio to reach; None: stated without a target
-    note: str = ""  # the two figures themselves: ours / theirs
+    ours: float | None = None  # the two figures themselves, in `unit`
+    theirs: float | None = None
+    unit: str = ""
+    missing: str = ""  # why nothing was measured
 
     @property
     def reached(self) -> bool | None:
         """Whether the target is reached; None where there is none, or no measurement."""
         return None if self.ratio is None or self.target is None else self.ratio <= self.target
 
+    @property
+    def figures(self) -> str:
+        """Ours / theirs, to three digits."""
+        if self.ours is None or self.theirs is None:
+            return self.missing
+        return " / ".join(f"{float(f'{figure:.3g}'):g}" for figure in (self.ours, self.theirs)) + f" {self.unit}"
+
+
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+
 
 def compare(name: str, beside: str, ours: list[float], theirs: list[float], target: float | None, unit: str) -> Row:
     """A row from times in seconds that were measured in turn: ours, theirs, ours, theirs, …"""
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     quartiles = (ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4])
-    factor = {"s": 1, "ms": 1e3}[unit]
-    note = f"{factor * statistics.median(ours):.3g} / {factor * statistics.median(theirs):.3g} {unit}"
-    return Row(name, beside, statistics.median(ratios), quartiles, target, note)
+    mine, other = (UNITS[unit] * statistics.median(times) for times in (ours, theirs))
+    return Row(name, beside, statistics.median(ratios), quartiles, target, mine, other, unit)
+
+
+def absent(name: str, beside: str, target: float | None, missing: str) -> Row:
+    """A row that could not be measured here, and why."""
+    return Row(name, beside, None, None, target, missing=missing)
 
 
 def alternate(

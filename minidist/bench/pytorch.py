@@ -82,6 +82,19 @@ class Step:
         return loss
 
 
+def compiled_step(config: GPTConfig, x: np.ndarray, y: np.ndarray) -> Step | None:
+    """A step of the model through torch.compile, compiled; None where it finds no C++ compiler that works."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    compiled: Any = torch.compile(GPT(config))
+    step = Step(compiled)
+    try:
+        step(x, y)
+    except BackendCompilerFailed:
+        return None
+    return step
+
+
 def join(rank: int, size: int, store: str) -> None:
     """Make gloo's process group of the ranks of a job; `store` is a file that they share."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)

@@ -39,15 +39,15 @@ def share_cores(comm: Comm) -> None:
 
 
 def in_turn(
-    comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1
+    comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1, warm_up: int = 3
 ) -> dict[str, list[float]]:
     """Seconds of each function, called in turn on all ranks together: of each call, the slowest rank's time.
 
     The order is drawn anew each time, the same on all ranks: what comes after gloo shares the cores with its threads.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
-    for pair in range(-3, pairs):
-        for name in np.random.default_rng(pair + 3).permutation(list(functions)).tolist():
+    for pair in range(-warm_up, pairs):
+        for name in np.random.default_rng(pair + warm_up).permutation(list(functions)).tolist():
             function = functions[name]
             function()  # so that each finds in the caches what it left there, and not what the one before it left
             comm.barrier()
@@ -136,6 +136,24 @@ def steps(
             rows = np.array_split(tokens, comm.size)[comm.rank]
             functions[name] = partial(pytorch.Step(wrap(pytorch.GPT(sizes))), rows[:, :-1], rows[:, 1:])
     return in_turn(comm, functions, pairs=20)
+
+
+def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[str, Any]:
+    """Seconds of a ZeRO-3 step in mixed precision, each rank with one sequence, and of the same work with nobody else:
+    a step of every rank alone, at the same time. And the messages that this rank sends in a step, control included."""
+    share_cores(comm)
+    keep_freed_memory()
+    sizes = GPTConfig(**config)
+    tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (comm.size, sizes.context + 1))
+    together = partial(one_step, ZeRO3(gpt(sizes), Settings(), comm), tokens)
+    by_itself = ZeRO3(gpt(sizes), Settings(), comm.split(comm.rank))
+    together()
+    before = comm.ledger.ever()
+    together()
+    sent = comm.ledger.ever() - before
+    messages = sum(number for (*_, what), number in sent.items() if what == "messages")
+    alone = partial(one_step, by_itself, tokens[comm.rank :][:1])
+    return {"messages": messages, **in_turn(comm, {"step": together, "alone": alone}, pairs, warm_up=1)}
 
 
 def one_step(engine: Engine, tokens: np.ndarray) -> None:

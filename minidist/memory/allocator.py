@@ -3,21 +3,22 @@
 import ctypes
 import sys
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+# Numbers of options in glibc's malloc.h, and the bytes that they are set to: of the second, the most that all versions
+# accept.
+OPTIONS = {"M_TRIM_THRESHOLD": (-1, 2**31 - 1), "M_MMAP_THRESHOLD": (-3, 32 << 20)}
 
 
-def keep_freed_memory() -> None:
-    """Do not return the memory of dropped arrays to the operating system.
+def keep_freed_memory() -> dict[str, int]:
+    """Do not return the memory of dropped arrays to the operating system; the options that were set, in bytes.
 
     A training step makes and drops the same arrays again and again. By default glibc takes large ones from the system
     and gives them back, and the first touch of every page of the next one is a page fault: a fifth of the time of a
     small model's step. Elsewhere than on glibc, nothing is done.
     """
     if sys.platform != "linux":
-        return
+        return {}
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
-        return
-    mallopt(M_MMAP_THRESHOLD, 32 << 20)  # bytes; the most that all versions accept
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        return {}
+    return {name: nbytes for name, (option, nbytes) in OPTIONS.items() if mallopt(option, nbytes)}

@@ -61,8 +61,8 @@ class Disk:
         (self.folder / name).mkdir()
         return self.folder / name
 
-    def append(self, path: Path, lines: Iterable[str]) -> None:
-        data = "".join(lines).encode()
+    def append(self, path: Path, text: str) -> None:
+        data = text.encode()
         with open(path, "ab") as file:
             file.write(data)
         self.moved["regions written"] += len(data)

@@ -135,9 +135,9 @@ class FaultyDisk(Disk):
             self.faults.stops.remove(task)
             self.faults.inbox.hang()
 
-    def append(self, path: Path, lines: Iterable[str]) -> None:
+    def append(self, path: Path, text: str) -> None:
         self._may_hang("map")
-        super().append(path, lines)
+        super().append(path, text)
         self.faults.at("region")
 
     def write(self, path: Path, lines: Iterable[str]) -> None:

@@ -57,7 +57,8 @@ class Block:
     @property
     def replaced(self) -> int:
         """How many sequences could not be decoded."""
-        return 0 if self.text.isascii() else self.text.count("\ufffd") - self.data.count("\ufffd".encode())
+        replacements = self.text.count("\ufffd")
+        return replacements and replacements - self.data.count("\ufffd".encode())
 
     def __len__(self) -> int:
         """How many lines."""
@@ -168,6 +169,14 @@ SPECIAL, ESCAPED = re.compile(r"[\\\t\n]"), re.compile(r"\\[\\tn]")
 MEANINGS = {written: character for character, written in ESCAPES.items()}
 
 
+def write_pairs(pairs: Sequence[tuple[str, str]]) -> str:
+    """The lines of pairs in a region file."""
+    lines = "".join([f"{key}\t{value}\n" for key, value in pairs])
+    if "\\" in lines or not lines.count("\t") == lines.count("\n") == len(pairs):
+        lines = "".join([write_pair(key, value) for key, value in pairs])
+    return lines
+
+
 def write_pair(key: str, value: str) -> str:
     """The line of a pair in a region file."""
     line = f"{key}\t{value}\n"
@@ -179,7 +188,7 @@ def write_pair(key: str, value: str) -> str:
 
 def each(made: Any, function: str) -> Iterable[Any]:
     """What the user's function has returned, one by one. Raises JobError if it has not."""
-    if not isinstance(made, Iterable) or isinstance(made, str):
+    if isinstance(made, str) or not hasattr(made, "__iter__"):
         raise JobError(f"{function} returned {made!r}; it must return a list, or yield one after another")
     return made
 

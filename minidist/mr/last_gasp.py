@@ -7,12 +7,14 @@ nothing: here the variable lies in a file that is mapped into memory, and others
 
 import mmap
 import os
+import struct
 from pathlib import Path
 
 from minidist.mr.plan import Record, TaskName
 
-SIZE, HEAD = 4096, 32  # bytes of the file, and of the numbers at its beginning
-KINDS = ("", "map", "reduce")  # "": not in the user's function
+NUMBERS = struct.Struct("<qqqq")  # kind, number, offset, bytes of the text
+SIZE, HEAD = 4096, NUMBERS.size  # bytes of the file, and of the numbers at its beginning
+KINDS = {"": 0, "map": 1, "reduce": 2}  # "": not in the user's function
 WHOLE = -1  # instead of an offset: the text is the record
 
 
@@ -24,24 +26,21 @@ class LastGasp:
         os.ftruncate(descriptor, SIZE)
         self.memory = mmap.mmap(descriptor, SIZE)
         os.close(descriptor)
-        self.numbers = memoryview(self.memory)[:HEAD].cast("q")  # kind, number, offset, bytes of the text
-        self.text: str | None = None
+        self.text, self.length = "", 0
         self.leave()  # where a worker was that has been killed
 
     def enter(self, task: TaskName, record: Record) -> None:
         """The user's function is about to see a record."""
         text, offset = record if isinstance(record, tuple) else (record, WHOLE)
         if text != self.text:
-            data = text.encode(errors="surrogatepass")
-            self.memory[HEAD : HEAD + len(data[: SIZE - HEAD])] = data[: SIZE - HEAD]
-            self.text, self.numbers[3] = text, len(data)
-        self.numbers[2] = offset
-        self.numbers[1] = task[1]
-        self.numbers[0] = KINDS.index(task[0])
+            data = text.encode(errors="surrogatepass")[: SIZE - HEAD]
+            self.memory[HEAD : HEAD + len(data)] = data
+            self.text, self.length = text, len(data)
+        NUMBERS.pack_into(self.memory, 0, KINDS[task[0]], task[1], offset, self.length)
 
     def leave(self) -> None:
         """It has returned."""
-        self.numbers[0] = 0
+        self.memory[:8] = bytes(8)  # the kind
 
 
 def read(path: Path) -> tuple[TaskName, Record] | None:
@@ -50,6 +49,6 @@ def read(path: Path) -> tuple[TaskName, Record] | None:
         data = path.read_bytes()
     except OSError:
         return None
-    kind, number, offset, length = memoryview(data)[:HEAD].cast("q")
+    kind, number, offset, length = NUMBERS.unpack_from(data)
     text = data[HEAD : HEAD + length].decode(errors="replace")
-    return ((KINDS[kind], number), text if offset == WHOLE else (text, offset)) if kind else None
+    return ((list(KINDS)[kind], number), text if offset == WHOLE else (text, offset)) if kind else None

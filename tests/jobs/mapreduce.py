@@ -139,10 +139,10 @@ class BrokenDisk(Disk):
         super().__init__(plan, rank)
         self.fault = faults.get(rank)
 
-    def append(self, path: Path, lines: Iterable[str]) -> None:
+    def append(self, path: Path, text: str) -> None:
         if self.fault == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        super().append(path, lines)
+        super().append(path, text)
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
         if self.fault == "unreadable":

@@ -1,0 +1,146 @@
+"""What the benchmark measures on ranks: it starts the jobs; what runs in them stands in `ranks.py`."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from minidist.bench import machine
+from minidist.bench.measure import Row, absent, compare
+from minidist.bench.one_process import MISSING, SMALL
+from minidist.bench.ranks import HAS_TORCH
+from minidist.mpi import shm
+from minidist.mpi.launch import launch
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import count_parameters
+from minidist.papers.zero import model_states
+
+# The ring's targets by size: beside MPI's own, beside gloo.
+TARGETS = {"64 KiB": (2.0, None), "1 MiB": (None, None), "4 MiB": (0.8, 0.3), "32 MiB": (0.8, 0.3)}
+
+
+def collectives() -> Iterator[Row]:
+    """The ring beside MPI's own all-reduce, gloo's, and a copy of the bytes that must move.
+
+    In three jobs: where a process's memory lies differs from job to job, and with it a short message's time by a fifth.
+    """
+    sizes = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22, "32 MiB": 1 << 25}
+    for n in (2, 4):
+        jobs = [on_ranks("all_reduces", n, list(sizes.values()))[0] for _ in range(3)]
+        for label, nbytes in sizes.items():
+            found, title = [job[str(nbytes)] for job in jobs], f"ring, {label}, {n} ranks"
+            times = {name: [seconds for job in found for seconds in job[name]] for name in found[0]}
+            beside_mpi, beside_gloo = TARGETS[label]
+            yield compare(title, "MPI Allreduce", times["ring"], times["mpi"], beside_mpi, "ms")
+            if "gloo" in times:
+                yield compare(title, "gloo", times["ring"], times["gloo"], beside_gloo, "ms")
+            else:
+                yield absent(title, "gloo", beside_gloo, MISSING)
+            yield compare(title, "its bare messages, sums", times["ring"], times["bare"], None, "ms")
+            in_place = times["ring in place"], times["mpi in place"]
+            yield compare(title, "MPI, both in place", *in_place, beside_mpi and max(beside_mpi, 1.0), "ms")
+            if label == "32 MiB":
+                yield compare(title, "memcpy of its bytes", times["ring"], times["copy"], None, "ms")
+
+
+def parallel_steps() -> Iterator[Row]:
+    """Data parallelism beside PyTorch DDP, ZeRO-3 beside FSDP2, and ZeRO-3 beside data parallelism."""
+    config, batch, _ = SMALL
+    for n, ours, beside, theirs, target, precision in (
+        (2, "data_parallel", "PyTorch DDP, gloo", "ddp", 0.9, "fp32"),
+        (2, "zero3", "PyTorch FSDP2, gloo", "fsdp", 0.5, "fp32"),
+        (4, "zero3", "PyTorch FSDP2, gloo", "fsdp", 0.5, "fp32"),
+        (4, "zero3", "data_parallel", "data_parallel", 1.35, "mixed"),
+    ):
+        title = f"{ours}, {n} ranks, {precision}"
+        if theirs in ("ddp", "fsdp") and not HAS_TORCH:
+            yield absent(title, beside, target, MISSING)
+            continue
+        times = on_ranks("steps", n, [ours, theirs], config, batch, precision)[0]
+        yield compare(title, beside, times[ours], times[theirs], target, "ms")
+
+
+def memory() -> Iterator[Row]:
+    """Peak resident memory of a rank, ZeRO-3's beside data parallelism's, without what it had before there was a model.
+
+    Of it, what the engines count as held for the model; the rest is activations, float32 workspace and the start's
+    random numbers. That should be the same for both: then memory falls as the formula says, plus a constant.
+    """
+    config = {"vocabulary": 512, "context": 32, "layers": 8, "heads": 8, "width": 512}
+    n, mib, found = 4, 2**20, {}
+    for name in ("zero3", "data_parallel"):
+        ranks = launch("minidist.bench.ranks:resident", n, name, config, 8, timeout=300).values
+        grown = max(rank["after"] - rank["before"] for rank in ranks) / mib
+        states = sum(ranks[0][kind] for kind in ("parameters", "gradients", "optimizer", "transient")) / mib
+        found[name] = {"peak memory": grown, "model states": states, "the rest": grown - states}
+    for what, ours in found["zero3"].items():
+        theirs = found["data_parallel"][what]
+        target = 0.5 if what == "peak memory" else None
+        yield Row(f"zero3, {n} ranks: {what}", "data_parallel", ours / theirs, None, target, ours, theirs, "MiB")
+
+
+# Few operations, so that a step is messages; and one whose states are more than what a process has besides.
+TINY: dict[str, Any] = {"vocabulary": 64, "context": 8, "layers": 2, "heads": 1, "width": 16}
+BROAD: dict[str, Any] = {"vocabulary": 512, "context": 8, "layers": 8, "heads": 4, "width": 256}
+CURVE = ((4, 20), (16, 10), (64, 3))  # ranks, and pairs of steps to measure
+MESSAGE = 20e-6  # seconds of a core that a message may take
+
+
+def many_ranks() -> Iterator[Row]:
+    """A ZeRO-3 step on more and more ranks: what a message costs, and how much memory a rank needs.
+
+    What a message costs: the time of a step, less that of the same work of all ranks with no message, times the cores
+    at work, over the messages of all ranks together. It counts all that a message brings about, waiting included. It
+    should not grow with the ranks, though there are about 12(N-1)N messages, of Ψ/N elements, in a step.
+
+    Memory, in mixed precision: what the engine has counted of model states, and by how much the process has grown,
+    which is also activations, a gathered unit and its widened copy, and MPI's buffers: they do not shrink with N.
+    """
+    states, mib = model_states(count_parameters(gpt(GPTConfig(**BROAD))), 1, 3).total, 2**20
+    curve: dict[str, list[Row]] = {"time": [], "counted": [], "grown": []}
+    for n, pairs in CURVE:
+        titles = "a message of a zero3 step", "zero3: model states", "zero3: growth of a rank"
+        if shm.shortage(n):
+            found = [absent(title, f"{n} ranks", None, "too little /dev/shm") for title in titles]
+        else:
+            ranks = launch("minidist.bench.ranks:step_and_messages", n, TINY, pairs, timeout=300).values
+            cores = min(n, machine.cores())
+            messages = sum(rank["messages"] for rank in ranks)
+            times = [cores * (a - b) / messages for a, b in zip(ranks[0]["step"], ranks[0]["alone"], strict=True)]
+            beside = f"{1e6 * MESSAGE:.0f} µs, on {n} ranks"
+            found = [compare(titles[0], beside, times, [MESSAGE] * len(times), 1.0, "µs")]
+            ranks = launch("minidist.bench.ranks:resident", n, "zero3", BROAD, n, timeout=300).values
+            counted = max(sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in ranks)
+            grown = max(rank["after"] - rank["before"] for rank in ranks)
+            for title, nbytes, target in ((titles[1], counted, 1.01), (titles[2], grown, None)):
+                ratio = nbytes / (states / n)
+                sizes = nbytes / mib, states / n / mib
+                found.append(Row(title, f"16Ψ/N, {n} ranks", ratio, None, target, *sizes, "MiB"))
+        for rows, row in zip(curve.values(), found, strict=True):
+            rows.append(row)
+    yield from (row for rows in curve.values() for row in rows)
+
+
+def start() -> Iterator[Row]:
+    """From the command to the end of the first step."""
+    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    launcher = mpirun if os.path.exists(mpirun) else "mpirun"
+    command = [launcher, "-n", "4", sys.executable, "-m", "minidist.zero3", "--steps", "1"]
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert process.stdout is not None
+            next(line for line in process.stdout if line.startswith("step"))
+            seconds.append(time.perf_counter() - begin)
+            process.stdout.read()
+    yield compare("start of zero3, 4 ranks", "1 s", seconds, [1.0] * len(seconds), 1.5, "s")
+
+
+def on_ranks(function: str, n: int, *args: Any) -> list[Any]:
+    """Run a function of minidist.bench.ranks; its last argument is a file in which gloo's processes meet."""
+    with tempfile.TemporaryDirectory() as folder:
+        return launch(f"minidist.bench.ranks:{function}", n, *args, os.path.join(folder, "store"), timeout=600).values
