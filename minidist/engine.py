@@ -157,8 +157,7 @@ class Engine:
 
     def collect(self, flat: Flat) -> None:
         """Add the gradient that a unit's backward has written to what is there."""
-        if flat.slopes is not flat.grad:  # it may have been written there at once
-            flat.collect(flat.grad)
+        flat.collect(flat.grad)
 
     @property
     def accumulated(self) -> int:
@@ -284,7 +283,7 @@ class Engine:
             assert dx is not None
             self.device.doing = f"in {unit.name}, backward"
             for flat in unit.reads:
-                self.bind(flat, self.widened(self.parameters_of(flat)))
+                flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
             if passage.start is not None:
                 unit(tape.tensor(passage.start), passage.batch)
                 passage.start = None
@@ -314,7 +313,7 @@ class Engine:
         for unit, tape in reversed([pair for passage in passages for pair in passage.tapes]):
             self.device.doing = f"in {unit.name}, weights"
             for flat in unit.reads:
-                self.bind(flat, None)
+                flat.bind(None, slopes=self.slopes_of(flat))
             tape.weight_backward()
             self.collect_all(unit)
             for flat in unit.reads:
@@ -365,7 +364,7 @@ class Engine:
         if self.scaled:
             self.loss_scale.update(overflow)
         for flat in self.flats:
-            flat.clear()
+            flat.grad.fill(0)
         self.steps += 1
         self.micro_batch = 0
         self.device.mark("step", "update")
@@ -417,13 +416,9 @@ class Engine:
         """Stored values as arithmetic wants them: a float32 copy in mixed precision, otherwise they themselves."""
         return self.passing(stored.astype(self.precision.computed, copy=False))
 
-    def bind(self, flat: Flat, values: Array | None) -> None:
-        """For a backward: with zeros for the gradient as arithmetic makes it (padded,). Where that is how it is stored,
-        and no engine collects it elsewhere, it is written, and added up, where it is to stay."""
-        if self.precision.stored is self.precision.computed and type(self).collect is Engine.collect:
-            flat.bind(values, flat.grad, added=True)
-        else:
-            flat.bind(values, self.device.zeros("workspace", flat.padded, self.precision.computed))
+    def slopes_of(self, flat: Flat) -> Array:
+        """Zeros for a gradient as arithmetic makes it (padded,)."""
+        return self.device.zeros("workspace", flat.padded, self.precision.computed)
 
     def passing(self, array: Array) -> Array:
         """Something that arithmetic needs on its way; what is held for another reason keeps its name."""

@@ -187,11 +187,8 @@ def expected_of_fsdp(n: int, shapes: Shapes, all_at_once: bool) -> dict[str, int
 def check_memory(held: dict[str, int], strategy: str, n: int, shapes: Shapes) -> None:
     """What follows from the model's shapes alone is held to the byte; the rest depends on how operations are made."""
     assert {kind: held[kind] for kind in held if kind not in OTHERS} == expected_memory(strategy, n, shapes)
-    # Gradients as the backward writes them, unless that is where they stay; and parameters, where arithmetic needs a
-    # wider copy of them.
-    at_once = not shapes.mixed and stage_of(strategy) < 2 and not strategy.startswith(tuple(BELOW))
-    copies = 2 if shapes.mixed else 0 if at_once else 1
-    assert held["workspace"] > max(shapes.used) * shapes.computed * copies
+    # Gradients as the backward writes them; and parameters, where arithmetic needs a wider copy of them.
+    assert held["workspace"] > max(shapes.used) * shapes.computed * (2 if shapes.mixed else 1)
     states = held["parameters"] + held["gradients"] + held["optimizer"]
     assert states + held["kept"] <= held["all but workspace"] <= states + held["kept"] + held["transient"]
     assert max(held["activations"], held["ends"]) <= held["kept"] <= held["activations"] + held["ends"]

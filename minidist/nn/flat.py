@@ -70,10 +70,9 @@ class Flat:
             offset += parameter.size
         return pairs
 
-    def bind(self, values: Array | None, slopes: Array | None = None, added: bool = False) -> None:
-        """Let the parameters see these values (padded,), and for a backward write their gradients into `slopes`: zeros;
-        or what they wrote before, if it is to be `added` to. Gradients of matrices that come after the rest of a
-        backward need no values: None."""
+    def bind(self, values: Array | None, slopes: Array | None = None) -> None:
+        """Let the parameters see these values (padded,), and for a backward write their gradients into `slopes`: zeros.
+        Gradients of matrices that come after the rest of a backward need no values: None."""
         self.values, self.slopes = values, slopes
         if values is not None:
             if self.seen is not None:
@@ -82,18 +81,12 @@ class Flat:
                 parameter.bind(view)
         if slopes is not None:
             for parameter, view in self.views(slopes):
-                parameter.bind_gradient(view, added and parameter.has_grad)
+                parameter.bind_gradient(view)
 
     def collect(self, grad: Array) -> None:
         """Add the gradient that the backward has written to `grad` (padded,), rounded to how gradients are stored."""
         assert self.slopes is not None
         np.add(grad, self.slopes, out=grad, casting="same_kind")
-
-    def clear(self) -> None:
-        """Start from no gradient."""
-        self.grad.fill(0)
-        for parameter in self.parameters:
-            parameter.has_grad = False
 
     def release(self) -> None:
         """Take values and gradients away again; a parameter used after that raises Released and names itself."""

@@ -9,6 +9,7 @@ Element-wise work runs block by block over arrays seen flat, so that its interme
 cache: on arrays larger than the cache, most of the time of NumPy's plain expressions is spent waiting for memory.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -18,7 +19,6 @@ from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
 BLOCK = 32_768  # elements: a handful of blocks of float32 fit the L2 cache of one core
-QUERIES = 64  # of attention, taken together: of so many positions at the most
 
 
 def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
@@ -321,11 +321,10 @@ def attention(
     else:  # (B, H, T queries, T keys) -> (T keys, B, Hkv, G, T queries)
         mask = mask.transpose(3, 0, 1, 2).reshape(length, batch, kv, -1, length)
         dropped = np.zeros_like(prob)
-    later = np.tril(np.full((QUERIES, QUERIES), -np.inf, q.dtype), -1)
     for keys, queries, masked, place, shape in tiles:
         scores = prob[place].reshape(shape)  # (seen, b, h, G, t)
         product(k[keys], turned(q[queries]), scores.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
-        _causal_softmax(scores, later)
+        _causal_softmax(scores)
         if mask is not None:
             scores = np.multiply(scores, mask[masked], out=dropped[place].reshape(shape))
             scores *= 1 / (1 - p)
@@ -372,7 +371,7 @@ Tile = tuple[tuple[slice, ...], tuple[slice, ...], tuple[slice, ...], slice, tup
 def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
     """What is computed together: which keys (b, h, G, seen); which queries (b, h, G, t), of a head the last ones first;
     both (seen, b, h, G, t); where their scores lie among all; these scores' shape."""
-    width = min(length, QUERIES)
+    width = min(length, 64)  # positions in a block of queries
     some = max(1, 2 * BLOCK // (length * width * group))  # key/value heads: of one sequence, or all of several
     sequences, start, every = max(1, some // heads), 0, slice(None)
     for b in range(0, batch, sequences):
@@ -386,14 +385,20 @@ def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
                 start += math.prod(shape) // seen * length  # room for all keys, seen or not
 
 
-def _causal_softmax(scores: Array, later: Array) -> None:
+def _causal_softmax(scores: Array) -> None:
     """Softmax over the keys of (keys, b, h, G, t), in place. The queries are those of the last t positions, and each
-    sees the keys up to its own. later: (keys, queries), -inf where the key is the later one, otherwise 0."""
+    sees the keys up to its own."""
     t = scores.shape[-1]
-    scores[-t:] += later[:t, None, None, None, :t]  # no other keys are later than some of these queries
+    scores[-t:] += _later(t, scores.dtype)[:, None, None, None, :]
     scores -= scores.max(axis=0)
     np.exp(scores, out=scores)
     scores *= 1 / scores.sum(axis=0)
+
+
+@functools.lru_cache(maxsize=64)  # many tiles need the same
+def _later(t: int, dtype: np.dtype) -> Array:
+    """(t keys, t queries): -inf where the key is later than the query, otherwise 0."""
+    return np.tril(np.full((t, t), -np.inf, dtype), -1)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------

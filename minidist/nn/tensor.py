@@ -69,9 +69,9 @@ class Parameter:
         if grad is not None:
             self.bind_gradient(grad)
 
-    def bind_gradient(self, grad: Array, has_grad: bool = False) -> None:
-        """Take `grad`, zero unless it has a gradient already, for the gradient alone: all that a matrix's own needs."""
-        self.grad, self.has_grad = grad, has_grad
+    def bind_gradient(self, grad: Array) -> None:
+        """Take `grad`, which is zero, for the gradient alone: all that a matrix's own gradient needs."""
+        self.grad, self.has_grad = grad, False
 
     def release(self) -> None:
         """Forget values and gradient; using them from here on raises Released."""

@@ -71,20 +71,3 @@ def test_bind_collect_release():
         assert parameter.grad is None
         with pytest.raises(Released, match=parameter.name):
             _ = parameter.data
-
-
-def test_bound_to_what_was_written_before_it_is_added_to():
-    flat = flat_of(BLOCK, 4)
-    flat.grad = np.full(flat.padded, 7.0)
-    flat.clear()
-    first, second, *others = BLOCK.parameters
-    for added in ([first], [first, second]):  # two backwards, of which the first writes one gradient
-        flat.bind(None, flat.grad, added=True)
-        for parameter in added:
-            parameter.accumulate(lambda out: out.fill(1))
-        flat.release()
-    expected = {first.name: 2, second.name: 1}
-    for parameter, view in flat.views(flat.grad):
-        np.testing.assert_array_equal(view, expected.get(parameter.name, 0))
-    flat.bind(None, np.zeros(flat.padded))  # somewhere else: written
-    assert not any(parameter.has_grad for parameter in (first, second, *others))
