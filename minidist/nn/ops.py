@@ -12,6 +12,7 @@ cache: on arrays larger than the cache, most of the time of NumPy's plain expres
 import functools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -321,12 +322,12 @@ def attention(
     else:  # (B, H, T queries, T keys) -> (T keys, B, Hkv, G, T queries)
         mask = mask.transpose(3, 0, 1, 2).reshape(length, batch, kv, -1, length)
         dropped = np.zeros_like(prob)
-    for keys, queries, masked, place, shape in tiles:
+    for keys, queries, both, place, shape in tiles:
         scores = prob[place].reshape(shape)  # (seen, b, h, G, t)
         product(k[keys], turned(q[queries]), scores.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
         _causal_softmax(scores)
         if mask is not None:
-            scores = np.multiply(scores, mask[masked], out=dropped[place].reshape(shape))
+            scores = np.multiply(scores, mask[both], out=dropped[place].reshape(shape))
             scores *= 1 / (1 - p)
         product(scores.transpose(1, 2, 3, 4, 0), v[keys], y[queries])  # (b, h, G, t, seen) x (b, h, 1, seen, D)
 
@@ -346,13 +347,13 @@ def attention(
             else:
                 total += product(a, x)
 
-        for keys, queries, masked, place, shape in tiles:
+        for keys, queries, both, place, shape in tiles:
             of_key = prob[place].reshape(shape)  # (seen, b, h, G, t)
             add(dv[keys], dropped[place].reshape(shape), dy[queries])
             ds = np.empty_like(of_key)
             product(v[keys], turned(dy[queries]), ds.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
             if mask is not None:
-                ds *= mask[masked]
+                ds *= mask[both]
                 ds *= 1 / (1 - p)
             # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
             ds -= np.einsum("kbhgq,kbhgq->bhgq", ds, of_key)
@@ -365,14 +366,21 @@ def attention(
     return record(out, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
 
 
-Tile = tuple[tuple[slice, ...], tuple[slice, ...], tuple[slice, ...], slice, tuple[int, ...]]
+class Tile(NamedTuple):
+    """Attention that is computed together: some heads of some sequences, t queries, and the keys that these may see."""
+
+    keys: tuple[slice, ...]  # where they are in (B, Hkv, 1, T, D)
+    queries: tuple[slice, ...]  # in (B, Hkv, G, T, D)
+    both: tuple[slice, ...]  # in (T keys, B, Hkv, G, T queries)
+    place: slice  # of its scores among all that are kept
+    shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
 
 
 def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
-    """What is computed together: which keys (b, h, G, seen); which queries (b, h, G, t), of a head the last ones first;
-    both (seen, b, h, G, t); where their scores lie among all; these scores' shape."""
+    """As many key/value heads at once as stay in the cache, and sequences, if all heads of one do; of a head the last
+    queries come first."""
     width = min(length, 64)  # positions in a block of queries
-    some = max(1, 2 * BLOCK // (length * width * group))  # key/value heads: of one sequence, or all of several
+    some = max(1, 2 * BLOCK // (length * width * group))  # heads
     sequences, start, every = max(1, some // heads), 0, slice(None)
     for b in range(0, batch, sequences):
         for h in range(0, heads, some):
@@ -381,7 +389,7 @@ def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
                 queries = slice(max(0, seen - width), seen)
                 shape = seen, *(part.stop - part.start for part in where[:2]), group, queries.stop - queries.start
                 place = slice(start, start + math.prod(shape))
-                yield (*where, slice(seen)), (*where, queries), (slice(seen), *where, queries), place, shape
+                yield Tile((*where, slice(seen)), (*where, queries), (slice(seen), *where, queries), place, shape)
                 start += math.prod(shape) // seen * length  # room for all keys, seen or not
 
 
