@@ -66,7 +66,7 @@ def test_standard_output_asks_for_no_folder_that_can_be_written(tmp_path, monkey
     with pytest.raises(UsageError, match="cannot write there"):
         check_writable("--json", "report")
     assert ring.prepare(["--json", "-"]).json == "-"
-    assert bench.prepare(["--json", "-"])[1] == "-"
+    assert bench.prepare(["--json", "-"])[1].json == "-"
     draws = command.parser("", "train")
     assert command.prepare(draws, ["--json", "-"], ranks=1).options.json == "-"
 
