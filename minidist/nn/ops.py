@@ -9,7 +9,6 @@ Element-wise work runs block by block over arrays seen flat, so that its interme
 cache: on arrays larger than the cache, most of the time of NumPy's plain expressions is spent waiting for memory.
 """
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -316,6 +315,7 @@ def attention(
     q, k, v = map(by_head, np.split(qkv.data, cuts, axis=-1))
     out = np.empty((batch, length, heads * depth), q.dtype)
     y = by_head(out)
+    hidden = np.tril(np.full((WIDTH, WIDTH), -np.inf, q.dtype), -1)  # (keys, queries): the keys that are later
     prob = np.zeros(batch * heads * length**2, q.dtype)  # tile after tile: of a key, for a query
     if mask is None:
         dropped = prob
@@ -325,7 +325,7 @@ def attention(
     for keys, queries, both, place, shape in tiles:
         scores = prob[place].reshape(shape)  # (seen, b, h, G, t)
         product(k[keys], turned(q[queries]), scores.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
-        _causal_softmax(scores)
+        _causal_softmax(scores, hidden)
         if mask is not None:
             scores = np.multiply(scores, mask[both], out=dropped[place].reshape(shape))
             scores *= 1 / (1 - p)
@@ -366,6 +366,9 @@ def attention(
     return record(out, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
 
 
+WIDTH = 64  # positions in a block of queries
+
+
 class Tile(NamedTuple):
     """Attention that is computed together: some heads of some sequences, t queries, and the keys that these may see."""
 
@@ -379,7 +382,7 @@ class Tile(NamedTuple):
 def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
     """As many key/value heads at once as stay in the cache, and sequences, if all heads of one do; of a head the last
     queries come first."""
-    width = min(length, 64)  # positions in a block of queries
+    width = min(length, WIDTH)
     some = max(1, 2 * BLOCK // (length * width * group))  # heads
     sequences, start, every = max(1, some // heads), 0, slice(None)
     for b in range(0, batch, sequences):
@@ -393,20 +396,14 @@ def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
                 start += math.prod(shape) // seen * length  # room for all keys, seen or not
 
 
-def _causal_softmax(scores: Array) -> None:
+def _causal_softmax(scores: Array, hidden: Array) -> None:
     """Softmax over the keys of (keys, b, h, G, t), in place. The queries are those of the last t positions, and each
-    sees the keys up to its own."""
+    sees the keys up to its own. hidden (t or more keys, as many queries): -inf where the key is later."""
     t = scores.shape[-1]
-    scores[-t:] += _later(t, scores.dtype)[:, None, None, None, :]
+    scores[-t:] += hidden[:t, None, None, None, :t]
     scores -= scores.max(axis=0)
     np.exp(scores, out=scores)
     scores *= 1 / scores.sum(axis=0)
-
-
-@functools.lru_cache(maxsize=64)  # many tiles need the same
-def _later(t: int, dtype: np.dtype) -> Array:
-    """(t keys, t queries): -inf where the key is later than the query, otherwise 0."""
-    return np.tril(np.full((t, t), -np.inf, dtype), -1)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------
