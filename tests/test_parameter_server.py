@@ -417,6 +417,7 @@ def test_replication_after_aggregation() -> None:
 # ---- simulated time --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_idle_share_falls_with_the_bound(tmp_path: Any) -> None:
     """The shape of Li et al., figure 13: large at 0, near nothing at 16. In bsp it is what the slowest step leaves."""
     sizes = ["--layers=1", "--width=32", "--context=32", "--batch=12", "--steps=32"]

@@ -174,6 +174,7 @@ def test_a_run_fails_with_a_third_of_its_memory_free_and_trains_with_one_room(tm
     assert "<!-- block0 backward -->" in room.read_text()
 
 
+@pytest.mark.slow
 def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
     """Each of C1 to C5 trains as many layers as fit by the formulas, and one more does not; P_a, P_os+g and the host
     each make room for more."""
