@@ -3,10 +3,12 @@
 With that MPI is started, and leaves nothing behind, however the job ends: see shm.py.
 """
 
+import os
 import time
 
 import numpy as np
 
+from minidist.cli.options import ranks_here
 from minidist.mpi import shm
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival
@@ -19,6 +21,10 @@ MPI.COMM_WORLD.Barrier()  # every rank has opened the segment: from here on noth
 shm.unlink()
 
 BYTE = MPI.BYTE
+CROWD = ranks_here() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
+LOOK = 12e-6  # seconds that it takes to look whether a message is there, about: with pauses so long for each rank of a
+# core, looking takes a part of it. On 2 cores a ZeRO-3 step of 16 ranks is twice as fast with it, of 64 almost three
+# times; of 4 it would be a tenth slower, and MPI waits.
 
 
 class MPIPort:
@@ -80,7 +86,7 @@ class MPIPort:
     # ---- groups -----------------------------------------------------------------------------------------------------
 
     def split(self, color: int, key: int) -> "MPIPort":
-        return MPIPort(self.mpi.Split(color, key))
+        return type(self)(self.mpi.Split(color, key))
 
     # ---- control ----------------------------------------------------------------------------------------------------
 
@@ -112,6 +118,32 @@ class MPIPort:
         return self._control.Irecv([out, BYTE], source, 2 * box + 3)
 
 
+class CrowdedPort(MPIPort):
+    """The same where many ranks share a core. MPI's own waiting keeps the core for a time slice, even where it yields:
+    here who waits sleeps meanwhile, and another rank of the core may work."""
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> None:
+        self.wait(self.isend(array, dest, tag))
+
+    def recv(self, out: np.ndarray, source: int) -> Arrival:
+        return self.wait(self.irecv(out, source))
+
+    def sendrecv(self, array: np.ndarray, dest: int, tag: int, out: np.ndarray, source: int) -> Arrival:
+        receive, send = self.irecv(out, source), self.isend(array, dest, tag)
+        arrival = self.wait(receive)
+        self.wait(send)
+        return arrival
+
+    def wait(self, handle: MPI.Request) -> Arrival:
+        status = MPI.Status()
+        try:
+            while not handle.Test(status):
+                time.sleep(LOOK * CROWD)
+        except MPI.Exception as error:
+            return truncated(error, status)
+        return status.Get_tag(), status.Get_count()
+
+
 def truncated(error: MPI.Exception, status: MPI.Status) -> Arrival:
     """What arrived, if the error is that it was too long for its array. MPI does not say how long it was."""
     if error.Get_error_class() != MPI.ERR_TRUNCATE:
@@ -128,4 +160,5 @@ def taken(matched: MPI.Message, status: MPI.Status) -> bytearray:
 
 def world(ledger: Ledger | None = None) -> Comm:
     """The communicator of all ranks that mpirun started."""
-    return Comm(MPIPort(MPI.COMM_WORLD), ledger)
+    port = CrowdedPort if CROWD > 2 else MPIPort
+    return Comm(port(MPI.COMM_WORLD), ledger)

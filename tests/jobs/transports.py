@@ -21,6 +21,22 @@ def over_mpi(target: str, n: int) -> list[RankResult]:
     return done.ranks
 
 
+def in_a_crowd(comm: Comm, target: str) -> Any:
+    """Over the port of ranks that share a core, however many cores there are."""
+    from mpi4py import MPI
+
+    from minidist.mpi.over_mpi import CrowdedPort
+
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)(Comm(CrowdedPort(MPI.COMM_WORLD), comm.ledger))
+
+
+def over_crowded_mpi(target: str, n: int) -> list[RankResult]:
+    done = launch("jobs.transports:in_a_crowd", n, target)
+    assert done.status == "ok", done.report
+    return done.ranks
+
+
 def on_threads(target: str, n: int, rules: Rules) -> list[RankResult]:
     module, _, name = target.partition(":")
     function = getattr(importlib.import_module(module), name)
@@ -51,6 +67,7 @@ def over_router(target: str, n: int, rules: Rules) -> list[RankResult]:
 
 TRANSPORTS: dict[str, Callable[[str, int], list[RankResult]]] = {
     "MPI": over_mpi,
+    "MPI, crowded": over_crowded_mpi,
     "threads": lambda target, n: on_threads(target, n, Rules("synchronous", "contrary")),
     "threads, eager": lambda target, n: on_threads(target, n, Rules("eager", "drawn")),
     "processes": lambda target, n: over_router(target, n, Rules("synchronous", "contrary")),
