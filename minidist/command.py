@@ -13,11 +13,12 @@ from typing import Any
 from minidist import UsageError, checkpoint, data
 from minidist.checkpoints.convert import FORMS
 from minidist.claims.files import check_apart, check_room, check_writable
-from minidist.cli.options import Parser, at_least, memory_size, ranks_here, within
+from minidist.cli.options import Parser, at_least, memory_size, within
 from minidist.engine import Settings
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
+from minidist.mpi.shm import ranks_here
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama

@@ -46,7 +46,7 @@ from typing import Any
 from minidist import UsageError, command, ring, train
 from minidist.claims.files import check_room
 from minidist.claims.infinity import TimedLink, bandwidth_table, claims, needs, print_closing
-from minidist.cli.options import Parser, memory_size, ranks_here
+from minidist.cli.options import Parser, memory_size
 from minidist.data_parallel import Axes
 from minidist.engine import JOINT, Loss, Passage, Settings
 from minidist.fsdp import Turn, way_back
@@ -55,6 +55,7 @@ from minidist.memory.pool import Pool
 from minidist.memory.recompute import Segment
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
+from minidist.mpi.shm import ranks_here
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Unit, count_parameters
 from minidist.nn.tensor import Array

@@ -41,11 +41,12 @@ from minidist.claims.offload import link_claims, memory_claims, needs, optimum_c
 from minidist.claims.published import print_offload_closing
 from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
-from minidist.cli.options import at_least, ranks_here
+from minidist.cli.options import at_least
 from minidist.data_parallel import Axes
 from minidist.engine import Settings
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
+from minidist.mpi.shm import ranks_here
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.ops import BLOCK

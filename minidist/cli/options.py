@@ -121,11 +121,6 @@ def rank_of_launch() -> int:
     return int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 
 
-def ranks_here() -> int:
-    """How many ranks mpirun has started on this machine. MPI need not be loaded."""
-    return int(os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or 1)
-
-
 def in_one_process(work: Callable[[], int | None]) -> int:
     """Do the work of a program without ranks; the exit status. Whatever the user can mend is one line, also where
     mpirun has started the program several times by mistake."""

@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 
-from minidist.cli.options import ranks_here
 from minidist.mpi import shm
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival
@@ -21,7 +20,7 @@ MPI.COMM_WORLD.Barrier()  # every rank has opened the segment: from here on noth
 shm.unlink()
 
 BYTE = MPI.BYTE
-CROWD = ranks_here() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
+CROWD = shm.ranks_here() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
 LOOK = 12e-6  # seconds that it takes to look whether a message is there, about: with pauses so long for each rank of a
 # core, looking takes a part of it. On 2 cores a ZeRO-3 step of 16 ranks is twice as fast with it, of 64 almost three
 # times; of 4 it would be a tenth slower, and MPI waits.

@@ -26,6 +26,11 @@ OWN = f"{FOLDER}/mpich_shm_"  # how MPICH's segments begin
 SHARE, SPARE = 5_400_000, 6_300_000
 
 
+def ranks_here() -> int:
+    """How many ranks mpirun has started on this machine. MPI need not be loaded."""
+    return int(os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or 1)
+
+
 def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
     """The segments, MPICH's unless told otherwise, that a process has open and that still have a name."""
     seen = []

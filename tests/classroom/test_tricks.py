@@ -298,7 +298,12 @@ def test_without_privileges_ranks_have_namespaces_in_one_of_users(tmp_path: Path
     assert "RuntimeError: (False, False)" in looks["reduce_scatter"]
 
 
-@pytest.mark.parametrize("name", sorted(HOSTILE))
+WAITED_FOR = {"endless_import", "ignores_sigterm"}  # seconds in which nothing else happens
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in WAITED_FOR)) for name in sorted(HOSTILE)]
+)
 def test_what_means_harm_ends_with_a_line(graders: dict[str, Grader], tmp_path: Path, name: str) -> None:
     text, says = HOSTILE[name]
     patience = 0.5 if name == "ignores_sigterm" else 1.0
