@@ -47,6 +47,7 @@ FOLDER = {
 }
 
 
+@pytest.mark.slow
 def test_a_class_as_an_lms_leaves_it(lessons, capsys):
     lay(lessons / "handed in", FOLDER)
     with zipfile.ZipFile(lessons / "handed in" / "Cem Özgür.zip", "w") as archive:
