@@ -37,15 +37,9 @@ def chunk(size: int, n: int, i: int) -> slice:
     return slice(start, start + short + (i < longer))
 
 
-@functools.lru_cache(maxsize=4096)  # likewise
-def chunks(size: int, n: int) -> list[slice]:
-    """All n of them, in order."""
-    return [chunk(size, n, i) for i in range(n)]
-
-
 def cut(x: Array, n: int) -> list[Array]:
     """All n chunks of x, as views."""
-    return [x[part] for part in chunks(x.size, n)]
+    return [x[chunk(x.size, n, i)] for i in range(n)]
 
 
 # ---- the ring --------------------------------------------------------------------------------------------------------
