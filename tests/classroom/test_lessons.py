@@ -22,8 +22,8 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
-# Some notebooks are executed in every run, among them one without ranks and one on eight: three open, as MPI runs them,
-# and one filled as well, on the router. With -m slow all are, open and filled.
+# In every run one notebook is executed open, over MPI, and another open and filled, over the router. With -m slow all
+# are, open and filled.
 OPEN_IN_EVERY_RUN = {"03_parameter_server"}
 FILLED_IN_EVERY_RUN = {"10_activations"}
 FORGET = """\

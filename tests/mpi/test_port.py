@@ -1,9 +1,12 @@
 """MPI stays behind its port: one module imports it, and none that a chapter imports."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import minidist
 
@@ -32,3 +35,12 @@ def test_no_chapter_needs_mpi4py_to_be_imported() -> None:
     program = f"import sys; sys.modules['mpi4py'] = None; import {', '.join(chapters)}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("more", "port"), [(0, "MPIPort"), (1, "CrowdedPort")])
+def test_from_more_than_two_ranks_a_core_on_whoever_waits_sleeps(more: int, port: str) -> None:
+    ranks = 2 * (os.cpu_count() or 1) + more
+    program = "from minidist.mpi.over_mpi import world; print(type(world()._port).__name__)"
+    environment = {**os.environ, "OMPI_COMM_WORLD_LOCAL_SIZE": str(ranks)}  # as Open MPI's mpirun says it
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{port}\n", "")
