@@ -14,16 +14,26 @@ from minidist.mpi.port import TOO_LONG, Arrival
 
 shm.refuse()
 
+CROWD = shm.ranks_here() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
+if CROWD > 1:  # MPICH otherwise looks a thousand times before it lets another rank of the core work
+    os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
+
 from mpi4py import MPI  # noqa: E402  (this is what starts it)
 
 MPI.COMM_WORLD.Barrier()  # every rank has opened the segment: from here on nothing is left of it, see shm.py
 shm.unlink()
 
 BYTE = MPI.BYTE
-CROWD = shm.ranks_here() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
-LOOK = 12e-6  # seconds that it takes to look whether a message is there, about: with pauses so long for each rank of a
-# core, looking takes a part of it. On 2 cores a ZeRO-3 step of 16 ranks is twice as fast with it, of 64 almost three
-# times; of 4 it would be a tenth slower, and MPI waits.
+LOOK = 12e-6  # seconds that it takes to look whether a message is there, about
+
+
+def pause() -> None:
+    """Before looking again, let another rank of this core work; where there are many, sleep, so that looking does not
+    take all of the core. On 2 cores a ZeRO-3 step of 16 ranks takes half as long again if they only yield."""
+    if CROWD > 2:
+        time.sleep(LOOK * CROWD)
+    else:
+        os.sched_yield()
 
 
 class MPIPort:
@@ -93,11 +103,9 @@ class MPIPort:
         self._control.Send([message, BYTE], dest)
 
     def recv_control(self, source: int) -> bytearray:
-        """MPI's own waiting would keep the core for a whole time slice; here another rank of this core may run, and
-        many ranks on a few cores take turns quickly."""
         status = MPI.Status()
         while (matched := self._control.Improbe(source, 0, status)) is None:
-            time.sleep(0)
+            pause()
         return taken(matched, status)
 
     # ---- letters: synchronous, so that what nobody collects does not lie in some buffer of MPI until the next job ----
@@ -118,8 +126,8 @@ class MPIPort:
 
 
 class CrowdedPort(MPIPort):
-    """The same where many ranks share a core. MPI's own waiting keeps the core for a time slice, even where it yields:
-    here who waits sleeps meanwhile, and another rank of the core may work."""
+    """The same where ranks share cores: MPI's own waiting keeps the core too long. On 2 cores a ZeRO-3 step of 4 ranks
+    takes four fifths of the time so, of 16 half, of 64 a third."""
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> None:
         self.wait(self.isend(array, dest, tag))
@@ -137,7 +145,7 @@ class CrowdedPort(MPIPort):
         status = MPI.Status()
         try:
             while not handle.Test(status):
-                time.sleep(LOOK * CROWD)
+                pause()
         except MPI.Exception as error:
             return truncated(error, status)
         return status.Get_tag(), status.Get_count()
@@ -159,5 +167,5 @@ def taken(matched: MPI.Message, status: MPI.Status) -> bytearray:
 
 def world(ledger: Ledger | None = None) -> Comm:
     """The communicator of all ranks that mpirun started."""
-    port = CrowdedPort if CROWD > 2 else MPIPort
+    port = CrowdedPort if CROWD > 1 else MPIPort
     return Comm(port(MPI.COMM_WORLD), ledger)

@@ -15,24 +15,17 @@ from minidist.mpi.launch import launch
 from minidist.mpi.threads import run_threads
 
 
-def over_mpi(target: str, n: int) -> list[RankResult]:
-    done = launch(target, n)
-    assert done.status == "ok", done.report
-    return done.ranks
-
-
-def in_a_crowd(comm: Comm, target: str) -> Any:
-    """Over the port of ranks that share a core, however many cores there are."""
-    from mpi4py import MPI
-
-    from minidist.mpi.over_mpi import CrowdedPort
+def on_port(comm: Comm, port: str, target: str) -> Any:
+    """Over this port of MPI's, however many ranks share a core here."""
+    from minidist.mpi import over_mpi
 
     module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)(Comm(CrowdedPort(MPI.COMM_WORLD), comm.ledger))
+    chosen = getattr(over_mpi, port)(over_mpi.MPI.COMM_WORLD)
+    return getattr(importlib.import_module(module), name)(Comm(chosen, comm.ledger))
 
 
-def over_crowded_mpi(target: str, n: int) -> list[RankResult]:
-    done = launch("jobs.transports:in_a_crowd", n, target)
+def over_mpi(port: str, target: str, n: int) -> list[RankResult]:
+    done = launch("jobs.transports:on_port", n, port, target)
     assert done.status == "ok", done.report
     return done.ranks
 
@@ -66,8 +59,8 @@ def over_router(target: str, n: int, rules: Rules) -> list[RankResult]:
 
 
 TRANSPORTS: dict[str, Callable[[str, int], list[RankResult]]] = {
-    "MPI": over_mpi,
-    "MPI, crowded": over_crowded_mpi,
+    "MPI": functools.partial(over_mpi, "MPIPort"),
+    "MPI, crowded": functools.partial(over_mpi, "CrowdedPort"),
     "threads": lambda target, n: on_threads(target, n, Rules("synchronous", "contrary")),
     "threads, eager": lambda target, n: on_threads(target, n, Rules("eager", "drawn")),
     "processes": lambda target, n: over_router(target, n, Rules("synchronous", "contrary")),
