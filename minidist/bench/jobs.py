@@ -27,7 +27,7 @@ TARGETS = {
 
 
 def collectives() -> Iterator[Row]:
-    """The ring beside MPI's own all-reduce, gloo's, and a copy of the bytes that must move.
+    """The ring beside MPI's own all-reduce, gloo's, fewer and larger messages, and a copy of the bytes that must move.
 
     In three jobs: where a process's memory lies differs from job to job, and with it a short message's time by a fifth.
     """
@@ -43,6 +43,7 @@ def collectives() -> Iterator[Row]:
                 yield compare(title, "gloo", times["ring"], times["gloo"], beside_gloo, "ms")
             else:
                 yield absent(title, "gloo", beside_gloo, MISSING)
+            yield compare(title, "recursive doubling", times["ring"], times["doubling"], None, "ms")
             yield compare(title, "its bare messages, sums", times["ring"], times["bare"], None, "ms")
             in_place = times["ring in place"], times["mpi in place"]
             yield compare(title, "MPI, both in place", *in_place, both_in_place, "ms")

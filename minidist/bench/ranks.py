@@ -19,7 +19,7 @@ from minidist.mpi.over_mpi import MPI
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import PRECISIONS
-from minidist.ring import all_reduce, cut
+from minidist.ring import all_reduce, cut, doubling_all_reduce
 from minidist.zero3 import ZeRO3
 
 ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zero3": ZeRO3}
@@ -60,8 +60,8 @@ def in_turn(
 
 
 def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str, list[float]]]:
-    """Seconds of the ring, of MPI's own Allreduce, of gloo; of the ring's messages and sums without all that is
-    minidist's, and of copying as many bytes as it must send: what a faster ring could come to."""
+    """Seconds of the ring, of recursive doubling, of MPI's own Allreduce, of gloo; of the ring's messages and sums
+    without all that is minidist's, and of copying as many bytes as it must send: what a faster ring could come to."""
     share_cores(comm)
     keep_freed_memory()
     if HAS_TORCH:
@@ -81,6 +81,7 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
             "mpi": partial(MPI.COMM_WORLD.Allreduce, x, out),
             "ring in place": partial(all_reduce, comm, zeros, zeros),
             "mpi in place": partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE, zeros),
+            "doubling": partial(doubling_all_reduce, comm, x),
             "bare": bare_ring(comm, x, out),
             "copy": partial(copy_twice, out[:moved], x[:moved]),
         }
