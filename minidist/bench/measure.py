@@ -30,7 +30,8 @@ class Row:
         """Ours / theirs, to three digits."""
         if self.ours is None or self.theirs is None:
             return self.missing
-        return " / ".join(f"{float(f'{figure:.3g}'):g}" for figure in (self.ours, self.theirs)) + f" {self.unit}"
+        both = (f"{float(f'{figure:.3g}'):g}" for figure in (self.ours, self.theirs))
+        return f"{' / '.join(both)} {self.unit}".rstrip()
 
 
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
