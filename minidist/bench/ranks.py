@@ -27,14 +27,15 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def share_cores(comm: Comm) -> None:
-    """Where there are more ranks than cores, bind this one, and the threads that it will start, to one of them in turn.
+    """Where there are as many ranks as cores or more, bind this one, and the threads that it will start, to one of them
+    in turn.
 
-    Otherwise, after gloo, whose ranks sleep while they wait, the kernel may leave three of four ranks on one core for a
-    while, and what is measured is where they happen to be.
+    Otherwise, after gloo, whose ranks sleep while they wait, the kernel may leave several ranks on one core for a while,
+    and what is measured is where they happen to be.
     """
     if sys.platform == "linux":
         cores = sorted(os.sched_getaffinity(0))
-        if comm.size > len(cores):
+        if comm.size >= len(cores):
             os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
 
 
