@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from minidist import UsageError
 from minidist.bench.measure import Row, absent, compare
-from minidist.bench.one_process import MISSING, SMALL
-from minidist.bench.ranks import HAS_TORCH
+from minidist.bench.one_process import HAS_TORCH, MISSING, SMALL
 from minidist.mpi import shm
-from minidist.mpi.launch import launch
+from minidist.mpi.launch import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.papers.zero import model_states
@@ -97,9 +97,9 @@ MESSAGE = 20e-6  # seconds that a message may add to a step
 def many_ranks() -> Iterator[Row]:
     """A ZeRO-3 step on more and more ranks: what a message costs, and how much memory a rank needs.
 
-    What a message costs: the time of a step, less that of the same work of all ranks with no message, over the messages
-    of all ranks together. It counts all that a message brings about, waiting included. It should not grow with the
-    ranks, though there are about 12(N-1)N messages, of Ψ/N elements, in a step.
+    What a message costs: the time of a step, less that of a step of each rank by itself at the same time (which updates
+    all of Ψ), over the messages of all ranks together. It counts all that a message brings about, waiting included. It
+    should not grow with the ranks, though there are about 12(N-1)N messages, of Ψ/N elements, in a step.
 
     Memory, in mixed precision: what the engine has counted of model states, and by how much the process has grown,
     which is also activations, a gathered unit and its widened copy, and MPI's buffers: they do not shrink with N.
@@ -130,15 +130,15 @@ def many_ranks() -> Iterator[Row]:
 
 def start() -> Iterator[Row]:
     """From the command to the end of the first step."""
-    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    launcher = mpirun if os.path.exists(mpirun) else "mpirun"
-    command = [launcher, "-n", "4", sys.executable, "-m", "minidist.zero3", "--steps", "1"]
+    command = [*mpiexec_for(4), sys.executable, "-m", "minidist.zero3", "--steps", "1"]
+    environment, nothing, pipe = {**os.environ, **OPEN_MPI_AS_ROOT}, subprocess.DEVNULL, subprocess.PIPE
     seconds = []
     for _ in range(5):
         begin = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        with subprocess.Popen(command, env=environment, stdin=nothing, stdout=pipe, text=True) as process:
             assert process.stdout is not None
-            next(line for line in process.stdout if line.startswith("step"))
+            if not any(line.startswith("step") for line in process.stdout):
+                raise UsageError("a chapter does not start here; python -m minidist doctor says why")
             seconds.append(time.perf_counter() - begin)
             process.stdout.read()
     yield compare("start of zero3, 4 ranks", "1 s", seconds, [1.0] * len(seconds), 0.5, "s")

@@ -46,9 +46,11 @@ def processor() -> str:
     """Its model, as it names itself, without marks and clock."""
     name = platform.processor() or platform.machine()
     with suppress(OSError):
-        name = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[0]
+        found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        name = found[1] if found else name  # ARM's has none
     if sys.platform == "darwin":
-        name = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout
+        said = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout
+        name = said or name
     return " ".join(re.sub(r"\((R|TM)\)|@.*|\bCPU\b|\bProcessor\b|\d+-Core", "", name).split())
 
 

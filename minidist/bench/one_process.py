@@ -1,5 +1,6 @@
 """What the benchmark measures in one process: a step, nanoGPT's run, AdamW."""
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from minidist.bench.measure import Row, absent, alternate, compare
-from minidist.bench.ranks import HAS_TORCH, one_step
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
@@ -20,7 +20,13 @@ from minidist.nn.precision import PRECISIONS
 Setting = tuple[dict[str, Any], int, int]
 SMALL: Setting = ({"vocabulary": 65, "context": 64, "layers": 4, "heads": 4, "width": 128, "bias": False}, 12, 60)
 WIDE: Setting = ({"vocabulary": 65, "context": 256, "layers": 6, "heads": 6, "width": 384, "bias": False}, 4, 12)
-MISSING = "no PyTorch here"
+HAS_TORCH, MISSING = importlib.util.find_spec("torch") is not None, "no PyTorch here"
+
+
+def one_step(engine: Engine, tokens: np.ndarray) -> None:
+    """Forward, backward and update on one global batch (B, T+1)."""
+    engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
+    engine.step()
 
 
 def training_step() -> Iterator[Row]:

@@ -1,6 +1,5 @@
 """The parts of the benchmark that run on ranks. Each function is the target of a job of `minidist.mpi.launch`."""
 
-import importlib.util
 import os
 import resource
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.bench.one_process import HAS_TORCH, one_step
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.memory.allocator import keep_freed_memory
@@ -23,15 +23,14 @@ from minidist.ring import all_reduce, cut, doubling_all_reduce
 from minidist.zero3 import ZeRO3
 
 ENGINES: dict[str, Callable[..., Engine]] = {"data_parallel": DataParallel, "zero3": ZeRO3}
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def share_cores(comm: Comm) -> None:
     """Where there are as many ranks as cores or more, bind this one, and the threads that it will start, to one of them
     in turn.
 
-    Otherwise, after gloo, whose ranks sleep while they wait, the kernel may leave several ranks on one core for a while,
-    and what is measured is where they happen to be.
+    Otherwise, after gloo, whose ranks sleep while they wait, the kernel may leave several ranks on one core for a
+    while, and what is measured is where they happen to be.
     """
     if sys.platform == "linux":
         cores = sorted(os.sched_getaffinity(0))
@@ -156,12 +155,6 @@ def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[st
     messages = sum(number for (*_, what), number in sent.items() if what == "messages")
     alone = partial(one_step, by_itself, tokens[comm.rank :][:1])
     return {"messages": messages, **in_turn(comm, {"step": together, "alone": alone}, pairs, warm_up=1)}
-
-
-def one_step(engine: Engine, tokens: np.ndarray) -> None:
-    """Forward, backward and update on one global batch (B, T+1)."""
-    engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
-    engine.step()
 
 
 def resident(comm: Comm, name: str, config: dict[str, Any], batch: int) -> dict[str, int]:

@@ -44,7 +44,6 @@ class MPIPort:
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.world_ranks: list[int] = mpi.Get_group().Translate_ranks(None, MPI.COMM_WORLD.Get_group())
         self.largest_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what every MPI must offer
-        self.barrier = self._control.Barrier
         self._send, self._recv, self._sendrecv = mpi.Send, mpi.Recv, mpi.Sendrecv  # looked up once, not each time
 
     # ---- payload ----------------------------------------------------------------------------------------------------
@@ -94,6 +93,9 @@ class MPIPort:
 
     # ---- groups -----------------------------------------------------------------------------------------------------
 
+    def barrier(self) -> None:
+        self._control.Barrier()
+
     def split(self, color: int, key: int) -> "MPIPort":
         return type(self)(self.mpi.Split(color, key))
 
@@ -140,6 +142,13 @@ class CrowdedPort(MPIPort):
         arrival = self.wait(receive)
         self.wait(send)
         return arrival
+
+    def barrier(self) -> None:
+        self.wait(self._control.Ibarrier())
+
+    def split(self, color: int, key: int) -> MPIPort:
+        self.barrier()  # whoever comes first waits here, and not in MPI
+        return super().split(color, key)
 
     def wait(self, handle: MPI.Request) -> Arrival:
         status = MPI.Status()

@@ -1,4 +1,4 @@
-"""Word count with NumPy, its map nine times as fast: the job of `minidist.mr.jobs.WordCount`, and not as easy to read.
+"""Word count with NumPy, several times as fast: the job of `minidist.mr.jobs.WordCount`, and not as easy to read.
 
 Its record is a block of many lines at once (section 4.4: a job may bring a reader of its own), and its map combines
 already: it emits each word of a block with its count.

@@ -1,6 +1,7 @@
 """The benchmark: what it computes from times, and what it writes. No test looks at how long something takes."""
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -100,6 +101,11 @@ def test_what_is_printed_and_written(measured, tmp_path, monkeypatch, capsys):
 
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+def test_a_processor_that_does_not_name_its_model(monkeypatch):
+    monkeypatch.setattr(machine.Path, "read_text", lambda self: "processor\t: 0\nCPU implementer\t: 0x41\n")
+    assert machine.name_of({"processor": machine.processor(), "cores": 2}).startswith("2 cores of a")
 
 
 def test_caches_are_those_that_the_system_lists(tmp_path):
@@ -211,6 +217,18 @@ def test_without_matplotlib_a_picture_is_refused_in_one_line(measured, tmp_path,
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
+
+
+def test_what_starts_the_ranks_starts_no_mpi():
+    program = "import sys, minidist.bench.__main__; sys.exit('mpi4py' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_chapter_that_does_not_start_is_a_line(measured, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "SECTIONS", {"start": jobs.start})
+    monkeypatch.setattr(jobs, "mpiexec_for", lambda n: ["false"])
+    assert bench_with(monkeypatch) == 2
+    assert "minidist doctor" in capsys.readouterr().err
 
 
 def test_words_are_counted_as_others_count_them(monkeypatch):

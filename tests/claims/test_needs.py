@@ -76,7 +76,7 @@ def lines(chapters: tuple[str, ...], every: int) -> Iterator[str]:
     for i, (chapter, policy) in enumerate(itertools.product(chapters, POLICIES)):
         if (i // len(POLICIES) + i) % every == 0:
             name, *more = chapter.split()
-            yield " ".join([name, SHAPE, *more, "--recompute", policy, BESIDE[i % len(BESIDE)]])
+            yield " ".join([name, SHAPE, *more, "--recompute", policy, BESIDE[(i + i // len(POLICIES)) % len(BESIDE)]])
 
 
 THIRD = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])

@@ -37,10 +37,28 @@ def test_no_chapter_needs_mpi4py_to_be_imported() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("more", "port"), [(0, "MPIPort"), (1, "CrowdedPort")])
-def test_ranks_that_share_cores_let_each_other_work(more: int, port: str) -> None:
-    ranks = (os.cpu_count() or 1) + more
-    program = "from minidist.mpi.over_mpi import world; print(type(world()._port).__name__)"
+ASKED = """
+import os, time
+from minidist.mpi import over_mpi
+os.sched_yield = lambda: print("yields")
+time.sleep = lambda seconds: print("sleeps" if seconds > 0 else "does not sleep")
+print(type(over_mpi.world()._port).__name__, os.environ.get("MPIR_CVAR_POLLS_BEFORE_YIELD"))
+over_mpi.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "more", "said"),
+    [
+        (1, 0, ["MPIPort", "None", "yields"]),
+        (1, 1, ["CrowdedPort", "1", "yields"]),
+        (2, 0, ["CrowdedPort", "1", "yields"]),
+        (2, 1, ["CrowdedPort", "1", "sleeps"]),
+    ],
+)
+def test_ranks_that_share_cores_let_each_other_work(times: int, more: int, said: list[str]) -> None:
+    ranks = times * (os.cpu_count() or 1) + more
     environment = {**os.environ, "OMPI_COMM_WORLD_LOCAL_SIZE": str(ranks)}  # as Open MPI's mpirun says it
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == (f"{port}\n", "")
+    environment.pop("MPIR_CVAR_POLLS_BEFORE_YIELD", None)
+    done = subprocess.run([sys.executable, "-c", ASKED], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (said, "")

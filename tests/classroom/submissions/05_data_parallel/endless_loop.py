@@ -1,4 +1,4 @@
-"""Waits until the bucket is full; but nobody fills it meanwhile."""
+"""Waits until the bucket is full; but nobody fills it meanwhile. It is met in reduce, or in the generator in it."""
 # loses: reduce
 # says: (?s)processor time.*endless_loop.py:\d+ in (reduce|<genexpr>)
 # patience: 2

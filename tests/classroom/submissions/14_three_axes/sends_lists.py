@@ -1,4 +1,4 @@
-"""Sends Python lists."""
+"""Sends Python lists. Which rank fails first is chance."""
 # loses: norm, norm_tied
 # says: rank \d failed
 
