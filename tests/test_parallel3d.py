@@ -186,9 +186,9 @@ def test_mixed_precision_is_close_to_serial_training(name: str) -> None:
     case = CASES[name]
     found, truth = on_ranks(math.prod(case["grid"]), name in SLOW)[name], truth_of(case)
     np.testing.assert_allclose(found["losses"], truth["losses"], rtol=2e-3)
-    for name, gradient in truth["gradients"].items():
-        error = np.linalg.norm(found["gradients"][name] - gradient)
-        assert error < 1e-2 * np.linalg.norm(gradient) + 1e-3 * np.sqrt(gradient.size), name
+    for parameter, gradient in truth["gradients"].items():
+        error = np.linalg.norm(found["gradients"][parameter] - gradient)
+        assert error < 1e-2 * np.linalg.norm(gradient) + 1e-3 * np.sqrt(gradient.size), parameter
 
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all() -> None:

@@ -284,6 +284,19 @@ def rotary(x: Tensor, heads: int, depth: int, theta: float = 10_000.0) -> Tensor
     return record(turn(x.data, back=False), (x,), lambda dy: turn(dy, back=True))
 
 
+WIDTH = 64  # positions in a block of queries
+
+
+class Tile(NamedTuple):
+    """Attention that is computed together: some heads of some sequences, t queries, and the keys that these may see."""
+
+    keys: tuple[slice, ...]  # where they are in (B, Hkv, 1, T, D)
+    queries: tuple[slice, ...]  # in (B, Hkv, G, T, D)
+    both: tuple[slice, ...]  # in (T keys, B, Hkv, G, T queries)
+    place: slice  # of its scores among all that are kept
+    shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
+
+
 def attention(
     qkv: Tensor, heads: int, kv_heads: int | None = None, mask: Array | None = None, p: float = 0.0
 ) -> Tensor:
@@ -355,7 +368,7 @@ def attention(
             if mask is not None:
                 ds *= mask[both]
                 ds *= 1 / (1 - p)
-            # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
+            # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too. dy was scaled, and so dq and dk are
             ds -= np.einsum("kbhgq,kbhgq->bhgq", ds, of_key)
             ds *= of_key
             add(dk[keys], ds, q[queries])
@@ -364,19 +377,6 @@ def attention(
 
     keep = (qkv.data, prob) if mask is None else (qkv.data, prob, dropped)
     return record(out, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
-
-
-WIDTH = 64  # positions in a block of queries
-
-
-class Tile(NamedTuple):
-    """Attention that is computed together: some heads of some sequences, t queries, and the keys that these may see."""
-
-    keys: tuple[slice, ...]  # where they are in (B, Hkv, 1, T, D)
-    queries: tuple[slice, ...]  # in (B, Hkv, G, T, D)
-    both: tuple[slice, ...]  # in (T keys, B, Hkv, G, T queries)
-    place: slice  # of its scores among all that are kept
-    shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
 
 
 def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
