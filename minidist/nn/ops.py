@@ -368,7 +368,7 @@ def attention(
             if mask is not None:
                 ds *= mask[both]
                 ds *= 1 / (1 - p)
-            # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too. dy was scaled, and so dq and dk are
+            # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too. dy was scaled: so are dq, dk
             ds -= np.einsum("kbhgq,kbhgq->bhgq", ds, of_key)
             ds *= of_key
             add(dk[keys], ds, q[queries])
