@@ -31,11 +31,18 @@ def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
     sys.exit(2)
 
 
+def _leave(*_: Any) -> None:
+    """Ctrl-C before a program has started: one line, and of a job under mpirun the end."""
+    from minidist.mpi import early
+
+    early.end_job("minidist: interrupted", early.INTERRUPTED)
+
+
 # Until a program has started that minds Ctrl-C itself, its way out is at once: not a traceback of half an import. Of
 # whoever merely imports the package, notebooks and tests, the signals are theirs.
 _words = getattr(sys, "orig_argv", [])  # the doctor must be reachable from a Python that has none
 if any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:])):  # noqa: B905, RUF007
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # as a shell reports an interrupted command
+    signal.signal(signal.SIGINT, _leave)
     sys.excepthook = _say_what_is_missing
 
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 from minidist.mpi.comm import Comm
+from minidist.mpi.early import INTERRUPTED
 from minidist.mpi.hang import in_words
 
-INTERRUPTED = 130  # as a shell reports an interrupted command
 LONG = 30.0  # seconds; a wait that lasts longer is said
 
 # What is to be done at an interrupt before the process ends: a terminal's cursor shown again.

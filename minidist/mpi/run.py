@@ -19,6 +19,7 @@ import importlib
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import tempfile
@@ -32,9 +33,10 @@ from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import output
+from minidist.mpi import output, shm
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
+from minidist.mpi.early import INTERRUPTED, end_job
 from minidist.mpi.worker import RANK_VARIABLES, killed_by
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
@@ -51,13 +53,14 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
     `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
     """
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
-    if rank is not None and sys.platform == "linux":
-        stay_behind(rank)
+    has_started = stay_behind(rank) if rank is not None and sys.platform == "linux" else None
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     output.guard()
     comm = world()
     Attendant(comm, end=abort).start()
+    if has_started is not None:
+        os.close(has_started)
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
@@ -130,27 +133,45 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
-def stay_behind(rank: str) -> None:
+def stay_behind(rank: str) -> int:
     """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed.
+    The rank closes what is returned when it minds Ctrl-C itself. Until then it may be inside MPI's Init, where no
+    handler of Python's ever runs, and this process ends the job.
 
     mpirun ends the other ranks when this process ends, and not before: the first to say so is the cause. Signals that
     it sends to a rank go to both, as one group; whatever reaches this process alone is handed on. The rank does not
     outlive this process either, or mpirun would wait for it.
     """
     parent = os.getpid()
+    starting, has_started = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        os.close(starting)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before that
             os._exit(1)
-        return
+        return has_started
+
+    os.close(has_started)
 
     def hand_on(number: int, _: object) -> None:
+        if number == signal.SIGINT and not select.select([starting], [], [], 0)[0]:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGSTOP)
+                os.waitpid(child, os.WUNTRACED)  # it makes no more segments
+                segments = shm.of(child)
+                os.kill(child, signal.SIGKILL)
+                shm.remove(segments)
+            end_job("minidist: interrupted", INTERRUPTED)
         with suppress(ProcessLookupError):
             os.kill(child, number)
 
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, hand_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
         _be_first_to_fail()

@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Iterable  # noqa: UP035 (Python 3.8's collections.abc.Iterable takes no [...])
 
+from minidist.mpi.early import end_job
+
 FOLDER = "/dev/shm"
-OWN = f"{FOLDER}/mpich_shm_"  # how MPICH's segments begin
+OWN, UCX = f"{FOLDER}/mpich_shm_", f"{FOLDER}/ucx_shm_"  # how segments of MPICH and of its transport begin
 # What a job of the package mpich takes, counted with 1 to 16 ranks: 1.06 MB in MPICH's segment and 4.33 MB in those of
 # its transport, UCX, for each; and with less to spare than another 6.3 MB, UCX sometimes crashes.
 SHARE, SPARE = 5_400_000, 6_300_000
@@ -43,6 +44,11 @@ def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
     return {path for path in paths if not path.endswith(" (deleted)")}
 
 
+def of(process: int | str) -> set[str]:
+    """All the segments that a process has open, which is about to be killed."""
+    return segments(process) | segments(process, UCX)
+
+
 def unlink() -> None:
     """Take away the name of this job's segment. To be called when every rank has it open; all may call it."""
     remove(segments())
@@ -62,8 +68,7 @@ def files(user: int | None = None) -> dict[str, int]:
 def orphans() -> dict[str, int]:
     """{path: bytes} of this user's segments of MPICH and UCX that no process has open, as far as one can see from here:
     another container may share them."""
-    beginnings = (OWN, f"{FOLDER}/ucx_shm_")
-    mine = {path: size for path, size in files(os.getuid()).items() if path.startswith(beginnings)}
+    mine = {path: size for path, size in files(os.getuid()).items() if path.startswith((OWN, UCX))}
     for process in filter(str.isdigit, os.listdir("/proc")) if mine else ():
         for path in segments(process, f"{FOLDER}/"):
             mine.pop(path, None)
@@ -86,7 +91,7 @@ def stopped(groups: Iterable[int]) -> set[str]:
     for process in filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc/self") else ():
         with suppress(ProcessLookupError):
             if os.getpgid(int(process)) in groups:
-                found |= segments(process)
+                found |= of(process)
     return found
 
 
@@ -126,13 +131,4 @@ def refuse() -> None:
     ranks = int(os.environ.get("MPI_LOCALNRANKS", "0"))  # as MPICH's mpirun says
     reason = shortage(ranks, SHARE) if ranks else ""
     if reason:
-        if os.environ.get("MPI_LOCALRANKID") != "0":
-            time.sleep(0.5)  # if the first rank has no room either, it speaks for all
-        sys.stderr.write(f"minidist: error: {reason}\n")
-        sys.stderr.flush()
-        time.sleep(0.1)  # mpirun loses what it has not read when the job is aborted
-        # As MPI_Abort would say it to mpirun, but there is no MPI yet; ranks in Init would wait for this one for ever.
-        with suppress(KeyError, OSError):
-            os.write(int(os.environ["PMI_FD"]), b"cmd=abort exitcode=2\n")
-            time.sleep(5)
-        os._exit(2)
+        end_job(f"minidist: error: {reason}", 2)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from minidist.mpi.launch import find_mpiexec
+from minidist.mpi.shm import OWN, is_packaged_mpich
 
 ROOT = Path(__file__).parents[2]
 PATHS = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
@@ -59,6 +60,36 @@ def test_an_interrupt_is_one_line_and_status_130(ranks: int) -> None:
     assert "Traceback" not in printed
     assert "BAD TERMINATION" not in printed
     assert printed.rfind("\033[?25h") > printed.rfind("\033[?25l") >= 0
+
+
+def segments_of_the_child(pid: str) -> list[str]:
+    """Lines of what a process's child, the rank, has mapped in /dev/shm."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [line for child in children for line in Path(f"/proc/{child}/maps").read_text().splitlines() if OWN in line]
+
+
+@pytest.mark.skipif(not is_packaged_mpich(), reason="how MPI starts is another MPI's own affair")
+def test_an_interrupt_while_ranks_are_inside_mpis_init(tmp_path: Path) -> None:
+    """Where no handler of Python's runs: one line, status 130, and nothing is left of what they have begun."""
+    seen: list[str] = []
+
+    def interrupt_in_init(process: subprocess.Popen, printed: str) -> bool:
+        pids = re.findall(r"process (\d+) ", printed)
+        if len(pids) < 3:
+            return False
+        while not seen:
+            time.sleep(0.01)
+            seen.extend(line.split()[-1] for pid in pids for line in segments_of_the_child(pid))
+        os.killpg(process.pid, signal.SIGINT)
+        return True
+
+    script = str(Path(__file__).parents[1] / "jobs" / "slow_start.py")
+    status, printed = at_a_terminal([find_mpiexec(), "-n", "3", sys.executable, script], interrupt_in_init)
+    assert status == 130
+    assert printed.count("minidist: interrupted") == 1
+    assert "BAD TERMINATION" not in printed
+    assert seen
+    assert not [path for path in seen if os.path.exists(path)]
 
 
 def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:

@@ -1,0 +1,14 @@
+"""Rank 1 never comes to start MPI, and the others wait for it inside MPI's Init. Says the process of each."""
+
+import os
+import signal
+import time
+
+import minidist
+from minidist.mpi.run import run
+
+signal.signal(signal.SIGINT, minidist._leave)  # as the package does for a chapter
+print(f"process {os.getpid()} ", flush=True)
+if os.environ["PMI_RANK"] == "1":
+    time.sleep(100)
+run(prepare=lambda comm: None, main=lambda comm, prepared: 0)
