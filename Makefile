@@ -18,6 +18,7 @@ setup: $(VENV)/.runtime ## make .venv with MPICH and all that a chapter needs (P
 	@echo "Ready. To run chapters yourself: source $(VENV)/bin/activate"
 
 demo: $(VENV)/.runtime ## train with ZeRO-3 on four ranks (N=2 for two)
+	@case "$(N)" in 0|*[!0-9]*) echo "minidist: error: N is a number of ranks, 1 or more, not $(N)" >&2; exit 2; esac
 	$(IN_VENV) mpirun -n $(N) python -m minidist.zero3
 
 doctor: ## say what is wrong with the MPI set-up, and what mends it

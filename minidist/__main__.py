@@ -104,16 +104,16 @@ COURSE = "To learn how it works, from the beginning: python -m minidist lessons"
 
 USAGE = """\
 python -m minidist             the list of chapters
-python -m minidist lessons     the course: what each lesson needs, and what it teaches
-python -m minidist doctor      what is wrong with the MPI set-up, and what mends it
-python -m minidist inspect DIR what is in a checkpoint (--save), and whether it is whole
+python -m minidist lessons     the course: what a lesson needs, what it teaches
+python -m minidist doctor      what is wrong with the MPI set-up, what mends it
+python -m minidist inspect DIR what is in a checkpoint, and whether it is whole
 python -m minidist to-fp32 DIR FILE
-                               its parameters alone, in float32, as one safetensors file
-python -m minidist explain     what a DeepSpeed or Accelerate configuration means, in bytes
-python -m minidist papers      every number that papers print, and how it comes out
-python -m minidist recompute   what each policy of --recompute keeps and runs again
-python -m minidist audit       what was sent, held, written, as others count it: make audit
-python -m minidist mutants     broken programs, and the claims that fall under them
+                               its parameters alone, in float32, as safetensors
+python -m minidist explain     what a DeepSpeed configuration means, in bytes
+python -m minidist papers      all that papers print, and how it comes out
+python -m minidist recompute   what a policy of --recompute keeps, runs again
+python -m minidist audit       what was sent, held, written, as others count it
+python -m minidist mutants     broken programs, the claims that fall under them
 python -m minidist --version   the version"""
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist import Finished, UsageError
-from minidist.claims.tables import mark, number, print_table
+from minidist.claims.tables import mark, number, print_table, say
 from minidist.engine import Engine, Settings
 from minidist.memory import chain
 from minidist.nn.gpt import GPTConfig, gpt
@@ -130,8 +130,10 @@ def print_flops() -> list[bool]:
         rows.append([policy, formula, number(again), number(promised), number(found), more, mark(agree[-1])])
     title = f"FLOPs more than the {number(model)} of a model of {n} layers"
     print_table(title, "--recompute", ("formula", "r", "formula", "counted", "more", ""), rows)
-    print("r: forwards of layers that run again. Korthikanti's appendix A adds s/6h of 72lbsh² for")
-    print("selective recomputation, 12bs²h a layer: attention's core forward and backward. What runs")
     printed = korthikanti.hardware_flops_as_printed(s, b, h, n, v) - model
-    print(f"again is its forward alone, a third: the paper's would be {number(printed)}.")
+    say(
+        "r: forwards of layers that run again. Korthikanti's appendix A adds s/6h of 72lbsh² for selective"
+        " recomputation, 12bs²h a layer: attention's core forward and backward. What runs again is its forward alone, a"
+        f" third: the paper's would be {number(printed)}."
+    )
     return agree

@@ -5,7 +5,7 @@ from dataclasses import replace
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.published import as_printed, print_zero_closing
 from minidist.claims.run import Run
-from minidist.claims.tables import number
+from minidist.claims.tables import number, say
 from minidist.claims.zero import memory_claims, traffic_claims
 from minidist.papers import chen, fsdp
 from minidist.papers.collectives import ring_all_reduce
@@ -151,7 +151,7 @@ def print_closing(run: Run) -> None:
     print_overlap(run)
     if f < w:
         print_across_hosts(run.bytes.stored * run.model.parameters(f), w, f)
-    print(f"Figures of the paper that come out: {as_printed(fsdp.FIGURES)}; python -m minidist papers --paper fsdp")
+    say(f"Figures of the paper that come out: {as_printed(fsdp.FIGURES)}; python -m minidist papers --paper fsdp")
 
 
 def print_overlap(run: Run) -> None:

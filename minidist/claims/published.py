@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minidist.claims.run import Run
-from minidist.claims.tables import mark, number, show, table_of
+from minidist.claims.tables import mark, number, say, show, table_of
 from minidist.memory.partition import partitions
 from minidist.papers import korthikanti, ptd, zero, zero_offload
 from minidist.papers.figure import Figure
@@ -21,17 +21,18 @@ def print_zero_closing(run: Run) -> None:
     """What the numbers of ZeRO's claims mean, and the paper's table 1 by the formulas that the run was held against."""
     psi, padded = run.model.parameters(), run.model.parameters(run.ranks)
     padding = f", {number(padded)} with each unit's padding" * (padded > psi)
-    print(f"Ψ: parameters{padding}; N: ranks; ψ: those of one unit of the model, ψ_emb of its embedding.")
+    say(f"Ψ: parameters{padding}; N: ranks; ψ: those of one unit of the model, ψ_emb of its embedding.")
     if run.ranks == 1:
-        print(f"One rank divides nothing and sends nothing: mpirun -n 4 python -m minidist.{run.chapter}")
+        say(f"One rank divides nothing and sends nothing: mpirun -n 4 python -m minidist.{run.chapter}")
     states = [sum(rank[kind] for kind in ("parameters", "gradients", "optimizer")) for rank in run.memory]
     p, k = run.bytes.stored, run.optimizer_bytes
     undivided = zero.model_states(padded, run.ranks, 0, p, p, k).total
     if states[0] < undivided:
         times = f"{undivided / states[0]:.2f} times as much"
-        print(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
+        say(f"Undivided it would be {2 * p + k}Ψ = {number(undivided)} on each rank: {times}.")
     activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
-    print(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.\n")
+    say(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.")
+    print()
     table = table_of(left=(), right=("N",))
     for model, stage in itertools.product(zero.TABLE_1, zero.STAGES[1:]):
         table.add_column(f"{model}\n{stage}", justify="right")
@@ -60,13 +61,15 @@ def print_zero_table_2() -> None:
 
 def print_offload_closing(run: Run) -> None:
     """The letters of ZeRO-Offload's claims, how long its host took, and the paper's table 1 by trying everything."""
-    print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit, ψ_emb of its embedding;")
-    print("M: Ψ, as the paper writes it; P: passes, of each unit 1 forward and 2 backward; U: updates, of each 4.")
+    say(
+        "Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit, ψ_emb of its embedding; M: Ψ, as the"
+        " paper writes it; P: passes, of each unit 1 forward and 2 backward; U: updates, of each 4."
+    )
     activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
-    print(f"Besides, on rank 0's device: activations {number(activations)}, fp32 workspace {number(workspace)}.")
+    say(f"Besides, on rank 0's device: activations {number(activations)}, fp32 workspace {number(workspace)}.")
     if "waited ms" in (seen := run.counted[0]):
         took = f"The last update took {seen['update ms']:.1f} ms of rank 0's host, beside a step's passes"
-        print(f"{took}, and {seen['waited ms']:.1f} ms were left when they had ended.")
+        say(f"{took}, and {seen['waited ms']:.1f} ms were left when they had ended.")
     print()
     table = table_of(left=("on the CPU",), right=("moved", "left on the GPU", "as printed", "times less", "as printed"))
     everything = list(partitions(zero_offload.NODES, zero_offload.EDGES, zero_offload.FWD_BWD))

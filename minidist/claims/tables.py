@@ -133,6 +133,11 @@ def show(title: str, table: Any) -> None:
     console.print()
 
 
+def say(text: str) -> None:
+    """Print sentences in lines of 80 columns."""
+    print(textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False))
+
+
 def number(value: float) -> str:
     """Thousands apart: 1 234 567."""
     return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:,.3f}".replace(",", " ")

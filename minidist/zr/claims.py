@@ -5,7 +5,7 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, ends_keep, tokens_of_batch
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked, Run
-from minidist.claims.tables import number
+from minidist.claims.tables import number, say
 from minidist.claims.zero import buffer_size, states_claims
 from minidist.papers import zero
 from minidist.papers.collectives import chunk_sizes
@@ -205,10 +205,12 @@ def print_closing(run: Run) -> None:
     """The letters; what a fused buffer would take; and the paper's table 2."""
     options, p, t = run.options, run.bytes.stored, run.options.tp
     d, psi = run.ranks // t, held(run)[0]
-    print(f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its")
-    print("sequences, s long, of a micro-batch; h: width; B: elements of the buffer (--bucket-size).")
+    say(
+        f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its sequences, s long,"
+        " of a micro-batch; h: width; B: elements of the buffer (--bucket-size)."
+    )
     fused, constant = p * psi, p * buffer_size(options.bucket_size, d, psi)
     if fused > constant:
-        print(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")
+        say(f"A buffer for all gradients at once would take {number(fused)} bytes, and grow with the model.")
     print()
     print_zero_table_2()

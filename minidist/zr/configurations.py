@@ -10,7 +10,7 @@ from minidist import UsageError
 from minidist.claims.files import write_json, write_output
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked
-from minidist.claims.tables import mark, number, print_table
+from minidist.claims.tables import mark, number, print_table, say
 from minidist.command import Job
 from minidist.memory import plot
 from minidist.mpi.comm import Comm
@@ -120,7 +120,8 @@ def report(job: Job, ranks: int, found: list[tuple[Configuration, int, int, int]
         ]
         print_table(title, "ZeRO table 3", ("by formula", "trained", "parameters", ""), rows)
         printed = ", ".join(f"{name} {figure.printed}B" for name, figure in zero.FIGURE_8.items())
-        print(f"The paper's largest, with MP = 16 (figure 8): {printed} parameters.\n")
+        say(f"The paper's largest, with MP = 16 (figure 8): {printed} parameters.")
+        print()
         print_zero_table_2()
     if options.configurations:
         bars = {each.name: psi for each, _, _, psi in found}
