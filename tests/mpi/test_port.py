@@ -51,8 +51,8 @@ over_mpi.pause()
     ("times", "more", "said"),
     [
         (1, 0, ["MPIPort", "None", "yields"]),
-        (1, 1, ["CrowdedPort", "1", "yields"]),
-        (2, 0, ["CrowdedPort", "1", "yields"]),
+        (1, 1, ["MPIPort", "1", "yields"]),
+        (2, 0, ["MPIPort", "1", "yields"]),
         (2, 1, ["CrowdedPort", "1", "sleeps"]),
     ],
 )
