@@ -158,6 +158,7 @@ FRAGMENTED = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_fails_with_a_third_of_its_memory_free_and_trains_with_one_room(tmp_path: Path) -> None:
     pieces, room = tmp_path / "pieces.svg", tmp_path / "room.svg"
     scattered = chapter(8, *FRAGMENTED.split(), "--scattered", "--arena-plot", str(pieces))

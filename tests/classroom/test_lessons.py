@@ -22,10 +22,7 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
-# In every run one notebook is executed open, over MPI, and another open and filled, over the router. With -m slow all
-# are, open and filled.
-OPEN_IN_EVERY_RUN = {"03_parameter_server"}
-FILLED_IN_EVERY_RUN = {"10_activations"}
+IN_EVERY_RUN = {"10_activations"}  # executed open, over MPI, and filled, over the router; the others with -m slow
 FORGET = """\
 import os, sys
 os.chdir({0!r})
@@ -70,20 +67,11 @@ def contents(folder):
     return {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-STATES = [pytest.param(lesson, False, id=lesson.name) for lesson in LESSONS if lesson.name in OPEN_IN_EVERY_RUN]
-STATES += [
-    pytest.param(
-        lesson,
-        True,
-        id=f"{lesson.name} and filled",
-        marks=[pytest.mark.slow] * (lesson.name not in FILLED_IN_EVERY_RUN),
-    )
-    for lesson in LESSONS
-]
-
-
-@pytest.mark.parametrize(("lesson", "is_filled"), STATES)
-def test_a_notebook_executes(lesson, is_filled, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "lesson",
+    [pytest.param(it, marks=[pytest.mark.slow] * (it.name not in IN_EVERY_RUN), id=it.name) for it in LESSONS],
+)
+def test_a_notebook_executes(lesson, tmp_path, monkeypatch):
     """Open; and after that, in the same kernel, filled: a copy in work/."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     folder = shutil.copytree(lesson, tmp_path / "lessons" / lesson.name)
@@ -105,8 +93,6 @@ def test_a_notebook_executes(lesson, is_filled, tmp_path, monkeypatch):
             client.execute_cell(cell, number)
         assert printed(opened) == printed(committed)
         assert contents(folder) == before
-        if not is_filled:
-            return
         forget = nbformat.v4.new_code_cell(FORGET.format(str(copy)))
         opened.cells.append(forget)
         client.execute_cell(forget, len(opened.cells) - 1)
