@@ -85,6 +85,7 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
             abort(2 if isinstance(error, UsageError) else 1)
     if folder := os.environ.get(AUDIT):
         Path(folder, f"{comm.rank}.json").write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python would die of it while it takes itself down
     MPI.Finalize()
     sys.exit(status)
 

@@ -16,6 +16,7 @@ from minidist.mpi.launch import find_mpiexec
 from minidist.mpi.shm import OWN, is_packaged_mpich
 
 ROOT = Path(__file__).parents[2]
+JOBS = ROOT / "tests" / "jobs"
 PATHS = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
 
 
@@ -69,7 +70,7 @@ def segments_of_the_child(pid: str) -> list[str]:
 
 
 @pytest.mark.skipif(not is_packaged_mpich(), reason="how MPI starts is another MPI's own affair")
-def test_an_interrupt_while_ranks_are_inside_mpis_init(tmp_path: Path) -> None:
+def test_an_interrupt_while_ranks_are_inside_mpis_init() -> None:
     """Where no handler of Python's runs: one line, status 130, and nothing is left of what they have begun."""
     seen: list[str] = []
 
@@ -77,19 +78,34 @@ def test_an_interrupt_while_ranks_are_inside_mpis_init(tmp_path: Path) -> None:
         pids = re.findall(r"process (\d+) ", printed)
         if len(pids) < 3:
             return False
-        while not seen:
+        give_up = time.monotonic() + 30
+        while not seen and time.monotonic() < give_up:
             time.sleep(0.01)
             seen.extend(line.split()[-1] for pid in pids for line in segments_of_the_child(pid))
         os.killpg(process.pid, signal.SIGINT)
         return True
 
-    script = str(Path(__file__).parents[1] / "jobs" / "slow_start.py")
+    script = str(JOBS / "slow_start.py")
     status, printed = at_a_terminal([find_mpiexec(), "-n", "3", sys.executable, script], interrupt_in_init)
     assert status == 130
     assert printed.count("minidist: interrupted") == 1
     assert "BAD TERMINATION" not in printed
     assert seen
     assert not [path for path in seen if os.path.exists(path)]
+
+
+def test_an_interrupt_when_all_is_done_comes_too_late() -> None:
+    def interrupt_while_they_leave(process: subprocess.Popen, printed: str) -> bool:
+        if printed.count("leaving") < 2:
+            return False
+        os.killpg(process.pid, signal.SIGINT)
+        return True
+
+    command = [find_mpiexec(), "-n", "2", sys.executable, str(JOBS / "slow_end.py")]
+    status, printed = at_a_terminal(command, interrupt_while_they_leave)
+    assert status == 0
+    assert "minidist:" not in printed
+    assert "BAD TERMINATION" not in printed
 
 
 def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:
