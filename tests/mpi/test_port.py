@@ -42,8 +42,9 @@ import os, time
 from minidist.mpi import over_mpi
 os.sched_yield = lambda: print("yields")
 time.sleep = lambda seconds: print("sleeps" if seconds > 0 else "does not sleep")
-print(type(over_mpi.world()._port).__name__, os.environ.get("MPIR_CVAR_POLLS_BEFORE_YIELD"))
-over_mpi.pause()
+port = over_mpi.world()._port
+print(type(port).__name__, os.environ.get("MPIR_CVAR_POLLS_BEFORE_YIELD"))
+port.pause()
 """
 
 
