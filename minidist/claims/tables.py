@@ -54,7 +54,7 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
         if rows:
             show(heading, table)
     if units := units_of(claims):
-        print(textwrap.fill(units, 80))
+        say(units)
     _print_failures(claims)
 
 

@@ -1,6 +1,7 @@
 """The benchmark: what it computes from times, and what it writes. No test looks at how long something takes."""
 
 import json
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,7 +106,7 @@ def test_what_is_printed_and_written(measured, tmp_path, monkeypatch, capsys):
 
 def test_a_processor_that_does_not_name_its_model(monkeypatch):
     monkeypatch.setattr(machine.Path, "read_text", lambda self: "processor\t: 0\nCPU implementer\t: 0x41\n")
-    assert machine.name_of({"processor": machine.processor(), "cores": 2}).startswith("2 cores of a")
+    assert machine.processor() in (platform.processor(), platform.machine())
 
 
 def test_caches_are_those_that_the_system_lists(tmp_path):
