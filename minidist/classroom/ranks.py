@@ -7,11 +7,13 @@ messages. Over MPI see ranks_mpi.py, else process.py.
 import importlib.util
 import inspect
 import linecache
+import operator
 import sys
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,33 +145,56 @@ def arrays_held(witness: np.ndarray) -> int:
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------
 
-Fingerprint = dict[tuple[str, str], Any]  # (module, name in it) -> the object that the name stood for
+class Marks(NamedTuple):
+    """What some names stood for: look(key, second) for each of the keys."""
+
+    names: list[str]
+    look: Callable[[Any, Any], Any]
+    keys: list[Any]
+    second: Any
+    found: list[Any]
+
+
+Fingerprint = list[Marks]
 taken: list[Fingerprint] = []  # one, where ranks are forked from a process that has taken it for all of them
+NOTHING = object()  # what a name stands for that is gone
 
 
 def fingerprint() -> Fingerprint:
     """What the names in this project's modules, the lesson's on_ranks.py and those that they rest on stand for now."""
-    marks: Fingerprint = {}
     others = ("on_ranks", "mpi4py.MPI", "numpy", "builtins", "tracemalloc")
-    for module_name, module in list(sys.modules.items()):
-        if module_name.split(".")[0] == "minidist" or module_name in others:
-            for name, value in vars(module).items():
-                _mark(marks, module_name, name, value)
+    modules = {name: it for name, it in sys.modules.items() if name.split(".")[0] == "minidist" or name in others}
+    marks = [Marks([*modules], sys.modules.get, [*modules], NOTHING, [*modules.values()])]
+    for name, module in modules.items():
+        _mark(marks, name, name, vars(module))
     return marks
 
 
-def _mark(marks: Fingerprint, module: str, name: str, value: Any) -> None:
-    marks[module, name] = value
-    function = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value  # of a cache or a static method
-    if isinstance(function, FunctionType):
-        marks[module, f"{name}.__code__"] = function.__code__
-    elif inspect.isclass(value) and value.__module__ == module:
-        for attribute, of_class in vars(value).items():
-            _mark(marks, module, f"{name}.{attribute}", of_class)
+def _mark(marks: Fingerprint, module: str, place: str, names: Mapping[str, Any]) -> None:
+    """The names in a module, or in a class of it, and the code of functions, which can be changed where it is."""
+    whole = [f"{place}.{name}" for name in names]
+    marks.append(Marks(whole, names.get, [*names], NOTHING, [*names.values()]))
+    functions: dict[str, FunctionType] = {}
+    for name, value in zip(whole, [*names.values()], strict=True):
+        function = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value  # of a cache or a static method
+        if isinstance(function, FunctionType):
+            functions[f"{name}.__code__"] = function
+        elif inspect.isclass(value) and value.__module__ == module:
+            _mark(marks, module, name, vars(value))
+    codes = [function.__code__ for function in functions.values()]
+    marks.append(Marks([*functions], getattr, [*functions.values()], "__code__", codes))
 
 
-def changed(before: Fingerprint, look: Callable[[], Fingerprint] = fingerprint) -> list[str]:
-    """The names that stand for something else than before, or for nothing."""
-    now = look()
-    nothing = object()
-    return [".".join(key) for key, value in before.items() if now.get(key, nothing) is not value]
+def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_, repeat=repeat) -> list[str]:  # type: ignore
+    """The names that stand for something else than before, or for nothing.
+
+    Every rank of every job looks at ten thousand names, so it looks without making anything; and with functions that it
+    was given when it was defined, for those of the same names may no longer be Python's.
+    """
+    return [
+        name
+        for names, look, keys, second, found in before
+        if not all(map(is_, map(look, keys, repeat(second)), found))
+        for name, key, value in zip(names, keys, found)
+        if look(key, second) is not value
+    ]
