@@ -375,7 +375,7 @@ def test_a_chapter(strategy: str, n: int, settings: str, text: str, folder: str)
 @pytest.mark.parametrize(
     ("strategy", "n", "settings"),
     [
-        pytest.param(*case, marks=[pytest.mark.slow] * (case[0] not in ("data_parallel", "zero3", "offload")))
+        pytest.param(*case, marks=[pytest.mark.slow] * (case[0] not in ("data_parallel", "zero3")))
         for case in CASES
         if case[1] == 3
     ],
@@ -805,7 +805,7 @@ ON_RANKS = [line for line in BAD if line[0]]
 @pytest.mark.parametrize(
     ("n", "name", "options", "words"),
     [line for line in BAD if not line[0]]
-    + [pytest.param(*line, marks=[pytest.mark.slow] * (i % 4 > 0)) for i, line in enumerate(ON_RANKS)],
+    + [pytest.param(*line, marks=[pytest.mark.slow] * (i % 8 > 0)) for i, line in enumerate(ON_RANKS)],
     ids=named,
 )
 def test_bad_input_is_one_line(

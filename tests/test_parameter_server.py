@@ -72,7 +72,7 @@ STOPS = variants(
     ),
     "--colocated --replicas=1 --stop=1:20",
 )
-LATER = [case for i, case in enumerate(STOPS[:-1]) if i % 3]  # with -m slow
+LATER = [case for i, case in enumerate(STOPS[:-1]) if i % 5]  # with -m slow
 
 
 def marked(cases: list[list[str]]) -> list[Any]:
@@ -306,7 +306,7 @@ def test_bsp_under_random_schedules(costs: list[list[float]], k: int, seed: int)
 
 
 @pytest.mark.parametrize("aggregate", [True, False], ids=["bsp", "ssp"])
-@pytest.mark.parametrize(("k", "replicas"), [(2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize(("k", "replicas"), [(2, 1), pytest.param(3, 1, marks=pytest.mark.slow), (3, 2)])
 def test_a_server_may_stop_at_any_event(k: int, replicas: int, aggregate: bool) -> None:
     """Whatever has been sent and not yet arrived: every iteration of every worker ends up in every weight, once, and
     every read is the one that it would have been."""
@@ -468,8 +468,8 @@ FINISHED = [
     "",
     "--colocated",
     "--servers 2 --replicas 1 --stop 3:5",
-    "--keys cached",
-    "--consistency async --filter 0.1",
+    pytest.param("--keys cached", marks=pytest.mark.slow),
+    pytest.param("--consistency async --filter 0.1", marks=pytest.mark.slow),
 ]
 
 

@@ -55,10 +55,10 @@ def lines(n: int) -> list[str]:
 
 
 def slow(n: int, line: str, precision: str) -> bool:
-    """In every run every other line in bfloat16 on four ranks, and those between in float64 on three; the others with
-    -m slow, and all on other numbers of ranks."""
+    """In every run every third line in bfloat16 on four ranks, and the ones after these in float64 on three; the others
+    with -m slow, and all on other numbers of ranks."""
     every = [*SYNCHRONOUS, *WITH_A_SERVER, *ASYNCHRONOUS, *IN_BF16]
-    return (n, every.index(line) % 2) != {"fp64": (3, 1), "bf16": (4, 0)}[precision]
+    return (n, every.index(line) % 3) != {"fp64": (3, 1), "bf16": (4, 0)}[precision]
 
 
 @cache

@@ -15,7 +15,7 @@ from minidist import ring
 from minidist.mpi.launch import launch
 from minidist.papers import collectives
 
-ON_RANKS = pytest.mark.parametrize("n", [1, 2, 3, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8))])
+ON_RANKS = pytest.mark.parametrize("n", [1, 2, 3, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5, 8))])
 DTYPES = ("float64", "float32", "float16", "int32")
 FEWER = ("float32", "float16")  # on 5 and more ranks: there it is the number of messages that takes the time
 ALL_REDUCES = ("all_reduce", "server", "tree", "doubling", "halving_doubling")

@@ -128,8 +128,9 @@ LINES = [
 ]
 
 
-# Each way of tensor parallelism, each stage, both models, dropout, buckets of 100 elements and of 1.
-IN_EVERY_RUN = [LINES[i] for i in (1, 4, 7, 9, 10)]
+# Tensor parallelism over two ranks and four, both models, each place for activations, buckets of 1; the other stages
+# and buckets are in the cases above.
+IN_EVERY_RUN = [LINES[i] for i in (4, 7, 9)]
 
 
 @cache

@@ -145,6 +145,7 @@ def arrays_held(witness: np.ndarray) -> int:
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------
 
+
 class Marks(NamedTuple):
     """What some names stood for: look(key, second) for each of the keys."""
 

@@ -117,19 +117,24 @@ def configuration(stage: int, accumulate: int, precision: str, where: str = "non
     }
 
 
-CONFIGS = {
-    f"{precision} {accumulate} {stage}": configuration(stage, accumulate, precision)
-    for precision in PRECISIONS
-    for accumulate in (1, 2)
-    for stage in range(4)
-} | {
-    f"{precision} {accumulate} {stage} {where}": configuration(stage, accumulate, precision, where)
-    for precision in PRECISIONS
-    for accumulate in (1, 2)
-    for stage in (1, 2, 3)
-    for where in ("cpu", "nvme")
-    if where == "cpu" or (precision, accumulate) == FILES_TOO
-}
+def stages(*kinds: tuple[str, int]) -> dict[str, dict[str, Any]]:
+    """Every stage of each kind, which is a precision and a number of micro-batches, and where its states can be."""
+    return {
+        f"{precision} {accumulate} {stage}": configuration(stage, accumulate, precision)
+        for precision, accumulate in kinds
+        for stage in range(4)
+    } | {
+        f"{precision} {accumulate} {stage} {where}": configuration(stage, accumulate, precision, where)
+        for precision, accumulate in kinds
+        for stage in (1, 2, 3)
+        for where in ("cpu", "nvme")
+        if where == "cpu" or (precision, accumulate) == FILES_TOO
+    }
+
+
+KINDS = ("fp32", 1), ("fp32", 2), ("mixed", 2), ("bf16", 1)
+OTHERS = ("mixed", 1), ("bf16", 2)  # with -m slow
+CONFIGS = stages(*KINDS)
 
 
 def drawn(draw: random.Random) -> dict[str, Any]:
@@ -158,8 +163,8 @@ def drawn(draw: random.Random) -> dict[str, Any]:
     return {key: config[key] for key in config if key.startswith("train") or draw.random() < 0.8}
 
 
-RANDOM = {f"random {i}": drawn(random.Random(i)) for i in range(10)}
-MORE = {f"random {i}": drawn(random.Random(i)) for i in range(10, 30)}  # with -m slow
+RANDOM = {f"random {i}": drawn(random.Random(i)) for i in range(5)}
+MORE = {f"random {i}": drawn(random.Random(i)) for i in range(5, 30)}  # with -m slow
 
 
 @pytest.fixture(scope="module")
@@ -175,11 +180,14 @@ def found(folder: Path) -> dict[str, Any]:
     return launch("jobs.deepspeeds:everything", RANKS, CONFIGS | RANDOM, lines, str(folder), timeout=280).values[0]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("precision", "accumulate"), KINDS)
 def test_every_stage_gives_the_losses_of_data_parallelism(
     found: dict[str, Any], precision: str, accumulate: int
 ) -> None:
+    check_stages(found, precision, accumulate)
+
+
+def check_stages(found: dict[str, Any], precision: str, accumulate: int) -> None:
     """To the last bit; with several micro-batches stages 2 and 3 sum over ranks first, 0 and 1 over micro-batches."""
     losses = [found[f"{precision} {accumulate} {stage}"] for stage in range(4)]
     for stage in (1, 2, 3):
@@ -201,8 +209,11 @@ def test_and_those_of_serial_training(found: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.slow
-def test_more_random_ones_give_those_of_serial_training(tmp_path: Path) -> None:
-    found = launch("jobs.deepspeeds:everything", RANKS, MORE, {}, str(tmp_path), timeout=280).values[0]
+def test_more_stages_and_more_random_ones(tmp_path: Path) -> None:
+    more = MORE | stages(*OTHERS)
+    found = launch("jobs.deepspeeds:everything", RANKS, more, {}, str(tmp_path), timeout=280).values[0]
+    for precision, accumulate in OTHERS:
+        check_stages(found, precision, accumulate)
     for name, config in MORE.items():
         check_losses(config, found[name])
 

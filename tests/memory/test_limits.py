@@ -35,10 +35,10 @@ def needs(n: int, line: str, folder: Path) -> int:
     [
         (0, "train", None),
         (4, "zero3", "zero2"),
-        (3, "offload --zero 3 --accumulate 2", "offload"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                (3, "offload --zero 3 --accumulate 2", "offload"),
                 (4, "zero2", "zero1"),
                 (4, "fsdp --backward-prefetch post", "fsdp --strategy shard_grad_op"),
                 (4, "offload", "zero2"),

@@ -25,8 +25,7 @@ from minidist.nn.tensor import Array
 
 # What lines of every run have in them, so that most chapters and schedules come once; with -m slow all lines are run.
 IN_EVERY_RUN = (
-    *("--reduce server", "--keep-last", "--prefetch", "shard_grad_op", "infinity"),
-    *("tensor_parallel --sequence-parallel", "--replicas", "2bw", "--dp 2 --pp 2"),
+    *("--keep-last", "--prefetch", "infinity", "tensor_parallel --sequence-parallel", "2bw", "--dp 2 --pp 2"),
 )
 RANKS = pytest.mark.parametrize(
     ("n", "everything"), [(4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]

@@ -123,7 +123,10 @@ def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:
     assert re.search(r"rank 0 goes on after \d+ s", printed)
 
 
-@pytest.mark.parametrize("chapter", ["mapreduce", "zero3", "parameter_server", "ring"])
+LATER = [pytest.param(name, marks=pytest.mark.slow) for name in ("parameter_server", "ring")]
+
+
+@pytest.mark.parametrize("chapter", ["mapreduce", "zero3", *LATER])
 def test_a_chapter_at_a_terminal_shows_its_table_at_the_end(chapter: str, tmp_path: Path) -> None:
     small = ["--layers", "1", "--width", "8", "--heads", "1", "--steps", "2"]
     mapreduce = ["wordcount", str(ROOT / "README.md"), "--output", str(tmp_path / "counts")]

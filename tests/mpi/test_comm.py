@@ -36,6 +36,11 @@ def test_a_message_that_does_not_fit_names_both_sides(run, way, name):
     assert outcomes[f"the message after it, {name}"] == "True"
 
 
+@pytest.mark.parametrize(
+    "run",
+    [name if name in ("MPI", "processes") else pytest.param(name, marks=pytest.mark.slow) for name in TRANSPORTS],
+    indirect=True,
+)
 def test_a_message_with_more_elements_than_a_tag_can_count(run):
     outcomes = run("huge_messages", 2)[1].value
     assert outcomes["equal"] == "no error"
@@ -110,7 +115,7 @@ def test_the_memory_of_an_open_request_is_left_alone(run, case, verb, request_):
         assert rank.value[case].startswith(words)
 
 
-@pytest.mark.parametrize("n", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
+@pytest.mark.parametrize("n", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_every_dtype_and_shape_arrives_as_it_was_sent(run, n):
     for rank in run("shapes_and_dtypes", n):
         wrong = [name for name, arrived in rank.value.items() if not arrived]
@@ -119,7 +124,7 @@ def test_every_dtype_and_shape_arrives_as_it_was_sent(run, n):
         assert {"float16, sendrecv", "0-d, isend and irecv", "16 MB, sendrecv"} <= set(rank.value)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))])
 def test_bytes_and_messages_are_counted_by_phase_and_peer(run, n):
     for me, rank in enumerate(run("count", n)):
         expected = {}

@@ -258,7 +258,7 @@ def test_a_deadlock_of_some_is_seen_while_others_look_for_messages() -> None:
     )
 
 
-@pytest.mark.parametrize("look", ["probe", "done", "poll"])
+@pytest.mark.parametrize("look", ["probe", *(pytest.param(look, marks=pytest.mark.slow) for look in ("done", "poll"))])
 def test_who_looks_for_ever(look: str) -> None:
     def be_rank(comm: Comm) -> None:
         request, box = comm.irecv(np.zeros(1), 1 - comm.rank) if look == "done" else None, Mailbox(comm, 0)

@@ -30,14 +30,14 @@ def over_mpi(job: str, n: int, *arguments: Any) -> Any:
     return done.ranks
 
 
-@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("n", [1, 4, pytest.param(2, marks=pytest.mark.slow)])
 def test_messages_of_each_rank_arrive_in_order(run: Run, n: int) -> None:
     for rank in run("everyone_to_everyone", n):
         assert rank.value["from"] == {source: [("number", i) for i in range(3)] for source in range(n)}
         assert rank.value["left"]
 
 
-@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("n", [1, 4, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_message_is_control_and_none_to_oneself(run: Run, n: int) -> None:
     for rank in run("everyone_to_everyone", n):
         assert rank.value["payload"] == 0
@@ -46,7 +46,7 @@ def test_a_message_is_control_and_none_to_oneself(run: Run, n: int) -> None:
         assert (nbytes > 0) == (n > 1)
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_arrays_cross_and_are_counted_as_payload_where_they_are_sent(run: Run, n: int) -> None:
     nbytes = sum(array.nbytes for array in ARRAYS)
     for me, rank in enumerate(run("payloads", n)):

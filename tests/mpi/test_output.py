@@ -39,7 +39,7 @@ PROGRAMS = [
 
 
 @needs_full
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program[0])
 def test_a_full_standard_output_is_one_line_and_a_status(program, unbuffered):
     run = shell(">/dev/full", *program, unbuffered=unbuffered)

@@ -143,7 +143,7 @@ def test_every_policy_on_other_axes(some: slice) -> None:
         np.testing.assert_allclose(found[recompute.name_of(*case)], truth, rtol=1e-12, err_msg=str(case))
 
 
-@pytest.mark.parametrize("n", [1, 5, 12, 64, 100])
+@pytest.mark.parametrize("n", [1, 5, 12, 64, pytest.param(100, marks=pytest.mark.slow)])
 def test_forwards_and_activations_by_hand(n: int) -> None:
     """An engine's own, on n layers: a layer runs twice at most, but for log; K + n/K inputs and layers, or log₂n."""
     b, s, h, p = 2, recompute.CONTEXT, 4, 4
