@@ -141,11 +141,14 @@ def truth_of(source: str) -> dict[str, Any]:
     return truth(SERIAL.get(source, EXACT))
 
 
+LATER = [case for i, case in enumerate(LOADED) if case[0] == 8 or i % 2]  # with -m slow
+
+
 @cache
-def loaded(folder: Path, n: int) -> dict[tuple[int, str, str], dict[str, Any]]:
-    """LOADED, of so many ranks."""
+def loaded(folder: Path, n: int, later: bool) -> dict[tuple[int, str, str], dict[str, Any]]:
+    """LOADED, of so many ranks: those of every run, or the slow ones."""
     saved(folder)
-    cases = [case for case in LOADED if case[0] == n]
+    cases = [case for case in LOADED if case[0] == n and (case in LATER) == later]
     lines = [f"{line} --steps 5 --load {source} --save {name_of(n, source, line)}" for _, source, line in cases]
     return dict(zip(cases, run(folder, n, lines), strict=True))
 
@@ -180,13 +183,14 @@ def arrays(path: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("n", "source", "line"),
     [
-        pytest.param(n, source, line, marks=[pytest.mark.slow] * (n == 8), id=f"{n} {source} {line.split()[0]}")
-        for n, source, line in LOADED
+        pytest.param(*case, marks=[pytest.mark.slow] * (case in LATER), id=f"{case[0]} {case[1]} {case[2].split()[0]}")
+        for case in LOADED
     ],
 )
 def test_any_layout_goes_on_from_any_other(n: int, source: str, line: str, folder: Path) -> None:
     """In float64 as serial training that never stopped: losses, parameters and moments."""
-    uninterrupted, before, after = truth_of(source), saved(folder)[source], loaded(folder, n)[n, source, line]
+    case = n, source, line
+    uninterrupted, before, after = truth_of(source), saved(folder)[source], loaded(folder, n, case in LATER)[case]
     np.testing.assert_allclose(before["loss"] + after["loss"], uninterrupted["loss"], rtol=1e-12, atol=0)
     np.testing.assert_allclose(after["validation_loss"], uninterrupted["validation_loss"], rtol=1e-12, atol=0)
     found = arrays(name_of(n, source, line))

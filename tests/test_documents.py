@@ -19,6 +19,7 @@ import pytest
 
 from minidist import Finished, UsageError, checkpoint, train
 from minidist.__main__ import CHAPTERS
+from minidist.bench import recompute
 from minidist.checkpoints import convert, inspect
 from minidist.claims import audit, mutants, papers
 from minidist.classroom import course, release
@@ -104,7 +105,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     works = ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (allocator, "keep_freed_memory"))
     checkpoints = ((inspect, "main"), (convert, "to_fp32"))
     teaching = ((classroom, "grade"), (course, "opened"), (release, "students_edition"))
-    for module, work in (*works, *teaching, *checkpoints, (cluster, "print_cluster")):
+    for module, work in (*works, *teaching, *checkpoints, (cluster, "print_cluster"), (recompute, "print_chain")):
         monkeypatch.setattr(module, work, stop)
     monkeypatch.setattr(witness, "begin", lambda: None)  # nothing would end it
     monkeypatch.setattr(checkpoint, "check", lambda *_: None)  # what --load names was never saved,

@@ -73,7 +73,7 @@ def test_jobs_that_end_badly_one_after_the_other_leave_all_the_room_there_was():
 
 
 @needs_linux
-@pytest.mark.parametrize("how", ["fd", "map"])
+@pytest.mark.parametrize("how", ["map", pytest.param("fd", marks=pytest.mark.slow)])
 def test_a_job_that_is_ended_before_mpi_has_started_leaves_nothing_either(tmp_path, how):
     """A rank in Init has a segment, which still has a name. That of another job stays."""
     own, other = (Path(f"/dev/shm/mpich_shm_test_{os.getpid()}_{who}") for who in ("own", "other"))

@@ -111,7 +111,7 @@ KINDS = list(itertools.product((1, 3), (0.0, 0.1)))  # accumulation, dropout
 @pytest.mark.parametrize(
     ("policies", "kinds"),
     [
-        (("selective", "every:2", "log"), [(3, 0.1)]),  # full: in test_every_engine_recomputes
+        (("selective", "log"), [(3, 0.1)]),  # full: in test_every_engine_recomputes
         pytest.param(recompute.POLICIES, KINDS, marks=pytest.mark.slow),
     ],
 )
