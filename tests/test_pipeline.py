@@ -56,7 +56,10 @@ def synchronous(n: int) -> dict[str, dict[str, Any]]:
 
 
 def slow(n: int, name: str) -> bool:
-    """In every run each schedule meets another model on each number of ranks; with -m slow every model on each."""
+    """In every run each schedule meets another model on two, three and four ranks; with -m slow every model, and on one
+    rank."""
+    if n == 1:
+        return name != "mixed"
     if n > 4 or name in ("interleaved, 4 chunks", "selective", "mixed"):
         return n == 8
     schedule, model = (synchronous(n)[name][kind] for kind in ("schedule", "model"))

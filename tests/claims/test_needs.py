@@ -72,14 +72,14 @@ ADD_OPTIONS |= {"pipeline": pipeline_options.add_options, "parallel3d": grid_opt
 
 
 def lines(chapters: tuple[str, ...], every: int) -> Iterator[str]:
-    """Each chapter with every policy, or with one or two of them, the next with others."""
+    """Each chapter with every policy, or with one of them, the next with another."""
     for i, (chapter, policy) in enumerate(itertools.product(chapters, POLICIES)):
         if (i // len(POLICIES) + i) % every == 0:
             name, *more = chapter.split()
             yield " ".join([name, SHAPE, *more, "--recompute", policy, BESIDE[(i + i // len(POLICIES)) % len(BESIDE)]])
 
 
-SOME = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+SOME = pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
 
 
 def job_of(line: str, ranks: int) -> command.Job:

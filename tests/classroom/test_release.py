@@ -149,7 +149,7 @@ def submit(autograder, files):
     return json.loads((autograder / "results" / "results.json").read_text())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "garbage")) for case in CASES])
 def test_there_are_results_whatever_is_submitted(autograder, case):
     files, points, said = CASES[case]
     results = submit(autograder, files)
