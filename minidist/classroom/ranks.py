@@ -11,7 +11,6 @@ import operator
 import sys
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -147,25 +146,23 @@ def arrays_held(witness: np.ndarray) -> int:
 
 
 class Marks(NamedTuple):
-    """What some names stood for: look(key, second) for each of the keys."""
+    """What some names stood for: look(key) for each of the keys."""
 
     names: list[str]
-    look: Callable[[Any, Any], Any]
+    look: Callable[[Any], Any]
     keys: list[Any]
-    second: Any
     found: list[Any]
 
 
 Fingerprint = list[Marks]
 taken: list[Fingerprint] = []  # one, where ranks are forked from a process that has taken it for all of them
-NOTHING = object()  # what a name stands for that is gone
 
 
 def fingerprint() -> Fingerprint:
     """What the names in this project's modules, the lesson's on_ranks.py and those that they rest on stand for now."""
     others = ("on_ranks", "mpi4py.MPI", "numpy", "builtins", "tracemalloc")
     modules = {name: it for name, it in sys.modules.items() if name.split(".")[0] == "minidist" or name in others}
-    marks = [Marks([*modules], sys.modules.get, [*modules], NOTHING, [*modules.values()])]
+    marks = [Marks([*modules], sys.modules.get, [*modules], [*modules.values()])]
     for name, module in modules.items():
         _mark(marks, name, name, vars(module))
     return marks
@@ -174,7 +171,7 @@ def fingerprint() -> Fingerprint:
 def _mark(marks: Fingerprint, module: str, place: str, names: Mapping[str, Any]) -> None:
     """The names in a module, or in a class of it, and the code of functions, which can be changed where it is."""
     whole = [f"{place}.{name}" for name in names]
-    marks.append(Marks(whole, names.get, [*names], NOTHING, [*names.values()]))
+    marks.append(Marks(whole, names.get, [*names], [*names.values()]))
     functions: dict[str, FunctionType] = {}
     for name, value in zip(whole, [*names.values()], strict=True):
         function = inspect.unwrap(value) if hasattr(value, "__wrapped__") else value  # of a cache or a static method
@@ -182,11 +179,11 @@ def _mark(marks: Fingerprint, module: str, place: str, names: Mapping[str, Any])
             functions[f"{name}.__code__"] = function
         elif inspect.isclass(value) and value.__module__ == module:
             _mark(marks, module, name, vars(value))
-    codes = [function.__code__ for function in functions.values()]
-    marks.append(Marks([*functions], getattr, [*functions.values()], "__code__", codes))
+    code = operator.attrgetter("__code__")
+    marks.append(Marks([*functions], code, [*functions.values()], [*map(code, functions.values())]))
 
 
-def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_, repeat=repeat) -> list[str]:  # type: ignore
+def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_) -> list[str]:  # type: ignore[no-untyped-def]
     """The names that stand for something else than before, or for nothing.
 
     Every rank of every job looks at ten thousand names, so it looks without making anything; and with functions that it
@@ -194,8 +191,8 @@ def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_, re
     """
     return [
         name
-        for names, look, keys, second, found in before
-        if not all(map(is_, map(look, keys, repeat(second)), found))
+        for names, look, keys, found in before
+        if not all(map(is_, map(look, keys), found))
         for name, key, value in zip(names, keys, found)
-        if look(key, second) is not value
+        if look(key) is not value
     ]

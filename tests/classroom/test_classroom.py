@@ -1,5 +1,6 @@
 """The grader around the parts: what is said of wrong arrays and shards, reports, classes, faults of the machine."""
 
+import builtins
 import csv
 import json
 import os
@@ -175,6 +176,23 @@ def test_code_behind_a_cache_is_watched(monkeypatch):
     assert ranks.changed(before) == []
     monkeypatch.setattr(ring.chunk.__wrapped__, "__code__", (lambda size, n, i: slice(0, size)).__code__)
     assert ranks.changed(before) == ["minidist.ring.chunk.__code__"]
+
+
+def test_pythons_own_functions_are_watched_without_them(monkeypatch):
+    """A program that would have nothing found: all names are as they were, and there are none to look at."""
+    before = ranks.fingerprint()
+    with monkeypatch.context() as patch:
+        for name, lie in {"all": lambda values: True, "map": lambda *_: (), "zip": lambda *_, **__: ()}.items():
+            patch.setattr(builtins, name, lie)
+        found = ranks.changed(before)
+    assert found == ["builtins.all", "builtins.map", "builtins.zip"]
+
+
+def test_a_module_and_a_name_that_are_gone(monkeypatch):
+    before = ranks.fingerprint()
+    monkeypatch.delattr(ring, "chunk")
+    monkeypatch.delitem(sys.modules, "minidist.ring")
+    assert ranks.changed(before) == ["minidist.ring", "minidist.ring.chunk"]
 
 
 def test_what_fails_while_it_is_imported_is_said_once(lessons):
