@@ -4,101 +4,11 @@ from __future__ import annotations  # the doctor must be reachable from a Python
 
 import os
 import sys
-from typing import NamedTuple
 
 from minidist import UsageError, __version__
 from minidist.cli import doctor
 from minidist.cli.options import in_one_process
-
-
-class Chapter(NamedTuple):
-    """A chapter of the book: its module's name, what it implements, and the line that runs it."""
-
-    name: str
-    paper: str
-    launch: str
-
-
-USUAL = "mpirun -n 4 python -m minidist.{}"  # the launch line of most
-
-# In the order in which a reader meets them.
-CHAPTERS = (
-    Chapter(
-        "mapreduce",
-        "Dean & Ghemawat, MapReduce, OSDI 2004",
-        "mpirun -n 4 python -m minidist.mapreduce wordcount FILE",
-    ),
-    Chapter(
-        "train",
-        "one process: the losses that every other chapter must equal",
-        "python -m minidist.train",
-    ),
-    Chapter(
-        "parameter_server",
-        "Li et al., OSDI 2014; Ho et al., NIPS 2013 (SSP)",
-        "mpirun -n 4 python -m minidist.parameter_server",
-    ),
-    Chapter(
-        "ring",
-        "Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005",
-        "mpirun -n 4 python -m minidist.ring",
-    ),
-    Chapter(
-        "data_parallel",
-        "Li et al., VLDB 2020; Sergeev & Del Balso, Horovod, 2018",
-        "mpirun -n 4 python -m minidist.data_parallel",
-    ),
-    Chapter(
-        "zero1",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states",
-        "mpirun -n 4 python -m minidist.zero1",
-    ),
-    Chapter(
-        "zero2",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients as well",
-        "mpirun -n 4 python -m minidist.zero2",
-    ),
-    Chapter(
-        "zero3",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters as well",
-        "mpirun -n 4 python -m minidist.zero3",
-    ),
-    Chapter(
-        "fsdp",
-        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts",
-        "mpirun -n 4 python -m minidist.fsdp",
-    ),
-    Chapter(
-        "offload",
-        "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory",
-        "mpirun -n 4 python -m minidist.offload",
-    ),
-    Chapter(
-        "infinity",
-        "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files",
-        "mpirun -n 4 python -m minidist.infinity",
-    ),
-    Chapter(
-        "tensor_parallel",
-        "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
-        "mpirun -n 4 python -m minidist.tensor_parallel",
-    ),
-    Chapter(
-        "zero_r",
-        "Rajbhandari et al., ZeRO, SC 2020, §6: activations, buffers",
-        "mpirun -n 8 python -m minidist.zero_r --tp 2",
-    ),
-    Chapter(
-        "pipeline",
-        "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
-        "mpirun -n 4 python -m minidist.pipeline",
-    ),
-    Chapter(
-        "parallel3d",
-        "Narayanan et al., Megatron-LM, SC 2021: all axes at once",
-        "mpirun -n 8 python -m minidist.parallel3d",
-    ),
-)
+from minidist.contents import CHAPTERS, USUAL
 
 COURSE = "To learn how it works, from the beginning: python -m minidist lessons"
 
@@ -126,7 +36,7 @@ def contents() -> str:
         title = f"{name:18}"
         lines.append((title if plain else f"\033[1m{title}\033[0m") + paper)
     others = [f"    {chapter.launch}" for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
-    lines += ["", f"To run one: {USUAL.format('NAME')}, but", *others]
+    lines += [f"To run one: {USUAL.format('NAME')}, but", *others]
     return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor", COURSE])
 
 

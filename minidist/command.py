@@ -6,6 +6,7 @@ anything.
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from minidist.checkpoints.convert import FORMS
 from minidist.claims.files import check_apart, check_room, check_writable
 from minidist.cli.options import Parser, at_least, memory_size, within
 from minidist.engine import Settings
+from minidist.layout import Layout
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
@@ -97,6 +99,8 @@ class Job:
     corpus: data.Corpus
     units: list[Unit]  # declared, not allocated
     settings: Settings
+    layout: Layout
+    taken: Any = None  # what this rank alone has of it: ZeRO-Infinity's folder
     began: Pages | None = None  # of the process, when --witness began to trace
 
 
@@ -104,17 +108,18 @@ def prepare(
     made: Parser,
     arguments: Sequence[str],
     ranks: int,
-    sharing: int | None = None,
+    layout: Layout | None = None,
     optimizer: Optimizer | None = None,
     states: int = 16,
 ) -> Job:
     """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated.
 
-    sharing: how many ranks share out a batch, where they are not all of them. optimizer: instead of the options'.
+    layout: of the ranks, where they do not all share out the batch. optimizer: instead of the options'.
     states: bytes that memory must have for a parameter and what belongs to it, at least.
     """
     options = made.parse_args(arguments)
-    sharing = sharing or ranks
+    layout = layout or Layout(dp=ranks)
+    sharing = layout.dp
     if options.batch % options.accumulate:
         raise UsageError(f"--batch {options.batch} is not divisible by --accumulate {options.accumulate}")
     if options.batch // options.accumulate < sharing:
@@ -171,7 +176,7 @@ def prepare(
         host_capacity=options.host_memory,
     )
     began = witness.begin() if options.witness else None
-    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings, began)
+    return Job(made.prog.rsplit(".", 1)[-1], options, corpus, units, settings, layout, began=began)
 
 
 def declare(options: Options, vocabulary: int) -> list[Unit]:
@@ -202,12 +207,21 @@ def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
 def about(job: Job, ranks: int) -> dict[str, Any]:
     """What a checkpoint says of the run that makes it."""
     options, corpus = job.options, job.corpus
-    axes = {axis: vars(options)[axis] for axis in ("dp", "pp", "tp", "zero") if vars(options).get(axis) is not None}
+    named = [axis for axis in ("dp", "pp", "tp") if axis in vars(options)]
+    axes: dict[str, int] = {axis: getattr(job.layout, axis) for axis in named}
+    axes |= {"zero": options.zero} if "zero" in vars(options) else {}
     return {
         "layout": {"chapter": job.chapter, "ranks": ranks, **axes},
         "identity": identity(options, corpus),
         "text": {"name": corpus.name, "blake2b": corpus.checksum()},
     }
+
+
+def say_differences(job: Job, rank: int, ranks: int) -> None:
+    """In a line each, in what a run that goes on is not the run that was saved."""
+    found, text = checkpoint.opened(job.options.load), about(job, ranks)["text"]
+    for difference in checkpoint.differences(found, job.settings.seed, text) if rank == 0 else ():
+        print(f"minidist: --load {job.options.load} was {difference}", file=sys.stderr)
 
 
 def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -> None:

@@ -21,12 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from minidist import command, ring, train
-from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import of_data_axis
-from minidist.claims.run import Run
-from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
-from minidist.cli.options import at_least
+from minidist import contents, ring
 from minidist.engine import Engine, Settings
 from minidist.memory.buffer import ConstantBuffer
 from minidist.mpi.comm import Comm
@@ -136,38 +131,5 @@ def shard_of(flat: Flat, array: Array, rank: int) -> Array:
     return array[ring.chunk(flat.padded, flat.shards, rank)]
 
 
-def claims(run: Run) -> list[Claim]:
-    """What the papers say of this run, beside what it held and sent."""
-    held = [*memory_claims(run, stage=0), *buffer_claims(run)]
-    if run.options.reduce == "ring":
-        return [*held, *traffic_claims(run, stage=0)]
-    all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
-    master, *workers = run.sent_in("all-reduce gradients")
-    hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
-    if workers:
-        hot_spot.append(on_each_rank("arithmetic", "sent by a worker", "2·Ψ", all_gradients, workers, "bytes"))
-    everything = [run.sent_by(rank) for rank in range(n)]
-    promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
-    hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
-    hot_spot.append(on_each_rank("arithmetic", "all that arrives", "", promised, run.received, "bytes"))
-    return [*held, *hot_spot]
-
-
-def add_options(parser: command.Parser) -> None:
-    parser.add_argument("--reduce", choices=("ring", "server"), default="ring", help="over a ring, or through a master")
-    add_bucket_size(parser)
-
-
-def add_bucket_size(parser: command.Parser) -> None:
-    """Of every chapter on the data axis; in elements, as DeepSpeed's reduce_bucket_size."""
-    parser.add_argument(
-        "--bucket-size", type=at_least(1), metavar="N", help="sum N elements at once; default: a unit's"
-    )
-
-
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
-    return DataParallel(units, settings, comm, reduce=options.reduce)
-
-
 if __name__ == "__main__":
-    train.main("data_parallel", __doc__, make_engine, claims, add_options, estimate=of_data_axis(0))
+    contents.run("data_parallel")  # its options, and what the papers promise: programs/data_parallel.py

@@ -12,22 +12,20 @@ The caller passes the same global batch on every rank; the engine takes its shar
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from minidist.memory.link import Link
 from minidist.memory.pool import Pool
-from minidist.memory.recompute import Segment, divide
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Block, Unit, flats_of
+from minidist.nn.layers import Batch, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
-from minidist.nn.tensor import Array, Kept, Store, Tape, Tensor
+from minidist.nn.tensor import Array
+from minidist.passes import Passage, Passes, reads, segments
 
 JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds of which one peak is wanted
 
@@ -49,46 +47,20 @@ class Settings:
     disk_capacity: int | None = None  # and of a disk's room, where one is used
 
 
-def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
-    """Which units keep their activations and which run again. That is about blocks: the embedding keeps little, and the
-    head's backward follows at once."""
-    blocks = [unit for unit in units if isinstance(unit, Block)]
-    first = units.index(blocks[0]) if blocks else len(units)
-    before, after = units[:first], units[first + len(blocks) :]
-    return [*divide(before, "none"), *divide(blocks, recompute), *divide(after, "none")]
-
-
-@dataclass(eq=False)
-class Passage:
-    """A micro-batch's way through a segment: what its forward leaves for its backward."""
-
-    segment: Segment
-    batch: Batch
-    tape: Tape | None = None  # of a unit that keeps its activations
-    x: Kept | None = None  # the input of a segment that is to run again
-    within: "list[Passage]" = field(default_factory=list)  # ... once it does
-    start: Array | None = None  # the input of a unit that runs just before its own backward
-
-    @property
-    def tapes(self) -> list[tuple[Unit, Tape]]:
-        """All that there are now, in order, with their units."""
-        inner = [pair for passage in self.within for pair in passage.tapes]
-        return [(self.segment.units[0], self.tape)] if self.tape else inner
-
-
 @dataclass
 class Loss:
     """A forward's outcome: this rank's part of the mean loss, and what the backward needs."""
 
     value: float  # summed over the ranks and micro-batches of a step, the global batch's mean loss
-    weight: float  # this rank's share of a step's sequences
+    weight: float  # by which its gradient is multiplied
     passages: list[Passage]
 
 
-class Engine:
+class Engine(Passes):
     """Serial training: the truth to which every other engine is compared."""
 
     holds_a_stage = False  # whether other ranks have other units
+    accumulated: int | None = None  # micro-batches that add up here before a gradient is reduced; None: a step's
     updates_on = "device"  # in which memory the optimizer works: or "host"
 
     def __init__(self, units: list[Unit], settings: Settings) -> None:
@@ -96,16 +68,15 @@ class Engine:
         self.segments = segments(units, settings.recompute)
         self.loss_scale = LossScale(self.precision.loss_scale)
         self.training = True  # between a forward and its backward, not in evaluate: whether a backward will come
-        self.direction = "forward"  # "backward", or, forward once more for a backward, "again"
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
         self.make_memories()
-        self.checkpoints: Store | None = None  # for inputs of what runs again, if a tape's store is not for them
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in reads(units).items():
-            flat.readers, flat.to_come = readers, readers * self.accumulated
+            flat.readers = readers
+            flat.to_come = self.backwards(flat)
             flat.device = self.device
             self.make_arrays(flat)
 
@@ -159,10 +130,8 @@ class Engine:
         """Add the gradient that a unit's backward has written to what is there."""
         flat.collect(flat.grad)
 
-    @property
-    def accumulated(self) -> int:
-        """Micro-batches whose gradients add up on this rank before they are reduced. Here: all of a step's."""
-        return self.settings.accumulate
+    def backwards(self, flat: Flat) -> int:
+        return flat.readers * (self.accumulated or self.settings.accumulate)
 
     def reduce(self, flat: Flat) -> None:
         """Sum its gradient, complete on this rank, over the ranks that have a part of it. Here: no others."""
@@ -185,15 +154,15 @@ class Engine:
         batch = self.share_of(x, y, key=(self.settings.seed, self.steps, self.micro_batch))
         loss, passages = self.run(self.segments, batch.tokens, batch)
         self.layer_activations = self.device.held["activations"]
-        weight = len(batch.tokens) / len(x) / self.settings.accumulate
-        return Loss(self.loss_share(float(loss) * weight), weight, passages)
+        share = batch.tokens.size / x.size / self.settings.accumulate
+        return Loss(self.loss_share(float(loss) * share), self.weight(share), passages)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """This rank's part of the mean loss over sequences x and their targets y, without dropout; keeps nothing."""
         self.training = False
         batch = self.share_of(x, y)
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
-        return self.loss_share(float(loss) * len(batch.tokens) / len(x))
+        return self.loss_share(float(loss) * batch.tokens.size / x.size)
 
     def layers_keep(self, x: Array, y: Array, dropout: float) -> int:
         """Bytes that the layers would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
@@ -208,132 +177,20 @@ class Engine:
         x, y = (self.passing(tokens[rows.start : rows.stop]) for tokens in (x, y))
         return Batch(x, y, rows.start, key, selective=self.settings.recompute == "selective")
 
+    def weight(self, share: float) -> float:
+        """By what the mean over its tokens, a share of a step's, counts in the gradient. Here: by the share, so that
+        the ranks' gradients add up to that of the mean over all."""
+        return share
+
     def loss_share(self, loss: float) -> float:
         """What this rank adds to the sum of all ranks' losses. Here: the loss of its sequences."""
         return loss
-
-    @np.errstate(over="ignore", invalid="ignore")  # what does not fit what is stored is found in step()
-    def run(
-        self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
-    ) -> tuple[Array, list[Passage]]:
-        """Forward through some segments, from x, tokens (B, T) or (B, T, C): the next ones' x, or the loss; and, to
-        `keep`, what the backward needs."""
-        self.direction = "forward"
-        return self.run_through(segments, x, batch, keep, reads(all_units(segments)))
-
-    def run_through(
-        self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool, left: Counter[Flat]
-    ) -> tuple[Array, list[Passage]]:
-        """As `run`. left: how often this pass is still to read each Flat."""
-        passages = []
-        for segment in segments:
-            passage = Passage(segment, batch)
-            if keep:
-                passages.append(passage)
-                store = self.store_of(segment.units[0])
-                if segment.within:
-                    passage.x = (self.checkpoints or store).keep(x)
-                else:
-                    passage.tape = Tape(store)
-            for unit in segment.units:
-                x = self.run_unit(unit, x, batch, passage.tape, left)
-        return x, passages
-
-    def run_unit(self, unit: Unit, x: Array, batch: Batch, tape: Tape | None, left: Counter[Flat]) -> Array:
-        """One unit's forward, on a tape if there is one."""
-        self.device.doing = f"in {unit.name}, {self.direction}"
-        for flat in unit.reads:
-            flat.bind(self.widened(self.parameters_of(flat)))
-        if tape is None and self.device.arena:  # in a memory with addresses what passes lies somewhere as well
-            tape = Tape(self.store_of(unit), keeps=False)
-        y = self.passing(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
-        self.leave(unit, left)
-        self.device.mark("unit", f"{unit.name} {self.direction}")
-        return y
-
-    def leave(self, unit: Unit, left: Counter[Flat]) -> None:
-        """The unit has run. left: how often this pass is still to read each Flat."""
-        for flat in unit.reads:
-            flat.release()
-            left[flat] -= 1
-            if left[flat] == 0:
-                self.forget(flat)
 
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Loss) -> None:
         """Add the gradients of a forward's loss, times the loss scale, to what the step has gathered so far."""
         self.run_back(loss.passages, np.asarray(loss.weight * self.loss_scale.scale, self.precision.computed))
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
-        """Backward through some passages, from the gradient of their output: that of their input. Without `weights`
-        the gradients of matrices wait for `run_weights`."""
-        left = reads(all_units(passage.segment for passage in passages))
-        dx: Array | None = dy
-        waiting = list(passages)
-        while waiting:
-            passage = waiting.pop()
-            if passage.x:  # what it is made of comes next
-                waiting += self.run_again(passage)
-                continue
-            self.direction = "backward"
-            [unit], tape = passage.segment.units, passage.tape
-            assert tape is not None
-            assert dx is not None
-            self.device.doing = f"in {unit.name}, backward"
-            for flat in unit.reads:
-                flat.bind(self.widened(self.parameters_of(flat)), slopes=self.slopes_of(flat))
-            if passage.start is not None:
-                unit(tape.tensor(passage.start), passage.batch)
-                passage.start = None
-            dx = tape.backward(dx, postpone_weights=not weights)
-            self.collect_all(unit)
-            self.leave(unit, left)
-            if weights:
-                self.count(unit)
-            self.device.mark("unit", f"{unit.name} backward")
-        return dx
-
-    def run_again(self, passage: Passage) -> list[Passage]:
-        """Of a segment that has kept its input alone, the forward once more, and what it leaves. The last unit's own is
-        left to its backward, which follows at once: so its parameters come, and go, once for both."""
-        assert passage.x is not None
-        x, passage.x = self.passing(passage.x.fetch()), None
-        *segments, last = passage.segment.within
-        self.direction = "again"
-        x, passage.within = self.run_through(segments, x, passage.batch, True, reads(passage.segment.units))
-        tape = Tape(self.store_of(last.units[0]))
-        passage.within.append(Passage(last, passage.batch, tape, start=x))
-        return passage.within
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def run_weights(self, passages: Sequence[Passage]) -> None:
-        """The gradients of matrices that `run_back` has left for later. They need no parameters."""
-        for unit, tape in reversed([pair for passage in passages for pair in passage.tapes]):
-            self.device.doing = f"in {unit.name}, weights"
-            for flat in unit.reads:
-                flat.bind(None, slopes=self.slopes_of(flat))
-            tape.weight_backward()
-            self.collect_all(unit)
-            for flat in unit.reads:
-                flat.release()
-            self.count(unit)
-            self.device.mark("unit", f"{unit.name} weights")
-
-    def collect_all(self, unit: Unit) -> None:
-        """Collect what the unit's backward has written. A tied head comes before the embedding in a backward, and has
-        written a part of its matrix's gradient."""
-        for flat in unit.reads:
-            self.collect(flat)
-
-    def count(self, unit: Unit) -> None:
-        """A backward less is to come for what the unit reads. Where it was the last, the gradient is complete here."""
-        for flat in unit.reads:
-            flat.to_come -= 1
-            if flat.to_come == 0:
-                self.reduce(flat)
-                flat.to_come = flat.readers * self.accumulated
 
     # ---- step -------------------------------------------------------------------------------------------------------
 
@@ -384,11 +241,15 @@ class Engine:
     def update_all(self, scale: float) -> None:
         """The update of all that this rank owns, and whatever makes it known; gradients are to be multiplied by
         `scale`."""
-        for flat in self.flats:
+        for flat in self.in_turn(self.flats):
             self.update(flat, self.owned(flat)[1], scale)
             self.refresh(flat)
         self.after_update()
         self.updates += 1
+
+    def in_turn(self, flats: Sequence[Flat]) -> Iterable[Flat]:
+        """Each with its optimizer states where the update works. Here they are there."""
+        return flats
 
     def update(self, flat: Flat, grad: Array, scale: float) -> None:
         """Let the optimizer update this rank's piece of a Flat, by the gradient of that piece."""
@@ -412,23 +273,10 @@ class Engine:
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
-    def widened(self, stored: Array) -> Array:
-        """Stored values as arithmetic wants them: a float32 copy in mixed precision, otherwise they themselves."""
-        return self.passing(stored.astype(self.precision.computed, copy=False))
-
-    def slopes_of(self, flat: Flat) -> Array:
-        """Zeros for a gradient as arithmetic makes it (padded,)."""
-        return self.device.zeros("workspace", flat.padded, self.precision.computed)
-
-    def passing(self, array: Array) -> Array:
-        """Something that arithmetic needs on its way; what is held for another reason keeps its name."""
-        return self.device.hold("workspace", array, rename=False)
-
-    def store_of(self, unit: Unit) -> Store:
-        """Where a unit's tape keeps activations. The papers count those of layers, and of the model's ends apart."""
-        store = self.precision.store(self.device, "activations" if isinstance(unit, Block) else "ends")
-        store.checkpoints = self.checkpoints
-        return store
+    @property
+    def engine(self) -> "Engine":
+        """What is driven through a step: an engine drives itself."""
+        return self
 
     def whole(self, flat: Flat, piece: Array) -> Array:
         """All of a Flat (padded,), from the piece of it that each rank holds. Here: the piece is all."""
@@ -451,13 +299,3 @@ class Engine:
         """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of
         what is here in passing, gathered or in a bucket ("transient"), and of what waits for a backward ("kept")."""
         return self.device.peak
-
-
-def all_units(segments: Iterable[Segment]) -> Iterable[Unit]:
-    """Of some segments, in order."""
-    return chain.from_iterable(segment.units for segment in segments)
-
-
-def reads(units: Iterable[Unit]) -> Counter[Flat]:
-    """How often the units read each Flat, all together."""
-    return Counter(flat for unit in units for flat in unit.reads)

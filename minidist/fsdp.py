@@ -41,29 +41,22 @@ price is a whole gradient, held from the first to the last. SHARD_GRAD_OP then k
 """
 
 import functools
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import UsageError, command, ring, train
-from minidist.claims.fsdp import claims, print_closing
-from minidist.cli.options import Parser, at_least
-from minidist.data_parallel import Axes, DataParallel
-from minidist.engine import Loss, Passage, Segment, Settings
+from minidist import contents, ring
+from minidist.data_parallel import Axes
+from minidist.engine import Loss, Settings
+from minidist.memory.recompute import Turn
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm, Request
-from minidist.mpi.run import run
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Unit
-from minidist.nn.optim import Optimizer
+from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
-from minidist.zero3 import ZeRO3, across_hosts
-
-STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")
-
+from minidist.zero3 import ZeRO3
 
 # ---- collectives under way -------------------------------------------------------------------------------------------
 
@@ -95,14 +88,6 @@ class Started(NamedTuple):
     through: float  # when it will be, by this rank's clock
 
 
-class Turn(NamedTuple):
-    """Of a unit, in a pass."""
-
-    unit: Unit
-    what: str  # it runs forward, backward, or again: forward once more for a backward
-    cost: int  # its forward being 1
-
-
 # ---- the engine ------------------------------------------------------------------------------------------------------
 
 
@@ -129,8 +114,7 @@ class FSDP(ZeRO3):
         self.gathering: dict[Flat, Started] = {}
         self.reducing: tuple[Flat, list[Array], Started] | None = None  # with what is to be added up
         self.clock, self.took = Clock(), 0.0  # of the forwards and backwards of a step
-        if no_sync:
-            self.accumulated = settings.accumulate  # as in ZeRO-1
+        self.accumulated = None if no_sync else 1  # None: as in ZeRO-1
         super().__init__(units, settings, comm, axes)
 
     # ---- a pass: which units come, and how many of them are sent for -------------------------------------------------
@@ -141,21 +125,16 @@ class FSDP(ZeRO3):
             self.clock = Clock(bandwidth=self.precision.bytes)  # to send a parameter takes a unit of time
         return super().forward(x, y)
 
-    def run(
-        self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
-    ) -> tuple[Array, list[Passage]]:
-        self.coming = [Turn(unit, "forward", 1) for segment in segments for unit in segment.units]
+    def expect(self, turns: Sequence[Turn]) -> None:
+        self.coming = [*turns]
         self.ahead, self.behind = self.limit * self.forward_prefetch, 0
-        return super().run(segments, x, batch, keep)
+        if turns[0].what != "forward":
+            self.ahead, self.behind = (self.limit * (self.backward_prefetch == when) for when in ("pre", "post"))
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
-        self.coming = [turn for passage in reversed(passages) for turn in way_back(passage.segment)]
-        self.ahead, self.behind = (self.limit * (self.backward_prefetch == when) for when in ("pre", "post"))
-        dx = super().run_back(passages, dy, weights)
+    def backward(self, loss: Loss) -> None:
+        super().backward(loss)
         self.finish_reduce()
         self.took = self.clock.now
-        return dx
 
     # ---- parameters --------------------------------------------------------------------------------------------------
 
@@ -236,86 +215,5 @@ class FSDP(ZeRO3):
         return {**super().counted(), "time": self.took}
 
 
-def way_back(segment: Segment) -> list[Turn]:
-    """Whose turn it is in a segment's backward. If it runs again, its last unit does so right before its backward."""
-    if not segment.within:
-        return [Turn(unit, "backward", 2) for unit in segment.units]
-    *before, last = segment.within
-    again = [Turn(unit, "again", 1) for unit in segment.units[:-1]]
-    back = [turn for inner in reversed(before) for turn in way_back(inner)]
-    return [*again, Turn(last.units[0], "backward", 3), *back]
-
-
-# ---- the run ---------------------------------------------------------------------------------------------------------
-
-
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--strategy", choices=STRATEGIES, metavar="NAME", default="full_shard", help=f"or {', '.join(STRATEGIES[1:])}")
-    add("--shard", type=at_least(1), metavar="G", help="hybrid_shard: ranks of a host; default: half of them")
-    add("--backward-prefetch", choices=("pre", "post", "none"), metavar="W", help="pre, post or none; default: pre")
-    add("--forward-prefetch", action="store_true", help="gather the next units before a forward, too")
-    add("--prefetch", type=at_least(1), metavar="K", help="units gathered ahead; default: 1")
-    add("--no-sync", action="store_true", help="reduce once for all micro-batches (--accumulate)")
-
-
-def prepare(made: Parser, arguments: Sequence[str], ranks: int, optimizer: Optimizer | None = None) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work. optimizer: instead of the options'."""
-    job = command.prepare(made, arguments, ranks, optimizer=optimizer)
-    complete(job.options, ranks)
-    return job
-
-
-def complete(options: command.Options, ranks: int) -> None:
-    """Fill in what depends on the strategy. Raises UsageError for what does not go together."""
-    o, strategy = options, f"--strategy {options.strategy}"
-    if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
-        raise UsageError(f"{strategy} gathers nothing: leave --prefetch, --forward-prefetch and --backward-prefetch")
-    if o.strategy == "no_shard" and o.no_sync:
-        raise UsageError(f"{strategy} has whole gradients, and reduces them once a step anyway: leave --no-sync away")
-    if o.strategy == "shard_grad_op" and o.backward_prefetch:
-        raise UsageError(f"{strategy} gathers nothing in its backward: leave --backward-prefetch away")
-    if o.no_sync and o.accumulate == 1:
-        raise UsageError("--no-sync is of several micro-batches: use it with --accumulate 2 or more")
-    if o.shard and o.strategy != "hybrid_shard":
-        raise UsageError(f"--shard is of --strategy hybrid_shard: {strategy} leaves no choice")
-    if o.strategy != "hybrid_shard":
-        o.shard = 1 if o.strategy == "no_shard" else ranks  # the paper's F
-    elif o.shard is None:
-        o.shard = ranks if ranks % 2 else ranks // 2
-    elif ranks % o.shard:
-        works = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n < o.shard)
-        raise UsageError(f"{ranks} ranks are no hosts of --shard {o.shard} each: use --shard {works}")
-    o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
-
-
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
-    """options: complete."""
-    if options.strategy == "no_shard":
-        return DataParallel(units, settings, comm)
-    axes = Axes(rows=comm)  # all ranks share out the batch
-    if options.shard < comm.size:
-        host, across = comm.split(comm.rank // options.shard), comm.split(comm.rank % options.shard)
-        across_hosts(units, host, across)
-        comm = host
-    return FSDP(
-        *(units, settings, comm, axes),
-        reshard_after_forward=options.strategy != "shard_grad_op",
-        forward_prefetch=options.forward_prefetch,
-        backward_prefetch=options.backward_prefetch,
-        prefetch=options.prefetch,
-        no_sync=options.no_sync,
-    )
-
-
-def main(comm: Comm, job: command.Job) -> int:
-    """Train and report."""
-    train.say_needs(job, comm, None)
-    engine = make_engine(job.units, job.settings, comm, job.options)
-    return train.run_job(job, engine, comm, claims, print_closing)
-
-
 if __name__ == "__main__":
-    made = command.parser(__doc__ or "", "fsdp")  # python -OO drops docstrings
-    add_options(made)
-    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)
+    contents.run("fsdp")  # its options, and what the paper promises: programs/fsdp.py

@@ -34,32 +34,30 @@ the states. With --zero 1 and 2 parameters stay on the devices, as there, and th
 Bandwidth-centric partitioning (section 6.1): every rank has a shard of every unit, on a disk of its own, so N disks
 bring a unit N times as fast as the one disk of an owner who broadcasts it: `fetch_shards` beside `fetch_from_owner`.
 Memory-centric tiling (section 5.1.3), for a layer that is too large to be gathered: `minidist/memory/tiles.py`.
+
+This chapter is long because three kinds of transfer and an update are under way at the same time.
 """
 
-import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minidist import UsageError, command, ring, train
-from minidist.claims.files import check_room
-from minidist.claims.infinity import TimedLink, bandwidth_table, claims, needs, print_closing
-from minidist.cli.options import Parser, memory_size
+from minidist import contents, ring
 from minidist.data_parallel import Axes
-from minidist.engine import JOINT, Loss, Passage, Settings
-from minidist.fsdp import Turn, way_back
+from minidist.engine import JOINT, Loss, Settings
 from minidist.memory.files import DiskLink, Files, Folder, Mover, Moves, Rooms, wait
 from minidist.memory.pool import Pool
-from minidist.memory.recompute import Segment
+from minidist.memory.recompute import Turn, gathered_in
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
-from minidist.mpi.shm import ranks_here
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Batch, Unit, count_parameters
+from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 from minidist.offload import Offload, Offload1, Offload3
+
+if TYPE_CHECKING:
+    from minidist.claims.infinity import TimedLink
 
 READERS = 2  # threads of a rank that read and write: requests that its disk has at a time
 
@@ -103,21 +101,18 @@ class Infinity(Offload):
 
     # ---- the update: one Flat's states come while another's are in use, and a third's go -----------------------------
 
-    def update_all(self, scale: float) -> None:
-        coming = self.read_states(self.flats[0])
-        for flat, following in zip_longest(self.flats, self.flats[1:]):
+    def in_turn(self, flats: Sequence[Flat]) -> Iterator[Flat]:
+        coming = self.read_states(flats[0])
+        for flat, following in zip_longest(flats, flats[1:]):
             states, reading = coming
             if following:
                 coming = self.read_states(following)
             wait(reading)
             files = flat.master, flat.moments
             flat.master, *flat.moments = states  # each (padded/N,), until they have been updated
-            self.update(flat, self.owned(flat)[1], scale)
-            self.refresh(flat)
+            yield flat
             flat.master, flat.moments = files
             self.rooms.give_back(self.write_states(flat, states))
-        self.after_update()
-        self.updates += 1
 
     def read_states(self, flat: Flat) -> tuple[Array, Moves]:
         """A room (1 + moments, padded/N), and what is under way to it."""
@@ -191,17 +186,7 @@ class Infinity3(Infinity, Offload3):
 
     # ---- a pass: what is gathered in it is known before it begins ----------------------------------------------------
 
-    def run(
-        self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
-    ) -> tuple[Array, list[Passage]]:
-        self.expect(Turn(unit, "forward", 1) for segment in segments for unit in segment.units)
-        return super().run(segments, x, batch, keep)
-
-    def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
-        self.expect(turn for passage in reversed(passages) for turn in way_back(passage.segment))
-        return super().run_back(passages, dy, weights)
-
-    def expect(self, turns: Iterable[Turn]) -> None:
+    def expect(self, turns: Sequence[Turn]) -> None:
         """Send for the first units of a pass."""
         self.drop()
         self.unread.extend(gathered_in(turns))
@@ -266,28 +251,17 @@ class Infinity3(Infinity, Offload3):
 ENGINES = {1: Infinity1, 2: Infinity, 3: Infinity3}
 
 
-def gathered_in(turns: Iterable[Turn]) -> Iterator[Flat]:
-    """What is gathered in a pass, in order: once for all that reads it, and for what runs again once more."""
-    here: set[Flat] = set()
-    for turn in turns:
-        for flat in turn.unit.reads:
-            if turn.what == "again" or flat not in here:
-                yield flat
-            if turn.what != "again":
-                here.add(flat)
-
-
 # ---- a unit from many disks, or from one (section 6.1) ---------------------------------------------------------------
 
 
-def fetch_shards(comm: Comm, link: TimedLink, file: Array, out: Array) -> None:
+def fetch_shards(comm: Comm, link: "TimedLink", file: Array, out: Array) -> None:
     """All of a unit (S,) into `out`, by bandwidth-centric partitioning: everyone's file has his shard (S/N,)."""
     shard = ring.cut(out, comm.size)[comm.rank]
     link.up("unit", file, out=shard)
     ring.all_gather(comm, shard, out.size, out=out)
 
 
-def fetch_from_owner(comm: Comm, link: TimedLink, file: Array, out: Array) -> None:
+def fetch_from_owner(comm: Comm, link: "TimedLink", file: Array, out: Array) -> None:
     """The same if units have owners, who broadcast them, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
     if comm.rank == 0:
         link.up("unit", file, out=out)
@@ -295,48 +269,5 @@ def fetch_from_owner(comm: Comm, link: TimedLink, file: Array, out: Array) -> No
     ring.broadcast(comm, out)
 
 
-# ---- the run ---------------------------------------------------------------------------------------------------------
-
-
-def add_options(parser: Parser) -> None:
-    add = parser.add_argument
-    add("--zero", type=int, choices=(1, 2, 3), default=3, help="the stage: below 3 parameters stay on the devices")
-    add("--disk", metavar="DIR", help="a folder for the files; default: a temporary one")
-    add("--disk-memory", type=memory_size, metavar="SIZE", help="of a rank's files, at most")
-    add("--bandwidth-table", action="store_true", help="how fast N disks bring a unit, and how fast one does")
-
-
-def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> tuple[command.Job, Folder]:
-    """Parse, check, and lock this rank's folder. Raises UsageError for whatever cannot work."""
-    job = command.prepare(made, arguments, comm.size, states=2)
-    if job.options.bandwidth_table:
-        for option in ("save", "load", "export", "sample", "memory_plot", "witness"):
-            if vars(job.options)[option]:
-                raise UsageError(f"--bandwidth-table trains nothing: leave --{option.replace('_', '-')} away")
-    return job, folder_for(job.units, job.settings, "--disk", job.options.disk, comm)
-
-
-def folder_for(units: list[Unit], settings: Settings, option: str, parent: str | None, comm: Comm) -> Folder:
-    """This rank's, locked. Raises UsageError for one that cannot be used, or a disk that has too little room."""
-    folder = Folder(option, parent, comm.rank)
-    nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # of a parameter, about
-    check_room(option, str(folder.path), nbytes * count_parameters(units) * ranks_here() // comm.size)
-    return folder
-
-
-def main(comm: Comm, prepared: tuple[command.Job, Folder]) -> int:
-    """Train and report."""
-    job, folder = prepared
-    if job.options.bandwidth_table:
-        return bandwidth_table(comm, folder, fetch_shards, fetch_from_owner, job.options.json)
-    job.settings.disk_capacity = job.options.disk_memory
-    train.say_needs(job, comm, needs)
-    with folder:
-        engine = ENGINES[job.options.zero](job.units, job.settings, comm, folder)
-        return train.run_job(job, engine, comm, claims, print_closing)
-
-
 if __name__ == "__main__":
-    made = command.parser(__doc__ or "", "infinity")  # python -OO drops docstrings
-    add_options(made)
-    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm), main=main)
+    contents.run("infinity")  # its options, and what the paper promises: programs/infinity.py

@@ -17,30 +17,26 @@ A worker that does not answer is given up, and its map tasks, finished ones too,
 was on its disk. (It hangs, or is stopped by a signal, or see --inject. When a process dies, MPICH ends the whole job;
 --resume then goes on from what was committed.) Output depends on nothing but the input: however often a task is done,
 and by whom, the result is the same, and the first one counts.
+
+This chapter is long because section 3 is one algorithm from split to commit, with a master and a worker on each step.
 """
 
 import itertools
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
-from minidist.cli.options import in_one_process
+from minidist import contents
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Mailbox
-from minidist.mpi.run import abort
-from minidist.mpi.run import run as run_chapter
 from minidist.mr import files, messages
-from minidist.mr.cluster import print_cluster
 from minidist.mr.disk import Disk
-from minidist.mr.faults import Faults
 from minidist.mr.messages import IDLE, Place
-from minidist.mr.options import prepare
 from minidist.mr.peers import WorkerPeer
 from minidist.mr.plan import Plan, Result
-from minidist.mr.report import Outcome, report
+from minidist.mr.report import Outcome
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 from minidist.mr.watch import MasterPeer
 
@@ -309,19 +305,5 @@ class FaultTolerantMaster(Master):
         return next((task for task in self.late if len(task.running) == 1 and worker not in task.refused), None)
 
 
-# ---- step 7: the user's program goes on ------------------------------------------------------------------------------
-
-
-def main(comm: Comm, prepared: tuple[Plan, Faults | None, str | None]) -> int:
-    plan, faults, json = prepared
-    outcome = run(comm, plan, faults.disk, faults.mailbox) if faults else run(comm, plan)
-    status = report(comm.rank, plan, outcome, json)
-    if outcome.left_behind and comm.rank == 0:
-        abort(status)  # the others wait in vain for these to leave with them
-    return status
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--cluster"]:
-        sys.exit(in_one_process(lambda: print_cluster(FaultTolerantMaster)))
-    run_chapter(prepare=lambda comm: prepare(__doc__ or "", sys.argv[1:], comm.rank, comm.size), main=main)
+    contents.run("mapreduce")  # its options, and step 7, what the user is told: programs/mapreduce.py

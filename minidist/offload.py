@@ -27,7 +27,6 @@ works on one step's gradients while the device is in the next one's passes, with
 A checkpoint waits for the update that is under way, so that who goes on from it goes on as the run that saved it.
 """
 
-import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -35,24 +34,16 @@ from typing import Any
 
 import numpy as np
 
-from minidist import UsageError, checkpoint, command, ring, train
-from minidist.claims.claim import Claim
-from minidist.claims.offload import link_claims, memory_claims, needs, optimum_claims, time_claims
-from minidist.claims.published import print_offload_closing
-from minidist.claims.run import Run
-from minidist.claims.zero import peak_claim, traffic_claims
-from minidist.cli.options import at_least
+from minidist import contents, ring
 from minidist.data_parallel import Axes
 from minidist.engine import Settings
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
-from minidist.mpi.shm import ranks_here
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.ops import BLOCK
 from minidist.nn.optim import InThreads
 from minidist.nn.tensor import Array
-from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
 from minidist.zero3 import ZeRO3
 
@@ -172,7 +163,7 @@ class Offload(ZeRO2):
 class Offload1(Offload):
     """Stage 1: whole gradients stay on the device, and add up there until the step's last backward."""
 
-    accumulated = ZeRO1.accumulated
+    accumulated = None
 
     def allocate(self, flat: Flat, start: Array) -> None:
         super().allocate(flat, start)
@@ -190,41 +181,5 @@ class Offload3(Offload, ZeRO3):
 ENGINES = {1: Offload1, 2: Offload, 3: Offload3}
 
 
-def claims(run: Run) -> list[Claim]:
-    """What the papers say of this run, beside what it held, sent and moved, and of the optimum."""
-    stage, passing = run.options.zero, []
-    if stage > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
-        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=stage - 1))
-    return [
-        *memory_claims(run),
-        *passing,
-        *link_claims(run),
-        *traffic_claims(run, stage),
-        *time_claims(run, FORWARD + BACKWARD, UPDATE),
-        *optimum_claims(),
-    ]
-
-
-def add_options(parser: command.Parser) -> None:
-    add = parser.add_argument
-    add("--zero", type=int, choices=(1, 2, 3), default=2, help="the stage")
-    add("--delayed-update", type=at_least(0), metavar="N", help="after N steps, update beside the next step's passes")
-
-
-def check(job: command.Job) -> None:
-    """Raise UsageError unless an update can be late: the first is made in the second step after N."""
-    after, options = job.options.delayed_update, job.options
-    begun = checkpoint.opened(options.load).state["steps"] if options.load else 0
-    if after is not None and options.steps < max(after, begun) + 2:
-        raise UsageError(f"--delayed-update {after} needs at least --steps {max(after, begun) + 2}")
-    if after is not None and options.save_every == 1:
-        raise UsageError("--delayed-update: a checkpoint waits for the update, so --save-every must be 2 or more")
-
-
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> Offload:
-    threads = max(1, (os.cpu_count() or 1) // ranks_here())
-    return ENGINES[options.zero](units, settings, comm, delay_after=options.delayed_update, threads=threads)
-
-
 if __name__ == "__main__":
-    train.main("offload", __doc__, make_engine, claims, add_options, print_offload_closing, check, needs)
+    contents.run("offload")  # its options, and what the paper promises: programs/offload.py

@@ -24,76 +24,40 @@ With a pipeline, ZeRO-2 has no place where the gradients of m micro-batches coul
 ranks: (m+1)Ψ instead of 2Ψ. ZeRO-3 gathers parameters for each as well: 3mΨ.
 """
 
-import sys
-from functools import partial
-
-from minidist import command, train
+from minidist import contents
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
-from minidist.grid import options as grid_options
-from minidist.grid.claims import claims, needs, print_closing
-from minidist.grid.mesh import Mesh
+from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
 from minidist.nn.layers import Unit
-from minidist.pipeline import Pipeline, pipeline_claims, places, stage_of
-from minidist.tensor_parallel import Group, split, tensor_claims
-from minidist.zero1 import ZeRO1
-from minidist.zero2 import ZeRO2
-from minidist.zero3 import ZeRO3, across_hosts
-
-LADDER = (DataParallel, ZeRO1, ZeRO2, ZeRO3)
+from minidist.pipeline import Pipeline, places, stage_of
+from minidist.tensor_parallel import Group, split
+from minidist.zero3 import LADDER, across_hosts
 
 
 def grid(
-    units: list[Unit], settings: Settings, comm: Comm, options: command.Options
-) -> tuple[DataParallel, Pipeline | None]:
-    """The engine of one place in the grid, and in a pipeline what drives it."""
-    hosts = options.dp // options.shard
-    mesh = Mesh(comm, hosts=hosts, shard=options.shard, pipeline=options.pp, tensor=options.tp)
+    units: list[Unit], settings: Settings, comm: Comm, layout: Layout, zero: int = 1, sequence: bool = False
+) -> DataParallel | Pipeline:
+    """The engine of one place in the grid; in a pipeline what drives it."""
+    mesh = Mesh(comm, layout)
     tensor, pipe, shard, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "shard", "hosts"))
-    pieces = options.tp if options.sequence_parallel else 1
     norm_over = {}
 
-    if options.tp > 1:  # a unit becomes this rank's part of it
-        units = split(units, Group(tensor, settings.precision.stored, options.sequence_parallel))
+    if layout.tp > 1:  # a unit becomes this rank's part of it
+        units = split(units, Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
-    if options.pp > 1:  # of the units this rank has those of its stage
-        at = places(options.pp, settings.accumulate, options.chunks)[pipe.rank]
-        stage = stage_of(units, pipe, options.parts, at, pieces)
+    if layout.pp > 1:  # of the units this rank has those of its stage
+        at = places(layout.pp, settings.accumulate, layout.chunks)[pipe.rank]
+        stage = stage_of(units, pipe, layout.parts, at, pieces=layout.tp if sequence else 1)
         units = stage.units
         norm_over["pipeline norm"] = pipe
-    if hosts > 1:  # each host has a copy of them
+    if layout.hosts > 1:  # each host has a copy of them
         across_hosts(units, shard, across)
 
-    axes = Axes(
-        norm_over,
-        stages=pipe if options.pp > 1 else None,
-        rows=mesh.along("hosts", "shard"),
-        speaks=tensor.rank == 0,
-    )
-    engine = LADDER[options.zero](units, settings, shard, axes)
-    return engine, Pipeline(engine, stage, options.schedule) if options.pp > 1 else None
-
-
-# ---- the run ---------------------------------------------------------------------------------------------------------
-
-
-def main(comm: Comm, job: command.Job) -> int:
-    """Train and report; of a pipeline also show what the clocks say."""
-    train.say_needs(job, comm, needs)
-    engine, pipeline = grid(job.units, job.settings, comm, job.options)
-    # What layers keep with dropout; of a pipeline nothing, for a stage runs only in a schedule.
-    look = dict if pipeline else partial(tensor_claims.count_with_dropout, job, engine)
-    status = train.run_job(job, engine, comm, claims, print_closing, pipeline, look)
-    if pipeline:
-        dp, pp, tp = job.options.dp, job.options.pp, job.options.tp
-        pipelines = [range(i * pp * tp + k, (i + 1) * pp * tp, tp) for i in range(dp) for k in range(tp)]
-        pipeline_claims.show_clocks(comm, pipeline.watch.timeline, job.options, pipelines)
-    return status
+    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=mesh.along("data"), speaks=tensor.rank == 0)
+    engine = LADDER[zero](units, settings, shard, axes)
+    return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine
 
 
 if __name__ == "__main__":
-    made = command.parser(__doc__ or "", "parallel3d")  # python -OO drops docstrings
-    grid_options.add_options(made)
-    run(prepare=lambda comm: grid_options.prepare(made, sys.argv[1:], comm.size), main=main)
+    contents.run("parallel3d")  # its options, and what the papers promise: programs/parallel3d.py

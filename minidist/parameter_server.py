@@ -21,33 +21,31 @@ A push may be followed down the page, from Worker.push to Server.answer.
 
 Who is fast is decided by simulated time (ps/simulated_time.py), not by this machine's cores, and a server takes
 messages in the order of that time (ps/inbox.py): the same command gives the same losses.
+
+This chapter is long because it has both ends of a protocol, the worker's and the server's.
 """
 
 import math
-import sys
 import time
 from dataclasses import replace
 
 import numpy as np
 
-from minidist import command
+from minidist import command, contents
 from minidist.cli.progress import Progress
 from minidist.data import Corpus
 from minidist.engine import Settings
-from minidist.memory.allocator import keep_freed_memory
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
 from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
-from minidist.ps import report
-from minidist.ps.engines import Gradients, Whole
+from minidist.ps.engines import Gradients
 from minidist.ps.inbox import Inbox
 from minidist.ps.key_lists import dense, picked
 from minidist.ps.messages import ALL, Answer, Copied, Done, Flush, Mailbox, Norm, Pull, Push, Request, ToShard, Update
 from minidist.ps.node import Node
 from minidist.ps.norms import Norms
 from minidist.ps.outcome import Held, Outcome, RankResult, WorkerLog
-from minidist.ps.plan import Plan, prepare
+from minidist.ps.plan import Plan
 from minidist.ps.replication import Chain
 from minidist.ps.requests import Requests, Serve
 from minidist.ps.simulated_time import Cable
@@ -296,18 +294,5 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
     return Outcome(plan, everyone) if everyone else None
 
 
-def main(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
-    keep_freed_memory()
-    job, plan = prepared
-    whole = Whole(job, len(plan.servers))
-    start = whole.read()
-    plan = replace(plan, first_step=whole.steps, first_update=whole.updates)
-    if plan.options.load and comm.rank == 0:
-        report.say_what_differs(job, plan)
-    plans = [consistent(plan, *asked) for asked in report.trainings(plan.options)]
-    outcomes = [outcome for each in plans if (outcome := train_once(comm, job, each, start))]
-    return comm.broadcast_object(report.report(job, whole, outcomes) if comm.rank == 0 else None)
-
-
 if __name__ == "__main__":
-    run(prepare=lambda comm: prepare(__doc__ or "", sys.argv[1:], comm.size), main=main)
+    contents.run("parameter_server")  # its options, and what the papers promise: programs/parameter_server.py

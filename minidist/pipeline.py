@@ -18,6 +18,8 @@ instructions. Here any of them is performed on an engine that has the units of o
 
 The clock gives F, B and W of a stage one unit of time each and messages none, as the papers' formulas do; updates, and
 what ranks exchange for them, take no time either.
+
+This chapter is long because one loop performs every schedule, with and without a flush.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,15 +30,13 @@ from typing import Any
 
 import numpy as np
 
-from minidist import Stopped, command, train
+from minidist import Stopped, contents
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Passage, Settings, segments
 from minidist.memory.recompute import again, together
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Block, Head, Unit, flats_of
 from minidist.nn.tensor import Array
-from minidist.pp import claims as pipeline_claims
-from minidist.pp import options as pipeline_options
 from minidist.pp.links import Links
 from minidist.pp.schedules import (
     ACTIVATION,
@@ -134,7 +134,7 @@ class Pipeline:
         for i, part in enumerate(zip(np.split(x, m), np.split(y, m), strict=True)):
             batch = self.engine.share_of(*part, key=(seed, step, i))  # dropout as in a serial run
             self.batches[self.admitted + i] = batch
-            self.share = len(batch.tokens) / len(part[0]) / m
+            self.share = batch.tokens.size / part[0].size / m
         self.admitted += m
         self.loss = 0.0
         waiting, self.next = [self.next] if self.next else [], None
@@ -250,7 +250,7 @@ class Pipeline:
             if not self.at.is_last(chunk):
                 self.links.send(Send(ACTIVATION, 0, chunk), self.stored(h))
         self.links.wait()
-        return self.engine.loss_share(float(h) * len(batch.tokens) / len(x)) if self.at.is_last(chunk) else 0.0
+        return self.engine.loss_share(float(h) * batch.tokens.size / x.size) if self.at.is_last(chunk) else 0.0
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
@@ -297,23 +297,5 @@ def pipeline_of(
     return Pipeline(DataParallel(stage.units, share, pipe.split(pipe.rank), axes), stage, schedule, steps, drain)
 
 
-# ---- the run ---------------------------------------------------------------------------------------------------------
-
-
-def main(comm: Comm, job: command.Job) -> int:
-    """Train and report, and show what the clocks say."""
-    options, settings = job.options, job.settings
-    train.say_needs(job, comm, pipeline_claims.needs)
-    stream = options.schedule, options.steps, options.replicas, options.save_every
-    pipeline = pipeline_of(job.units, settings, comm, options.parts, *stream)
-    drained = options.save_every and not pipeline.schedule.flushes
-    claims = pipeline_claims.none_when_drained if drained else pipeline_claims.claims
-    status = train.run_job(job, pipeline.engine, comm, claims, pipeline_claims.print_letters, driver=pipeline)
-    if drained and comm.rank == 0 and options.json != "-":
-        pipeline_claims.print_drained(options)
-    pipeline_claims.show_clocks(comm, pipeline.watch.timeline, options, [range(comm.size)])
-    return status
-
-
 if __name__ == "__main__":
-    pipeline_options.start(__doc__, main)
+    contents.run("pipeline")  # its options, and what the papers promise: programs/pipeline.py

@@ -11,20 +11,16 @@ time, one a rank, so that every rank sends 2(N-1)/N·S and no rank is busier tha
 same, 2(N-1)·S; only its distribution differs.
 
 Every function works for each N >= 1 and each size, divisible by N or not, empty included, and leaves its input alone.
+
+This chapter is long because the other ways to all-reduce stand below the ring, for comparison.
 """
 
-import argparse
 import functools
-import sys
 
 import numpy as np
 
-from minidist.claims.collectives import Collective, compare, rows_of, sum_of
-from minidist.claims.files import check_writable
-from minidist.cli.options import Parser, at_least
+from minidist import contents
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
-from minidist.papers import collectives
 
 Array = np.ndarray
 
@@ -270,53 +266,5 @@ def _unfold(comm: Comm, total: Array) -> None:
             comm.recv(total, comm.rank + 1)
 
 
-# ---- the comparison --------------------------------------------------------------------------------------------------
-
-
-COLLECTIVES = {
-    "all-reduce ring": Collective(all_reduce, sum_of, collectives.ring_all_reduce, "2(N-1)/N·S"),
-    "all-reduce server": Collective(server_all_reduce, sum_of, collectives.server_all_reduce, "(N-1)·S"),
-    "all-reduce tree": Collective(tree_all_reduce, sum_of, collectives.tree_all_reduce, "⌈lg N⌉·S"),
-    "all-reduce doubling": Collective(doubling_all_reduce, sum_of, collectives.doubling_all_reduce, "lg p·S"),
-    "all-reduce halving": Collective(
-        halving_doubling_all_reduce, sum_of, collectives.halving_doubling_all_reduce, "2(p-1)/p·S"
-    ),
-    "reduce-scatter ring": Collective(
-        reduce_scatter,
-        lambda inputs, rank: sum_of(inputs, rank)[chunk(inputs[0].size, len(inputs), rank)],
-        collectives.ring_reduce_scatter,
-        "(N-1)/N·S",
-    ),
-    "all-gather ring": Collective(
-        lambda comm, x: all_gather(comm, x[chunk(x.size, comm.size, comm.rank)], x.size),
-        lambda inputs, rank: np.concatenate([x[chunk(x.size, len(inputs), i)] for i, x in enumerate(inputs)]),
-        collectives.ring_all_gather,
-        "(N-1)/N·S",
-    ),
-    "broadcast": Collective(
-        lambda comm, x: broadcast(comm, x.copy()), lambda inputs, rank: inputs[0], collectives.broadcast, "2(N-1)/N·S"
-    ),
-    "all-to-all": Collective(
-        lambda comm, x: all_to_all(comm, rows_of(comm.size, x)),
-        lambda inputs, rank: np.stack([rows_of(len(inputs), x)[rank] for x in inputs]),
-        collectives.all_to_all,
-        "(N-1)/N·S",
-    ),
-}
-
-
-def parser() -> Parser:
-    made = Parser("ring", __doc__ or "")
-    made.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
-    made.add_argument("--json", metavar="FILE", help="write the report for machines; - is standard output")
-    return made
-
-
-def prepare(arguments: list[str]) -> argparse.Namespace:
-    options = parser().parse_args(arguments)
-    check_writable("--json", options.json if options.json != "-" else None)
-    return options
-
-
 if __name__ == "__main__":
-    run(prepare=lambda comm: prepare(sys.argv[1:]), main=lambda comm, options: compare(comm, options, COLLECTIVES))
+    contents.run("ring")  # all of them, compared with what the papers say that they send: programs/ring.py

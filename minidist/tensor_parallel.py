@@ -19,26 +19,20 @@ With --sequence-parallel a rank does those for a t-th of the positions. f and g 
 reduce-scatter, the halves of an all-reduce: the same bytes, and no activation is held t times any more.
 """
 
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from minidist import command, train
-from minidist.claims.published import print_activations_closing
+from minidist import contents
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
 from minidist.nn import ops
 from minidist.nn.gpt import GPTEmbedding
 from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.tp import claims as tensor_claims
 from minidist.tp.group import Group
 from minidist.tp.loss import gather_logits, vocabulary_parallel_cross_entropy
 from minidist.tp.sliced import Sliced
@@ -223,38 +217,14 @@ def split_block(block: Unit, group: Group) -> Block:
     )
 
 
-# ---- the run ---------------------------------------------------------------------------------------------------------
-
-
-def add_options(parser: command.Parser) -> None:
-    parser.add_argument(
-        "--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions"
-    )
-    parser.add_argument("--gather-logits", action="store_true", help="for comparison: a loss on every rank's logits")
-
-
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
+def tensor_parallel(
+    units: list[Unit], settings: Settings, comm: Comm, sequence: bool = False, gather_logits: bool = False
+) -> DataParallel:
     """All ranks work on all of the batch: each is alone on the data axis."""
-    group = Group(comm, settings.precision.stored, options.sequence_parallel)
+    group = Group(comm, settings.precision.stored, sequence)
     axes = Axes(norm_over={"tensor norm": comm}, speaks=comm.rank == 0)
-    return DataParallel(split(units, group, options.gather_logits), settings, comm.split(comm.rank), axes)
-
-
-def prepare(made: command.Parser, arguments: Sequence[str], ranks: int) -> command.Job:
-    """Parse and check. Ranks do not share out the batch: all work on all of it."""
-    tensor_claims.check_tensor(made.parse_args(arguments), ranks)
-    return command.prepare(made, arguments, ranks, sharing=1)
-
-
-def main(comm: Comm, job: command.Job) -> int:
-    """Train and report."""
-    train.say_needs(job, comm, tensor_claims.needs)
-    engine = make_engine(job.units, job.settings, comm, job.options)
-    look = partial(tensor_claims.count_with_dropout, job, engine)
-    return train.run_job(job, engine, comm, tensor_claims.claims, print_activations_closing, look=look)
+    return DataParallel(split(units, group, gather_logits), settings, comm.split(comm.rank), axes)
 
 
 if __name__ == "__main__":
-    made = command.parser(__doc__ or "", "tensor_parallel")  # python -OO drops docstrings
-    add_options(made)
-    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)
+    contents.run("tensor_parallel")  # its options, and what the papers promise: programs/tensor_parallel.py

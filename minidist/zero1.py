@@ -15,12 +15,8 @@ summed gradient of that shard only, so the all-reduce falls into its two halves 
 The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 16Ψ.
 """
 
-from minidist import ring, train
-from minidist.claims.claim import Claim
-from minidist.claims.needs import of_data_axis
-from minidist.claims.run import Run
-from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
-from minidist.data_parallel import DataParallel, add_bucket_size
+from minidist import contents, ring
+from minidist.data_parallel import DataParallel
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.optim import squared_norm
@@ -59,17 +55,5 @@ class ZeRO1(DataParallel):
             return ring.all_gather(flat.comm, piece, flat.padded)
 
 
-def claims(run: Run) -> list[Claim]:
-    """What the paper says of this run, beside what it held and sent."""
-    return [*memory_claims(run, stage=1), *buffer_claims(run), *traffic_claims(run, stage=1)]
-
-
 if __name__ == "__main__":
-    train.main(
-        "zero1",
-        __doc__,
-        lambda units, settings, comm, options: ZeRO1(units, settings, comm),
-        claims,
-        add_bucket_size,
-        estimate=of_data_axis(1),
-    )
+    contents.run("zero1")  # its options, and what the paper promises: programs/zero1.py

@@ -16,12 +16,7 @@ them (a+1)Ψ is sent instead of 2Ψ; the paper's "no more communication" holds f
 Memory: 2Ψ + 2Ψ/N + 12Ψ/N = 2Ψ + 14Ψ/N bytes.
 """
 
-from minidist import train
-from minidist.claims.claim import Claim
-from minidist.claims.needs import of_data_axis
-from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
-from minidist.data_parallel import add_bucket_size
+from minidist import contents
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Array
 from minidist.zero1 import ZeRO1
@@ -30,7 +25,7 @@ from minidist.zero1 import ZeRO1
 class ZeRO2(ZeRO1):
     """Parameters on every rank, gradients and optimizer state of one shard."""
 
-    accumulated = 1  # micro-batches that add up here before they are reduced
+    accumulated: int | None = 1  # micro-batches that add up here before they are reduced
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
@@ -60,18 +55,5 @@ class ZeRO2(ZeRO1):
         flat.bucket = None
 
 
-def claims(run: Run) -> list[Claim]:
-    """What the paper says of this run, beside what it held and sent."""
-    peak = peak_claim(run, "arithmetic", "peak of buckets", buckets=1)
-    return [*memory_claims(run, stage=2), peak, *traffic_claims(run, stage=2)]
-
-
 if __name__ == "__main__":
-    train.main(
-        "zero2",
-        __doc__,
-        lambda units, settings, comm, options: ZeRO2(units, settings, comm),
-        claims,
-        add_bucket_size,
-        estimate=of_data_axis(2),
-    )
+    contents.run("zero2")  # its options, and what the paper promises: programs/zero2.py

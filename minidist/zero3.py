@@ -33,17 +33,14 @@ sent, as PyTorch's FSDP does with its outermost unit. A head tied to the embeddi
 embedding is gathered from its first use in a pass to its last: once a pass, like every other unit, but for long.
 """
 
-from minidist import command, ring, train
-from minidist.claims.claim import Claim
-from minidist.claims.needs import of_data_axis
-from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
-from minidist.data_parallel import Axes, add_bucket_size
+from minidist import contents, ring
+from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
+from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
 
 
@@ -90,24 +87,8 @@ def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:
         flat.sum_over["all-reduce across hosts"] = across
 
 
-def claims(run: Run) -> list[Claim]:
-    """What the papers say of this run, beside what it held and sent."""
-    kept = run.model.read_by_head(run.ranks) if run.options.keep_last else 0
-    return [
-        *memory_claims(run, stage=3),
-        peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
-        *traffic_claims(run, stage=3, kept=kept),
-    ]
-
-
-def add_options(parser: command.Parser) -> None:
-    parser.add_argument("--keep-last", action="store_true", help="keep the last unit gathered from forward to backward")
-    add_bucket_size(parser)
-
-
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> ZeRO3:
-    return ZeRO3(units, settings, comm, keep_last=options.keep_last)
+LADDER = (DataParallel, ZeRO1, ZeRO2, ZeRO3)  # by stage: the engines of the data axis
 
 
 if __name__ == "__main__":
-    train.main("zero3", __doc__, make_engine, claims, add_options, estimate=of_data_axis(3))
+    contents.run("zero3")  # its options, and what the paper promises: programs/zero3.py

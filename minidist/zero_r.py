@@ -24,33 +24,22 @@ checkpoints are all that this chapter adds to a step.
 --configurations looks for the largest model that trains in --device-memory with each of the paper's C1 to C5 (table 3).
 """
 
-import sys
 import weakref
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from minidist import UsageError, command, ring, train
-from minidist.cli.options import at_least
+from minidist import UsageError, contents, ring
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
-from minidist.memory.pool import OutOfMemory
+from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
-from minidist.mpi.run import run
 from minidist.nn.layers import Block, Unit
-from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array, Kept, Store
-from minidist.tensor_parallel import Group, split, tensor_claims
-from minidist.zero1 import ZeRO1
-from minidist.zero2 import ZeRO2
-from minidist.zero3 import ZeRO3
-from minidist.zr import arenas, configurations
-from minidist.zr.claims import claims, needs, print_closing
-
-LADDER = (DataParallel, ZeRO1, ZeRO2, ZeRO3)
-PLACES = ("device", "partitioned", "host")
+from minidist.tensor_parallel import Group, split
+from minidist.zero3 import LADDER
 
 # ---- where a checkpoint waits for its layer's backward ---------------------------------------------------------------
 
@@ -125,12 +114,12 @@ class Checkpoints(Store):
 # ---- one place in the grid -------------------------------------------------------------------------------------------
 
 
-def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: command.Options) -> DataParallel:
+def zero_r(units: list[Unit], settings: Settings, comm: Comm, layout: Layout, options: Namespace) -> DataParallel:
     """Tensor parallelism changes what a unit is, ZeRO what happens around it; checkpoints go elsewhere."""
-    t = options.tp
-    tensor, data = comm.split(comm.rank // t), comm.split(comm.rank % t)
+    mesh = Mesh(comm, layout)
+    tensor, data = mesh.along("tensor"), mesh.along("data")
     axes = Axes()
-    if t > 1:
+    if layout.tp > 1:
         units = split(units, Group(tensor, settings.precision.stored, options.sequence_parallel))
         axes = Axes({"tensor norm": tensor}, speaks=tensor.rank == 0)
     engine = LADDER[options.zero](units, settings, data, axes)
@@ -143,78 +132,5 @@ def make_engine(units: list[Unit], settings: Settings, comm: Comm, options: comm
     return engine
 
 
-# ---- the largest model -----------------------------------------------------------------------------------------------
-
-
-def trains(comm: Comm, job: command.Job, layers: int) -> bool:
-    """Whether a model of so many layers takes a step within --device-memory, on every rank."""
-    options = Namespace(**{**vars(job.options), "layers": layers})
-    units = command.declare(options, len(job.corpus.vocabulary))
-    try:
-        train.train_step(make_engine(units, job.settings, comm, options), job.corpus, options, step=0)
-        fits = True
-    except OutOfMemory:  # on every rank at the same array: all hold the same, of the same sizes
-        fits = False
-    return all(comm.all_gather_object(fits))
-
-
-# ---- the run ---------------------------------------------------------------------------------------------------------
-
-
-def add_options(parser: command.Parser) -> None:
-    add = parser.add_argument
-    add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
-    add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=2, help="ZeRO's stage on the data axis, or 0")
-    add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
-    add(
-        "--activations",
-        choices=PLACES,
-        default="partitioned",
-        metavar="WHERE",
-        help=f"checkpoints: {', '.join(PLACES)}",
-    )
-    add("--scattered", action="store_true", help="each checkpoint for itself, not all in one room")
-    add("--bucket-size", type=at_least(1), metavar="N", default=10_000, help="elements of the buffer for gradients")
-    parser.output("--arena-plot", help="give arrays addresses, and draw where they are in a step")
-    parser.output("--configurations", nargs="?", const="", help="how many layers train in C1 to C5; draw it")
-    parser.set_defaults(recompute="full", gather_logits=False)
-
-
-def prepare(
-    made: command.Parser, arguments: Sequence[str], ranks: int, optimizer: Optimizer | None = None
-) -> command.Job:
-    """Parse and check. Raises UsageError for whatever cannot work. optimizer: instead of the options'."""
-    options = made.parse_args(arguments)
-    t = options.tp or (1 if ranks % 2 else 2)
-    if ranks % t:
-        works = max(n for n in range(1, min(t, ranks) + 1) if ranks % n == 0)
-        raise UsageError(f"--tp {t} does not divide {ranks} ranks: use --tp {works}")
-    tensor_claims.check_tensor(options, t)
-    if options.recompute != "full":
-        raise UsageError(
-            f"--recompute {options.recompute}: zero_r is about what full recomputation keeps: leave it away"
-        )
-    if options.activations == "partitioned" and options.sequence_parallel:
-        raise UsageError("--sequence-parallel has cut checkpoints already: use --activations device, or host")
-    configurations.check(options, ranks // t)
-    if options.configurations is not None and options.device_memory is None:
-        arguments = [*arguments, "--device-memory", configurations.USUAL_MEMORY]
-    job = command.prepare(made, arguments, ranks, sharing=ranks // t, optimizer=optimizer)
-    job.options.dp, job.options.tp = ranks // t, t
-    return job
-
-
-def main(comm: Comm, job: command.Job) -> int:
-    """Train and report; or look for the largest model."""
-    if job.options.configurations is not None:
-        return configurations.search(comm, job, trains)
-    train.say_needs(job, comm, needs)
-    engine = make_engine(job.units, job.settings, comm, job.options)
-    with arenas.drawn(engine.device, comm, job.options):
-        return train.run_job(job, engine, comm, claims, print_closing)
-
-
 if __name__ == "__main__":
-    made = command.parser(__doc__ or "", "zero_r")  # python -OO drops docstrings
-    add_options(made)
-    run(prepare=lambda comm: prepare(made, sys.argv[1:], comm.size), main=main)
+    contents.run("zero_r")  # its options, and what the paper promises: programs/zero_r.py

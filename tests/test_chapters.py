@@ -11,7 +11,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from alone import train_alone
 from jobs import chapters, engines
-from minidist import Finished, UsageError, train
+from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS
-from minidist.cli.options import in_one_process
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
 
@@ -465,18 +465,22 @@ EVERYTHING = {("ZeRO §7", "all that is sent"), ("ZeRO §7", "all that arrives")
 WRONG = {
     "a formula that forgets the reduce-scatter": (
         """
-        from minidist import train, zero1
+        from dataclasses import replace
+        from minidist.programs.chapter import find
+        from minidist import zero1
         from minidist.papers import zero
         right = zero.volume
         zero.volume = lambda *arguments: {**right(*arguments), "reduce-scatter gradients": 0}
-        train.main("wrong", "", lambda units, settings, comm, options: zero1.ZeRO1(units, settings, comm), zero1.claims)
+        replace(find("zero1"), make=lambda job, comm: zero1.ZeRO1(job.units, job.settings, comm)).main()
         """,
         {("ZeRO §7", "reduce-scatter gradients"), *EVERYTHING},
     ),
     "one byte too many from one rank": (
         """
         import numpy as np
-        from minidist import train, zero2
+        from dataclasses import replace
+        from minidist.programs.chapter import find
+        from minidist import zero2
         class Stray(zero2.ZeRO2):
             def after_update(self):
                 super().after_update()
@@ -485,19 +489,20 @@ WRONG = {
                         self.comm.send(np.zeros(1, np.int8), 0)
                     elif self.comm.rank == 0:
                         self.comm.recv(np.zeros(1, np.int8), 1)
-        train.main("wrong", "", lambda units, settings, comm, options: Stray(units, settings, comm), zero2.claims)
+        replace(find("zero2"), make=lambda job, comm: Stray(job.units, job.settings, comm)).main()
         """,
         {("ZeRO §7", "all-gather parameters"), *EVERYTHING},
     ),
     "a stage 3 that releases nothing after the forward": (
         """
-        from minidist import train, zero3
+        from dataclasses import replace
+        from minidist.programs.chapter import find
+        from minidist import zero3
         class Hoarder(zero3.ZeRO3):
             def forget(self, flat):
                 if self.direction == "backward":
                     super().forget(flat)
-        make = lambda units, settings, comm, options: Hoarder(units, settings, comm)
-        train.main("wrong", "", make, zero3.claims, zero3.add_options)
+        replace(find("zero3"), make=lambda job, comm: Hoarder(job.units, job.settings, comm)).main()
         """,
         {
             ("FSDP §3.2.1", "peak gathered"),
@@ -508,12 +513,14 @@ WRONG = {
     "a stage 2 that keeps whole gradients": (
         """
         import numpy as np
-        from minidist import train, zero2
+        from dataclasses import replace
+        from minidist.programs.chapter import find
+        from minidist import zero2
         class Whole(zero2.ZeRO2):
             def allocate(self, flat, start):
                 super().allocate(flat, start)
                 flat.grad = np.zeros(flat.padded, flat.param.dtype)[self.piece(flat)]
-        train.main("wrong", "", lambda units, settings, comm, options: Whole(units, settings, comm), zero2.claims)
+        replace(find("zero2"), make=lambda job, comm: Whole(job.units, job.settings, comm)).main()
         """,
         {("ZeRO §5.2", "gradients"), ("ZeRO Fig. 1", "together")},
     ),
@@ -618,13 +625,12 @@ def refused(name: str, *arguments: str, size: int = 2) -> str:
         prepare(SimpleNamespace(rank=0, size=size))
 
     program = str(ROOT / f"minidist/{name}.py")
-    work = train.serial if name == "train" else partial(runpy.run_path, program, run_name="__main__")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [program, *arguments])
-        for module in ("minidist.mpi.run", "minidist.train", "minidist.pp.options"):
-            patch.setattr(f"{module}.run", run)
+        patch.setattr("minidist.programs.chapter.run", run)
+        patch.setattr("minidist.programs.chapter.in_one_process", lambda work: work())
         with pytest.raises((UsageError, Finished)) as ended:
-            work()
+            runpy.run_path(program, run_name="__main__")
     return str(ended.value)
 
 
@@ -821,12 +827,11 @@ def test_bad_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Before any work. Serial training runs in this process, by the function that is all of its program."""
+    """Before any work. Serial training runs in this process, as its program does."""
     arguments = arguments_of(name, options, text, files)
     if n == 0:
-        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         monkeypatch.chdir(tmp_path)
-        status, (stdout, stderr) = in_one_process(train.serial), capfd.readouterr()
+        status, (stdout, stderr) = train_alone(*arguments), capfd.readouterr()
     else:
         done = chapter(n, name, *arguments, cwd=tmp_path)
         status, stdout, stderr = done.returncode, done.stdout, done.stderr

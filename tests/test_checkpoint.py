@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from alone import train_alone
 from minidist import checkpoint, command, train
 from minidist.checkpoints import manifest
-from minidist.cli.options import in_one_process
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.nn.precision import LossScale
 
@@ -100,9 +100,7 @@ def run(folder: Path, n: int, lines: list[str]) -> list[dict[str, Any]]:
 
 def serial(line: str) -> dict[str, Any]:
     """The report of a command line of serial training, in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["train.py", *line.split(), "--json", "report.json"])
-        assert in_one_process(train.serial) == 0
+    assert train_alone(*line.split(), "--json", "report.json") == 0
     report: dict[str, Any] = json.loads(Path("report.json").read_text())
     return report
 
@@ -368,7 +366,7 @@ def program(n: int, *arguments: str) -> subprocess.CompletedProcess[str]:
 # The last rank writes half of its shard, and is killed.
 KILLED_WHILE_SAVING = """
 import io, os, signal, sys
-from minidist import train, zero3
+from minidist import contents
 from minidist.checkpoints import files
 
 class Half(io.FileIO):
@@ -377,7 +375,7 @@ class Half(io.FileIO):
         os.kill(os.getpid(), signal.SIGKILL)
 
 files.open = lambda path, mode: Half(path, mode) if "rank1-of" in path and mode == "xb" else io.open(path, mode)
-train.main("killed", "", zero3.make_engine, zero3.claims, zero3.add_options)
+contents.run("zero3")
 """
 
 

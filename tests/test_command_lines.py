@@ -7,18 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from minidist import command, data_parallel, fsdp, infinity, offload, ring, tensor_parallel, zero3, zero_r
-from minidist.cli.options import Parser
-from minidist.grid import options as grid_options
+from minidist import contents
 from minidist.mpi.launch import find_mpiexec
-from minidist.mr import options as mapreduce_options
-from minidist.pp import options as pipeline_options
-from minidist.ps import plan as server_plan
+from minidist.programs.chapter import find
 
 ROOT = Path(__file__).parents[1]
 SEED = 20_261_121
@@ -32,32 +27,9 @@ WHOLE = ("0", "1", "2", "3", "4", "8", "-1", "x", "1.5", "", "1000000000000")
 NUMBERS = ("0", "0.5", "1", "3", "1e9", "-1", "nan", "inf", "x", "")
 
 
-def of_training(chapter: str, *more: Callable[[Parser], None]) -> Parser:
-    made = command.parser("", chapter)
-    for add_options in more:
-        add_options(made)
-    return made
-
-
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Each chapter's own."""
-    return {
-        "train": of_training("train"),
-        "data_parallel": of_training("data_parallel", data_parallel.add_options),
-        "zero1": of_training("zero1", data_parallel.add_bucket_size),
-        "zero2": of_training("zero2", data_parallel.add_bucket_size),
-        "zero3": of_training("zero3", zero3.add_options),
-        "fsdp": of_training("fsdp", fsdp.add_options),
-        "offload": of_training("offload", offload.add_options),
-        "infinity": of_training("infinity", infinity.add_options),
-        "tensor_parallel": of_training("tensor_parallel", tensor_parallel.add_options),
-        "zero_r": of_training("zero_r", zero_r.add_options),
-        "pipeline": of_training("pipeline", pipeline_options.add_options),
-        "parallel3d": of_training("parallel3d", grid_options.add_options),
-        "parameter_server": of_training("parameter_server", server_plan.add_options),
-        "ring": ring.parser(),
-        "mapreduce": mapreduce_options.parser(""),
-    }
+    return {name: find(name).parser() for name, *_ in contents.CHAPTERS}
 
 
 def value_of(action: argparse.Action, draw: random.Random, folder: Path) -> str:

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from minidist import UsageError, command, train
-from minidist.cli.options import in_one_process
+from alone import train_alone
+from minidist import UsageError
+from minidist.programs.chapter import find, run_alone
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
 
@@ -25,8 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("text.txt").write_text("no more and no less " * 50)
-        patch.setattr("sys.argv", ["train.py", *MODEL.split(), "--steps", "3", "--export", "good.st"])
-        assert in_one_process(train.serial) == 0
+        assert train_alone(*MODEL.split(), "--steps", "3", "--export", "good.st") == 0
         yield folder
 
 
@@ -44,14 +44,12 @@ def with_header(header: Any, data: bytes) -> bytes:
 def going_on(content: bytes) -> str | None:
     """What training that is to go on from this file says: one line in which it refuses; None if it takes a step."""
     Path("other.st").write_bytes(content)
-    made = command.parser("", "train")
     arguments = [*MODEL.split(), "--load", "other.st", "--steps", "4", "--json", "report.json"]
     try:
-        job = command.prepare(made, arguments, 1)
+        status = run_alone(find("train"), arguments)
     except UsageError as error:
         said = str(error)
     else:
-        status = train.run_job(job, train.Engine(job.units, job.settings), train.Alone(), lambda run: [])
         assert status in (0, 1)  # 1: at a large loss scale the step overflows
         assert all(math.isfinite(loss) for loss in json.loads(Path("report.json").read_text())["loss"])
         return None

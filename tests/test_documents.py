@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from minidist import Finished, UsageError, checkpoint, train
+from minidist import Finished, UsageError, checkpoint
 from minidist.__main__ import CHAPTERS
 from minidist.bench import recompute
 from minidist.checkpoints import convert, inspect
@@ -29,7 +29,7 @@ from minidist.memory import allocator, witness
 from minidist.mpi import launch, run
 from minidist.mr import cluster
 from minidist.mr.plan import Plan
-from minidist.pp import options as pp_options
+from minidist.programs import chapter
 
 ROOT = Path(__file__).parents[1]
 READMES = sorted([*ROOT.glob("*.md"), *ROOT.glob("minidist/**/README.md"), *ROOT.glob("lessons/**/README.md")])
@@ -98,12 +98,17 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         prepare(job)
         raise WouldWork
 
-    for module in (run, train, pp_options):
+    for module in (run, chapter):
         monkeypatch.setattr(module, "run", start)
-    for module in (options, train, pp_options):
+    for module in (options, chapter):
         monkeypatch.setattr(module, "in_one_process", lambda work: work())
-    works = ((train, "run_job"), (doctor, "main"), (launch, "find_mpiexec"), (allocator, "keep_freed_memory"))
-    checkpoints = ((inspect, "main"), (convert, "to_fp32"))
+    works = (
+        (chapter, "train_and_report"),
+        (doctor, "main"),
+        (launch, "find_mpiexec"),
+        (allocator, "keep_freed_memory"),
+    )
+    checkpoints = ((chapter, "train_and_report"), (inspect, "main"), (convert, "to_fp32"))
     teaching = ((classroom, "grade"), (course, "opened"), (release, "students_edition"))
     for module, work in (*works, *teaching, *checkpoints, (cluster, "print_cluster"), (recompute, "print_chain")):
         monkeypatch.setattr(module, work, stop)
@@ -119,7 +124,7 @@ def type_in(reader: Reader, ranks: int, program: str, arguments: str) -> Any:
     words = [glob.glob(word) if "*" in word else [word] for word in shlex.split(arguments)]
     reader.patch.setattr(sys, "argv", [program, *itertools.chain(*words)])
     try:
-        return train.serial() if program == "minidist.train" else runpy.run_module(program, run_name="__main__")
+        return runpy.run_module(program, run_name="__main__")
     except (WouldWork, Finished):
         return 0
     except SystemExit as ended:

@@ -423,4 +423,4 @@ def test_what_does_not_go_together(ranks: int, words: str, accumulate: int, said
 
 @pytest.mark.parametrize(("ranks", "shard"), [(1, 1), (2, 1), (3, 3), (4, 2), (8, 4)])
 def test_hosts_are_two_if_that_is_possible(ranks: int, shard: int) -> None:
-    assert jobs.options_of("hybrid_shard", 1, ranks).shard == shard
+    assert jobs.options_of("hybrid_shard", 1, ranks)[1].shard == shard

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from jobs import engines, infinities
-from minidist import UsageError, command, infinity, train
+from minidist import UsageError, command, infinity
 from minidist.deepspeed import __main__ as ds
 from minidist.engine import Engine
 from minidist.fsdp import Turn
@@ -30,6 +30,7 @@ from minidist.mpi.exchange import Rules
 from minidist.mpi.launch import launch, mpiexec_for
 from minidist.mpi.threads import run_threads
 from minidist.nn.precision import LossScale
+from minidist.programs.chapter import find
 
 SHAPE = "--layers 2 --width 16 --heads 2 --context 8 --batch 8"
 
@@ -247,18 +248,17 @@ def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> Non
 
 
 ON_ONE_RANK = """
-import sys
-from minidist import command, infinity
-from minidist.mpi.run import run
+from dataclasses import replace
+from minidist.programs.chapter import find
 
-def main(comm, prepared):
+chapter = find("infinity")
+
+def make(job, comm):
     if comm.rank == 2:
-        prepared[0].settings.{memory} = prepared[0].options.{option} = {nbytes}
-    return infinity.main(comm, prepared)
+        job.settings.{memory} = job.options.{option} = {nbytes}
+    return chapter.make(job, comm)
 
-made = command.parser("", "one")
-infinity.add_options(made)
-run(prepare=lambda comm: infinity.prepare(made, sys.argv[1:], comm), main=main)
+replace(chapter, make=make).main()
 """
 
 
@@ -328,13 +328,10 @@ def unlocked(parent: Path) -> bool:
 
 
 def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
-    made = command.parser("", "infinity")
-    infinity.add_options(made)
 
     def be_rank(comm: Comm) -> None:
-        prepared = infinity.prepare(made, [*SHAPE.split(), "--disk", str(tmp_path), "--disk-memory", "9KB"], comm)
         with pytest.raises(OutOfMemory):
-            infinity.main(comm, prepared)
+            infinities.line(comm, f"{SHAPE} --disk {tmp_path} --disk-memory 9KB")
         assert list(tmp_path.iterdir()) == []
 
     alone(be_rank)
@@ -343,12 +340,12 @@ def test_a_run_that_stops_leaves_no_files(tmp_path: Path) -> None:
 def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = []  # or else the files would go with their engine
 
-    def interrupted(job: Any, engine: infinity.Infinity, *rest: Any) -> None:
-        alive.append(engine)
-        assert any(engine.folder.path.iterdir())
+    def interrupted(job: Any, driver: ds.Driver, *rest: Any) -> None:
+        alive.append(driver)
+        assert any(cast(infinity.Infinity, driver.engine).folder.path.iterdir())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "run_job", interrupted)
+    monkeypatch.setattr(ds, "run_job", interrupted)
     disk, file = tmp_path / "disk", tmp_path / "ds_config.json"
     offload = {"device": "nvme", "nvme_path": str(disk)}
     zero = {"stage": 3, "offload_optimizer": offload, "offload_param": offload}
@@ -364,8 +361,7 @@ def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch
 
 
 def test_what_files_hold_need_not_fit_into_memory() -> None:
-    made = command.parser("", "infinity")
-    infinity.add_options(made)
+    made = find("infinity").parser()
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     width = 64 * int(np.sqrt(present / 12 / 12) / 64)  # about so many parameters: a twelfth of the bytes that there are
     line = f"--layers 1 --heads 1 --width {width} --context 8 --batch 1"
@@ -397,33 +393,32 @@ def test_a_disk_with_too_little_room(
 ) -> None:
     """Before anything is allocated; and nothing is left. (Parameters, a master copy and two moments.)"""
     psi = sum(flat.size for unit in engines.model("gpt") for flat in unit.flats)
-    made = command.parser("", "infinity")
-    infinity.add_options(made)
+    chapter, comm = find("infinity"), cast(Comm, SimpleNamespace(rank=0, size=1))
     monkeypatch.setattr(command, "declare", lambda options, vocabulary: engines.model("gpt"))
     line = [*SHAPE.split(), "--precision", precision, "--disk", str(tmp_path)]
     for free in (nbytes * psi, nbytes * psi - 1):
         usage = SimpleNamespace(free=free)
         monkeypatch.setattr("shutil.disk_usage", lambda path, usage=usage: usage)
         if free == nbytes * psi:
-            infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
+            chapter.take(chapter.job(line, 1), comm)
         else:
             with pytest.raises(UsageError, match=f"--disk {tmp_path}/minidist-rank0 needs .* MB; the disk has"):
-                infinity.prepare(made, line, SimpleNamespace(rank=0, size=1))  # type: ignore[arg-type]
+                chapter.take(chapter.job(line, 1), comm)
     assert list(tmp_path.iterdir()) == []
 
 
 FULL = """
-import resource, sys
-from minidist import command, infinity
-from minidist.mpi.run import run
+import resource
+from dataclasses import replace
+from minidist.programs.chapter import find
 
-def main(comm, prepared):
+chapter = find("infinity")
+
+def make(job, comm):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # of a file, as a disk that has no more room
-    return infinity.main(comm, prepared)
+    return chapter.make(job, comm)
 
-made = command.parser("", "full")
-infinity.add_options(made)
-run(prepare=lambda comm: infinity.prepare(made, sys.argv[1:], comm), main=main)
+replace(chapter, make=make).main()
 """
 
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from jobs import engines, offloads
-from minidist import UsageError, command, offload
+from minidist import UsageError, offload
 from minidist.engine import Engine
 from minidist.memory.pool import Pool
 from minidist.mpi.launch import launch, mpiexec_for
 from minidist.nn.flat import Flat
 from minidist.nn.optim import SGD, AdamW, InThreads
+from minidist.programs.chapter import find
 
 RANKS = (1, 2, 3, 4)
 SHAPE = "--layers 1 --width 16 --heads 2 --context 8 --batch 8"
@@ -211,14 +212,16 @@ def test_the_hosts_limit_is_as_the_devices(tmp_path: Path) -> None:
 
 ON_ONE_RANK = """
 from dataclasses import replace
-from minidist import command, offload, train
+from minidist.programs.chapter import find
 
-def make(units, settings, comm, options):
+chapter = find("offload")
+
+def make(job, comm):
     if comm.rank == 2:
-        settings = replace(settings, {memory}={nbytes})
-    return offload.make_engine(units, settings, comm, options)
+        job.settings = replace(job.settings, {memory}={nbytes})
+    return chapter.make(job, comm)
 
-train.main("one", "", make, offload.claims, offload.add_options)
+replace(chapter, make=make).main()
 """
 
 
@@ -267,11 +270,9 @@ def test_an_engine_that_is_dropped_leaves_nothing() -> None:
     ],
 )
 def test_what_cannot_be_late_is_said_before_the_work(line: str, says: str, tmp_path: Path) -> None:
-    made = command.parser("", "offload")
-    offload.add_options(made)
-    job = command.prepare(made, [*SHAPE.split(), *line.replace("x", str(tmp_path / "x")).split()], ranks=1)
+    arguments = [*SHAPE.split(), *line.replace("x", str(tmp_path / "x")).split()]
     with pytest.raises(UsageError, match=re.escape(says)):
-        offload.check(job)
+        find("offload").job(arguments, ranks=1)
 
 
 def test_a_run_with_late_updates_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -21,13 +21,14 @@ from safetensors.numpy import load_file
 from jobs import parallels3d as jobs
 from minidist import UsageError, command
 from minidist.engine import Engine
-from minidist.grid import options as parallel3d_options
-from minidist.grid.mesh import places
+from minidist.layout import Layout
 from minidist.mpi.launch import find_mpiexec, launch
+from minidist.programs.chapter import find
+from minidist.programs.parallel3d import WITH_FLUSH
 
 RANKS = (1, 2, 3, 4, 6, 8)
 MODELS = ("gpt", "llama tied", "gpt untied", "llama untied")
-SCHEDULES = parallel3d_options.WITH_FLUSH
+SCHEDULES = WITH_FLUSH
 AT_EACH = {1: 4, 2: 6, 3: 4, 4: 4, 6: 2, 8: 2}  # cases for each grid of so many ranks
 
 
@@ -216,11 +217,13 @@ def test_a_checkpoint_knows_no_grid(tmp_path: Path) -> None:
 # ---- the grid --------------------------------------------------------------------------------------------------------
 
 
-@given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 5), min_size=1))
-def test_every_rank_has_a_place_of_its_own(sizes: dict[str, int]) -> None:
+@given(*[st.integers(1, 4)] * 5)
+def test_every_rank_has_a_place_of_its_own(hosts: int, shard: int, pp: int, cp: int, tp: int) -> None:
     """In the order of counting: the last axis first."""
-    found = [tuple(places(rank, sizes).values()) for rank in range(math.prod(sizes.values()))]
-    assert found == list(itertools.product(*map(range, sizes.values())))
+    layout = Layout(hosts * shard, pp, cp, tp, hosts)
+    assert [layout.place(rank) for rank in range(layout.ranks)] == [
+        *itertools.product(*map(range, (hosts, shard, pp, cp, tp)))
+    ]
 
 
 def test_communicators_run_along_their_axes() -> None:
@@ -334,9 +337,8 @@ def test_what_is_printed() -> None:
 
 
 def prepare(n: int, line: str) -> command.Job:
-    made = command.parser("", "parallel3d")
-    parallel3d_options.add_options(made)
-    return parallel3d_options.prepare(made, line.split(), n)
+    job: command.Job = find("parallel3d").job(line.split(), n)
+    return job
 
 
 @pytest.mark.parametrize(
@@ -360,8 +362,8 @@ def prepare(n: int, line: str) -> command.Job:
     ],
 )
 def test_open_axes_are_filled(n: int, line: str, grid: tuple[int, int, int]) -> None:
-    options = prepare(n, line).options
-    assert (options.dp, options.pp, options.tp) == grid
+    layout = prepare(n, line).layout
+    assert (layout.dp, layout.pp, layout.tp) == grid
 
 
 BAD = [

@@ -1,7 +1,6 @@
 """Every chapter at its defaults, in the precisions that all of them have: the same losses, and claims that hold."""
 
 import json
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist import train
-from minidist.cli.options import in_one_process
+from alone import train_alone
 from minidist.mpi.launch import launch
 from minidist.pp.schedules import SCHEDULES
 
@@ -73,9 +71,7 @@ def on_ranks(n: int, later: bool, folder: Path) -> dict[str, Any]:
 def serial(precision: str, folder: Path) -> Any:
     """What `python -m minidist.train` reports."""
     report = folder / f"{precision}.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["train", *SIZES.split(), "--precision", precision, "--json", str(report)])
-        assert in_one_process(train.serial) == 0
+    assert train_alone(*SIZES.split(), "--precision", precision, "--json", str(report)) == 0
     return json.loads(report.read_text())
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import train
-from minidist.cli.options import in_one_process
+from alone import train_alone
 
 ROOT = Path(__file__).parents[1]
 SMALL = "--steps 2 --layers 1 --width 8 --heads 1 --context 8 --batch 2 --lr 0.01".split()  # noqa: SIM905
@@ -43,8 +42,7 @@ def refusal(tmp_path, monkeypatch, capsys):
 
     def refuse(*arguments):
         before = sorted(os.listdir())
-        monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, "--steps", "1000000", *arguments])
-        status, (stdout, stderr) = in_one_process(train.serial), capsys.readouterr()
+        status, (stdout, stderr) = train_alone(*SMALL, "--steps", "1000000", *arguments), capsys.readouterr()
         assert (status, stdout, stderr.count("\n")) == (2, "", 1)
         assert sorted(os.listdir()) == before
         return stderr.removeprefix("minidist: error: ").rstrip()

@@ -14,10 +14,12 @@ import pytest
 
 from jobs import zero_rs as jobs
 from jobs.zero_rs import Case
-from minidist import UsageError, command, zero_r
+from minidist import UsageError, command
 from minidist.claims.run import Asked
 from minidist.memory.pool import NEEDED
 from minidist.mpi.launch import find_mpiexec, launch
+from minidist.programs.chapter import find
+from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
 from minidist.zr.claims import needs
 
@@ -28,7 +30,7 @@ GRIDS = [
         range(4), ((1, False), (2, False), (2, True)), (1, 3), (0.0, 0.1)
     )
 ]
-WAYS = [(where, bucket, False) for where, bucket in itertools.product(zero_r.PLACES, (None, 100))]
+WAYS = [(where, bucket, False) for where, bucket in itertools.product(PLACES, (None, 100))]
 WAYS += [("device", 7, True), ("host", 10**6, True)]
 ELSEWHERE = [
     Case(*grid, "mixed", *way)
@@ -149,7 +151,7 @@ def test_every_claim_holds_and_everything_is_named(line: str) -> None:
     assert "agrees with NumPy" in [claim["claim"] for claim in report["claims"]]
     assert all(rank["witness"]["unnamed"] == {} for rank in report["counted"])
     job = prepared(f"{SMALL} {line}".replace("--witness", ""))
-    promised = [rank.total for rank in needs(Asked("zero_r", job.options, RANKS, len(job.corpus.vocabulary)))]
+    promised = [rank.total for rank in needs(Asked("zero_r", job.options, job.layout, len(job.corpus.vocabulary)))]
     assert [held[NEEDED] for held in report["memory"]] == promised  # the formulas know the fullest moment to the byte
 
 
@@ -193,9 +195,8 @@ def test_the_largest_models_are_those_of_the_formulas(tmp_path: Path) -> None:
 
 
 def prepared(line: str) -> command.Job:
-    made = command.parser("", "zero_r")
-    zero_r.add_options(made)
-    return zero_r.prepare(made, line.split(), RANKS)
+    job: command.Job = find("zero_r").job(line.split(), RANKS)
+    return job
 
 
 def refused(line: str) -> str:

@@ -37,11 +37,12 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
     options, s, h, wide = run.options, run.options.context, run.options.width, run.bytes.computed
     sequence, p = run.sequence_parallel, run.bytes.stored
     for rank, share in enumerate(shares):
+        part = run.places[rank].part
         if options.model == "gpt":
             gone = korthikanti.gone_before_core(s, share.b, h, t, sequence, p, dropout)
         else:
             f = llama.mlp_width(h)
-            gone = korthikanti.gone_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[rank % t]
+            gone = korthikanti.gone_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[part]
         gone += (2 if options.model == "gpt" else 1) * wide * s * share.b / (t if sequence else 1)  # one norm's
         more = korthikanti.core(s, share.b, options.heads, t, p, dropout) - gone
         most[rank] += max(0, more) if share.layers else 0
@@ -62,11 +63,12 @@ def layer_keeps(run: Asked, t: int, shares: Sequence[Share], recompute: str, dro
     p, wide = run.bytes.stored, run.bytes.computed
     expected = []
     for rank, share in enumerate(shares):
+        part = run.places[rank].part
         if options.model == "gpt":
             kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
         else:
             sizes = (s, share.b, h, a, options.kv_heads or a, llama.mlp_width(h), t)
-            kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[rank % t]
+            kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[part]
         numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
         expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
     return expected

@@ -7,6 +7,7 @@ from minidist.claims.published import as_printed, print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import number, say
 from minidist.claims.zero import memory_claims, traffic_claims
+from minidist.layout import Layout
 from minidist.papers import chen, fsdp
 from minidist.papers.collectives import ring_all_reduce
 
@@ -17,13 +18,14 @@ def claims(run: Run) -> list[Claim]:
     """What the papers say of this run."""
     if run.options.strategy == "no_shard":
         return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
-    states = memory_claims(replace(run, ranks=run.options.shard), stage=3)  # on each host as if there were no other
+    # On each host as if there were no other.
+    states = memory_claims(replace(run, layout=Layout(dp=run.layout.shard)), stage=3)
     return [*states, *passing_claims(run), *sent_claims(run), *time_claims(run)]
 
 
 def passing_claims(run: Run) -> list[Claim]:
     """What is held of whole units. An embedding that the head reads as well is there beside each of the others."""
-    options, p, f = run.options, run.bytes.stored, run.options.shard
+    options, p, f = run.options, run.bytes.stored, run.layout.shard
     units, psi, tied = run.model.units(f), run.model.parameters(f), " + ψ_emb" * run.model.tied
     ahead = options.forward_prefetch or options.backward_prefetch == "pre"
     window = options.prefetch + 1 if ahead else options.prefetch if options.backward_prefetch == "post" else 1
@@ -43,15 +45,15 @@ def passing_claims(run: Run) -> list[Claim]:
 
 def together(run: Run, window: int) -> int:
     """Parameters of so many consecutive units, the largest there are; of a tied embedding besides."""
-    units = run.model.units(run.options.shard)
+    units = run.model.units(run.layout.shard)
     always = units.pop(0) if run.model.tied else 0
     return always + max(sum(units[i : i + window]) for i in range(len(units)))
 
 
 def sent_claims(run: Run) -> list[Claim]:
     """What a rank sends in a step: by phase, to other hosts, and together."""
-    p, f, hosts = run.bytes.stored, run.options.shard, run.ranks // run.options.shard
-    host = [rank // f for rank in range(run.ranks)]
+    p, f, hosts = run.bytes.stored, run.layout.shard, run.layout.hosts
+    host = [place.host for place in run.places]
     psi, collectives = run.model.parameters(f), collectives_of(run)
     claims = []
     for phase, times in collectives.items():
@@ -73,14 +75,14 @@ def sent_claims(run: Run) -> list[Claim]:
     formula = f"{p}·{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
     sent = [run.sent_by(rank) for rank in range(run.ranks)]
     for name, counted, from_host in (("all that is sent", sent, 0), ("all that arrives", run.received, -1)):
-        promised = [inside + across[(i + from_host) % hosts] for i in host]
-        claims.append(on_each_rank("together", name, formula, promised, counted, "bytes"))
+        in_all = [inside + across[(i + from_host) % hosts] for i in host]
+        claims.append(on_each_rank("together", name, formula, in_all, counted, "bytes"))
     return claims
 
 
 def gathered_again(run: Run) -> float:
     """Elements that each rank sends so that layers can run again (papers/chen.py): none if they are still here."""
-    options, f = run.options, run.options.shard
+    options, f = run.options, run.layout.shard
     if options.strategy == "shard_grad_op":
         return 0
     layers = options.accumulate * chen.gathered_again(options.recompute, options.layers)
@@ -114,7 +116,7 @@ def time(run: Run) -> float:
     or sends it."""
     options, times, tied = run.options, collectives_of(run), run.model.tied
     forward, backward = computing(run)
-    units = [fsdp.volume(psi, options.shard, 1) for psi in run.model.units(options.shard)]
+    units = [fsdp.volume(psi, run.layout.shard, 1) for psi in run.model.units(run.layout.shard)]
     again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head gathers the embedding
     nothing = [0.0] * len(units)
     total = 0.0
@@ -129,7 +131,7 @@ def time(run: Run) -> float:
 
 def computing(run: Run) -> tuple[list[float], list[float]]:
     """The time of each unit's forward and backward, with what runs again, of which each block has a share."""
-    forward: list[float] = [*run.model.units(run.options.shard)[:-1], run.model.read_by_head(run.options.shard)]
+    forward: list[float] = [*run.model.units(run.layout.shard)[:-1], run.model.read_by_head(run.layout.shard)]
     embedding, *blocks, head = forward
     again = chen.runs_again(run.options.recompute, len(blocks)) / len(blocks)
     return forward, [2 * embedding, *((2 + again) * block for block in blocks), 2 * head]
@@ -140,7 +142,7 @@ def computing(run: Run) -> tuple[list[float], list[float]]:
 
 def print_closing(run: Run) -> None:
     """The letters, what overlap is worth, and of hybrid sharding the paper's own figure."""
-    options, w, f = run.options, run.ranks, run.options.shard
+    options, w, f = run.options, run.ranks, run.layout.shard
     if options.strategy == "no_shard":
         print_zero_closing(run)
         return
@@ -156,7 +158,7 @@ def print_closing(run: Run) -> None:
 
 def print_overlap(run: Run) -> None:
     """How much of the time on the wire went by while units computed."""
-    f, collectives = run.options.shard, sum(collectives_of(run).values())
+    f, collectives = run.layout.shard, sum(collectives_of(run).values())
     wire = fsdp.volume(run.model.parameters(f), f, collectives) + gathered_again(run)
     computed = run.options.accumulate * sum(map(sum, computing(run)))
     waited = run.counted[0]["time"] - computed

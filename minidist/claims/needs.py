@@ -132,7 +132,7 @@ def ends_keep(asked: Asked, t: int, share: Share) -> tuple[float, float]:
     o, p, wide = asked.options, asked.bytes.stored, asked.bytes.computed
     bs, apart = share.b * o.context, t if asked.sequence_parallel else 1
     statistics = 2 if o.model == "gpt" else 1
-    cut = t if not vars(o).get("gather_logits") else 1
+    cut = 1 if asked.gather_logits else t
     columns = megatron.padded_vocabulary(asked.vocabulary, cut) // cut
     first = bs * o.width * (o.dropout > 0) / apart
     last = bs * (2 * p * o.width + wide * statistics) / apart + bs * wide * columns

@@ -2,12 +2,15 @@
 against."""
 
 import argparse
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
+from minidist.layout import Layout, Place
 from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
 from minidist.papers.models import Model
 
@@ -18,8 +21,13 @@ class Asked:
 
     chapter: str
     options: argparse.Namespace
-    ranks: int
+    layout: Layout
     vocabulary: int  # V, of the text
+
+    @property
+    def ranks(self) -> int:
+        """N."""
+        return self.layout.ranks
 
     @property
     def model(self) -> Model:
@@ -35,6 +43,17 @@ class Asked:
     def optimizer_bytes(self) -> int:
         """The papers' K: of a parameter's optimizer state."""
         return self.bytes.optimizer(MOMENTS[self.options.optimizer])
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """Each rank's, as Megatron numbers them (PTD, section 3): the innermost axis counts first. Written here once
+        more, so that a program that puts ranks elsewhere falls."""
+        return [Place(*at) for at in itertools.product(*map(range, self.layout.sizes))]
+
+    @property
+    def gather_logits(self) -> bool:
+        """Whether tensor-parallel ranks have whole logits for the loss."""
+        return vars(self.options).get("gather_logits", False)
 
     @property
     def sequence_parallel(self) -> bool:

@@ -10,33 +10,23 @@ in the Hugging Face Trainer; an option that contradicts the file is an error.
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist import command, data_parallel, fsdp, infinity, offload, train, zero1, zero2, zero3, zero_r
-from minidist.claims.published import print_offload_closing, print_zero_closing
+from minidist import command
 from minidist.cli.options import Parser
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
 from minidist.deepspeed.plan import Plan
+from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 from minidist.nn.tensor import Array
-
-CLAIMS = (data_parallel.claims, zero1.claims, zero2.claims, zero3.claims)  # by stage
-ADD_OPTIONS = {
-    "data_parallel": data_parallel.add_options,
-    "zero1": data_parallel.add_bucket_size,
-    "zero2": data_parallel.add_bucket_size,
-    "zero3": zero3.add_options,
-    "fsdp": fsdp.add_options,
-    "offload": offload.add_options,
-    "infinity": infinity.add_options,
-    "zero_r": zero_r.add_options,
-}
-PREPARE = {"fsdp": fsdp.prepare, "zero_r": zero_r.prepare}  # which have more to check
+from minidist.programs.chapter import find
+from minidist.programs.report import train_and_report
 
 
 class Prepared(NamedTuple):
@@ -49,7 +39,7 @@ class Prepared(NamedTuple):
 
 def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     """Read, plan and check. Raises UsageError for whatever cannot work."""
-    made = parser("deepspeed")
+    made = with_file(command.parser(__doc__ or "", "deepspeed"))
     options = made.parse_args(arguments)
     translated, _ = accelerate.load(options.config, ranks)
     given = agree.typed(made, arguments)
@@ -58,10 +48,8 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     plan = planning.make(translated.config, ranks, options, given, shard=translated.shard, fsdp=translated.fsdp)
     plan.notes += translated.notes
     words = plan.arguments()
-    chapter = parser(plan.chapter)
-    ADD_OPTIONS.get(plan.chapter, lambda parser: None)(chapter)
-    prepare_chapter = PREPARE.get(plan.chapter, command.prepare)
-    job = prepare_chapter(chapter, [*arguments, *words], ranks, optimizer=plan.optimizer)
+    chapter = find(plan.chapter)
+    job = chapter.prepare(with_file(chapter.parser()), [*arguments, *words], ranks, optimizer=plan.optimizer)
     if not plan.optimizer.moments:
         job.options.optimizer = "plain sgd"  # of which the claims expect no state
     if plan.schedule:
@@ -73,9 +61,8 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     return Prepared(plan, job, f"python -m minidist.{shlex.join([plan.chapter, *words])}{beyond}")
 
 
-def parser(chapter: str) -> Parser:
-    """A chapter's shared options, and the configuration's file."""
-    made = command.parser(__doc__ or "", chapter)
+def with_file(made: Parser) -> Parser:
+    """A command line, and the configuration's file."""
     made.add_argument("config", metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     return made
 
@@ -83,18 +70,18 @@ def parser(chapter: str) -> Parser:
 class Driver:
     """What the training loop drives: the engine by DeepSpeed's verbs, so that it prints what the file asks for."""
 
-    def __init__(self, engine: DeepSpeedEngine) -> None:
-        self.engine = engine
+    def __init__(self, verbs: DeepSpeedEngine) -> None:
+        self.verbs, self.engine = verbs, verbs.stage
 
     def train_batch(self, x: Array, y: Array) -> float:
-        parts = self.engine.plan.accumulate
-        return self.engine.part_of_batch(zip(np.split(x, parts), np.split(y, parts), strict=True))
+        parts = self.verbs.plan.accumulate
+        return self.verbs.part_of_batch(zip(np.split(x, parts), np.split(y, parts), strict=True))
 
     def evaluate(self, x: Array, y: Array) -> float:
-        return self.engine.stage.evaluate(x, y)
+        return self.engine.evaluate(x, y)
 
     def counted(self) -> dict[str, Any]:
-        return self.engine.stage.counted()
+        return self.engine.counted()
 
 
 def main(comm: Comm, prepared: Prepared) -> int:
@@ -102,18 +89,13 @@ def main(comm: Comm, prepared: Prepared) -> int:
     plan, job, line = prepared
     if comm.rank == 0:
         print("\n".join(f"minidist: {text}" for text in [*plan.notes, line]), file=sys.stderr, flush=True)
+    chapter = find(plan.chapter)
     if plan.fsdp:
-        return fsdp.main(comm, job)
+        return chapter.work(comm, job)
     stage = engine_of(plan, job.units, job.settings, comm)
     driver = Driver(DeepSpeedEngine(stage, plan, comm))
-    if isinstance(stage, infinity.Infinity):
-        with stage.folder:
-            return train.run_job(job, stage, comm, infinity.claims, infinity.print_closing, driver)
-    if plan.chapter == "zero_r":
-        return train.run_job(job, stage, comm, zero_r.claims, zero_r.print_closing, driver)
-    if plan.offload:
-        return train.run_job(job, stage, comm, offload.claims, print_offload_closing, driver)
-    return train.run_job(job, stage, comm, CLAIMS[plan.stage], print_zero_closing, driver)
+    with stage.folder if isinstance(stage, Infinity) else nullcontext():
+        return train_and_report(job, driver, comm, chapter.claims, chapter.closing)
 
 
 if __name__ == "__main__":

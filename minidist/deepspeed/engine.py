@@ -38,8 +38,9 @@ from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Unit
 from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
+from minidist.programs.infinity import folder_for
+from minidist.zero3 import LADDER
 
-LADDER = dict(enumerate(zero_r.LADDER))  # by stage
 Batches = Iterator[tuple[Array, Array]]
 
 
@@ -100,9 +101,10 @@ def initialize(
 def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> DataParallel:
     """The plan's engine."""
     if plan.nvme:
-        folder = infinity.folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
+        folder = folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, folder)
-    engine = (offload.ENGINES if plan.offload else LADDER)[plan.stage](units, settings, comm)
+    engines = offload.ENGINES if plan.offload else dict(enumerate(LADDER))
+    engine = engines[plan.stage](units, settings, comm)
     if plan.on_host or plan.together:
         blocks = sum(isinstance(unit, Block) for unit in units)
         engine.checkpoints = zero_r.Checkpoints(engine, plan.on_host, together=blocks if plan.together else None)

@@ -11,13 +11,13 @@ from minidist.claims.run import Asked, Run
 from minidist.claims.zero import states_claims
 from minidist.papers import chen, models, pipelines, zero
 from minidist.papers.collectives import chunk_sizes, ring_all_reduce
-from minidist.pipeline import pipeline_claims as pipeline
-from minidist.tensor_parallel import tensor_claims as tensor
+from minidist.pp import claims as pipeline
+from minidist.tp import claims as tensor
 
 
 def claims(run: Run) -> list[Claim]:
     """Axis by axis; then everything together."""
-    options, t, p, d = run.options, run.options.tp, run.options.pp, run.options.dp
+    options, t, p, d = run.options, run.layout.tp, run.layout.pp, run.layout.dp
     at, shares = standing(run), shares_of(run)
     of_axes = [
         *tensor.of_layers(run, t, shares),
@@ -26,13 +26,13 @@ def claims(run: Run) -> list[Claim]:
         *of_tied(run),
     ]
     everything = list(of_axes)
-    copies = d if options.zero == 0 else d // options.shard
+    copies = d if options.zero == 0 else d // run.layout.shard
     rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
-        tensor.SHARD_GRADIENTS: (rest, tensor.not_cut(run, t, copies, options.shard) if t > 1 else 0),
+        tensor.SHARD_GRADIENTS: (rest, tensor.not_cut(run, t, copies, run.layout.shard) if t > 1 else 0),
         tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
         "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.ranks),
-        "norm": ("8(G-1)Wpt", 8 * (options.shard - 1) * run.ranks if options.zero else 0),
+        "norm": ("8(G-1)Wpt", 8 * (run.layout.shard - 1) * run.ranks if options.zero else 0),
     }
     staged, stamps = [], 0
     if p > 1:
@@ -46,7 +46,7 @@ def claims(run: Run) -> list[Claim]:
             everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
             stamps += sum(messages)
     return [
-        *states_claims(run, held(run), run.options.shard, run.options.zero, among="G"),
+        *states_claims(run, held(run), run.layout.shard, run.options.zero, among="G"),
         *layers_keep(run, at, shares),
         *staged,
         *(tensor.collectives(run, t, shares) if t > 1 else []),
@@ -61,24 +61,25 @@ def claims(run: Run) -> list[Claim]:
 
 def standing(run: Asked) -> list[int]:
     """Each rank's stage, from 1."""
-    return [rank // run.options.tp % run.options.pp + 1 for rank in range(run.ranks)]
+    return [place.stage + 1 for place in run.places]
 
 
 def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
     return [
-        [unit for part in run.options.parts[stage - 1 :: run.options.pp] for unit in part] for stage in standing(run)
+        [unit for part in run.layout.parts[run.places[rank].stage :: run.layout.pp] for unit in part]
+        for rank in range(run.ranks)
     ]
 
 
 def shares_of(run: Asked) -> list[Share]:
     """What of a micro-batch each rank works on."""
     options, head = run.options, run.options.layers + 1
-    rows = chunk_sizes(options.batch // options.micro_batches, options.dp)
-    ends_again = options.pp > 1 and options.recompute == "full"
+    rows = chunk_sizes(options.batch // run.layout.micro_batches, run.layout.dp)
+    ends_again = run.layout.pp > 1 and options.recompute == "full"
     return [
         Share(
-            rows[rank // (options.tp * options.pp)],
+            rows[run.places[rank].data(run.layout)],
             len({*own} - {0, head}),
             0 in own,
             head in own,
@@ -91,8 +92,8 @@ def shares_of(run: Asked) -> list[Share]:
 
 def blocks_of(run: Asked, stage: int) -> list[int]:
     """How many layers each chunk of a stage has."""
-    options, head = run.options, run.options.layers + 1
-    return [len({*part} - {0, head}) for part in options.parts[stage - 1 :: options.pp]]
+    head = run.options.layers + 1
+    return [len({*part} - {0, head}) for part in run.layout.parts[stage - 1 :: run.layout.pp]]
 
 
 def flats(run: Asked, rank: int) -> dict[int, list[int]]:
@@ -100,12 +101,12 @@ def flats(run: Asked, rank: int) -> dict[int, list[int]]:
     where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
     its matrix, that stage has what the matrix is in."""
     options, own = run.options, own_units(run)[rank]
-    sizes = run.model.cut_and_whole(options.tp)[rank % options.tp]
-    stored = [list(both) if options.tp > 1 else [sum(both)] for both in sizes]
+    sizes = run.model.cut_and_whole(run.layout.tp)[run.places[rank].part]
+    stored = [list(both) if run.layout.tp > 1 else [sum(both)] for both in sizes]
     found = {unit: stored[unit] for unit in own}
     if run.model.tied and options.layers + 1 in own and 0 not in own:
         found[0] = stored[0][:1]
-    return {unit: [models.padded(size, options.shard) for size in of] for unit, of in found.items()}
+    return {unit: [models.padded(size, run.layout.shard) for size in of] for unit, of in found.items()}
 
 
 def held(run: Asked) -> list[int]:
@@ -124,12 +125,12 @@ def needs(asked: Asked) -> list[Needs]:
         tied = asked.model.tied and share.head
         both = of_unit[0][0] if tied and share.embedding else 0  # the first of the embedding's has the matrix
         own = reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)
-        states = zero.model_states(psi, o.shard, o.zero, p, p, k)
+        states = zero.model_states(psi, asked.layout.shard, o.zero, p, p, k)
         embedding = reads[0] if share.embedding else 0
-        flying = pipeline.most_in_flight(asked, stage) if o.pp > 1 else 1
-        starts = 1 <= o.parts[stage - 1][0] <= o.layers
+        flying = pipeline.most_in_flight(asked, stage) if asked.layout.pp > 1 else 1
+        starts = 1 <= asked.layout.parts[stage - 1][0] <= o.layers
         places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
-    return at_places(asked, o.tp, places, pipeline.without(asked) if o.pp > 1 else ())
+    return at_places(asked, asked.layout.tp, places, pipeline.without(asked) if asked.layout.pp > 1 else ())
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -139,10 +140,10 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Cl
     """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight. With full
     recomputation a stage keeps the input of each of these, but of the one that runs again all that its layers keep
     (GPipe, section 2.3)."""
-    options, t = run.options, run.options.tp
-    if options.pp == 1:
+    options, t = run.options, run.layout.tp
+    if run.layout.pp == 1:
         return tensor.activations(run, t, shares)
-    if options.chunks > 1 or options.schedule.startswith("zb"):
+    if run.layout.chunks > 1 or run.layout.schedule.startswith("zb"):
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:
@@ -155,7 +156,7 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Cl
     else:
         most = keep_at_most(run, t, shares, dropout)
         waits = keep_after_forward(run, t, shares, dropout)
-    flying = [pipelines.in_flight(options.schedule, options.stages, options.micro_batches, stage) for stage in at]
+    flying = [pipelines.in_flight(run.layout.schedule, run.layout.pp, run.layout.micro_batches, stage) for stage in at]
     expected = [one + (number - 1) * other for one, other, number in zip(most, waits, flying, strict=True)]
     counted = [counts["layer_activations"] for counts in run.counted]
     formula = "peak+(f-1)·kept"
@@ -170,14 +171,14 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Cl
 def of_tied(run: Run) -> list[tensor.Volume]:
     """What the first and the last stage send to sum the gradients of an embedding that both hold."""
     options = run.options
-    if options.pp == 1 or not run.model.tied:
+    if run.layout.pp == 1 or not run.model.tied:
         return []
-    pieces = options.shard if options.zero else 1
+    pieces = run.layout.shard if options.zero else 1
     sent = []
     for rank, stage in enumerate(standing(run)):
         ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
         both = ring_all_reduce(ends[0] // pieces, 2).sent
-        sent.append(both[0] if stage == 1 else both[1] if stage == options.pp else 0)
+        sent.append(both[0] if stage == 1 else both[1] if stage == run.layout.pp else 0)
     formula = "ψ_emb/G" if options.zero else "ψ_emb"
     return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.bytes.stored)]
 
@@ -185,7 +186,7 @@ def of_tied(run: Run) -> list[tensor.Volume]:
 def of_data(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.bytes.stored
-    g, a, stage = options.shard, options.accumulate, options.zero
+    g, a, stage = run.layout.shard, options.accumulate, options.zero
     once = [psi * (g - 1) // g for psi in held(run)]
     if stage == 0:
         twice = [2 * n for n in once]
@@ -202,7 +203,7 @@ def of_data(run: Run) -> list[tensor.Volume]:
     if any(sent := again(run)):
         formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
         volumes.append(tensor.Volume("GPipe §2.3", "get them again", formula, ["all-gather again"], sent, a, p))
-    if options.dp > g:
+    if run.layout.dp > g:
         volumes.append(
             tensor.Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], across(run), 1, p)
         )
@@ -215,13 +216,13 @@ def again(run: Run) -> list[int]:
     whole."""
     options, found = run.options, []
     for rank, stage in enumerate(standing(run)):
-        parts, sizes = options.parts[stage - 1 :: options.pp], flats(run, rank)
-        if options.recompute == "full" and options.pp > 1:
+        parts, sizes = run.layout.parts[stage - 1 :: run.layout.pp], flats(run, rank)
+        if options.recompute == "full" and run.layout.pp > 1:
             psi = sum(sum(sizes[unit]) for part in parts for unit in part[:-1])
         else:
             layer = sum(next((sizes[unit] for unit in sizes if 1 <= unit <= options.layers), [0]))
             psi = layer * sum(chen.gathered_again(options.recompute, n) for n in blocks_of(run, stage))
-        found.append(psi * (options.shard - 1) // options.shard)
+        found.append(psi * (run.layout.shard - 1) // run.layout.shard)
     return found
 
 
@@ -230,27 +231,23 @@ HYBRID = "2Ψr(W-G)/(GW)"
 
 def across(run: Run) -> list[int]:
     """Elements that each rank sends to sum its shard of every Flat over the hosts."""
-    options, hosts = run.options, run.options.dp // run.options.shard
+    hosts = run.layout.hosts
     sizes = [[size for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
     return [
-        sum(ring_all_reduce(size // options.shard, hosts).sent[host(run, rank)] for size in stored)
+        sum(ring_all_reduce(size // run.layout.shard, hosts).sent[run.places[rank].host] for size in stored)
         for rank, stored in enumerate(sizes)
     ]
 
 
-def host(run: Run, rank: int) -> int:
-    """On which host a rank is: G data-parallel ranks that share a copy of the model, with all stages and parts."""
-    return rank // (run.options.shard * run.options.pp * run.options.tp)
-
-
 def left_host(run: Run) -> list[Claim]:
     """Everything that left a host, whatever it was sent for, told by its receiver."""
-    if run.options.dp == run.options.shard:
+    if run.layout.hosts == 1:
         return []
+    host = [place.host for place in run.places]
     p = run.bytes.stored
     promised = [p * elements for elements in across(run)]
     counted = [
-        sum(nbytes for peer, nbytes in sent.items() if host(run, peer) != host(run, rank))
+        sum(nbytes for peer, nbytes in sent.items() if host[peer] != host[rank])
         for rank, sent in enumerate(run.sent_to)
     ]
     return [on_each_rank("FSDP §3.2.2", "bytes to others", f"{p}·{HYBRID}", promised, counted, "bytes")]
@@ -258,8 +255,8 @@ def left_host(run: Run) -> list[Claim]:
 
 def print_closing(run: Run) -> None:
     """The letters; and of hybrid sharding, the paper's own figure."""
-    options, m = run.options, held(run)[0] * run.bytes.stored
-    w, g, t, p = options.dp, options.shard, options.tp, options.pp
+    m = held(run)[0] * run.bytes.stored
+    w, g, t, p = run.layout.dp, run.layout.shard, run.layout.tp, run.layout.pp
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")

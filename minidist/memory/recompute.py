@@ -13,7 +13,7 @@ which engine runs them is not this file's affair.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 POLICIES = ("none", "selective", "full", "every:K", "sqrt", "log")
@@ -61,3 +61,35 @@ def interval(policy: str, n: int) -> int:
 def again(segments: Sequence[Segment]) -> int:
     """How many layers' forwards the backward runs again."""
     return sum(len(segment.units) + again(segment.within) for segment in segments if segment.within)
+
+
+# ---- the order in which units run ------------------------------------------------------------------------------------
+
+
+class Turn(NamedTuple):
+    """Of a unit, in a pass."""
+
+    unit: Any
+    what: str  # it runs forward, backward, or again: forward once more for a backward
+    cost: int  # its forward being 1
+
+
+def way_back(segment: Segment) -> list[Turn]:
+    """Whose turn it is in a segment's backward. If it runs again, its last unit does so right before its backward."""
+    if not segment.within:
+        return [Turn(unit, "backward", 2) for unit in segment.units]
+    *before, last = segment.within
+    again = [Turn(unit, "again", 1) for unit in segment.units[:-1]]
+    back = [turn for inner in reversed(before) for turn in way_back(inner)]
+    return [*again, Turn(last.units[0], "backward", 3), *back]
+
+
+def gathered_in(turns: Iterable[Turn]) -> Iterator[Any]:
+    """What is gathered in a pass, in order: once for all that reads it, and for what runs again once more."""
+    here: set[Any] = set()
+    for turn in turns:
+        for flat in turn.unit.reads:
+            if turn.what == "again" or flat not in here:
+                yield flat
+            if turn.what != "again":
+                here.add(flat)

@@ -7,7 +7,7 @@ from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
-from minidist.command import Options
+from minidist.command import Job, Options
 from minidist.mpi.comm import Comm
 from minidist.papers import chen, gpipe, pipedream, pipelines, ptd, zero, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
@@ -17,17 +17,18 @@ from minidist.pp.timeline import Timeline, print_timelines, write_trace
 
 def claims(run: Run) -> list[Claim]:
     """The claims that hold for the run's schedule."""
-    o, at = run.options, stages_of(run)
-    made = bubble_claims(run, at) if SCHEDULES[o.schedule].flushes else version_claims(run, at)
-    if not o.replicas:  # for stages of several workers the papers give no formulas
+    pipe = run.layout
+    at = stages_of(run)
+    made = bubble_claims(run, at) if SCHEDULES[pipe.schedule].flushes else version_claims(run, at)
+    if not pipe.replicas:  # for stages of several workers the papers give no formulas
         made += in_flight_claims(run, at)
     return [*made, *weight_claims(run, at), *state_claims(run, at), *sent_claims(run, at)]
 
 
 def stages_of(run: Asked) -> list[int]:
     """Each rank's stage, from 1: those of the first stage come first."""
-    o = run.options
-    return [stage for stage, workers in enumerate(o.replicas or (1,) * o.stages, start=1) for _ in range(workers)]
+    pipe = run.layout
+    return [stage for stage, workers in enumerate(pipe.replicas or (1,) * pipe.pp, start=1) for _ in range(workers)]
 
 
 def of_each(run: Run, kind: str) -> list[Any]:
@@ -37,7 +38,8 @@ def of_each(run: Run, kind: str) -> list[Any]:
 
 def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """How long stages idle in a step. There are two definitions: of all time, and compared to the time of the work."""
-    schedule, p, m, v = run.options.schedule, run.options.stages, run.options.micro_batches, run.options.chunks
+    pipe = run.layout
+    schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
     starts, ends, work = of_each(run, "start"), of_each(run, "end"), of_each(run, "busy")[0]
     step = max(ends) - min(starts)
     made, again = [work_claim(run, at)], set(runs_again(run, at))
@@ -63,11 +65,12 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 def work_claim(run: Run, at: Sequence[int]) -> Claim:
     """How long each rank works: PTD's ideal time, with W apart."""
+    pipe = run.layout
     o, again = run.options, runs_again(run, at)
-    steps = 1 if SCHEDULES[o.schedule].flushes else len(run.loss)
-    expected = [ptd.ideal_time(steps * o.micro_batches * o.chunks, 1.0, 2.0 + more) for more in again]
+    steps = 1 if SCHEDULES[pipe.schedule].flushes else len(run.loss)
+    expected = [ptd.ideal_time(steps * pipe.micro_batches * pipe.chunks, 1.0, 2.0 + more) for more in again]
     more = "" if not any(again) else "+rF" if o.recompute == "log" else "+F"
-    formula = f"{'v' * (o.chunks > 1)}m(F+B+W{more})"
+    formula = f"{'v' * (pipe.chunks > 1)}m(F+B+W{more})"
     counted = of_each(run, "busy")
     if o.recompute == "log":  # a clock that adds up thirds of T_F is off in the sixteenth digit
         expected, counted = [round(time, 9) for time in expected], [round(time, 9) for time in counted]
@@ -77,10 +80,11 @@ def work_claim(run: Run, at: Sequence[int]) -> Claim:
 def runs_again(run: Run, at: Sequence[int]) -> list[float]:
     """On each rank, how many forwards run again for each that a stage has: with full recomputation all of the stage's,
     otherwise those of its layers."""
+    pipe = run.layout
     o = run.options
     if o.recompute == "full":
         return [1.0] * run.ranks
-    blocks = [[len({*part} - {0, o.layers + 1}) for part in o.parts[stage - 1 :: o.stages]] for stage in at]
+    blocks = [[len({*part} - {0, o.layers + 1}) for part in pipe.parts[stage - 1 :: pipe.pp]] for stage in at]
     return [sum(chen.runs_again(o.recompute, n) for n in of) / max(sum(of), 1) for of in blocks]
 
 
@@ -89,10 +93,11 @@ def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
     A version is told by a fingerprint of the weights that a forward bound: it is the one that was the newest, with the
     same fingerprint, after so many updates; none is -1."""
-    schedule, n, m, updates = run.options.schedule, run.options.stages, run.options.micro_batches, len(run.loss)
+    pipe = run.layout
+    schedule, n, m, updates = pipe.schedule, pipe.pp, pipe.micro_batches, len(run.loss)
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
     made = [work_claim(run, at)]
-    if (m == 1 or schedule == "2bw") and not run.options.replicas:  # of PipeDream's minibatches, an update for each
+    if (m == 1 or schedule == "2bw") and not pipe.replicas:  # of PipeDream's minibatches, an update for each
         formula = {"pipedream": "n-i", "vertical-sync": "n-1", "2bw": "1"}[schedule]
         delays = [min(pipelines.weight_delay(schedule, n, stage), updates - 1) for stage in at]
         found, promised, behind = [], [], []
@@ -113,14 +118,15 @@ def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """How many micro-batches a stage holds. at: each rank's stage."""
-    o, schedule = run.options, run.options.schedule
-    in_all = o.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
+    pipe = run.layout
+    o, schedule = run.options, pipe.schedule
+    in_all = pipe.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
     sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
     sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3"}
     formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
-    claim = "chunks in flight" if o.chunks > 1 else "in flight"
-    promised = [pipelines.in_flight(schedule, o.stages, in_all, stage, o.chunks) for stage in at]
+    claim = "chunks in flight" if pipe.chunks > 1 else "in flight"
+    promised = [pipelines.in_flight(schedule, pipe.pp, in_all, stage, pipe.chunks) for stage in at]
     made = [on_each_rank(source, claim, formula, promised, of_each(run, "in_flight"), "")]
     if o.recompute == "full":
         waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
@@ -136,25 +142,27 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 def stage_parameters(run: Asked, at: Sequence[int]) -> list[int]:
     """Ψi, of each rank: the parameters of its stage's units; and of the last stage, if its head is tied to an embedding
     that another stage has, that unit's."""
-    o, units = run.options, run.model.units()
+    pipe = run.layout
+    units = run.model.units()
     found = []
     for stage in at:
-        own = {unit for part in o.parts[stage - 1 :: o.stages] for unit in part}
-        found.append(sum(units[unit] for unit in own | ({0} if run.model.tied and stage == o.stages else set())))
+        own = {unit for part in pipe.parts[stage - 1 :: pipe.pp] for unit in part}
+        found.append(sum(units[unit] for unit in own | ({0} if run.model.tied and stage == pipe.pp else set())))
     return found
 
 
 def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """Model states: each stage has those of its units (GPipe, section 2.1), all of them all of the model."""
+    pipe = run.layout
     factors = {"parameters": run.bytes.stored, "gradients": run.bytes.stored, "optimizer": run.optimizer_bytes}
     psi = stage_parameters(run, at)
     made = [
         on_each_rank("GPipe §2.1", kind, f"{factor}Ψi", [factor * n for n in psi], run.memory_of(kind), "bytes")
         for kind, factor in factors.items()
     ]
-    if run.options.replicas:
+    if pipe.replicas:
         return made
-    copied = run.model.tied and run.options.stages > 1
+    copied = run.model.tied and pipe.pp > 1
     whole = run.model.parameters() + (run.model.units()[0] if copied else 0)
     counted = sum(sum(run.memory_of(kind)) for kind in factors)
     factor = sum(factors.values())
@@ -164,11 +172,12 @@ def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 def needs(asked: Asked) -> list[Needs]:
     """What each rank's stage will need."""
+    pipe = asked.layout
     o, at = asked.options, stages_of(asked)
     p, k, (embedding, layer, *_, head) = asked.bytes.stored, asked.optimizer_bytes, asked.model.units()
     places = []
     for stage, psi in zip(at, stage_parameters(asked, at), strict=True):
-        share = share_of(asked, stage, o.batch // o.micro_batches)
+        share = share_of(asked, stage, o.batch // pipe.micro_batches)
         states = zero.model_states(psi, 1, 0, p, p, k)
         places.append(
             Place(
@@ -178,7 +187,7 @@ def needs(asked: Asked) -> list[Needs]:
                 layer * (share.layers > 0),
                 head * share.head,
                 in_flight=most_in_flight(asked, stage),
-                starts_with_layer=1 <= o.parts[stage - 1][0] <= o.layers,
+                starts_with_layer=1 <= pipe.parts[stage - 1][0] <= o.layers,
             )
         )
     return at_places(asked, 1, places, without(asked))
@@ -186,33 +195,36 @@ def needs(asked: Asked) -> list[Needs]:
 
 def share_of(asked: Asked, stage: int, b: int) -> Share:
     """Of micro-batches of b sequences, what a stage works on."""
+    pipe = asked.layout
     o, head = asked.options, asked.options.layers + 1
-    own = {unit for part in o.parts[stage - 1 :: o.stages] for unit in part}
-    again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in o.parts[stage - 1 :: o.stages])
+    own = {unit for part in pipe.parts[stage - 1 :: pipe.pp] for unit in part}
+    again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in pipe.parts[stage - 1 :: pipe.pp])
     return Share(b, len(own - {0, head}), 0 in own, head in own, again, o.recompute == "full")
 
 
 def most_in_flight(asked: Asked, stage: int) -> int:
     """Micro-batches under way on a stage at most; one where what the others hold follows no formula, see `without`."""
-    o = asked.options
-    if o.chunks > 1 or not SCHEDULES[o.schedule].flushes or o.schedule.startswith("zb"):
+    pipe = asked.layout
+    if pipe.chunks > 1 or not SCHEDULES[pipe.schedule].flushes or pipe.schedule.startswith("zb"):
         return 1
-    return pipelines.in_flight(o.schedule, o.stages, o.micro_batches, stage)
+    return pipelines.in_flight(pipe.schedule, pipe.pp, pipe.micro_batches, stage)
 
 
 def without(asked: Asked) -> list[str]:
     """What a pipeline holds for which the papers have no formula."""
-    o, found = asked.options, ["messages on their way"]
-    if o.chunks > 1 or not SCHEDULES[o.schedule].flushes or o.schedule.startswith("zb"):
-        found.append(f"activations with {o.schedule}, of all but one micro-batch")
-    if not SCHEDULES[o.schedule].flushes:
+    pipe = asked.layout
+    found = ["messages on their way"]
+    if pipe.chunks > 1 or not SCHEDULES[pipe.schedule].flushes or pipe.schedule.startswith("zb"):
+        found.append(f"activations with {pipe.schedule}, of all but one micro-batch")
+    if not SCHEDULES[pipe.schedule].flushes:
         found.append("older versions of the parameters")
     return found
 
 
 def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """That each backward sees the weights that its forward saw; and how many versions of them a stage holds."""
-    o, schedule, updates = run.options, run.options.schedule, len(run.loss)
+    pipe = run.layout
+    schedule, updates = pipe.schedule, len(run.loss)
     flushes = SCHEDULES[schedule].flushes
     source = "2BW §3.2" if flushes else "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
     torn = [sum(len(set(prints)) != 1 for _, _, *prints in counts["used"]) for counts in run.counted]
@@ -221,10 +233,10 @@ def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
         used = [[(chunk, mark) for _, chunk, *prints in counts["used"] for mark in prints] for counts in run.counted]
         versions = [len(set(pairs)) / len({chunk for chunk, _ in pairs}) for pairs in used]
         return [*made, on_each_rank(source, "weight versions", "1", 1, versions, "")]
-    if o.replicas or (schedule != "2bw" and o.micro_batches > 1):
+    if pipe.replicas or (schedule != "2bw" and pipe.micro_batches > 1):
         return made  # with an update for each of PipeDream's minibatches; for others the papers give no number
-    most = min(updates + 1, pipelines.weight_versions(schedule, o.stages, 1))  # the first update leaves at most two
-    promised = [min(pipelines.weight_versions(schedule, o.stages, stage), most) for stage in at]
+    most = min(updates + 1, pipelines.weight_versions(schedule, pipe.pp, 1))  # the first update leaves at most two
+    promised = [min(pipelines.weight_versions(schedule, pipe.pp, stage), most) for stage in at]
     formula = {"pipedream": "n-i+1", "vertical-sync": "n", "2bw": "2"}[schedule]
     made.append(on_each_rank(source, "weight versions", formula, promised, of_each(run, "versions"), ""))
     p, psi = run.bytes.stored, stage_parameters(run, at)
@@ -238,9 +250,10 @@ def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """Everything that a rank sends: activations and gradients, and what the papers leave out."""
+    pipe = run.layout
     o, each = run.options, crossings(run, at)
-    flushes = SCHEDULES[o.schedule].flushes
-    micro_batch = ptd.boundary_elements(o.batch // o.micro_batches, o.context, o.width) * run.bytes.stored
+    flushes = SCHEDULES[pipe.schedule].flushes
+    micro_batch = ptd.boundary_elements(o.batch // pipe.micro_batches, o.context, o.width) * run.bytes.stored
     made = message_claims(run, each, [micro_batch] * run.ranks)
     messages = [sum(numbers) for numbers in zip(*each.values(), strict=True)]
     shared = shared_gradients(run, at)
@@ -261,8 +274,10 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     made.append(on_each_rank("together", "all that is sent", "nothing else", everything, sent, "bytes"))
     arrives = sum(everything)
     if not flushes:  # in the last step more backwards are left to the stage before than there were to the one after
-        left = [pipedream.backwards_left(o.replicas or (1,) * o.stages, i, o.micro_batches, len(run.loss)) for i in at]
-        differing = [number * ((i < o.stages) - (i > 1)) for number, i in zip(left, at, strict=True)]
+        left = [
+            pipedream.backwards_left(pipe.replicas or (1,) * pipe.pp, i, pipe.micro_batches, len(run.loss)) for i in at
+        ]
+        differing = [number * ((i < pipe.pp) - (i > 1)) for number, i in zip(left, at, strict=True)]
         arrives += sum(differing) * micro_batch
     total = sum(run.received)
     return [*made, Claim("together", "all that arrives", "nothing else", arrives, total, "bytes", "all ranks")]
@@ -271,11 +286,12 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[int], shape: str = "bsh") -> list[Claim]:
     """Activations and gradients that each rank sends in a step: so many messages as are in `each`, of b·s·h elements,
     of which `micro_batch` bytes are the rank's."""
+    pipe = run.layout
     made = []
     for phase, messages in each.items():
         expected = [number * size for number, size in zip(messages, micro_batch, strict=True)]
-        drains = phase == GRADIENT and not SCHEDULES[run.options.schedule].flushes
-        number = "(m+n-i)" if drains else "v·m" if run.options.chunks > 1 else "m"
+        drains = phase == GRADIENT and not SCHEDULES[pipe.schedule].flushes
+        number = "(m+n-i)" if drains else "v·m" if pipe.chunks > 1 else "m"
         # The first rank sends no gradients, the last no activations: the table shows one that does.
         order = slice(None, None, -1 if phase == GRADIENT else 1)
         formula, counted = f"{run.bytes.stored}·{number}·{shape}", run.sent_in(phase)[order]
@@ -285,11 +301,12 @@ def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[i
 
 def crossings(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
     """How many messages of each kind every rank sends in the last step. Without a flush, the pipeline drains in it."""
-    o, workers = run.options, run.options.replicas or (1,) * run.options.stages
-    each = [ptd.crossings(o.stages, o.micro_batches // workers[stage - 1], stage, o.chunks) for stage in at]
+    pipe = run.layout
+    workers = pipe.replicas or (1,) * pipe.pp
+    each = [ptd.crossings(pipe.pp, pipe.micro_batches // workers[stage - 1], stage, pipe.chunks) for stage in at]
     activations, gradients = ([numbers[i] for numbers in each] for i in (0, 1))
-    if not SCHEDULES[o.schedule].flushes:
-        left = [pipedream.backwards_left(workers, stage, o.micro_batches, len(run.loss)) for stage in at]
+    if not SCHEDULES[pipe.schedule].flushes:
+        left = [pipedream.backwards_left(workers, stage, pipe.micro_batches, len(run.loss)) for stage in at]
         gradients = [number if stage > 1 else 0 for stage, number in zip(at, left, strict=True)]
     return {ACTIVATION: activations, GRADIENT: gradients}
 
@@ -297,23 +314,19 @@ def crossings(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
 def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
     """Bytes that each rank sends in the last step to sum gradients with ranks that have the same: of a tied embedding
     (PTD, section 3), or in each update that is still to come of its stage's replicas (PipeDream, section 3.2)."""
-    o, units, p = run.options, run.model.units(), run.bytes.stored
+    pipe = run.layout
+    units, p = run.model.units(), run.bytes.stored
     if run.model.tied:
-        ends = ring_all_reduce(units[0], 2).sent if o.stages > 1 else [0, 0]
-        return [p * {1: ends[0], o.stages: ends[1]}.get(stage, 0) for stage in at]
+        ends = ring_all_reduce(units[0], 2).sent if pipe.pp > 1 else [0, 0]
+        return [p * {1: ends[0], pipe.pp: ends[1]}.get(stage, 0) for stage in at]
     sent = []
     for rank, stage in enumerate(at):
-        workers = o.replicas[stage - 1] if o.replicas else 1
-        left = pipedream.backwards_left(o.replicas or (1,) * o.stages, stage, o.micro_batches, len(run.loss))
-        updates = 1 if SCHEDULES[o.schedule].flushes else -(-left // (o.micro_batches // workers))
-        once = [ring_all_reduce(units[unit], workers).sent[rank - at.index(stage)] for unit in o.parts[stage - 1]]
+        workers = pipe.replicas[stage - 1] if pipe.replicas else 1
+        left = pipedream.backwards_left(pipe.replicas or (1,) * pipe.pp, stage, pipe.micro_batches, len(run.loss))
+        updates = 1 if SCHEDULES[pipe.schedule].flushes else -(-left // (pipe.micro_batches // workers))
+        once = [ring_all_reduce(units[unit], workers).sent[rank - at.index(stage)] for unit in pipe.parts[stage - 1]]
         sent.append(p * updates * sum(once) if workers > 1 else 0)
     return sent
-
-
-def none_when_drained(run: Run) -> list[Claim]:
-    """What the papers say of a schedule without flush they say of a stream that is not interrupted."""
-    return []
 
 
 def print_drained(options: Options) -> None:
@@ -329,16 +342,17 @@ def print_letters(run: Run) -> None:
     print("Ψi: parameters of a stage; ψ_emb: of the embedding.\n")
 
 
-def show_clocks(comm: Comm, timeline: Timeline, options: Options, pipelines: Sequence[Sequence[int]]) -> None:
+def show_clocks(comm: Comm, timeline: Timeline, job: Job) -> None:
     """Draw what the clocks of the first pipeline's ranks say, and write the trace of all if there is to be one. All
-    ranks must call. pipelines: the ranks of each."""
-    timelines = comm.gather_object(timeline)
+    ranks must call."""
+    timelines, layout = comm.gather_object(timeline), job.layout
     if not timelines or not timelines[0].spans:
         return
-    if options.json != "-":
-        flushes = SCHEDULES[options.schedule].flushes
+    pipelines = [range(layout.ranks)] if layout.replicas else layout.groups("pipeline")
+    if job.options.json != "-":
+        flushes = SCHEDULES[layout.schedule].flushes
         what = "Last step" if flushes else "Beginning"
         print(f"{what}, simulated time: F forward, B input and W weight gradient")
         print_timelines("", [timelines[rank] for rank in pipelines[0]], goes_on=not flushes)
-    if options.trace:
-        write_trace(options.trace, timelines, pipelines)
+    if job.options.trace:
+        write_trace(job.options.trace, timelines, pipelines)

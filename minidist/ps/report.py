@@ -32,7 +32,7 @@ def trainings(options: command.Options) -> list[tuple[str, float]]:
 
 def say_what_differs(job: command.Job, plan: Plan) -> None:
     """In a line each, in what a run that goes on is not the run that was saved."""
-    train.say_differences(job, train.Alone())
+    command.say_differences(job, rank=0, ranks=len(plan.workers))
     asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
     if asynchronous:
         print(
@@ -101,13 +101,24 @@ def as_run(job: command.Job, whole: Whole, outcome: Outcome, validation: float) 
         weights, optimizer = (sum(held.nbytes[i] for held in rank.held) for i in (0, 1))
         own = outcome.plan.size * itemsize if rank.log else 0
         memory.append({"parameters": weights + own, "gradients": 2 * own, "optimizer": optimizer})
-    validations = [validation] + [0.0] * (len(outcome.ranks) - 1)  # rank 0 has done it alone
-    history = train.History(outcome.losses, outcome.logs[0].milliseconds)
-    received = [rank.received for rank in outcome.ranks]
-    counted: list[dict[str, Any]] = [{}] * len(outcome.ranks)
-    nothing: list[dict[str, Any]] = [{}] * len(memory)  # is held below the devices, or moved there
-    columns = validations, sent, sent_to, received, memory, counted, nothing, nothing
-    return train.summarise(job, history, list(zip(*columns, strict=True)))
+    nothing: list[dict[str, Any]] = [{}] * len(memory)  # is counted besides, held below the devices, or moved there
+    return Run(
+        chapter=job.chapter,
+        options=job.options,
+        layout=job.layout,
+        vocabulary=len(job.corpus.vocabulary),
+        loss=outcome.losses,
+        validation_loss=validation,
+        unigram_entropy=job.corpus.unigram_entropy(),
+        step_ms=train.step_times(outcome.logs[0].milliseconds),
+        sent=sent,
+        sent_to=sent_to,
+        received=[rank.received for rank in outcome.ranks],
+        memory=memory,
+        counted=nothing,
+        below=nothing,
+        moved=nothing,
+    )
 
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:

@@ -175,10 +175,10 @@ def phases(where: str, *names: str) -> list[str]:
     return [f"{where}: {name}" for name in names]
 
 
-def all_reduces(times: Sequence[int], sizes: Sequence[int], t: int) -> list[int]:
-    """Elements that each rank sends for so many all-reduces of its group; the tensor axis is the innermost."""
-    pairs = enumerate(zip(times, sizes, strict=True))
-    return [number * ring_all_reduce(size, t).sent[rank % t] for rank, (number, size) in pairs]
+def all_reduces(run: Run, times: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Elements that each rank sends for so many all-reduces of its group."""
+    each = zip(run.places, times, sizes, strict=True)
+    return [number * ring_all_reduce(size, run.layout.tp).sent[at.part] for at, number, size in each]
 
 
 def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
@@ -207,7 +207,7 @@ def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     every = "12" if any(share.layers_again for share in shares) else "8"
     formula = f"{'(8l+4r)' if options.recompute == 'log' else f'l·{every}'}bsh(t-1)/t"
     if not options.sequence_parallel:
-        both, sent = phases("layers", *WHOLES), all_reduces(number, bsh, t)
+        both, sent = phases("layers", *WHOLES), all_reduces(run, number, bsh)
         return [Volume("PTD §3.2", "in layers", formula, both, sent, passes, p)]
     names, once_more = phases("layers", *GATHERS, *SCATTERS), phases("layers", "all-gather again")
     once = [size * (t - 1) // t for size in bsh]
@@ -230,19 +230,19 @@ def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
         sent = [n * size * (t - 1) // t for n, size in zip(halves, bsh, strict=True)]
     else:
         halves = [2 * (share.embedding * (1 + share.ends_again) + share.head) for share in shares]
-        sent = all_reduces([n // 2 for n in halves], bsh, t)
+        sent = all_reduces(run, [n // 2 for n in halves], bsh)
     volumes = [Volume("Megatron §3", "outside layers", f"{max(halves)}bsh(t-1)/t", names, sent, times, p)]
     heads = [int(share.head) for share in shares]
     if options.sequence_parallel:
         again = [n * size * (t - 1) // t for n, size in zip(heads, bsh, strict=True)]
         once_more = phases("ends", "all-gather again")
         volumes.append(Volume("Korthikanti §4", "head, again", "bsh(t-1)/t", once_more, again, times, p))
-    if options.gather_logits:
+    if run.gather_logits:
         v = megatron.padded_vocabulary(run.vocabulary, t)
         logits, phase = [size * v * (t - 1) // t for size in bs], ["loss: all-gather"]
         return [*volumes, Volume("Megatron §3", "gathered logits", "bsv(t-1)/t", phase, logits, times, p)]
     wide, phase = run.bytes.computed, ["loss: all-reduce"]
-    fused = all_reduces([3 * share.head * (1 + share.ends_again) for share in shares], bs, t)
+    fused = all_reduces(run, [3 * share.head * (1 + share.ends_again) for share in shares], bs)
     return [*volumes, Volume("Megatron §3", "fused loss", "3·2bs(t-1)/t", phase, fused, times, wide)]
 
 

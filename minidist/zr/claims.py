@@ -10,15 +10,15 @@ from minidist.claims.zero import buffer_size, states_claims
 from minidist.papers import zero
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.models import padded
-from minidist.tensor_parallel import tensor_claims as tensor
+from minidist.tp import claims as tensor
 
 GATHERS = "all-gather checkpoints"
 
 
 def claims(run: Run) -> list[Claim]:
     """What is held, moved and sent; and that nothing else is."""
-    options, t, p = run.options, run.options.tp, run.bytes.stored
-    d, a, stage, shares = run.ranks // t, options.accumulate, options.zero, shares_of(run)
+    options, t, p = run.options, run.layout.tp, run.bytes.stored
+    d, a, stage, shares = run.layout.dp, options.accumulate, options.zero, shares_of(run)
     volumes = [
         *tensor.of_layers(run, t, shares),
         *of_checkpoints(run),
@@ -47,17 +47,20 @@ def claims(run: Run) -> list[Claim]:
 
 def shares_of(run: Asked) -> list[Share]:
     """What of a micro-batch each rank works on."""
-    options, t = run.options, run.options.tp
-    rows = chunk_sizes(options.batch // options.accumulate, run.ranks // t)
-    return [Share(rows[rank // t], options.layers, layers_again=options.layers) for rank in range(run.ranks)]
+    options = run.options
+    rows = chunk_sizes(options.batch // options.accumulate, run.layout.dp)
+    return [
+        Share(rows[run.places[rank].data(run.layout)], options.layers, layers_again=options.layers)
+        for rank in range(run.ranks)
+    ]
 
 
 def flats(run: Asked, rank: int) -> list[list[int]]:
     """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
     where it is cut, its part of what is cut and what is left whole."""
-    t = run.options.tp
-    stored = [list(both) if t > 1 else [sum(both)] for both in run.model.cut_and_whole(t)[rank % t]]
-    return [[padded(size, run.ranks // t) for size in of] for of in stored]
+    t = run.layout.tp
+    stored = [list(both) if t > 1 else [sum(both)] for both in run.model.cut_and_whole(t)[run.places[rank].part]]
+    return [[padded(size, run.layout.dp) for size in of] for of in stored]
 
 
 def held(run: Asked) -> list[int]:
@@ -86,9 +89,9 @@ def is_cut(run: Asked) -> bool:
 
 def checkpoint(run: Asked) -> list[int]:
     """Elements that each rank keeps of a layer's input."""
-    t, options = run.options.tp, run.options
+    t, options = run.layout.tp, run.options
     bsh = [share.b * options.context * options.width for share in shares_of(run)]
-    return [chunk_sizes(size, t)[rank % t] if is_cut(run) else size for rank, size in enumerate(bsh)]
+    return [chunk_sizes(size, t)[run.places[rank].part] if is_cut(run) else size for rank, size in enumerate(bsh)]
 
 
 def checkpoints_wait(run: Run, a: int) -> list[Claim]:
@@ -114,7 +117,7 @@ def checkpoints_wait(run: Run, a: int) -> list[Claim]:
 def buffers(run: Run) -> list[Claim]:
     """B elements, or all gradients if they are fewer. Where a rank has its shard of gradients alone, what is shared by
     embedding and head waits beside it for its second part (stage 2)."""
-    p, d, stage = run.bytes.stored, run.ranks // run.options.tp, run.options.zero
+    p, d, stage = run.bytes.stored, run.layout.dp, run.options.zero
     ranks = range(run.ranks)
     waiting = [read_twice(run, rank) * (stage >= 2) for rank in ranks]
     room = [
@@ -134,11 +137,13 @@ def buffers(run: Run) -> list[Claim]:
 
 def of_checkpoints(run: Run) -> list[tensor.Volume]:
     """P_a's all-gather before a layer runs again: b·s·h where Megatron's six all-reduces are 12bsh."""
-    options, t = run.options, run.options.tp
+    options, t = run.options, run.layout.tp
     if options.activations == "device" or options.sequence_parallel:
         return []
     bsh = tensor.elements(run, shares_of(run))
-    sent = [options.layers * (size - chunk_sizes(size, t)[(rank + 1) % t]) for rank, size in enumerate(bsh)]
+    sent = [
+        options.layers * (size - chunk_sizes(size, t)[(run.places[rank].part + 1) % t]) for rank, size in enumerate(bsh)
+    ]
     return [tensor.Volume("ZeRO §8", "P_a", "l·bsh(t-1)/t", [GATHERS], sent, options.accumulate, run.bytes.stored)]
 
 
@@ -163,7 +168,7 @@ DATA = {
 
 def of_data(run: Run) -> list[tensor.Volume]:
     """What ZeRO's stage sends along the data axis, for a rank's part of the model."""
-    options, d = run.options, run.ranks // run.options.tp
+    options, d = run.options, run.layout.dp
     a = options.accumulate
     of_ranks = [zero.volume(psi, d, options.zero) for psi in held(run)]
     often = {0: (), 1: (), 2: ("reduce-scatter gradients",), 3: tuple(DATA)}[options.zero]
@@ -182,8 +187,8 @@ def of_data(run: Run) -> list[tensor.Volume]:
 def needs(asked: Asked) -> list[Needs]:
     """What each rank will need: model states; the buffer, and what is gathered; every checkpoint; and what one layer
     keeps, when the last of them runs again, or the head, if that is more."""
-    options, p, t, shares = asked.options, asked.bytes.stored, asked.options.tp, shares_of(asked)
-    d, stage, parts = asked.ranks // t, options.zero, checkpoint(asked)
+    options, p, t, shares = asked.options, asked.bytes.stored, asked.layout.tp, shares_of(asked)
+    d, stage, parts = asked.layout.dp, options.zero, checkpoint(asked)
     layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
     # A layer keeps its input as well: another copy, or what waited, which has gone or is that itself.
     is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
@@ -203,8 +208,8 @@ def needs(asked: Asked) -> list[Needs]:
 
 def print_closing(run: Run) -> None:
     """The letters; what a fused buffer would take; and the paper's table 2."""
-    options, p, t = run.options, run.bytes.stored, run.options.tp
-    d, psi = run.ranks // t, held(run)[0]
+    options, p, t = run.options, run.bytes.stored, run.layout.tp
+    d, psi = run.layout.dp, held(run)[0]
     say(
         f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its sequences, s long,"
         " of a micro-batch; h: width; B: elements of the buffer (--bucket-size)."

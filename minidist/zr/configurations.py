@@ -92,7 +92,7 @@ def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> in
 def asked_for(job: Job, ranks: int, layers: int) -> Asked:
     """A run with so many layers."""
     options = Namespace(**{**vars(job.options), "layers": layers})
-    return Asked(job.chapter, options, ranks, len(job.corpus.vocabulary))
+    return Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
 
 
 def promised(job: Job, ranks: int) -> int:

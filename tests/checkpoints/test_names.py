@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from minidist import train
+from alone import train_alone
 from minidist.checkpoints.names import huggingface
-from minidist.cli.options import in_one_process
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.llama import LlamaConfig, llama
@@ -56,9 +55,8 @@ def exported(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("no more and no less " * 50)
     for names, file in (("minidist", "ours.safetensors"), ("huggingface", "model.safetensors")):
-        line = f"train.py {SMALL} {MODELS[request.param]} --data text.txt --export {file} --names {names} --json report"
-        monkeypatch.setattr("sys.argv", line.split())
-        assert in_one_process(train.serial) == 0
+        line = f"{SMALL} {MODELS[request.param]} --data text.txt --export {file} --names {names} --json report"
+        assert train_alone(*line.split()) == 0
     return request.param, tmp_path
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from alone import train_alone
 from minidist import UsageError, checkpoint, command, train
 from minidist.checkpoints import convert, files, inspect, manifest
-from minidist.cli.options import in_one_process
 from minidist.engine import Engine
 from minidist.mpi import output
 
@@ -380,9 +380,7 @@ def test_a_file_and_a_folder_say_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     assert sorted(os.listdir()) == ["model.safetensors", "run", "text.txt"]
     losses = []
     for path in ("run", "model.safetensors", "run/step000002"):
-        line = ["train.py", *MODEL.split(), "--steps", "4", "--load", path, "--json", "report"]
-        monkeypatch.setattr("sys.argv", line)
-        assert in_one_process(train.serial) == 0
+        assert train_alone(*MODEL.split(), "--steps", "4", "--load", path, "--json", "report") == 0
         losses.append(json.loads(Path("report").read_text())["loss"])
     assert losses[0] == losses[1] == losses[2]
     whole, engine = trained(2)
@@ -392,8 +390,7 @@ def test_a_file_and_a_folder_say_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 def test_another_seed_or_text_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     save(*trained(1))
     Path("text.txt").write_text("no less and no more " * 50)
-    monkeypatch.setattr("sys.argv", ["train.py", *MODEL.split(), "--steps", "2", "--load", "run", "--seed", "5"])
-    assert in_one_process(train.serial) == 0
+    assert train_alone(*MODEL.split(), "--steps", "2", "--load", "run", "--seed", "5") == 0
     seed, text = capsys.readouterr().err.splitlines()
     assert seed == "minidist: --load run was saved with --seed 0: from here on batches and dropout are others"
     assert text.startswith("minidist: --load run was saved while training on another text, text.txt: ")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from minidist import UsageError, command, ring
+from minidist import UsageError, command
 from minidist.bench import __main__ as bench
 from minidist.claims.files import check_writable, write_whole
+from minidist.programs import ring
 
 
 def names(folder: Path) -> list[str]:
@@ -65,7 +66,7 @@ def test_standard_output_asks_for_no_folder_that_can_be_written(tmp_path, monkey
     (tmp_path / "gone").rmdir()
     with pytest.raises(UsageError, match="cannot write there"):
         check_writable("--json", "report")
-    assert ring.prepare(["--json", "-"]).json == "-"
+    assert ring.prepare(ring.parser(), ["--json", "-"], None).json == "-"
     assert bench.prepare(["--json", "-"])[1].json == "-"
     draws = command.parser("", "train")
     assert command.prepare(draws, ["--json", "-"], ranks=1).options.json == "-"

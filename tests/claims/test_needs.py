@@ -6,21 +6,15 @@ from typing import Any
 
 import pytest
 
-from minidist import command, data_parallel, offload, parallel3d, pipeline, tensor_parallel, train, zero1, zero2, zero3
+from minidist import command, train
 from minidist.claims import needs
-from minidist.claims import offload as offload_claims
 from minidist.claims.run import Asked
-from minidist.engine import Engine
-from minidist.grid import claims as grid_claims
-from minidist.grid import options as grid_options
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
 from minidist.mpi.exchange import Rules
 from minidist.mpi.launch import launch
 from minidist.mpi.threads import run_threads
-from minidist.pp import claims as pipeline_claims
-from minidist.pp import options as pipeline_options
-from minidist.tp import claims as tensor_claims
+from minidist.programs.chapter import find
 
 POLICIES = ("none", "selective", "full", "every:2", "sqrt", "log")
 KINDS = {kind: kind for kind in ("parameters", "gradients", "optimizer", "activations", "ends")} | {
@@ -53,22 +47,6 @@ STAGED = (
     "parallel3d --dp 1 --pp 2 --tp 2 --zero 1 --sequence-parallel --batch 12",
     "parallel3d --dp 2 --pp 2 --tp 1 --zero 3 --batch 12",
 )
-ENGINES = {
-    "data_parallel": lambda units, settings, comm, options: data_parallel.DataParallel(units, settings, comm),
-    "zero1": lambda units, settings, comm, options: zero1.ZeRO1(units, settings, comm),
-    "zero2": lambda units, settings, comm, options: zero2.ZeRO2(units, settings, comm),
-    "zero3": zero3.make_engine,
-    "offload": offload.make_engine,
-    "tensor_parallel": tensor_parallel.make_engine,
-}
-ESTIMATES = {chapter: needs.of_data_axis(stage) for stage, chapter in enumerate(("data_parallel", "zero1", "zero2"))}
-ESTIMATES |= {"zero3": needs.of_data_axis(3), "tensor_parallel": tensor_claims.needs}
-ESTIMATES["offload"] = offload_claims.needs
-ESTIMATES |= {"pipeline": pipeline_claims.needs, "parallel3d": grid_claims.needs}
-ADD_OPTIONS = {
-    chapter.__name__.rpartition(".")[2]: chapter.add_options for chapter in (zero3, offload, tensor_parallel)
-}
-ADD_OPTIONS |= {"pipeline": pipeline_options.add_options, "parallel3d": grid_options.add_options}
 
 
 def lines(chapters: tuple[str, ...], every: int) -> Iterator[str]:
@@ -84,31 +62,20 @@ SOME = pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.sl
 
 def job_of(line: str, ranks: int) -> command.Job:
     """As the chapter's command line makes it."""
-    chapter, *options = line.split()
-    made = command.parser("", chapter)
-    ADD_OPTIONS.get(chapter, lambda parser: None)(made)
-    own: Any = {"tensor_parallel": tensor_parallel, "pipeline": pipeline_options, "parallel3d": grid_options}
-    return own.get(chapter, train).prepare(made, options, ranks)
+    name, *options = line.split()
+    job: command.Job = find(name).job(options, ranks)
+    return job
 
 
 def held(line: str, ranks: int) -> list[dict[str, int]]:
     """What each rank has held at most, of each kind, in two steps."""
 
     def be_rank(comm: Comm) -> dict[str, int]:
-        chapter, job = line.split()[0], job_of(line, ranks)
-        options = job.options
-        engine: Engine
-        driver: train.Driver | None = None
-        if chapter == "pipeline":
-            driver = pipeline.pipeline_of(job.units, job.settings, comm, options.parts, options.schedule)
-            engine = driver.engine
-        elif chapter == "parallel3d":
-            engine, driver = parallel3d.grid(job.units, job.settings, comm, options)
-        else:
-            engine = ENGINES[chapter](job.units, job.settings, comm, options)
+        job = job_of(line, ranks)
+        driver = find(line.split()[0]).make(job, comm)
         for step in range(2):
-            train.train_step(driver or engine, job.corpus, options, step)
-        return engine.memory()
+            train.train_step(driver, job.corpus, job.options, step)
+        return driver.engine.memory()
 
     return run_threads(be_rank, ranks, Rules("eager"))
 
@@ -116,7 +83,9 @@ def held(line: str, ranks: int) -> list[dict[str, int]]:
 def estimated(line: str, ranks: int) -> list[needs.Needs]:
     """What formulas say, from the command line alone."""
     chapter, job = line.split()[0], job_of(line, ranks)
-    return ESTIMATES[chapter](Asked(chapter, job.options, ranks, len(job.corpus.vocabulary)))
+    formula = find(chapter).needs
+    assert formula
+    return formula(Asked(chapter, job.options, job.layout, len(job.corpus.vocabulary)))
 
 
 @SOME

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist import Finished, UsageError
+from minidist import Finished, UsageError, command
 from minidist.deepspeed import __main__ as door
 from minidist.deepspeed.schedules import WarmupLR
 from minidist.nn.optim import AdamW
@@ -41,7 +41,7 @@ def test_without_a_scheduler_the_rate_is_the_chapters(tmp_path: Path) -> None:
 
 
 def test_options_typed_at_their_default_are_typed(config: str) -> None:
-    made = door.parser("deepspeed")
+    made = door.with_file(command.parser("", "deepspeed"))
     assert door.agree.typed(made, [config, "--steps", "200"]) == {"config", "steps"}
 
 

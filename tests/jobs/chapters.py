@@ -89,8 +89,7 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
             mock.patch.object(sys, "argv", arguments),
             mock.patch("minidist.data.load", load),
             mock.patch("minidist.mpi.run.run", run),
-            mock.patch("minidist.train.run", run),
-            mock.patch("minidist.pp.options.run", run),
+            mock.patch("minidist.programs.chapter.run", run),
             redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as printed,
         ):
             runpy.run_path(str(HOUSE / f"{name}.py"), run_name="__main__")

@@ -9,22 +9,24 @@ from unittest import mock
 import numpy as np
 
 from jobs import engines
-from minidist import fsdp
 from minidist.cli.options import Parser
+from minidist.command import Job
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Engine
+from minidist.fsdp import FSDP
+from minidist.layout import Layout
 from minidist.mpi.comm import Comm
+from minidist.programs import fsdp
 from minidist.zero3 import ZeRO3, across_hosts
 
 
-def options_of(words: str, accumulate: int, ranks: int) -> Namespace:
+def options_of(words: str, accumulate: int, ranks: int) -> tuple[Namespace, Layout]:
     """The chapter's options, as its command line has them."""
     made = Parser("fsdp", "")
     fsdp.add_options(made)
     options = made.parse_args(["--strategy", *words.split()])
     options.accumulate = accumulate
-    fsdp.complete(options, ranks)
-    return options
+    return options, fsdp.layout_of(options, ranks)
 
 
 def engine_of(case: list[Any], comm: Comm) -> Engine:
@@ -41,7 +43,8 @@ def engine_of(case: list[Any], comm: Comm) -> Engine:
         host = comm.split(comm.rank // g)
         across_hosts(units, host, comm.split(comm.rank % g))
         return ZeRO3(units, settings, host, Axes(rows=comm))
-    return fsdp.make_engine(units, settings, comm, options_of(name, accumulate, comm.size))
+    options, layout = options_of(name, accumulate, comm.size)
+    return fsdp.make(Job("fsdp", options, None, units, settings, layout), comm)  # type: ignore[arg-type]
 
 
 def fsdp_hosts(ranks: int) -> int:
@@ -70,7 +73,7 @@ def orders(comm: Comm, variants: list[list[Any]]) -> list[list[str]]:
 def order(comm: Comm, words: str, accumulate: int) -> list[str]:
     """ "gather block1", "backward block1", "reduce block1", ..."""
     engine = engine_of([words, "gpt untied", "fp64", accumulate, "none"], comm)
-    assert isinstance(engine, fsdp.FSDP)
+    assert isinstance(engine, FSDP)
     seen: list[str] = []
     start, reduce, leave = engine.start_gather, engine.reduce, engine.leave
 

@@ -1,11 +1,12 @@
 """What tests/test_infinity.py runs on ranks."""
 
-from minidist import command, infinity
 from minidist.mpi.comm import Comm
+from minidist.programs.chapter import find
 
 
 def line(comm: Comm, arguments: str) -> int:
     """A command line of the chapter; its exit status."""
-    made = command.parser("", "infinity")
-    infinity.add_options(made)
-    return infinity.main(comm, infinity.prepare(made, arguments.split(), comm))
+    chapter = find("infinity")
+    job = chapter.job(arguments.split(), comm.size)
+    job.taken = chapter.take(job, comm)
+    return chapter.work(comm, job)

@@ -9,12 +9,12 @@ import json
 import sys
 import tracemalloc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from jobs.engines import ENGINES
-from minidist import command, train
 from minidist.engine import Engine, Settings
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
@@ -25,6 +25,7 @@ from minidist.nn.layers import Unit
 from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Released
 from minidist.pipeline import pipeline_of
+from minidist.programs.chapter import find
 from minidist.zero3 import ZeRO3
 
 VOCABULARY, CONTEXT, BATCH = 23, 4, 8
@@ -169,8 +170,8 @@ class Secretive(Engine):
 def secretive(comm: Comm, folder: str) -> int:
     """The exit status of serial training by such an engine, under the witness."""
     line = f"--steps 1 --layers 1 --width 16 --context 8 --batch 4 --witness --json {folder}/report.json"
-    job = command.prepare(command.parser("", "train"), line.split(), ranks=1)
-    return train.run_job(job, Secretive(job.units, job.settings), comm, lambda run: [])
+    chapter = replace(find("train"), make=lambda job, comm: Secretive(job.units, job.settings))
+    return chapter.work(comm, chapter.job(line.split(), ranks=1))
 
 
 def print_audit(comm: Comm, precision: str) -> None:

@@ -1,10 +1,9 @@
 """What tests/test_parallel3d.py runs on ranks: small models on grids of data-, pipeline- and tensor-parallel ranks."""
 
 import hashlib
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from jobs import engines, pipelines
 from minidist import checkpoint
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
-from minidist.grid.mesh import Mesh
+from minidist.layout import Layout, Mesh
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
@@ -61,19 +60,11 @@ def place_of(comm: Any, case: dict[str, Any]) -> tuple[DataParallel, Driver]:
     """The engine of a place in the grid, and what drives it."""
     dp, pp, tp = case["grid"]
     units = model(case["model"], sizes_of(case["grid"], case["chunks"]))
-    options = Namespace(
-        dp=dp,
-        shard=case.get("shard", dp),
-        pp=pp,
-        tp=tp,
-        zero=case["zero"],
-        sequence_parallel=case["sequence"],
-        schedule=case["schedule"],
-        chunks=case["chunks"],
-        parts=pipelines.cut(units, pp * case["chunks"]),
-    )
-    engine, pipeline = grid(units, settings(case), comm, options)
-    return engine, pipeline or engine
+    parts = pipelines.cut(units, pp * case["chunks"])
+    hosts = dp // case.get("shard", dp)
+    layout = Layout(dp, pp, 1, tp, hosts, schedule=case["schedule"], chunks=case["chunks"], parts=parts)
+    driver = grid(units, settings(case), comm, layout, case["zero"], case["sequence"])
+    return cast(DataParallel, driver.engine), driver
 
 
 def train(engine: Engine, driver: Driver, context: int) -> dict[str, Any]:
@@ -155,9 +146,10 @@ def saved_and_loaded(comm: Any, path: str, first: dict[str, Any], second: dict[s
 
 def along_axes(comm: Any) -> dict[str, Any]:
     """The world ranks beside which this rank finds itself on a grid of 2 x 2 x 2."""
-    mesh = Mesh(comm, data=2, pipeline=2, tensor=2)
+    layout = Layout(dp=2, pp=2, tp=2)
+    mesh, place = Mesh(comm, layout), layout.place(comm.rank)
     return {
-        "place": mesh.place,
+        "place": {"data": place.shard, "pipeline": place.stage, "tensor": place.part},
         "data": mesh.along("data").world_ranks,
         "pipeline": mesh.along("pipeline").world_ranks,
         "tensor": mesh.along("tensor").world_ranks,

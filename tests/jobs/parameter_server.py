@@ -3,20 +3,21 @@
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from minidist import parameter_server
 from minidist.nn.flat import Flat
+from minidist.programs.chapter import find
 from minidist.ps.claims import claims
 from minidist.ps.engines import Gradients, Whole
 from minidist.ps.outcome import Outcome
-from minidist.ps.plan import prepare
 
 
 def prepared(arguments: list[str], ranks: int) -> Any:
-    return prepare(parameter_server.__doc__ or "", arguments, ranks)
+    return find("parameter_server").prepared(arguments, SimpleNamespace(size=ranks))
 
 
 def train_all(comm: Any, cases: list[list[str]], naps: bool = False) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def by_name(flats: list[Flat]) -> dict[str, np.ndarray]:
 
 def chapter(comm: Any, arguments: list[str], path: str) -> Any:
     """The whole chapter as the command line runs it: its exit status and its JSON report."""
-    status = parameter_server.main(comm, prepared([*arguments, "--json", path], comm.size))
+    status = find("parameter_server").work(comm, prepared([*arguments, "--json", path], comm.size))
     return status, json.loads(Path(path).read_text()) if comm.rank == 0 else None
 
 

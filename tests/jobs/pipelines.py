@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from jobs.engines import watch_gradients
-from minidist import command, parallel3d, pipeline
 from minidist.engine import Settings
-from minidist.grid import options as grid_options
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
@@ -18,9 +16,9 @@ from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Array
 from minidist.pipeline import Pipeline, pipeline_of
-from minidist.pp import options as pipeline_options
 from minidist.pp import zero_bubble
 from minidist.pp.schedules import Instruction, Receive
+from minidist.programs.chapter import find
 
 VOCABULARY, CONTEXT, BATCH = 23, 6, 12
 
@@ -105,12 +103,9 @@ def chapters(comm: Any, lines: dict[str, str], folder: str) -> dict[str, Any]:
     """The chapter as the command line runs it; its exit status and its report."""
     found = {}
     for name, line in lines.items():
-        made = command.parser("", "pipeline")
-        pipeline_options.add_options(made)
         report = Path(folder) / f"{name}.json"
-        job = pipeline_options.prepare(made, [*shlex.split(line), "--json", str(report)], comm.size)
-        assert isinstance(job, command.Job)
-        status = pipeline.main(comm, job)
+        chapter = find("pipeline")
+        status = chapter.work(comm, chapter.job([*shlex.split(line), "--json", str(report)], comm.size))
         comm.ledger.check_requests()
         comm.barrier()
         found[name] = {"status": status, "report": json.loads(report.read_text())}
@@ -125,11 +120,8 @@ def diverge(comm: Any, lines: list[str]) -> list[int]:
     """Each line's chapter, `pipeline OPTIONS` or `parallel3d OPTIONS`, that is to end early; its exit status."""
     statuses = []
     for line in lines:
-        chapter, *arguments = shlex.split(line)
-        program, options = {"pipeline": (pipeline, pipeline_options), "parallel3d": (parallel3d, grid_options)}[chapter]
-        made = command.parser("", chapter)
-        options.add_options(made)
-        job = options.prepare(made, arguments, comm.size)
-        statuses.append(program.main(comm, job))
+        name, *arguments = shlex.split(line)
+        chapter = find(name)
+        statuses.append(chapter.work(comm, chapter.job(arguments, comm.size)))
         comm.ledger.check_requests()
     return statuses

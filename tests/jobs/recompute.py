@@ -1,7 +1,6 @@
 """What tests/nn/test_recompute.py runs: every engine and every kind of grid, under each policy of recomputation."""
 
 import itertools
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from jobs import engines
 from jobs.pipelines import cut
 from minidist.engine import Engine, Settings
 from minidist.fsdp import FSDP
+from minidist.layout import Layout
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.precision import PRECISIONS
@@ -110,10 +110,8 @@ def grids(comm: Any, cases: Sequence[Any]) -> dict[str, list[float]]:
 
         def make() -> Driver:
             units = model(dropout)
-            axes = Namespace(dp=dp, shard=dp, pp=pp, tp=tp, zero=zero, sequence_parallel=sequence)
-            vars(axes).update(schedule=schedule, chunks=chunks, parts=cut(units, pp * chunks))
-            engine, pipeline = grid(units, settings("fp64", MICRO_BATCHES, recompute), comm, axes)
-            return pipeline or engine
+            axes = Layout(dp, pp, 1, tp, schedule=schedule, chunks=chunks, parts=cut(units, pp * chunks))
+            return grid(units, settings("fp64", MICRO_BATCHES, recompute), comm, axes, zero, sequence)
 
         return make
 

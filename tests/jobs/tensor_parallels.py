@@ -1,18 +1,17 @@
 """What tests/test_tensor_parallel.py runs on ranks: small models cut for 1 to 4 of them."""
 
-from argparse import Namespace
 from typing import Any
 
 import numpy as np
 
 from jobs import engines
 from minidist import checkpoint
+from minidist import tensor_parallel as chapter
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.tensor_parallel import make_engine
 
 VOCABULARY, CONTEXT = 23, 12  # 23 is divisible by no number of ranks above 1; 12 by all of them
 BATCH = 6
@@ -36,7 +35,7 @@ def settings(precision: str, optimizer: str, accumulate: int, recompute: str) ->
 def tensor_parallel(
     name: str, settings: Settings, comm: Any, sequence: bool = False, gather: bool = False
 ) -> DataParallel:
-    return make_engine(model(name), settings, comm, Namespace(sequence_parallel=sequence, gather_logits=gather))
+    return chapter.tensor_parallel(model(name), settings, comm, sequence, gather)
 
 
 def train(engine: Engine) -> dict[str, Any]:

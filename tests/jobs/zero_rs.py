@@ -10,6 +10,7 @@ from jobs import engines
 from minidist import zero_r
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
+from minidist.layout import Layout
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 
@@ -40,7 +41,9 @@ def settings(case: Case) -> Settings:
 
 def engine_of(comm: Any, case: Case) -> DataParallel:
     options = Namespace(**case._asdict(), sequence_parallel=case.sequence)
-    return zero_r.make_engine(model(case.dropout), settings(case), comm, options)
+    return zero_r.zero_r(
+        model(case.dropout), settings(case), comm, Layout(dp=comm.size // case.tp, tp=case.tp), options
+    )
 
 
 def tokens(step: int) -> tuple[np.ndarray, np.ndarray]:

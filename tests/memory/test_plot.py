@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minidist import UsageError, command, train
-from minidist.engine import Engine
+from alone import train_alone
+from minidist import UsageError, command
 from minidist.memory import plot
 from minidist.memory.plot import History
 from minidist.memory.pool import KINDS, Pool
-from minidist.train import Alone
 
 
 def recorded(stage: int, what: str = "instruction") -> History:
@@ -107,8 +106,7 @@ SMALL = [*("--steps", "3"), *("--layers", "1"), *("--width", "16"), *("--heads",
 
 def test_the_command_line_draws_a_step_from_the_middle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawn = tmp_path / "memory.svg"
-    job = command.prepare(command.parser("", "train"), [*SMALL, "--memory-plot", str(drawn)], ranks=1)
-    assert train.run_job(job, Engine(job.units, job.settings), Alone(), lambda run: []) == 0
+    assert train_alone(*SMALL, "--memory-plot", str(drawn)) == 0
     picture = drawn.read_text()
     for text in ("train: what a rank holds", "rank 0", "embedding forward", "block0 backward", "update", "optimizer"):
         assert f"<!-- {text}" in picture

@@ -23,6 +23,7 @@ from minidist.mpi.exchange import PAYLOAD, Deadlock, Exchange, Rules, Start
 from minidist.mpi.launch import launch
 from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.threads import run_threads
+from minidist.programs.ring import COLLECTIVES
 
 SENDS, ORDERS = ("synchronous", "eager", "drawn"), ("natural", "contrary", "drawn")
 RULES = [Rules(sends, order) for sends, order in itertools.product(SENDS, ORDERS)]  # type: ignore[arg-type]
@@ -37,9 +38,9 @@ def name_of(rules: Rules) -> str:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(sorted(ring.COLLECTIVES)), st.integers(1, 9), st.integers(0, 60), rules_of_any_seed)
+@given(st.sampled_from(sorted(COLLECTIVES)), st.integers(1, 9), st.integers(0, 60), rules_of_any_seed)
 def test_collectives_give_the_truth_and_send_what_the_formulas_say(name: str, n: int, size: int, rules: Rules) -> None:
-    collective = ring.COLLECTIVES[name]
+    collective = COLLECTIVES[name]
     inputs = [np.random.default_rng([rank, size]).integers(-100, 100, size).astype(np.float32) for rank in range(n)]
 
     def be_rank(comm: Comm) -> tuple[np.ndarray, int, int]:

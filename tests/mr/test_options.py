@@ -4,13 +4,15 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from minidist import Finished, UsageError
 from minidist.mr.jobs import WordCount
-from minidist.mr.options import prepare
 from minidist.mr.plan import Plan
+from minidist.programs.chapter import find
 
 WRONG = {
     "no such file": (["wordcount", "no such file"], "cannot read no such file"),
@@ -54,11 +56,16 @@ WRONG = {
 }
 
 
+def prepare(arguments: list[str], ranks: int = 4) -> Any:
+    """What rank 0 makes of a command line."""
+    return find("mapreduce").prepared(arguments, SimpleNamespace(rank=0, size=ranks))
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, tmp_path: Path) -> None:
     arguments, words = WRONG[name]
     with pytest.raises(UsageError, match=re.escape(words)) as refusal:
-        prepare("", ["--output", str(tmp_path / "output"), *arguments], 0, 4)
+        prepare(["--output", str(tmp_path / "output"), *arguments])
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "output").exists()
 
@@ -66,7 +73,7 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, 
 def test_a_pipe_is_no_input(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="it is not a regular file"):
-        prepare("", ["wordcount", str(tmp_path / "pipe"), "--output", str(tmp_path / "output")], 0, 4)
+        prepare(["wordcount", str(tmp_path / "pipe"), "--output", str(tmp_path / "output")])
 
 
 MODULES = {
@@ -83,7 +90,7 @@ def test_a_job_that_cannot_be_loaded_says_why(name: str, tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"broken_{name.split()[0]}.py").write_text(source)
     with pytest.raises(UsageError, match=re.escape(words)) as refusal:
-        prepare("", ["--job", f"broken_{name.split()[0]}:Job", __file__, "--output", str(tmp_path / "output")], 0, 4)
+        prepare(["--job", f"broken_{name.split()[0]}:Job", __file__, "--output", str(tmp_path / "output")])
     assert "\n" not in str(refusal.value)
 
 
@@ -98,11 +105,11 @@ def test_the_report_is_written_over_no_input_and_into_no_output(tmp_path: Path) 
     line = ["wordcount", str(text), "--output", str(output), "--json"]
     for path in (text, link, hard):
         with pytest.raises(UsageError, match="would overwrite the file of the input"):
-            prepare("", [*line, str(path)], 0, 4)
+            prepare([*line, str(path)])
     for folder in (output, tmp_path / "door", tmp_path / "output" / ".." / "output"):
         with pytest.raises(UsageError, match="is in the output"):
-            prepare("", [*line, str(folder / "report.json")], 0, 4)
-    prepare("", [*line, str(tmp_path / "report.json")], 0, 4)
+            prepare([*line, str(folder / "report.json")])
+    prepare([*line, str(tmp_path / "report.json")])
     assert text.read_text() == "a line\n"
 
 
@@ -120,7 +127,7 @@ def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) 
     line = ["wordcount", str(text), "--output", str(output)]
 
     def prepared(*options: str) -> Plan:
-        return prepare("", [*line, *options], 0, 4)[0]
+        return prepare([*line, *options])[0]
 
     plan = prepared("--resume")  # there is nothing yet: it simply begins
     plan.make_folder()
@@ -136,7 +143,7 @@ def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) 
         with pytest.raises(UsageError, match=f"differs in {what}"):
             prepared(*change, "--resume")
     with pytest.raises(UsageError, match="differs in job"):
-        prepare("", ["sort", *line[1:], "--resume"], 0, 4)
+        prepare(["sort", *line[1:], "--resume"])
     plan.end(left_out=0)
     assert os.listdir(output) == [".mapreduce"]
     prepared()  # its parts have been taken away: it may begin anew
@@ -156,20 +163,20 @@ def test_a_folder_that_holds_another_job_is_not_taken_for_finished(tmp_path: Pat
     output, text, other = tmp_path / "output", tmp_path / "text", tmp_path / "other"
     text.write_text("one line\n")
     other.write_text("one line\n")
-    plan = prepare("", ["wordcount", str(text), "--output", str(output)], 0, 4)[0]
+    plan = prepare(["wordcount", str(text), "--output", str(output)])[0]
     plan.make_folder()
     plan.end(left_out=0)
     for r in range(4):
         (output / f"part-{r:05}-of-00004").touch()
     with pytest.raises(Finished):
-        prepare("", ["wordcount", str(text), "--output", str(output), "--resume"], 0, 4)
+        prepare(["wordcount", str(text), "--output", str(output), "--resume"])
     with pytest.raises(UsageError, match="differs in files"):
-        prepare("", ["wordcount", str(other), "--output", str(output), "--resume"], 0, 4)
+        prepare(["wordcount", str(other), "--output", str(output), "--resume"])
     with pytest.raises(UsageError, match="differs in job"):
-        prepare("", ["sort", str(text), "--output", str(output), "--resume"], 0, 4)
+        prepare(["sort", str(text), "--output", str(output), "--resume"])
     shutil.rmtree(output / ".mapreduce")
     with pytest.raises(UsageError, match="there is no unfinished job"):
-        prepare("", ["wordcount", str(text), "--output", str(output), "--resume"], 0, 4)
+        prepare(["wordcount", str(text), "--output", str(output), "--resume"])
 
 
 def test_input_and_code_are_compared_by_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,46 +186,46 @@ def test_input_and_code_are_compared_by_what_they_say(tmp_path: Path, monkeypatc
     text.write_text("one line\n" * 100_000)
     module.write_text("def map(document, line): return [(line, '1')]\ndef reduce(key, values): return values\n")
     line = ["--job", "a_job_of_ones_own", str(text), "--output", str(output)]
-    prepare("", line, 0, 4)[0].make_folder()
-    prepare("", [*line, "--resume"], 0, 4)
+    prepare(line)[0].make_folder()
+    prepare([*line, "--resume"])
     before = os.stat(text)
     text.write_text("two line\n" * 100_000)
     os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(UsageError, match="differs in files"):
-        prepare("", [*line, "--resume"], 0, 4)
+        prepare([*line, "--resume"])
     text.write_text("one line\n" * 100_000)
     os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
-    prepare("", [*line, "--resume"], 0, 4)
+    prepare([*line, "--resume"])
     module.write_text(module.read_text().replace("'1'", "'2'"))
     with pytest.raises(UsageError, match="differs in code"):
-        prepare("", [*line, "--resume"], 0, 4)
+        prepare([*line, "--resume"])
 
 
 def test_a_finished_job_that_has_left_out_records_is_not_a_strict_one(tmp_path: Path) -> None:
     output, text = tmp_path / "output", tmp_path / "text"
     text.write_text("one line\n")
     line = ["wordcount", str(text), "--output", str(output), "--reducers", "1"]
-    plan = prepare("", line, 0, 4)[0]
+    plan = prepare(line)[0]
     plan.make_folder()
     plan.part(0).touch()
     plan.end(left_out=2)
     with pytest.raises(Finished):
-        prepare("", [*line, "--resume", "--skip-bad", "2"], 0, 4)
+        prepare([*line, "--resume", "--skip-bad", "2"])
     with pytest.raises(UsageError, match="has left out 2 records"):
-        prepare("", [*line, "--resume", "--skip-bad", "1"], 0, 4)
+        prepare([*line, "--resume", "--skip-bad", "1"])
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"job": 1}', "\0\1\2"])
 def test_a_damaged_job_is_said_to_be_damaged(damage: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
     line = ["wordcount", __file__, "--output", str(output)]
-    prepare("", line, 0, 4)[0].make_folder()
+    prepare(line)[0].make_folder()
     (output / ".mapreduce" / "job.json").write_text(damage)
     for options in ([], ["--resume"]):
         with pytest.raises(UsageError, match=r"is not empty|is damaged"):
-            prepare("", [*line, *options], 0, 4)
+            prepare([*line, *options])
     with pytest.raises(UsageError, match="is damaged"):
-        prepare("", [*line, "--resume"], 0, 4)
+        prepare([*line, "--resume"])
 
 
 def test_a_folder_that_was_put_in_our_place_is_not_used(tmp_path: Path) -> None:
@@ -227,8 +234,8 @@ def test_a_folder_that_was_put_in_our_place_is_not_used(tmp_path: Path) -> None:
     text.write_text("a line\n")
     local.mkdir()
     line = ["wordcount", str(text), "--output", str(tmp_path / "output"), "--local", str(local)]
-    plan = prepare("", line, 0, 1)[0]
+    plan = prepare(line, ranks=1)[0]
     plan.token = plan.make_folder()
     plan.locals.symlink_to(tmp_path)
     with pytest.raises(UsageError, match="is not a folder of yours"):
-        prepare("", [*line, "--resume"], 0, 1)
+        prepare([*line, "--resume"], ranks=1)

@@ -3,18 +3,17 @@
 import pytest
 
 from minidist import UsageError, command
-from minidist.grid import options as grid_options
-from minidist.pp import options as pipeline_options
+from minidist.pp.draw import draw
+from minidist.pp.fit import divisors
+from minidist.programs.chapter import find
 
-CHAPTERS = {"pipeline": pipeline_options, "parallel3d": grid_options}
+CHAPTERS = ("pipeline", "parallel3d")
 
 
 def refusal(chapter, line, ranks=4):
     """What a chapter says to a command line that cannot work."""
-    made = command.parser("", chapter)
-    CHAPTERS[chapter].add_options(made)
     with pytest.raises(UsageError) as error:
-        CHAPTERS[chapter].prepare(made, line.split(), ranks)
+        find(chapter).job(line.split(), ranks)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -61,10 +60,8 @@ def test_a_model_that_fits_because_stages_are_on_other_hosts(chapter, monkeypatc
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 10**9 // 4096}
     monkeypatch.setattr(command.os, "sysconf", pages.get)
     line = ["--layers", "46", "--width", "1024", "--pp", "4"]
-    made = command.parser("", chapter)
-    CHAPTERS[chapter].add_options(made)
     monkeypatch.setenv("MPI_LOCALNRANKS", "1")
-    assert CHAPTERS[chapter].prepare(made, line, 4).options.layers == 46
+    assert find(chapter).job(line, 4).options.layers == 46
     monkeypatch.setenv("MPI_LOCALNRANKS", "4")
     assert refusal(chapter, " ".join(line)).startswith("this model, --context and --batch need at least 9 GB")
 
@@ -79,12 +76,11 @@ def test_a_grid_of_more_ranks_than_anybody_has():
 
 @pytest.mark.parametrize("n", [1, 2, 12, 97, 5040])
 def test_divisors(n):
-    assert pipeline_options.divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
 
 
 @pytest.mark.parametrize("line", ["-p 100000", "-m 100000000", "-p 101 -m 1", "--draw interleaved --chunks 100000000"])
 def test_a_drawing_that_nobody_could_read(line):
-    made = command.parser("", "pipeline")
-    pipeline_options.add_options(made)
+    options = find("pipeline").job(["--draw", "1f1b", *line.split()], 1)
     with pytest.raises(UsageError, match="are more than can be drawn: use fewer"):
-        pipeline_options.draw(made, ["--draw", "1f1b", *line.split()])
+        draw(options)

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist import UsageError, command, data
+from minidist import UsageError, data
 from minidist.mpi.clock import Clock
 from minidist.papers import pipelines, zero_bubble
 from minidist.pp import balance
-from minidist.pp import options as pipeline_options
 from minidist.pp.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
 from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
 from minidist.pp.watch import simulate
+from minidist.programs.chapter import find
 
 WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
 WITHOUT_FLUSH = [name for name, schedule in SCHEDULES.items() if not schedule.flushes]
@@ -318,9 +318,7 @@ def text_is_read_once() -> Iterator[None]:
 
 
 def prepared(line: str, ranks: int) -> Any:
-    made = command.parser("", "pipeline")
-    pipeline_options.add_options(made)
-    return pipeline_options.prepare(made, shlex.split(line), ranks)
+    return find("pipeline").job(shlex.split(line), ranks)
 
 
 IMPOSSIBLE = [

@@ -1,19 +1,25 @@
-"""MapReduce's command line: what it takes, and what cannot work."""
+"""MapReduce as a program: its options, what cannot work, and what the user is told in the end."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from minidist import UsageError
+from minidist import UsageError, mapreduce
 from minidist.claims.files import check_apart, check_writable
 from minidist.cli.options import Parser, at_least, within
+from minidist.mpi.comm import Comm
+from minidist.mpi.run import abort
+from minidist.mr.cluster import print_cluster
 from minidist.mr.faults import Faults, parse
 from minidist.mr.load import JOBS, load, make
 from minidist.mr.plan import MB, MOST_TASKS, Plan
+from minidist.mr.report import report
+from minidist.programs.chapter import Program
 
 
-def parser(doc: str) -> Parser:
-    made = Parser("mapreduce", doc)
+def parser() -> Parser:
+    made = Parser("mapreduce", mapreduce.__doc__ or "")  # python -OO drops docstrings
     add = made.add_argument
     add("job_and_files", nargs="+", metavar="JOB FILE", help=f"{', '.join(JOBS)}; and the input")
     add(
@@ -65,11 +71,21 @@ def check_report(path: str, plan: Plan) -> None:
         raise UsageError(f"--json {path} is in the output")
 
 
-def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[Plan, Faults | None, str | None]:
-    """The plan, what is to go wrong, where the report for machines goes. Raises UsageError for what cannot work."""
+class Prepared(NamedTuple):
+    """Checked input."""
+
+    plan: Plan
+    faults: Faults | None  # what is to go wrong
+    json: str | None  # where the report for machines goes
+
+
+def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> Prepared | None:
+    """Parse and check; None for --cluster. Raises UsageError for what cannot work."""
+    if is_cluster(arguments):
+        return None
     if "--cluster" in arguments and not {"-h", "--help"} & set(arguments):
         raise UsageError("--cluster is a line of its own: python -m minidist.mapreduce --cluster")
-    options = parser(doc).parse_args(arguments)
+    options, rank, size = made.parse_args(arguments), comm.rank, comm.size
     name, *files = options.job_and_files
     if options.job:
         name, files = "", options.job_and_files
@@ -103,4 +119,25 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
     plan.check_output()
     plan.check_local()
     faults.poison(job)
-    return plan, faults if options.inject else None, options.json
+    return Prepared(plan, faults if options.inject else None, options.json)
+
+
+def is_cluster(arguments: Sequence[str]) -> bool:
+    return list(arguments) == ["--cluster"]
+
+
+def work(comm: Comm, prepared: Prepared | None) -> int:
+    """Do the job, and say what came of it; the exit status."""
+    if prepared is None:
+        print_cluster(mapreduce.FaultTolerantMaster)
+        return 0
+    plan, faults, json = prepared
+    wrong = (faults.disk, faults.mailbox) if faults else ()
+    outcome = mapreduce.run(comm, plan, *wrong)
+    status = report(comm.rank, plan, outcome, json)
+    if outcome.left_behind and comm.rank == 0:
+        abort(status)  # the others wait in vain for these to leave with them
+    return status
+
+
+CHAPTER = Program(name="mapreduce", parser=parser, prepare=prepare, work=work, needs_no_ranks=is_cluster)

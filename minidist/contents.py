@@ -1,0 +1,107 @@
+"""The table of contents: which chapters there are, and the way from a chapter's name to all that there is of it.
+
+A chapter is two files. `minidist/zero3.py` is the algorithm, and needs the engine alone; `minidist/programs/zero3.py`
+is what makes a program of it: its options, and what its paper promises, held against what was counted. They meet in a
+value, `Chapter` (`minidist/programs/chapter.py`), which is imported when it is asked for: the table needs no NumPy.
+"""
+
+from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
+
+import importlib
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A chapter's line: its module's name, what it implements, and the command that runs it."""
+
+    name: str
+    paper: str
+    launch: str
+
+
+USUAL = "mpirun -n 4 python -m minidist.{}"  # the launch line of most
+
+# In the order in which a reader meets them.
+CHAPTERS = (
+    Entry(
+        "mapreduce",
+        "Dean & Ghemawat, MapReduce, OSDI 2004",
+        "mpirun -n 4 python -m minidist.mapreduce wordcount FILE",
+    ),
+    Entry(
+        "train",
+        "one process: the losses that every other chapter must equal",
+        "python -m minidist.train",
+    ),
+    Entry(
+        "parameter_server",
+        "Li et al., OSDI 2014; Ho et al., NIPS 2013 (SSP)",
+        "mpirun -n 4 python -m minidist.parameter_server",
+    ),
+    Entry(
+        "ring",
+        "Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005",
+        "mpirun -n 4 python -m minidist.ring",
+    ),
+    Entry(
+        "data_parallel",
+        "Li et al., VLDB 2020; Sergeev & Del Balso, Horovod, 2018",
+        "mpirun -n 4 python -m minidist.data_parallel",
+    ),
+    Entry(
+        "zero1",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states",
+        "mpirun -n 4 python -m minidist.zero1",
+    ),
+    Entry(
+        "zero2",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients as well",
+        "mpirun -n 4 python -m minidist.zero2",
+    ),
+    Entry(
+        "zero3",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters as well",
+        "mpirun -n 4 python -m minidist.zero3",
+    ),
+    Entry(
+        "fsdp",
+        "Zhao et al., PyTorch FSDP, VLDB 2023: prefetching, hosts",
+        "mpirun -n 4 python -m minidist.fsdp",
+    ),
+    Entry(
+        "offload",
+        "Ren et al., ZeRO-Offload, ATC 2021: the update in host memory",
+        "mpirun -n 4 python -m minidist.offload",
+    ),
+    Entry(
+        "infinity",
+        "Rajbhandari et al., ZeRO-Infinity, SC 2021: states in files",
+        "mpirun -n 4 python -m minidist.infinity",
+    ),
+    Entry(
+        "tensor_parallel",
+        "Shoeybi et al., Megatron-LM, 2019; Korthikanti et al. 2022",
+        "mpirun -n 4 python -m minidist.tensor_parallel",
+    ),
+    Entry(
+        "zero_r",
+        "Rajbhandari et al., ZeRO, SC 2020, §6: activations, buffers",
+        "mpirun -n 8 python -m minidist.zero_r --tp 2",
+    ),
+    Entry(
+        "pipeline",
+        "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
+        "mpirun -n 4 python -m minidist.pipeline",
+    ),
+    Entry(
+        "parallel3d",
+        "Narayanan et al., Megatron-LM, SC 2021: all axes at once",
+        "mpirun -n 8 python -m minidist.parallel3d",
+    ),
+)
+
+
+def run(name: str) -> None:
+    """Run a chapter on the ranks that mpirun started: the tail of its file."""
+    programs = importlib.import_module("minidist.programs.chapter")
+    programs.start(programs.find(name))

@@ -1,0 +1,74 @@
+"""Which layouts of a pipeline work with which options: stages, chunks, micro-batches, and the units of each chunk."""
+
+import argparse
+import math
+from dataclasses import replace
+from functools import cache
+
+from minidist import UsageError
+from minidist.layout import Layout
+from minidist.nn.layers import Unit
+from minidist.pp import balance
+
+BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
+
+
+def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
+    """Stages, chunks and micro-batches, whether they were given or not. Raises UsageError if they do not fit.
+
+    sharing: how many such pipelines share out each micro-batch.
+    """
+    name, replicas = options.schedule, options.replicas
+    in_turns = name in ("pipedream", "vertical-sync")
+    if replicas and not in_turns:
+        raise UsageError(f"{name} has one rank for each stage: leave --replicas away, or use --schedule pipedream")
+    if replicas and sum(replicas) != ranks:
+        counts = ",".join(map(str, replicas))
+        raise UsageError(f"--replicas {counts} are {sum(replicas)} ranks, not {ranks}: use mpirun -n {sum(replicas)}")
+    stages = len(replicas) or ranks
+    chunks = options.chunks or (2 if name == "interleaved" else 1)
+    if chunks > 1 and name != "interleaved":
+        raise UsageError(f"{name} has one chunk to a stage: leave --chunks away, or use --schedule interleaved")
+
+    needed = stages * chunks
+    if needed > options.layers + 2:
+        whole = f"{stages} stages" + (f" of {chunks} chunks" if chunks > 1 else "")
+        units = f"{options.layers + 2} units (embedding, {options.layers} block{'s' * (options.layers > 1)}, head)"
+        raise UsageError(f"{units} are too few for {whole}: use --layers {needed - 2}")
+
+    # m must be a multiple of something and at least something, and the batch a multiple of m.
+    multiple = stages if name == "interleaved" else math.lcm(*replicas) if replicas else 1
+    least = stages if name == "2bw" else 1
+    batch, usual = options.batch, multiple if in_turns else 8
+    fitting = [m for m in divisors(batch) if m % multiple == 0 and least <= m <= batch // sharing]
+    default = next((m for m in fitting if m >= usual), fitting[-1] if fitting else max(usual, least))
+    m = options.micro_batches or default
+    if m not in fitting:
+        good = -(-max(m, least) // multiple) * multiple
+        enough = good * max(-(-batch // good), sharing)
+        if m % multiple or m < least:
+            needs = f"a multiple of {multiple}" if m % multiple else f"at least {least}"
+            reason = f"{name} on {ranks} ranks needs {needs} for --micro-batches, not {m}"
+        elif batch % m:
+            reason = f"--batch {batch} is not divisible by --micro-batches {m}"
+        else:
+            reason = f"--batch {batch} in {m} micro-batch{'es' * (m > 1)} is too small for {sharing} ranks"
+        remedy = {"--micro-batches": good} if good != m else {}
+        remedy |= {"--batch": enough} if enough != batch else {}
+        raise UsageError(f"{reason}: use {' '.join(f'{option} {n}' for option, n in remedy.items())}")
+    return Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, replicas=replicas)
+
+
+@cache
+def divisors(n: int) -> list[int]:
+    """In ascending order."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def cut(layout: Layout, options: argparse.Namespace, units: list[Unit], itemsize: int) -> Layout:
+    """With the units that each chunk has, so that chunks are balanced."""
+    known = balance.profile(units, options.batch // layout.micro_batches, options.context, itemsize)
+    replicas = layout.replicas or (1,) * (layout.pp * layout.chunks)
+    _, stages = balance.partition(known, sum(replicas), BANDWIDTH, replicas)
+    return replace(layout, parts=tuple(which for which, _ in stages))

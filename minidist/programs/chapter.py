@@ -1,0 +1,108 @@
+"""A chapter as a value: what makes a program of an algorithm.
+
+`minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in one value of a kind below, which
+options it has, which engine they ask for, and what the paper promises of it. Whatever runs chapters, or asks something
+of each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn
+
+from minidist import command
+from minidist.claims.claim import Claim
+from minidist.claims.needs import Estimate
+from minidist.claims.published import print_zero_closing
+from minidist.claims.run import Run
+from minidist.cli.options import Parser, in_one_process
+from minidist.command import Job
+from minidist.engine import Engine
+from minidist.mpi.run import run
+from minidist.programs.report import say_needs, train_and_report
+from minidist.train import Alone, Driver
+
+Counted = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A chapter that does not train, or not in the common loop: MapReduce, the parameter server, the ring."""
+
+    name: str
+    parser: Callable[[], Parser]  # its command line
+    prepare: Callable[[Parser, Sequence[str], Any], Any]  # parser, arguments, comm: parse, refuse what cannot work
+    work: Callable[[Any, Any], int]  # comm, and what was prepared; the exit status
+    needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False  # a command line for one process
+    cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
+
+    def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
+        """What a command line asks for. Raises UsageError for whatever cannot work."""
+        return self.prepare(self.parser(), arguments, comm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """A chapter that trains: how a command line becomes an engine, and what its papers promise of it."""
+
+    name: str
+    doc: str | None  # its file's: the first paragraph heads --help; python -OO drops it
+    make: Callable[[Job, Any], Driver]  # job, comm: the engine, or what drives one (a pipeline)
+    claims: Callable[[Run], list[Claim]]  # what its papers say of a run, and what was counted
+    add_options: Callable[[Parser], None] = lambda parser: None  # to those that every chapter has
+    prepare: Callable[..., Any] = command.prepare  # parser, arguments, ranks: parse, and refuse what cannot work
+    needs: Estimate | None = None  # what each rank's device will need, by formula
+    closing: Callable[[Run], None] = print_zero_closing  # printed below the claims: letters, figures of its paper
+    perform: Callable[["Chapter", Any, Any], int] = lambda chapter, comm, job: chapter.train(comm, job)
+    needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False
+    cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
+
+    def parser(self) -> Parser:
+        """Its command line."""
+        made = command.parser(self.doc or "", self.name)
+        self.add_options(made)
+        return made
+
+    def job(self, arguments: Sequence[str], ranks: int, **how: Any) -> Any:
+        """What a command line asks for. Raises UsageError for whatever cannot work."""
+        return self.prepare(self.parser(), arguments, ranks, **how)
+
+    def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
+        return self.job(arguments, comm.size)
+
+    def work(self, comm: Any, job: Any) -> int:
+        """What a job asks for, on every rank; the exit status. Most chapters train."""
+        return self.perform(self, comm, job)
+
+    def driver(self, comm: Any, job: Job) -> Driver:
+        """What trains, after a word on what it will need of its devices."""
+        say_needs(job, comm, self.needs)
+        return self.make(job, comm)
+
+    def train(
+        self, comm: Any, job: Job, driver: Driver | None = None, count: Callable[[Job, Engine], Counted] | None = None
+    ) -> int:
+        """Train and report; the exit status. count: what else to count once training is over."""
+        made = driver or self.driver(comm, job)
+        more = partial(count, job, made.engine) if count else dict
+        return train_and_report(job, made, comm, self.claims, self.closing, more)
+
+
+def find(name: str) -> Any:
+    """A Chapter or a Program, by its name."""
+    return importlib.import_module(f"minidist.programs.{name}").CHAPTER
+
+
+def start(chapter: Chapter | Program) -> NoReturn:
+    """Run a chapter on the ranks that mpirun has started, or on none."""
+    arguments = sys.argv[1:]
+    if chapter.needs_no_ranks(arguments):
+        sys.exit(in_one_process(lambda: run_alone(chapter, arguments)))
+    run(prepare=lambda comm: chapter.prepared(arguments, comm), main=chapter.work)
+
+
+def run_alone(chapter: Chapter | Program, arguments: Sequence[str]) -> int:
+    """Run it in this process; the exit status."""
+    return chapter.work(Alone(), chapter.prepared(arguments, Alone()))

@@ -1,0 +1,49 @@
+"""Data parallelism as a program: its options, and what the papers say of its runs."""
+
+from minidist import data_parallel
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.needs import of_data_axis
+from minidist.claims.run import Run
+from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.cli.options import Parser, at_least
+from minidist.programs.chapter import Chapter
+
+
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--reduce", choices=("ring", "server"), default="ring", help="over a ring, or through a master")
+    add_bucket_size(parser)
+
+
+def add_bucket_size(parser: Parser) -> None:
+    """Of every chapter on the data axis; in elements, as DeepSpeed's reduce_bucket_size."""
+    parser.add_argument(
+        "--bucket-size", type=at_least(1), metavar="N", help="sum N elements at once; default: a unit's"
+    )
+
+
+def claims(run: Run) -> list[Claim]:
+    """Of the ring ZeRO's formulas, which begin with data parallelism; of a master its load."""
+    held = [*memory_claims(run, stage=0), *buffer_claims(run)]
+    if run.options.reduce == "ring":
+        return [*held, *traffic_claims(run, stage=0)]
+    all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks
+    master, *workers = run.sent_in("all-reduce gradients")
+    hot_spot = [Claim("arithmetic", "sent by the master", "2·(N-1)Ψ", (n - 1) * all_gradients, master, "bytes")]
+    if workers:
+        hot_spot.append(on_each_rank("arithmetic", "sent by a worker", "2·Ψ", all_gradients, workers, "bytes"))
+    everything = [run.sent_by(rank) for rank in range(n)]
+    promised = [(n - 1) * all_gradients] + [all_gradients] * (n - 1)
+    hot_spot.append(on_each_rank("arithmetic", "all that is sent", "", promised, everything, "bytes"))
+    hot_spot.append(on_each_rank("arithmetic", "all that arrives", "", promised, run.received, "bytes"))
+    return [*held, *hot_spot]
+
+
+CHAPTER = Chapter(
+    name="data_parallel",
+    doc=data_parallel.__doc__,
+    make=lambda job, comm: data_parallel.DataParallel(job.units, job.settings, comm, reduce=job.options.reduce),
+    add_options=add_options,
+    claims=claims,
+    needs=of_data_axis(0),
+    cases={"ring": "--reduce ring", "server": "--reduce server"},
+)

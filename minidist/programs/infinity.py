@@ -1,0 +1,71 @@
+"""ZeRO-Infinity as a program: its options, and what the paper says of its runs (`minidist/claims/infinity.py`)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minidist import UsageError, command, infinity
+from minidist.claims.files import check_room
+from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
+from minidist.cli.options import Parser, memory_size
+from minidist.engine import Settings
+from minidist.memory.files import Folder
+from minidist.mpi.comm import Comm
+from minidist.mpi.shm import ranks_here
+from minidist.nn.layers import Unit, count_parameters
+from minidist.programs.chapter import Chapter
+
+
+def add_options(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--zero", type=int, choices=(1, 2, 3), default=3, help="the stage: below 3 parameters stay on the devices")
+    add("--disk", metavar="DIR", help="a folder for the files; default: a temporary one")
+    add("--disk-memory", type=memory_size, metavar="SIZE", help="of a rank's files, at most")
+    add("--bandwidth-table", action="store_true", help="how fast N disks bring a unit, and how fast one does")
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
+    """Parse and check. Raises UsageError for whatever cannot work."""
+    job = command.prepare(made, arguments, ranks, states=2, **how)
+    if job.options.bandwidth_table:
+        for option in ("save", "load", "export", "sample", "memory_plot", "witness"):
+            if vars(job.options)[option]:
+                raise UsageError(f"--bandwidth-table trains nothing: leave --{option.replace('_', '-')} away")
+    job.settings.disk_capacity = job.options.disk_memory
+    return job
+
+
+def folder_for(units: list[Unit], settings: Settings, option: str, parent: str | None, comm: Comm) -> Folder:
+    """This rank's, locked. Raises UsageError for one that cannot be used, or a disk that has too little room."""
+    folder = Folder(option, parent, comm.rank)
+    nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # of a parameter, about
+    check_room(option, str(folder.path), nbytes * count_parameters(units) * ranks_here() // comm.size)
+    return folder
+
+
+def folder_of(job: command.Job, comm: Comm) -> Folder:
+    return folder_for(job.units, job.settings, "--disk", job.options.disk, comm)
+
+
+def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
+    """Measure, or train on files that go with the engine."""
+    if job.options.bandwidth_table:
+        ways = infinity.fetch_shards, infinity.fetch_from_owner
+        return bandwidth_table(comm, folder_of(job, comm), *ways, job.options.json)
+    engine = chapter.driver(comm, job)
+    assert isinstance(engine, infinity.Infinity)
+    with engine.folder:
+        return chapter.train(comm, job, engine)
+
+
+CHAPTER = Chapter(
+    name="infinity",
+    doc=infinity.__doc__,
+    make=lambda job, comm: infinity.ENGINES[job.options.zero](job.units, job.settings, comm, folder_of(job, comm)),
+    add_options=add_options,
+    prepare=prepare,
+    claims=claims,
+    closing=print_closing,
+    needs=needs,
+    perform=perform,
+    cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in (2, 3)},
+)

@@ -1,0 +1,68 @@
+"""ZeRO-Offload as a program: its options, and what the papers say of its runs (`minidist/claims/offload.py`)."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from minidist import UsageError, checkpoint, command, offload
+from minidist.claims.claim import Claim
+from minidist.claims.offload import link_claims, memory_claims, needs, optimum_claims, time_claims
+from minidist.claims.published import print_offload_closing
+from minidist.claims.run import Run
+from minidist.claims.zero import peak_claim, traffic_claims
+from minidist.cli.options import Parser, at_least
+from minidist.mpi.comm import Comm
+from minidist.mpi.shm import ranks_here
+from minidist.programs.chapter import Chapter
+
+
+def claims(run: Run) -> list[Claim]:
+    """What the papers say of this run, beside what it held, sent and moved, and of the optimum."""
+    stage, passing = run.options.zero, []
+    if stage > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
+        passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=stage - 1))
+    return [
+        *memory_claims(run),
+        *passing,
+        *link_claims(run),
+        *traffic_claims(run, stage),
+        *time_claims(run, offload.FORWARD + offload.BACKWARD, offload.UPDATE),
+        *optimum_claims(),
+    ]
+
+
+def add_options(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--zero", type=int, choices=(1, 2, 3), default=2, help="the stage")
+    add("--delayed-update", type=at_least(0), metavar="N", help="after N steps, update beside the next step's passes")
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
+    """Parse and check. Raises UsageError unless an update can be late: the first is made in the second step after N."""
+    job = command.prepare(made, arguments, ranks, **how)
+    after, options = job.options.delayed_update, job.options
+    begun = checkpoint.opened(options.load).state["steps"] if options.load else 0
+    if after is not None and options.steps < max(after, begun) + 2:
+        raise UsageError(f"--delayed-update {after} needs at least --steps {max(after, begun) + 2}")
+    if after is not None and options.save_every == 1:
+        raise UsageError("--delayed-update: a checkpoint waits for the update, so --save-every must be 2 or more")
+    return job
+
+
+def make(job: command.Job, comm: Comm) -> offload.Offload:
+    options, threads = job.options, max(1, (os.cpu_count() or 1) // ranks_here())
+    engine = offload.ENGINES[options.zero]
+    return engine(job.units, job.settings, comm, delay_after=options.delayed_update, threads=threads)
+
+
+CHAPTER = Chapter(
+    name="offload",
+    doc=offload.__doc__,
+    make=make,
+    add_options=add_options,
+    prepare=prepare,
+    claims=claims,
+    closing=print_offload_closing,
+    needs=needs,
+    cases={f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)},
+)

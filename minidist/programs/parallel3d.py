@@ -1,0 +1,73 @@
+"""The grid as a program: its options, and what the papers say of its runs (`minidist/grid/claims.py`)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist import UsageError, command, parallel3d
+from minidist.cli.options import Parser, at_least
+from minidist.command import Job
+from minidist.grid.choose import choose
+from minidist.grid.claims import claims, needs, print_closing
+from minidist.mpi.comm import Comm
+from minidist.pipeline import Pipeline
+from minidist.pp.claims import show_clocks
+from minidist.pp.fit import cut
+from minidist.pp.schedules import SCHEDULES
+from minidist.programs.chapter import Chapter
+from minidist.tp.claims import count_with_dropout
+
+WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
+
+
+def add_options(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--dp", type=at_least(1), metavar="N", help="data-parallel ranks; default: what the others leave")
+    add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more ranks are left")
+    add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
+    add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
+    add("--shard", type=at_least(1), metavar="N", help="--zero 3: data-parallel ranks of a host; default: all")
+    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; default: 1f1b")
+    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
+    parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
+    add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
+    parser.renamed("--pipeline", "--pp")
+    parser.renamed("--tensor", "--tp")
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job:
+    """Parse, choose what was left open, and check. Raises UsageError for whatever cannot work."""
+    options = made.parse_args(arguments)
+    if options.data and options.data.isdecimal() and not Path(options.data).exists():
+        raise UsageError(f"--data is the text: {options.data} data-parallel ranks are --dp {options.data} now")
+    layout = choose(options, ranks)
+    arguments = [*arguments, "--accumulate", str(layout.micro_batches)]
+    job = command.prepare(made, arguments, ranks, layout)
+    job.layout = cut(layout, job.options, job.units, job.settings.precision.bytes)
+    return job
+
+
+def perform(chapter: Chapter, comm: Comm, job: Job) -> int:
+    """Train; of a pipeline, show what the clocks say below the report."""
+    driver = chapter.driver(comm, job)
+    if not isinstance(driver, Pipeline):
+        return chapter.train(comm, job, driver, count_with_dropout)
+    status = chapter.train(comm, job, driver)
+    show_clocks(comm, driver.watch.timeline, job)
+    return status
+
+
+CHAPTER = Chapter(
+    name="parallel3d",
+    doc=parallel3d.__doc__,
+    make=lambda job, comm: parallel3d.grid(
+        job.units, job.settings, comm, job.layout, job.options.zero, job.options.sequence_parallel
+    ),
+    add_options=add_options,
+    prepare=prepare,
+    claims=claims,
+    closing=print_closing,
+    needs=needs,
+    perform=perform,
+    cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
+)

@@ -1,0 +1,127 @@
+"""Pipelines as a program: its options, what the papers say of its runs (`minidist/pp/claims.py`), and what it does in
+place of training: a schedule drawn, a published table."""
+
+import argparse
+from collections.abc import Sequence
+
+from minidist import UsageError, command, pipeline
+from minidist.claims.claim import Claim
+from minidist.claims.files import check_writable
+from minidist.claims.run import Run
+from minidist.cli.options import Parser, at_least
+from minidist.command import Job, Options
+from minidist.layout import Layout
+from minidist.mpi.comm import Comm
+from minidist.pipeline import Pipeline
+from minidist.pp import balance, zero_bubble
+from minidist.pp import claims as promised
+from minidist.pp.draw import draw
+from minidist.pp.fit import BANDWIDTH, cut, fit
+from minidist.pp.schedules import SCHEDULES
+from minidist.programs.chapter import Chapter
+
+
+def stage_workers(text: str) -> tuple[int, ...] | str:
+    """An argument type: 2,1,1, or auto."""
+    if text == "auto":
+        return text
+    counts = tuple(int(part) for part in text.split(","))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"every stage needs a rank, not {text}")
+    return counts
+
+
+# Without a flush each stage updates on its own, so by default nothing is asked for on which all would have to agree: no
+# norm of all gradients, no common loss scale, no matrix that two stages share.
+ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
+
+
+def add_options(parser: Parser) -> None:
+    add = parser.add_argument
+    names = ", ".join(SCHEDULES)
+    add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help=f"one of {names}")
+    add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; default: about 8, or PipeDream 1")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
+    add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
+    parser.output("--trace", help="write the timeline for https://ui.perfetto.dev")
+    add("--draw", choices=("all", *SCHEDULES), metavar="NAME", help="draw a schedule, or all, and do nothing else")
+    add("-p", "--pp", type=at_least(1), metavar="P", help="stages: to draw, 4; to train, as many as ranks")
+    add("--zero-bubble-table", action="store_true", help="Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
+    parser.renamed("--stages", "--pp")
+    without = ", ".join(name for name, schedule in SCHEDULES.items() if not schedule.flushes)
+    parser.epilog = f"""Without a flush ({without}) each stage updates on its own, from older weights: losses are not
+        those of serial training, and defaults are {" ".join(ON_ITS_OWN)}."""
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argparse.Namespace:
+    """Parse and check; for --draw and --zero-bubble-table the options alone. Raises UsageError for what cannot work."""
+    options = made.parse_args(arguments)
+    if options.draw:
+        return options
+    if options.zero_bubble_table:
+        check_writable("--json", options.json if options.json != "-" else None)
+        if ranks not in zero_bubble.RANKS:
+            raise UsageError(f"the paper's table has no pipeline of {ranks}: use mpirun -n 8, -n 16 or -n 32")
+        return options
+    if not SCHEDULES[options.schedule].flushes:
+        arguments = [*ON_ITS_OWN, *arguments]
+        options = made.parse_args(arguments)
+        if options.clip:
+            raise UsageError(f"{options.schedule} updates each stage on its own, without a norm of all: use --clip 0")
+        if options.precision == "mixed":
+            raise UsageError(f"{options.schedule} updates each stage on its own: use --precision fp32")
+    if options.accumulate > 1:
+        raise UsageError(f"a pipeline accumulates over its micro-batches: use --micro-batches {options.accumulate}")
+    if options.replicas == "auto":
+        units = command.prepare(made, arguments, ranks, Layout(pp=ranks)).units
+        known = balance.profile(units, options.batch, options.context, itemsize=4)
+        options.replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
+    layout = fit(options, ranks)
+    if options.pp not in (None, layout.pp):
+        raise UsageError(f"--pp {options.pp} is not {layout.pp} stages: use mpirun -n {options.pp}, or leave --pp away")
+    job = command.prepare(made, [*arguments, "--accumulate", str(layout.micro_batches)], ranks, layout)
+    job.layout = cut(layout, job.options, job.units, job.settings.precision.bytes)
+    return job
+
+
+def make(job: Job, comm: Comm) -> Pipeline:
+    at, options = job.layout, job.options
+    stream = at.schedule, options.steps, at.replicas, options.save_every
+    return pipeline.pipeline_of(job.units, job.settings, comm, at.parts, *stream)
+
+
+def drained(options: Options) -> bool:
+    """Whether a stream without a flush is interrupted, to be saved: the papers' claims are about one that is not."""
+    return bool(options.save_every and not SCHEDULES[options.schedule].flushes)
+
+
+def claims(run: Run) -> list[Claim]:
+    return [] if drained(run.options) else promised.claims(run)
+
+
+def perform(chapter: Chapter, comm: Comm, job: Job | argparse.Namespace) -> int:
+    """Draw, fill the table, or train and then show what the clocks say."""
+    if not isinstance(job, Job):
+        return draw(job) if job.draw else zero_bubble.main(comm, job.json)
+    driver = chapter.driver(comm, job)
+    assert isinstance(driver, Pipeline)
+    status = chapter.train(comm, job, driver)
+    if drained(job.options) and comm.rank == 0 and job.options.json != "-":
+        promised.print_drained(job.options)
+    promised.show_clocks(comm, driver.watch.timeline, job)
+    return status
+
+
+CHAPTER = Chapter(
+    name="pipeline",
+    doc=pipeline.__doc__,
+    make=make,
+    add_options=add_options,
+    prepare=prepare,
+    claims=claims,
+    closing=promised.print_letters,
+    needs=promised.needs,
+    perform=perform,
+    needs_no_ranks=lambda arguments: any(argument.startswith("--draw") for argument in arguments),
+    cases={name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in SCHEDULES},
+)

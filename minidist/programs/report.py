@@ -1,0 +1,117 @@
+"""What becomes of a job: it trains, is validated, saved and sampled from, and its report is printed."""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from minidist import checkpoint
+from minidist.claims import needs
+from minidist.claims.claim import Claim
+from minidist.claims.files import write_json, write_output
+from minidist.claims.run import Asked, Run
+from minidist.claims.tables import print_report
+from minidist.claims.witness import print_witness, witness_claims
+from minidist.command import Job, about, declare, say_differences
+from minidist.memory import plot, witness
+from minidist.memory.allocator import keep_freed_memory
+from minidist.nn.sample import generate
+from minidist.train import Driver, History, step_times, train, validate
+
+
+def train_and_report(
+    job: Job,
+    driver: Driver,
+    comm: Any,
+    claims: Callable[[Run], list[Claim]],
+    closing: Callable[[Run], None],
+    count: Callable[[], dict[str, Any]] = dict,
+) -> int:
+    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
+
+    count: what else is to be counted on each rank, once training is over and nothing of it can change any more.
+    """
+    keep_freed_memory()
+    engine, options, corpus = driver.engine, job.options, job.corpus
+    watching = witness.Witness(engine.device, engine.host, began=job.began) if options.witness else None
+    if options.load:
+        checkpoint.load(options.load, engine)
+        say_differences(job, comm.rank, comm.size)
+    try:
+        history = train(job, driver, comm)
+    except OverflowError as error:  # on every rank alike
+        if comm.rank == 0:
+            print(f"minidist: error: {error}", file=sys.stderr)
+        return 1
+    seen = {"witness": watching.close()} if watching else {}
+    validation, memory = validate(driver, corpus, options), engine.memory()
+    below = {pool.name: pool.peak for pool in engine.pools if pool is not engine.device}
+    counted = {**driver.counted(), **count(), **seen}
+    wire = history.sent or {}, history.sent_to, history.received
+    everyone = comm.gather_object((validation, *wire, memory, counted, below, history.moved))
+    held = comm.gather_object(history.held) if options.memory_plot else None
+    if options.save:
+        checkpoint.save(options.save, engine, comm, about(job, comm.size), options.keep)
+    if options.export:
+        checkpoint.export(options.export, engine, comm, about(job, comm.size), options.names)
+    weights = checkpoint.weights(engine, writer=comm.rank == 0) if options.sample else {}
+    if comm.rank > 0:
+        return comm.broadcast_object(None)  # what rank 0 returns
+    run = summarise(job, history, everyone)
+    complete = history.sent is not None  # a step that overflows sends less than the papers say
+    checked = [*claims(run), *witness_claims(run)] if complete else []
+    if options.json != "-":
+        with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
+            print_report(run, checked, closing)
+            print_witness(run)
+    if options.json:
+        write_json(options.json, run.as_json(checked))
+    if held and history.losses:
+        schedule = vars(options).get("schedule")  # of pipelines
+        title = f"{job.chapter}{f', {schedule}' * bool(schedule)}: what a rank holds in the course of a step"
+        write_output(options.memory_plot, plot.draw(held, title, plot.format_of(options.memory_plot)))
+    if options.sample:
+        units = declare(options, len(corpus.vocabulary))
+        tokens = generate(units, weights, options.sample, options.context, options.seed)
+        print("\nThe model writes:\n" + corpus.decode(tokens))
+    if not complete and history.losses:
+        print("minidist: error: no step updated the parameters, so nothing was checked: lower --lr", file=sys.stderr)
+    return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
+
+
+def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
+    """With --device-memory, before anything is allocated: what formulas say will be needed of it."""
+    options = job.options
+    if comm.rank > 0 or options.device_memory is None or options.json == "-":
+        return
+    if estimate is None:
+        print(f"What {job.chapter} will need of its devices no formula says.")
+        return
+    asked = Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
+    print(needs.in_words(estimate(asked), options.device_memory))
+
+
+def summarise(job: Job, history: History, everyone: list[Any]) -> Run:
+    """The run, for the report.
+
+    everyone: of each rank, its part of the validation loss, what it sent, received and held, what else it counted,
+    and what it held below its device and moved there and back.
+    """
+    validation, sent, sent_to, received, memory, counted, below, moved = zip(*everyone, strict=True)
+    return Run(
+        chapter=job.chapter,
+        options=job.options,
+        layout=job.layout,
+        vocabulary=len(job.corpus.vocabulary),
+        loss=history.losses,
+        validation_loss=sum(validation),
+        unigram_entropy=job.corpus.unigram_entropy(),
+        step_ms=step_times(history.milliseconds),
+        sent=list(sent),
+        sent_to=list(sent_to),
+        received=list(received),
+        memory=list(memory),
+        counted=list(counted),
+        below=list(below),
+        moved=list(moved),
+    )

@@ -1,0 +1,69 @@
+"""The collectives as a program: each run once, beside its result and what the papers say that it sends."""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+from minidist import ring
+from minidist.claims.collectives import Collective, compare, rows_of, sum_of
+from minidist.claims.files import check_writable
+from minidist.cli.options import Parser, at_least
+from minidist.mpi.comm import Comm
+from minidist.papers import collectives
+from minidist.programs.chapter import Program
+
+COLLECTIVES = {
+    "all-reduce ring": Collective(ring.all_reduce, sum_of, collectives.ring_all_reduce, "2(N-1)/N·S"),
+    "all-reduce server": Collective(ring.server_all_reduce, sum_of, collectives.server_all_reduce, "(N-1)·S"),
+    "all-reduce tree": Collective(ring.tree_all_reduce, sum_of, collectives.tree_all_reduce, "⌈lg N⌉·S"),
+    "all-reduce doubling": Collective(ring.doubling_all_reduce, sum_of, collectives.doubling_all_reduce, "lg p·S"),
+    "all-reduce halving": Collective(
+        ring.halving_doubling_all_reduce, sum_of, collectives.halving_doubling_all_reduce, "2(p-1)/p·S"
+    ),
+    "reduce-scatter ring": Collective(
+        ring.reduce_scatter,
+        lambda inputs, rank: sum_of(inputs, rank)[ring.chunk(inputs[0].size, len(inputs), rank)],
+        collectives.ring_reduce_scatter,
+        "(N-1)/N·S",
+    ),
+    "all-gather ring": Collective(
+        lambda comm, x: ring.all_gather(comm, x[ring.chunk(x.size, comm.size, comm.rank)], x.size),
+        lambda inputs, rank: np.concatenate([x[ring.chunk(x.size, len(inputs), i)] for i, x in enumerate(inputs)]),
+        collectives.ring_all_gather,
+        "(N-1)/N·S",
+    ),
+    "broadcast": Collective(
+        lambda comm, x: ring.broadcast(comm, x.copy()),
+        lambda inputs, rank: inputs[0],
+        collectives.broadcast,
+        "2(N-1)/N·S",
+    ),
+    "all-to-all": Collective(
+        lambda comm, x: ring.all_to_all(comm, rows_of(comm.size, x)),
+        lambda inputs, rank: np.stack([rows_of(len(inputs), x)[rank] for x in inputs]),
+        collectives.all_to_all,
+        "(N-1)/N·S",
+    ),
+}
+
+
+def parser() -> Parser:
+    made = Parser("ring", ring.__doc__ or "")
+    made.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
+    made.add_argument("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    return made
+
+
+def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> argparse.Namespace:
+    options = made.parse_args(arguments)
+    check_writable("--json", options.json if options.json != "-" else None)
+    return options
+
+
+CHAPTER = Program(
+    name="ring",
+    parser=parser,
+    prepare=prepare,
+    work=lambda comm, options: compare(comm, options, COLLECTIVES),
+)

@@ -1,0 +1,30 @@
+"""Serial training as a program: one process, which holds and computes all."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from minidist import UsageError, command, train
+from minidist.claims.needs import of_data_axis
+from minidist.cli.options import Parser
+from minidist.engine import Engine
+from minidist.programs.chapter import Chapter
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
+    """Parse and check. Raises UsageError for whatever cannot work, several ranks among it."""
+    launched = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1)
+    if launched > 1:
+        raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
+    return command.prepare(made, arguments, ranks, **how)
+
+
+CHAPTER = Chapter(
+    name="train",
+    doc=train.__doc__,
+    make=lambda job, comm: Engine(job.units, job.settings),
+    prepare=prepare,
+    claims=lambda run: [],  # nothing is shared
+    needs=of_data_axis(0),
+    needs_no_ranks=lambda arguments: True,
+)

@@ -1,0 +1,23 @@
+"""ZeRO-1 as a program: its options, and what the paper says of its runs."""
+
+from minidist import zero1
+from minidist.claims.claim import Claim
+from minidist.claims.needs import of_data_axis
+from minidist.claims.run import Run
+from minidist.claims.zero import buffer_claims, memory_claims, traffic_claims
+from minidist.programs.chapter import Chapter
+from minidist.programs.data_parallel import add_bucket_size
+
+
+def claims(run: Run) -> list[Claim]:
+    return [*memory_claims(run, stage=1), *buffer_claims(run), *traffic_claims(run, stage=1)]
+
+
+CHAPTER = Chapter(
+    name="zero1",
+    doc=zero1.__doc__,
+    make=lambda job, comm: zero1.ZeRO1(job.units, job.settings, comm),
+    add_options=add_bucket_size,
+    claims=claims,
+    needs=of_data_axis(1),
+)
