@@ -40,7 +40,8 @@ def grid(
 ) -> DataParallel | Pipeline:
     """The engine of one place in the grid; in a pipeline what drives it."""
     mesh = Mesh(comm, layout)
-    tensor, pipe, shard, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "shard", "hosts"))
+    tensor, pipe, shard, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "shard", "host"))
+    data = mesh.along("host", "shard")  # who shares out the batch
     norm_over = {}
 
     if layout.tp > 1:  # a unit becomes this rank's part of it
@@ -54,7 +55,7 @@ def grid(
     if layout.hosts > 1:  # each host has a copy of them
         across_hosts(units, shard, across)
 
-    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=mesh.along("data"), speaks=tensor.rank == 0)
+    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=data, speaks=tensor.rank == 0)
     engine = LADDER[zero](units, settings, shard, axes)
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine
 

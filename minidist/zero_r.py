@@ -117,7 +117,7 @@ class Checkpoints(Store):
 def zero_r(units: list[Unit], settings: Settings, comm: Comm, layout: Layout, options: Namespace) -> DataParallel:
     """Tensor parallelism changes what a unit is, ZeRO what happens around it; checkpoints go elsewhere."""
     mesh = Mesh(comm, layout)
-    tensor, data = mesh.along("tensor"), mesh.along("data")
+    tensor, data = mesh.along("tensor"), mesh.along("shard")
     axes = Axes()
     if layout.tp > 1:
         units = split(units, Group(tensor, settings.precision.stored, options.sequence_parallel))

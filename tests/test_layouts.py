@@ -54,7 +54,7 @@ LAYOUTS = {  # ranks: the chapters' command lines
         f"zero_r --tp 4 --zero 1 --scattered {EXACT}",
     ),
 }
-NOT_ALWAYS = {"looked", "process read", "process wrote", "update ms", "waited ms"}  # the kernel's, and times
+NOT_ALWAYS = {"looked", "process read", "process written", "update ms", "waited ms"}  # the kernel's, and times
 COUNTED = ("parameters", "sent", "sent_to", "received", "memory", "counted", "below", "moved")  # of a report
 
 

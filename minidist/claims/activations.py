@@ -37,7 +37,7 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
     options, s, h, wide = run.options, run.options.context, run.options.width, run.bytes.computed
     sequence, p = run.sequence_parallel, run.bytes.stored
     for rank, share in enumerate(shares):
-        part = run.places[rank].part
+        part = run.places[rank].tensor
         if options.model == "gpt":
             gone = korthikanti.gone_before_core(s, share.b, h, t, sequence, p, dropout)
         else:
@@ -63,7 +63,7 @@ def layer_keeps(run: Asked, t: int, shares: Sequence[Share], recompute: str, dro
     p, wide = run.bytes.stored, run.bytes.computed
     expected = []
     for rank, share in enumerate(shares):
-        part = run.places[rank].part
+        part = run.places[rank].tensor
         if options.model == "gpt":
             kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
         else:

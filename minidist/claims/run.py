@@ -46,9 +46,15 @@ class Asked:
 
     @cached_property
     def places(self) -> list[Place]:
-        """Each rank's, as Megatron numbers them (PTD, section 3): the innermost axis counts first. Written here once
-        more, so that a program that puts ranks elsewhere falls."""
-        return [Place(*at) for at in itertools.product(*map(range, self.layout.sizes))]
+        """Where each rank stands, as Megatron numbers them (PTD, section 3): tensor is innermost, then comes the
+        pipeline, then data. Of the layout only sizes are asked, so that claims fail if it numbers ranks otherwise."""
+        at = self.layout
+        return [Place(*place) for place in itertools.product(*map(range, (at.hosts, at.shard, at.pp, at.cp, at.tp)))]
+
+    @property
+    def data_shares(self) -> list[int]:
+        """Which share of the sequences each rank works on."""
+        return [place.host * self.layout.shard + place.shard for place in self.places]
 
     @property
     def gather_logits(self) -> bool:

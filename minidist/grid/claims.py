@@ -61,13 +61,13 @@ def claims(run: Run) -> list[Claim]:
 
 def standing(run: Asked) -> list[int]:
     """Each rank's stage, from 1."""
-    return [place.stage + 1 for place in run.places]
+    return [place.pipeline + 1 for place in run.places]
 
 
 def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
     return [
-        [unit for part in run.layout.parts[run.places[rank].stage :: run.layout.pp] for unit in part]
+        [unit for part in run.layout.parts[run.places[rank].pipeline :: run.layout.pp] for unit in part]
         for rank in range(run.ranks)
     ]
 
@@ -79,7 +79,7 @@ def shares_of(run: Asked) -> list[Share]:
     ends_again = run.layout.pp > 1 and options.recompute == "full"
     return [
         Share(
-            rows[run.places[rank].data(run.layout)],
+            rows[run.data_shares[rank]],
             len({*own} - {0, head}),
             0 in own,
             head in own,
@@ -101,7 +101,7 @@ def flats(run: Asked, rank: int) -> dict[int, list[int]]:
     where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
     its matrix, that stage has what the matrix is in."""
     options, own = run.options, own_units(run)[rank]
-    sizes = run.model.cut_and_whole(run.layout.tp)[run.places[rank].part]
+    sizes = run.model.cut_and_whole(run.layout.tp)[run.places[rank].tensor]
     stored = [list(both) if run.layout.tp > 1 else [sum(both)] for both in sizes]
     found = {unit: stored[unit] for unit in own}
     if run.model.tied and options.layers + 1 in own and 0 not in own:

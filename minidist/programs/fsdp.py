@@ -63,7 +63,7 @@ def make(job: command.Job, comm: Comm) -> DataParallel:
     if job.layout.hosts > 1:
         mesh = Mesh(comm, job.layout)
         comm = mesh.along("shard")
-        across_hosts(units, comm, mesh.along("hosts"))
+        across_hosts(units, comm, mesh.along("host"))
     return fsdp.FSDP(
         units,
         settings,

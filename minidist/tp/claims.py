@@ -178,7 +178,7 @@ def phases(where: str, *names: str) -> list[str]:
 def all_reduces(run: Run, times: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """Elements that each rank sends for so many all-reduces of its group."""
     each = zip(run.places, times, sizes, strict=True)
-    return [number * ring_all_reduce(size, run.layout.tp).sent[at.part] for at, number, size in each]
+    return [number * ring_all_reduce(size, run.layout.tp).sent[at.tensor] for at, number, size in each]
 
 
 def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:

@@ -50,8 +50,7 @@ def shares_of(run: Asked) -> list[Share]:
     options = run.options
     rows = chunk_sizes(options.batch // options.accumulate, run.layout.dp)
     return [
-        Share(rows[run.places[rank].data(run.layout)], options.layers, layers_again=options.layers)
-        for rank in range(run.ranks)
+        Share(rows[run.data_shares[rank]], options.layers, layers_again=options.layers) for rank in range(run.ranks)
     ]
 
 
@@ -59,7 +58,7 @@ def flats(run: Asked, rank: int) -> list[list[int]]:
     """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
     where it is cut, its part of what is cut and what is left whole."""
     t = run.layout.tp
-    stored = [list(both) if t > 1 else [sum(both)] for both in run.model.cut_and_whole(t)[run.places[rank].part]]
+    stored = [list(both) if t > 1 else [sum(both)] for both in run.model.cut_and_whole(t)[run.places[rank].tensor]]
     return [[padded(size, run.layout.dp) for size in of] for of in stored]
 
 
@@ -91,7 +90,7 @@ def checkpoint(run: Asked) -> list[int]:
     """Elements that each rank keeps of a layer's input."""
     t, options = run.layout.tp, run.options
     bsh = [share.b * options.context * options.width for share in shares_of(run)]
-    return [chunk_sizes(size, t)[run.places[rank].part] if is_cut(run) else size for rank, size in enumerate(bsh)]
+    return [chunk_sizes(size, t)[run.places[rank].tensor] if is_cut(run) else size for rank, size in enumerate(bsh)]
 
 
 def checkpoints_wait(run: Run, a: int) -> list[Claim]:
@@ -141,9 +140,8 @@ def of_checkpoints(run: Run) -> list[tensor.Volume]:
     if options.activations == "device" or options.sequence_parallel:
         return []
     bsh = tensor.elements(run, shares_of(run))
-    sent = [
-        options.layers * (size - chunk_sizes(size, t)[(run.places[rank].part + 1) % t]) for rank, size in enumerate(bsh)
-    ]
+    each = zip(bsh, run.places, strict=True)
+    sent = [options.layers * (size - chunk_sizes(size, t)[(at.tensor + 1) % t]) for size, at in each]
     return [tensor.Volume("ZeRO §8", "P_a", "l·bsh(t-1)/t", [GATHERS], sent, options.accumulate, run.bytes.stored)]
 
 

@@ -149,10 +149,10 @@ def along_axes(comm: Any) -> dict[str, Any]:
     layout = Layout(dp=2, pp=2, tp=2)
     mesh, place = Mesh(comm, layout), layout.place(comm.rank)
     return {
-        "place": {"data": place.shard, "pipeline": place.stage, "tensor": place.part},
-        "data": mesh.along("data").world_ranks,
+        "place": {"data": place.shard, "pipeline": place.pipeline, "tensor": place.tensor},
+        "data": mesh.along("host", "shard").world_ranks,
         "pipeline": mesh.along("pipeline").world_ranks,
         "tensor": mesh.along("tensor").world_ranks,
-        "both": mesh.along("data", "tensor").world_ranks,
+        "both": mesh.along("host", "shard", "tensor").world_ranks,
         "none": mesh.along().world_ranks,
     }
