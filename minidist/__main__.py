@@ -58,8 +58,9 @@ def main(arguments: list[str]) -> int:
         return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
     if arguments[:1] == ["audit"]:
         from minidist.claims import audit  # likewise
+        from minidist.programs.chapter import find_all
 
-        return audit.main(arguments[1:])
+        return audit.main(arguments[1:], find_all())
     if arguments[:1] == ["papers"]:
         from minidist.claims import papers  # likewise
 

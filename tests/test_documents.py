@@ -208,14 +208,16 @@ def test_readme_counts_right() -> None:
     """Its numbers of papers, figures, audits and mutants are those that the programs named beside them have."""
     library = papers.library()
     figures = [outcome for paper in library.values() for outcome in papers.outcomes(paper, {})]
+    chapters = chapter.find_all()
+    lines = audit.lines_of(chapters)
     broken = [mutant for file in mutants.TABLE.glob("*.toml") for mutant in mutants.mutants_of(file)]
     readme = " ".join((ROOT / "README.md").read_text().split())
     for sentence in (
         f"claims can fail, {len(broken)} broken programs show",
         f"{len(figures)} figures that {len(library)} papers print",
         f"{sum(outcome.on_ranks for outcome in figures)} of them counted on ranks",
-        f"what {len(audit.LINES)} chapters send, in {sum(map(len, audit.LINES.values()))} variants",
-        f"NumPy and the kernel what {len(audit.LINES) - len(audit.UNNAMED)} hold",
+        f"what {len(lines)} chapters send, in {sum(map(len, lines.values()))} variants",
+        f"NumPy and the kernel what {sum(found.pooled for found in chapters.values() if found.cases)} hold",
         f"the kernel what {len(audit.ON_DISK)} read and write",
     ):
         assert sentence in readme

@@ -1,5 +1,7 @@
 """A layout's numbers of ranks, for any sizes: by Megatron's formula, and by what a group is."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ def test_tensor_is_innermost_then_context_then_the_pipeline(layout: Layout) -> N
 @given(LAYOUTS, st.sets(st.sampled_from(AXES)))
 def test_a_group_differs_along_its_axes_alone(layout: Layout, axes: set[str]) -> None:
     groups = layout.groups(*axes)
-    assert sorted(sum(groups, [])) == list(range(layout.ranks))
+    assert sorted(itertools.chain(*groups)) == list(range(layout.ranks))
     for group in groups:
         places = [layout.place(rank)._asdict() for rank in group]
         assert group == sorted(group)

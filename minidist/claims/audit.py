@@ -16,9 +16,9 @@ import shlex
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import minidist
 from minidist import UsageError
@@ -35,29 +35,10 @@ TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
 WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"
 
 SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch}"
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "pipedream", "vertical-sync", "2bw")
-LINES = {  # of each chapter, by what sets one apart from its others; {n}: ranks
-    "mapreduce": {"": WORDS},
-    "parameter_server": {name: f"{SMALL} --consistency {name}" for name in ("bsp", "ssp", "async")},
-    "ring": {"": "--size 20003"},
-    "data_parallel": {name: f"{SMALL} --reduce {name}" for name in ("ring", "server")},
-    "zero1": {"": SMALL},
-    "zero2": {"": f"{SMALL} --accumulate 2"},
-    "zero3": {"": f"{SMALL} --recompute full"},
-    "fsdp": {name: f"{SMALL} --forward-prefetch --strategy {name}" for name in ("full_shard", "hybrid_shard")},
-    "offload": {f"ZeRO-{stage}": f"{SMALL} --accumulate 2 --zero {stage}" for stage in (1, 2, 3)},
-    "infinity": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in (2, 3)},
-    "tensor_parallel": {"": SMALL, "sequence": f"{SMALL} --sequence-parallel"},
-    "zero_r": {name: f"{SMALL} --activations {name}" for name in ("partitioned", "host")},
-    "pipeline": {name: f"{SMALL} --layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in SCHEDULES},
-    "parallel3d": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in range(4)},
-}
-RANKS = {"parallel3d": (8,)}  # and of the others
-USUAL = (2, 3, 4, 5)
+USUAL = (2, 3, 4, 5)  # ranks
 
 # What holds enough that the rest of a process is little beside it; the last of an option counts.
 LARGER = "--width {width} --context {width} --witness"
-UNNAMED = ("mapreduce", "parameter_server", "ring")  # chapters whose arrays no pool names
 ON_DISK = {
     "infinity": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in (1, 2, 3)},
     "mapreduce": {"": WORDS, "in runs": f"{WORDS} --no-combine --memory 0.5"},
@@ -80,9 +61,8 @@ class Sent(NamedTuple):
         return nbytes, messages
 
 
-def watch(chapter: str, options: str, n: int) -> list[Sent]:
-    """Run a chapter on n ranks under the library's eyes. Raises UsageError if it fails."""
-    line = line_of(chapter, options, n)
+def watch(line: str, n: int) -> list[Sent]:
+    """Run a chapter's line on n ranks under the library's eyes. Raises UsageError if it fails."""
     with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
         watched = {"enable": "2", "enable_output": "3", "filename": f"{folder}/library"}
         monitoring = [word for key, value in watched.items() for word in ("--mca", f"pml_monitoring_{key}", value)]
@@ -122,11 +102,24 @@ def asked(chapter: str, variant: str, options: str, n: int, larger: bool) -> Ask
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run and compare; 1 if there is a difference. Raises UsageError for whatever cannot work."""
+def lines_of(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Of each chapter, by what sets one apart from its others, the lines that are compared; {n}: ranks."""
+    return {
+        name: {case: f"{SMALL} {options}" if chapter.trains else options for case, options in chapter.cases.items()}
+        for name, chapter in chapters.items()
+        if chapter.cases
+    }
+
+
+def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
+    """Run and compare; 1 if there is a difference. Raises UsageError for whatever cannot work.
+
+    chapters: their values (`minidist/programs/chapter.py`), by name, whose cases are run.
+    """
+    lines, ranks = lines_of(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
     made = Parser("audit", __doc__ or "")
     made.prog = "python -m minidist audit"
-    made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(LINES)}; default: all")
+    made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(lines)}; default: all")
     made.add_argument(
         "-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn, or 4"
     )
@@ -136,9 +129,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     what.add_argument("--disk", action="store_true", help="what is read and written; of infinity and mapreduce")
     options = made.parse_args(list(arguments))
-    lines = LINES
     if options.memory:
-        lines = {chapter: variants for chapter, variants in LINES.items() if chapter not in UNNAMED}
+        lines = {name: variants for name, variants in lines.items() if chapters[name].pooled}
     elif options.disk:
         lines = ON_DISK
     for chapter in options.chapters:
@@ -147,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     if options.memory or options.disk:
         apart = [
-            asked(chapter, variant, line, options.ranks or max(RANKS.get(chapter, (4,))), options.memory)
+            asked(chapter, variant, line, options.ranks or max(ranks.get(chapter, (4,))), options.memory)
             for chapter in options.chapters or lines
             for variant, line in lines[chapter].items()
         ]
@@ -159,29 +151,28 @@ def main(arguments: Sequence[str]) -> int:
         return audit_memory(apart) if options.memory else audit_files(apart)
     return audit_wire(
         [
-            (chapter, variant, n)
-            for chapter in options.chapters or LINES
-            for n in ([options.ranks] if options.ranks else RANKS.get(chapter, USUAL))
-            for variant in LINES[chapter]
+            (Asked(f"{chapter} {variant}".strip(), line_of(chapter, line, n), n))
+            for chapter in options.chapters or lines
+            for n in ([options.ranks] if options.ranks else ranks.get(chapter, USUAL))
+            for variant, line in lines[chapter].items()
         ]
     )
 
 
-def audit_wire(runs: Sequence[tuple[str, str, int]]) -> int:
-    """Of chapters, their variants and ranks, what is sent; 1 if there is a difference. Raises UsageError without Open
-    MPI."""
+def audit_wire(runs: Sequence[Asked]) -> int:
+    """What is sent in some runs; 1 if there is a difference. Raises UsageError without Open MPI."""
     if not launch.is_open_mpi(launch.find_mpiexec()):
         raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
     status, different = StatusLine(shown=True), 0
     table = table_of(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
     table.add_column("", no_wrap=True)
-    for i, (chapter, variant, n) in enumerate(runs):
-        status.show(f"mpirun -n {n} python -m minidist.{chapter}", i / len(runs))
-        sent = watch(chapter, LINES[chapter][variant], n)
+    for i, (called, line, n) in enumerate(runs):
+        status.show(f"mpirun -n {n} python -m minidist.{line.split()[0]}", i / len(runs))
+        sent = watch(line, n)
         different += any(any(one.difference) for one in sent)
         ranks = [[one for one in sent if one.rank == rank] for rank in range(n)]
         for rank, rows in enumerate(ranks if len(runs) <= 4 else [sent]):
-            name = f"{chapter} {variant}".strip() + f", rank {rank}" * (len(runs) <= 4)
+            name = called + f", rank {rank}" * (len(runs) <= 4)
             sums = [sum(getattr(one, kind)[0] for one in rows) for kind in ("payload", "control", "library")]
             off = sum(abs(one.difference[0]) for one in rows)
             agrees = not any(any(one.difference) for one in rows)

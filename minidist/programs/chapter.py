@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from minidist import command
+from minidist import command, contents
 from minidist.claims.claim import Claim
 from minidist.claims.needs import Estimate
 from minidist.claims.published import print_zero_closing
@@ -37,6 +37,11 @@ class Program:
     work: Callable[[Any, Any], int]  # comm, and what was prepared; the exit status
     needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False  # a command line for one process
     cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
+    ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
+
+    trains: bool = False  # on the tiny transformer, with the options that all such chapters share
+
+    pooled = False  # whether pools name all that it holds
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
         """What a command line asks for. Raises UsageError for whatever cannot work."""
@@ -58,6 +63,9 @@ class Chapter:
     perform: Callable[["Chapter", Any, Any], int] = lambda chapter, comm, job: chapter.train(comm, job)
     needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False
     cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
+    ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
+
+    trains = pooled = True
 
     def parser(self) -> Parser:
         """Its command line."""
@@ -93,6 +101,11 @@ class Chapter:
 def find(name: str) -> Any:
     """A Chapter or a Program, by its name."""
     return importlib.import_module(f"minidist.programs.{name}").CHAPTER
+
+
+def find_all() -> dict[str, Any]:
+    """All of them, by name."""
+    return {entry.name: find(entry.name) for entry in contents.CHAPTERS}
 
 
 def start(chapter: Chapter | Program) -> NoReturn:

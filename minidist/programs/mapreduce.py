@@ -1,11 +1,12 @@
 """MapReduce as a program: its options, what cannot work, and what the user is told in the end."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from minidist import UsageError, mapreduce
+from minidist import UsageError, data, mapreduce
 from minidist.claims.files import check_apart, check_writable
 from minidist.cli.options import Parser, at_least, within
 from minidist.mpi.comm import Comm
@@ -140,4 +141,11 @@ def work(comm: Comm, prepared: Prepared | None) -> int:
     return status
 
 
-CHAPTER = Program(name="mapreduce", parser=parser, prepare=prepare, work=work, needs_no_ranks=is_cluster)
+CHAPTER = Program(
+    name="mapreduce",
+    parser=parser,
+    prepare=prepare,
+    work=work,
+    needs_no_ranks=is_cluster,
+    cases={"": f"wordcount {shlex.quote(str(data.HELP_PAGES))} --maps 7"},
+)

@@ -69,5 +69,6 @@ CHAPTER = Chapter(
     closing=print_closing,
     needs=needs,
     perform=perform,
+    ranks=(8,),
     cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
 )

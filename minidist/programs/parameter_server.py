@@ -15,6 +15,8 @@ from minidist.ps.consistent_hash import segments
 from minidist.ps.engines import Whole
 from minidist.ps.plan import Plan, cut, divided, share
 
+CONSISTENCIES = ("bsp", "ssp", "async")
+
 
 def pair(number: Callable[[str], float]) -> Callable[[str], tuple[int, float]]:
     """An argument type: RANK:NUMBER."""
@@ -31,9 +33,9 @@ def pair(number: Callable[[str], float]) -> Callable[[str], tuple[int, float]]:
 def parser() -> Parser:
     made = command.parser(parameter_server.__doc__ or "", "parameter_server")
     made.set_defaults(precision="fp32")
-    add, consistencies = made.add_argument, ("bsp", "ssp", "async")
+    add = made.add_argument
     add(
-        "--consistency", choices=consistencies, metavar="NAME", default="bsp", help="bsp; ssp, async: not serial losses"
+        "--consistency", choices=CONSISTENCIES, metavar="NAME", default="bsp", help="bsp; ssp, async: not serial losses"
     )
     add("--staleness", type=at_least(0), metavar="N", default=4, help="ssp: iterations that a read may lag")
     add("--servers", type=at_least(1), metavar="N", default=1, help="the last N ranks; the others work")
@@ -124,4 +126,6 @@ CHAPTER = Program(
     parser=parser,
     prepare=lambda made, arguments, comm: prepare(made, arguments, comm.size),
     work=work,
+    trains=True,
+    cases={name: f"--consistency {name}" for name in CONSISTENCIES},
 )

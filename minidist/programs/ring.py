@@ -65,5 +65,6 @@ CHAPTER = Program(
     name="ring",
     parser=parser,
     prepare=prepare,
+    cases={"": "--size 20003"},
     work=lambda comm, options: compare(comm, options, COLLECTIVES),
 )

@@ -27,4 +27,5 @@ CHAPTER = Chapter(
     claims=lambda run: [],  # nothing is shared
     needs=of_data_axis(0),
     needs_no_ranks=lambda arguments: True,
+    cases={},
 )

@@ -14,6 +14,7 @@ from minidist.claims import accounts, audit
 from minidist.claims.accounts import ROOM, Held, Moved, of_workers
 from minidist.claims.mutants import PACKAGE, TABLE, mutants_of
 from minidist.memory import kernel
+from minidist.programs.chapter import find_all
 
 
 def counts() -> bool:
@@ -117,7 +118,7 @@ def test_arrays_held_and_not_counted_are_found(
         mutant for mutant in mutants_of(TABLE / "zero1.toml") if "a list of which nobody knows" in mutant.mistake
     ]
     mutate(mutant.file, mutant.old, mutant.new)
-    assert audit.main(["--memory", "zero1", "-n", "1"]) == 1
+    assert audit.main(["--memory", "zero1", "-n", "1"], find_all()) == 1
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "0 of 1 runs agree" in said
@@ -145,9 +146,9 @@ def test_what_passes_the_links_by_is_found(
     mutate: Mutate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(audit, "ON_DISK", {"infinity": {"ZeRO-3": audit.ON_DISK["infinity"]["ZeRO-3"]}})
-    end = "        self.after_update()\n        self.updates += 1\n"
+    end = "        super().after_update()\n"
     mutate("infinity.py", end, f'        (self.folder.path / "more").write_bytes(bytes(1234))\n{end}')
-    assert audit.main(["--disk", "-n", "1"]) == 1
+    assert audit.main(["--disk", "-n", "1"], find_all()) == 1
     said = capsys.readouterr().out.splitlines()
     read, written = (next(line.split() for line in said if f" {way} " in line) for way in ("read", "written"))
     assert read[-2:] == ["0", "✓"]
@@ -161,7 +162,7 @@ def test_what_passes_the_links_by_is_found(
 def test_nothing_is_hidden(what: str, n: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In a few chapters; `make audit` takes all."""
     chapters = ["zero2", "offload", "tensor_parallel", "parallel3d"] if what == "--memory" else []
-    assert audit.main([what, *chapters, "-n", n]) == 0, capsys.readouterr().out
+    assert audit.main([what, *chapters, "-n", n], find_all()) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -174,4 +175,4 @@ def test_nothing_is_hidden(what: str, n: str, capsys: pytest.CaptureFixture[str]
 )
 def test_bad_input_is_one_line(line: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        audit.main(line)
+        audit.main(line, find_all())

@@ -11,6 +11,7 @@ from minidist import UsageError
 from minidist.claims import audit, counted
 from minidist.mpi.comm import Ledger
 from minidist.mpi.launch import find_mpiexec, is_open_mpi
+from minidist.programs.chapter import find_all
 
 LIBRARY = """\
 # POINT TO POINT
@@ -69,7 +70,7 @@ def test_a_ledger_knows_what_was_sent_before_it_was_reset() -> None:
 )
 def test_bad_input_is_one_line(line: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        audit.main(line)
+        audit.main(line, find_all())
 
 
 def test_a_run_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +83,7 @@ def test_a_run_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError, match=said):
         counted.report_of(2, "zero3 --steps 2")
     with pytest.raises(UsageError, match=said):
-        audit.watch("zero3", "--steps 2", 2)
+        audit.watch("zero3 --steps 2", 2)
 
 
 def test_without_open_mpi_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ def test_without_open_mpi_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pyt
     other.chmod(other.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(audit.launch, "find_mpiexec", lambda: str(other))
     with pytest.raises(UsageError, match=r"mpirun is not Open MPI's.*make audit brings it"):
-        audit.main(["zero3"])
+        audit.main(["zero3"], find_all())
 
 
 @pytest.mark.skipif(
@@ -99,5 +100,5 @@ def test_without_open_mpi_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pyt
     reason="only Open MPI counts what it sends; mpirun is another MPI's",
 )
 def test_every_byte_is_counted_and_one_that_is_not_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit.main(["zero3", "-n", "3"]) == 0
+    assert audit.main(["zero3", "-n", "3"], find_all()) == 0
     assert "1 of 1 runs agree" in capsys.readouterr().out
