@@ -18,6 +18,7 @@ however many ranks there are. That is what ZeRO sets out to divide.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -52,14 +53,21 @@ class DataParallel(Engine):
         for flat in flats_of(units):
             flat.divide(flat.comm or comm)
         super().__init__(units, settings)
-        self.buffer = self.constant_buffer() if settings.bucket_size else None
+        self.buffers: dict[Comm, ConstantBuffer] = {}  # with --bucket-size, one for all that the same ranks sum
+        if settings.bucket_size:
+            self.buffers = {ranks: self.constant_buffer(ranks, settings.bucket_size) for ranks in self.data_axes}
 
-    def constant_buffer(self) -> ConstantBuffer:
-        """As large as it was asked to be, but for what N ranks cannot share evenly; or as all gradients together."""
-        n, everything = self.comm.size, sum(flat.padded for flat in self.flats)
-        size = min(max(self.settings.bucket_size or 0, n) // n * n, everything)
+    @property
+    def data_axes(self) -> list[Comm]:
+        """The ranks that share Flats: those of the data axis, and where some Flats have their own, those as well."""
+        return list(dict.fromkeys(flat.comm for flat in self.flats))
+
+    def constant_buffer(self, ranks: Comm, elements: int) -> ConstantBuffer:
+        """As large as it was asked to be, less what N ranks cannot share evenly; or as all their gradients together."""
+        n, everything = ranks.size, sum(flat.padded for flat in self.flats if flat.comm is ranks)
+        size = min(max(elements, n) // n * n, everything)
         room = self.device.empty("bucket", size, self.precision.stored)
-        return ConstantBuffer(room, n, lambda part: self.summed(self.comm, part))
+        return ConstantBuffer(room, n, partial(self.summed, ranks))
 
     def rows(self, n: int) -> range:
         """A consecutive share of the n sequences; sizes differ by one at most, and losses are weighted accordingly."""
@@ -73,8 +81,8 @@ class DataParallel(Engine):
     def reduce(self, flat: Flat) -> None:
         """Sum a gradient over the ranks, as soon as the step's last backward has completed it here. Losses are weighted
         by their share of the batch: the sum is the mean."""
-        if self.buffer:
-            self.buffer.put(flat.grad, self.owned(flat)[1])
+        if self.buffers:
+            self.buffers[flat.comm].put(flat.grad, self.owned(flat)[1])
         else:
             self.summed(flat.comm, flat.grad)
 
@@ -85,9 +93,9 @@ class DataParallel(Engine):
 
     @np.errstate(over="ignore", invalid="ignore")
     def sum_over_axes(self) -> None:
-        """Each rank the piece that it owns. With the data axis alone there is nothing to sum but the last bucket."""
-        if self.buffer:
-            self.buffer.empty()
+        """Each rank the piece that it owns. With the data axis alone only the last bucket is left to be summed."""
+        for buffer in self.buffers.values():
+            buffer.empty()
         for flat in self.flats:
             _, grad = self.owned(flat)
             for phase, ranks in flat.sum_over.items():

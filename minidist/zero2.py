@@ -37,9 +37,9 @@ class ZeRO2(ZeRO1):
     def collect(self, flat: Flat) -> None:
         """Into the bucket. A tied head leaves its part of the embedding's gradient in the embedding's bucket, which is
         complete, and goes, only after the embedding's own backward."""
-        if self.buffer and flat.readers == 1:  # complete as it is
+        if self.buffers and flat.readers == 1:  # complete as it is
             assert flat.slopes is not None
-            self.buffer.put(flat.slopes, flat.grad)
+            self.buffers[flat.comm].put(flat.slopes, flat.grad)
             return
         if flat.bucket is None:
             flat.bucket = self.device.zeros("bucket", flat.padded, self.precision.stored)
@@ -47,11 +47,11 @@ class ZeRO2(ZeRO1):
 
     def reduce(self, flat: Flat) -> None:
         """Each rank adds its shard of the summed bucket to what it has of this step; the bucket is given back."""
-        if self.buffer is None:
+        if not self.buffers:
             assert flat.bucket is not None
             flat.grad += self.summed(flat.comm, flat.bucket)
         elif flat.bucket is not None:  # it is in the buffer otherwise
-            self.buffer.put(flat.bucket, flat.grad)
+            self.buffers[flat.comm].put(flat.bucket, flat.grad)
         flat.bucket = None
 
 
