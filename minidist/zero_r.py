@@ -25,7 +25,6 @@ checkpoints are all that this chapter adds to a step.
 """
 
 import weakref
-from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 
@@ -65,9 +64,10 @@ class Checkpoints(Store):
     """
 
     def __init__(self, engine: DataParallel, on_host: bool, cut: Comm | None = None, together: int | None = None):
+        self.memory = engine.host if on_host else engine.device
+        super().__init__(engine.precision.stored, self.memory)
         self.device, self.link, self.dtype = engine.device, engine.link, engine.precision.stored
-        self.host = engine.host if on_host else None
-        self.cut, self.layers = cut, together
+        self.on_host, self.cut, self.layers = on_host, cut, together
         self.room = np.empty((0, 0), self.dtype)
         self.next = 0  # the layer whose input comes next: every forward goes through them in order
         self.taken: dict[int, weakref.ref[Array]] = {}  # by layer, the last input that was put there
@@ -77,7 +77,7 @@ class Checkpoints(Store):
         flat = x.reshape(-1)
         mine = flat[ring.chunk(flat.size, self.cut.size, self.cut.rank)] if self.cut else flat
         place = self.place(mine.size)
-        if self.host:
+        if self.on_host:
             leaving = self.device.hold("messages", mine.astype(self.dtype))
             self.link.down("checkpoints", leaving, out=place)
         else:
@@ -86,11 +86,10 @@ class Checkpoints(Store):
 
     def place(self, size: int) -> Array:
         """Where the next checkpoint (size,) goes: into its part of the room for all (MD, section 6.3), or by itself."""
-        pool = self.host or self.device
         if self.layers is None:
-            return pool.empty("activations", size, self.dtype)
+            return self.memory.empty(self.kind, size, self.dtype)
         if self.room.shape != (self.layers, size):
-            self.room = pool.empty("activations", (self.layers, size), self.dtype)
+            self.room = self.memory.empty(self.kind, (self.layers, size), self.dtype)
             self.taken = {}
         layer, self.next = self.next, (self.next + 1) % self.layers
         if (taken := self.taken.get(layer)) and taken() is not None:
@@ -101,7 +100,7 @@ class Checkpoints(Store):
 
     def fetch(self, shape: tuple[int, ...], part: Array) -> Array:
         """The way back: up the link, then from all who have a part."""
-        if self.host:
+        if self.on_host:
             part = self.link.up("checkpoints", part, out=self.device.empty("messages", part.size, part.dtype))
         if self.cut:
             whole = self.device.empty("messages", shape, self.dtype)
@@ -114,21 +113,29 @@ class Checkpoints(Store):
 # ---- one place in the grid -------------------------------------------------------------------------------------------
 
 
-def zero_r(units: list[Unit], settings: Settings, comm: Comm, layout: Layout, options: Namespace) -> DataParallel:
+def zero_r(
+    units: list[Unit],
+    settings: Settings,
+    comm: Comm,
+    layout: Layout,
+    zero: int = 2,
+    activations: str = "partitioned",  # where checkpoints wait: "device", "partitioned", or on the "host"
+    scattered: bool = False,
+    sequence: bool = False,
+) -> DataParallel:
     """Tensor parallelism changes what a unit is, ZeRO what happens around it; checkpoints go elsewhere."""
     mesh = Mesh(comm, layout)
     tensor, data = mesh.along("tensor"), mesh.along("shard")
     axes = Axes()
     if layout.tp > 1:
-        units = split(units, Group(tensor, settings.precision.stored, options.sequence_parallel))
+        units = split(units, Group(tensor, settings.precision.stored, sequence))
         axes = Axes({"tensor norm": tensor}, speaks=tensor.rank == 0)
-    engine = LADDER[options.zero](units, settings, data, axes)
-    if options.activations != "device" or not options.scattered:  # otherwise each stays where it was made
+    engine = LADDER[zero](units, settings, data, axes)
+    if activations != "device" or not scattered:  # otherwise each stays where it was made
         # With sequence parallelism each rank's input is a part of its own already, of its positions.
-        cut = tensor if options.activations != "device" and not options.sequence_parallel else None
+        cut = tensor if activations != "device" and not sequence else None
         layers = sum(isinstance(unit, Block) for unit in units)
-        together = None if options.scattered else layers
-        engine.checkpoints = Checkpoints(engine, options.activations == "host", cut, together)
+        engine.checkpoints = Checkpoints(engine, activations == "host", cut, None if scattered else layers)
     return engine
 
 

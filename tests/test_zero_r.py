@@ -17,7 +17,10 @@ from jobs.zero_rs import Case
 from minidist import UsageError, command
 from minidist.claims.run import Asked
 from minidist.memory.pool import NEEDED
+from minidist.mpi.comm import Comm
+from minidist.mpi.exchange import Rules
 from minidist.mpi.launch import find_mpiexec, launch
+from minidist.mpi.threads import run_threads
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations
@@ -48,6 +51,19 @@ EXACT = [
 def plain(case: Case) -> Case:
     """The same grid; each checkpoint stays where it was made, and each unit's gradient is summed by itself."""
     return Case(*case[:6])
+
+
+def test_checkpoints_are_a_store() -> None:
+    """Whatever a tape may ask of one: what passes, too, and where the inputs wait of what runs again within."""
+
+    def ask(comm: Comm) -> tuple[bool, Any]:
+        case = Case(2, 1, False, 1, 0.0, "fp64", "host", None, False)
+        engine = jobs.engine_of(comm, case)
+        assert engine.checkpoints
+        passing = engine.checkpoints.passing(np.ones(3))
+        return engine.host.has(passing), engine.checkpoints.checkpoints
+
+    assert run_threads(ask, 1, Rules("eager")) == [(True, None)]
 
 
 # One case of 19 in every run: 19 has no common divisor with the number of ways. Of EXACT one of 11: so every

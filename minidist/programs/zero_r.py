@@ -3,10 +3,12 @@ the search for the largest model (`minidist/zr/configurations.py`)."""
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from minidist import UsageError, command, train, zero_r
 from minidist.cli.options import Parser, at_least
+from minidist.data_parallel import DataParallel
 from minidist.layout import Layout
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi.comm import Comm
@@ -58,12 +60,18 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     return job
 
 
+def make(job: command.Job, comm: Comm) -> DataParallel:
+    o = job.options
+    how = o.zero, o.activations, o.scattered, o.sequence_parallel
+    return zero_r.zero_r(job.units, job.settings, comm, job.layout, *how)
+
+
 def trains(comm: Comm, job: command.Job, layers: int) -> bool:
     """Whether a model of so many layers takes a step within --device-memory, on every rank."""
     options = Namespace(**{**vars(job.options), "layers": layers})
     units = command.declare(options, len(job.corpus.vocabulary))
     try:
-        train.train_step(zero_r.zero_r(units, job.settings, comm, job.layout, options), job.corpus, options, step=0)
+        train.train_step(make(replace(job, units=units), comm), job.corpus, options, step=0)
         fits = True
     except OutOfMemory:  # on every rank at the same array: all hold the same, of the same sizes
         fits = False
@@ -82,7 +90,7 @@ def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
 CHAPTER = Chapter(
     name="zero_r",
     doc=zero_r.__doc__,
-    make=lambda job, comm: zero_r.zero_r(job.units, job.settings, comm, job.layout, job.options),
+    make=make,
     add_options=add_options,
     prepare=prepare,
     claims=claims,

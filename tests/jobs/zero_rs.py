@@ -1,7 +1,6 @@
 """What tests/test_zero_r.py runs on ranks: small models whose checkpoints wait elsewhere; buffers of few elements."""
 
 import hashlib
-from argparse import Namespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,10 +39,9 @@ def settings(case: Case) -> Settings:
 
 
 def engine_of(comm: Any, case: Case) -> DataParallel:
-    options = Namespace(**case._asdict(), sequence_parallel=case.sequence)
-    return zero_r.zero_r(
-        model(case.dropout), settings(case), comm, Layout(dp=comm.size // case.tp, tp=case.tp), options
-    )
+    layout = Layout(dp=comm.size // case.tp, tp=case.tp)
+    how = case.zero, case.activations, case.scattered, case.sequence
+    return zero_r.zero_r(model(case.dropout), settings(case), comm, layout, *how)
 
 
 def tokens(step: int) -> tuple[np.ndarray, np.ndarray]:
