@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from minidist import UsageError, command, parameter_server
+from minidist import UsageError, command, parameter_server, ring
 from minidist.cli.options import Parser, at_least, within
 from minidist.layout import Layout
 from minidist.memory.allocator import keep_freed_memory
@@ -13,7 +13,7 @@ from minidist.programs.chapter import Program
 from minidist.ps import report
 from minidist.ps.consistent_hash import segments
 from minidist.ps.engines import Whole
-from minidist.ps.plan import Plan, cut, divided, share
+from minidist.ps.plan import Plan, cut, divided
 
 CONSISTENCIES = ("bsp", "ssp", "async")
 
@@ -100,7 +100,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
     if options.placement == "hash":
         held = segments(range(k), options.virtual, size)
     else:
-        held = [(keys.start, keys.stop, i) for i, keys in enumerate(share(size, k, i) for i in range(k))]
+        held = [(keys.start, keys.stop, i) for i, keys in enumerate(ring.chunk(size, k, i) for i in range(k))]
     if len({shard for _, _, shard in held}) < k:
         raise UsageError(f"--virtual {options.virtual}: consistent hashing leaves a server without keys: use more")
     plan = Plan(workers, servers, held, cut(flats, held), 0, False, 0, 0, options, len(job.corpus.vocabulary))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import Stopped, checkpoint, command, train
+from minidist import Stopped, checkpoint, command, ring, train
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.flat import Flat
@@ -14,7 +14,7 @@ from minidist.nn.layers import Unit
 from minidist.nn.optim import SGD, clipping_factor, squared_norm
 from minidist.nn.tensor import Array
 from minidist.ps.outcome import Outcome
-from minidist.ps.plan import Plan, Range, divided, share
+from minidist.ps.plan import Plan, Range, divided
 from minidist.ps.simulated_time import step_seconds
 
 
@@ -38,9 +38,9 @@ class Gradients(Engine):
         flat.param, flat.grad, self.placed = self.weights[keys], self.grads[keys], keys.stop
 
     def rows(self, n: int) -> range:
-        rows = share(n, len(self.plan.workers), self.number)
-        self.share = len(rows) / n
-        return rows
+        rows = ring.chunk(n, len(self.plan.workers), self.number)
+        self.share = (rows.stop - rows.start) / n
+        return range(rows.start, rows.stop)
 
     def compute(self, corpus: Corpus) -> list[tuple[float, float]]:
         """An iteration: one gradient, or with --local-steps several, each but the last followed by a step of its own

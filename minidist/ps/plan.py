@@ -76,11 +76,6 @@ class Plan:
         return [rank for rank in holders if rank not in closed]
 
 
-def share(n: int, parts: int, i: int) -> range:
-    """The i-th of consecutive shares of 0 … n-1, as equal as can be."""
-    return range(n * i // parts, n * (i + 1) // parts)
-
-
 def divided(units: Sequence[Unit], k: int) -> list[Flat]:
     """The units' Flats, padded so that k servers can share them evenly."""
     flats = flats_of(units)

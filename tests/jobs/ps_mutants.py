@@ -7,12 +7,11 @@ from typing import Any
 from unittest.mock import patch
 
 from jobs.parameter_server import prepared
-from minidist import parameter_server
+from minidist import parameter_server, ring
 from minidist.ps import claims
 from minidist.ps.engines import Whole
 from minidist.ps.key_lists import KeyLists
 from minidist.ps.messages import Copied, Pull, Push, Update
-from minidist.ps.plan import share
 from minidist.ps.replication import Chain
 from minidist.ps.requests import Requests
 from minidist.ps.vector_clock import RangeClocks
@@ -84,7 +83,7 @@ def keys_cut_evenly_again() -> Any:
     """No consistent hashing: with every server that joins, all borders move."""
 
     def even(servers: Any, virtual: int, size: int) -> list[tuple[int, int, int]]:
-        shares = [share(size, len(servers), i) for i in range(len(servers))]
+        shares = [ring.chunk(size, len(servers), i) for i in range(len(servers))]
         return [(keys.start, keys.stop, i) for i, keys in enumerate(shares)]
 
     return patch.object(claims, "segments", even)
