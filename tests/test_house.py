@@ -3,7 +3,8 @@
 Every import counts, wherever it stands: at the top of a module, inside a function, under TYPE_CHECKING.
 
 - The lowest rooms, nn, papers and memory, know nothing of one another or of anything but minidist/__init__.py, which is
-  below all and imports nothing itself; the function in it that IPython calls opens a door when it is called.
+  below all and imports nothing itself; the function in it that IPython calls opens a door when it is called. The leaf
+  files.py, with which all of them write, is below them as well.
 - Rooms on one floor do not import each other in a circle. A chapter imports earlier ones only.
 - A workshop serves one chapter. It never imports its chapter, which is above it, nor another chapter's workshop.
 - `grid/` is the workshop of `parallel3d.py`, which stands above all other chapters, so it has a floor between them: it
@@ -42,6 +43,7 @@ WORKSHOPS = {
 }
 FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("minidist",),
+    ("files",),
     ("nn", "papers", "memory"),
     ("mpi", "cli", "claims", "data", "checkpoints"),
     ("ring", "engine", "checkpoint", "command", "train"),

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.manifest import MOMENTS, Manifest, Shape
-from minidist.claims.files import check_readable, check_writable
+from minidist.claims.files import check_folder_takes_files, check_readable, check_writable
 from minidist.nn.layers import Unit
 from minidist.nn.precision import LossScale
 from minidist.nn.tensor import Array
@@ -28,11 +28,13 @@ def check_folder(option: str, path: str | None) -> None:
     path = path.rstrip("/") or "/"
     if path.endswith(".safetensors") or os.path.isfile(path):
         raise UsageError(f"{option} {path}: a checkpoint is a folder; a single file is made by --export {path}")
-    inside = os.path.join(path, manifest.LATEST) if os.path.isdir(path) else path
+    if not os.path.isdir(path):
+        check_writable(option, path)
+        return
     try:
-        check_writable(option, inside)
-    except UsageError as error:
-        raise UsageError(str(error).replace(inside, path, 1)) from None
+        check_folder_takes_files(path)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot write there: {error.strerror}") from None
 
 
 def check(

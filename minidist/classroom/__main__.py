@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.claims.files import check_apart, check_writable, write_json, write_output
+from minidist.claims.files import as_json, check_apart, check_writable, write_inside, write_output
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
@@ -86,7 +86,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
         print(("\n" if grades else "") + reports.table(graded), flush=True)
         grades.append(graded)
     if options.gradescope and not grades[0].machine:  # without a file, Gradescope says that the autograder failed
-        write_json(str(options.gradescope / "results.json"), reports.gradescope(grades[0]))
+        write_inside(str(options.gradescope), "results.json", as_json(reports.gradescope(grades[0])))
     if options.junit:
         write_output(options.junit, reports.junit(grades).encode())
     if any(graded.machine for graded in grades):
