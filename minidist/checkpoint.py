@@ -88,7 +88,7 @@ def save(
             if found:
                 publish(folder, found, os.path.basename(step), keep, replaces=tag)
         except OSError as error:
-            output.lost(str(error.filename or step).replace(draft, step), error)
+            output.lost((error.filename or step).replace(draft, step), error)
 
 
 def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -> Manifest | None:

@@ -170,8 +170,13 @@ def make_own_folder(path: str | Path) -> None:
     """Make, or find, a folder that is this user's, and into which no other user can look or write. No link is followed,
     and nothing that another user has put there is used. Raises OSError."""
     parent, name = os.path.split(path)
-    with suppress(FileExistsError):
+    try:
         Path(os.path.realpath(parent), name).mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        error.filename = str(path)
+        raise
     refusal = OSError(errno.EPERM, f"{path} is not a folder of yours", str(path))
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
