@@ -13,7 +13,7 @@ from typing import Any
 from minidist import UsageError, checkpoint, data
 from minidist.checkpoints.convert import FORMS
 from minidist.claims.files import check_apart, check_room, check_writable
-from minidist.cli.options import Parser, at_least, memory_size, within
+from minidist.cli.options import Parser, at_least, memory_size, path_name, within
 from minidist.engine import Settings
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
@@ -56,13 +56,13 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     files = made.add_argument_group("text and files")
     add = files.add_argument
-    add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
+    add("--data", type=path_name, metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
     unlisted = argparse.SUPPRESS  # named beside the option that they are of
-    add("--save", metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
+    add("--save", type=path_name, metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
     add("--save-every", type=at_least(1), metavar="K", help=unlisted)
     add("--keep", type=at_least(1), metavar="K", help=unlisted)
-    add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
+    add("--load", type=path_name, metavar="DIR", help="go on from a checkpoint, or a file of --export")
     made.output("--export", group=files, help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     made.output("--json", group=files, help="write the report for machines; - is standard output")

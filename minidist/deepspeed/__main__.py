@@ -16,7 +16,7 @@ import numpy as np
 
 from minidist import command, data_parallel, fsdp, infinity, offload, train, zero1, zero2, zero3, zero_r
 from minidist.claims.published import print_offload_closing, print_zero_closing
-from minidist.cli.options import Parser
+from minidist.cli.options import Parser, path_name
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
@@ -76,7 +76,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
 def parser(chapter: str) -> Parser:
     """A chapter's shared options, and the configuration's file."""
     made = command.parser(__doc__ or "", chapter)
-    made.add_argument("config", metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
+    made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     return made
 
 
