@@ -39,7 +39,7 @@ import numpy as np
 
 from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, manifest
-from minidist.checkpoints.checks import check, check_folder, differences
+from minidist.checkpoints.checks import check, check_folder, check_run, differences
 from minidist.checkpoints.files import Tensor
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
@@ -60,7 +60,19 @@ from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.precision import Precision
 from minidist.nn.tensor import Array
 
-__all__ = ["check", "check_folder", "differences", "export", "load", "opened", "save", "size", "tagged", "weights"]
+__all__ = [
+    "check",
+    "check_folder",
+    "check_run",
+    "differences",
+    "export",
+    "load",
+    "opened",
+    "save",
+    "size",
+    "tagged",
+    "weights",
+]
 
 # ---- save ------------------------------------------------------------------------------------------------------------
 

@@ -156,6 +156,8 @@ def prepare(
     nbytes = checkpoint.size(units, stored, optimizer.moments)
     check_room("--save", options.save, nbytes)
     check_room("--export", options.export, 2 * nbytes)  # with the shards of which it is made
+    if options.save:
+        checkpoint.check_run("--save", options.save, units, identity(options, corpus), text_of(corpus))
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(
@@ -206,8 +208,13 @@ def about(job: Job, ranks: int) -> dict[str, Any]:
     return {
         "layout": {"chapter": job.chapter, "ranks": ranks, **axes},
         "identity": identity(options, corpus),
-        "text": {"name": corpus.name, "blake2b": corpus.checksum()},
+        "text": text_of(corpus),
     }
+
+
+def text_of(corpus: data.Corpus) -> dict[str, Any]:
+    """What a checkpoint says of the text."""
+    return {"name": corpus.name, "blake2b": corpus.checksum()}
 
 
 def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -> None:

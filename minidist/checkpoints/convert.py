@@ -25,6 +25,7 @@ def as_file(found: Manifest, path: str) -> None:
         for name, shape in found.parameters.items()
     ]
     metadata = {"identity": json.dumps(found.identity), "state": json.dumps(found.state)}
+    metadata["blake2b"] = json.dumps(files.checksums(tensors, found.dtype, metadata))
     with writing(path) as file:
         files.write_tensors(file, tensors, found.dtype, metadata)
 

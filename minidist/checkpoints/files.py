@@ -23,6 +23,10 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     make: Callable[[], Array]
 
+    def data(self, dtype: str) -> Array:
+        """It, as it is written."""
+        return np.ascontiguousarray(self.make(), DTYPES[dtype])
+
 
 class Written(NamedTuple):
     """What became of a file: its length, and its checksum (BLAKE2b, 128 bits, hexadecimal)."""
@@ -48,11 +52,22 @@ def write_tensors(file: BinaryIO, tensors: Iterable[Tensor], dtype: str, metadat
     checksum = blake2b(struct.pack("<Q", len(text)) + text, digest_size=16)
     file.write(struct.pack("<Q", len(text)) + text)
     for tensor in tensors:
-        data = np.ascontiguousarray(tensor.make(), DTYPES[dtype])
+        data = tensor.data(dtype)
         file.write(data.data)
         checksum.update(data.data)
         del data  # before the next one is made
     return Written(8 + len(text) + offset, checksum.hexdigest())
+
+
+def checksums(tensors: Iterable[Tensor], dtype: str, metadata: dict[str, str]) -> dict[str, str]:
+    """Of each tensor and each piece of metadata, by name. They go into a file's header, which is written first, also
+    where it is a pipe: so each tensor is made twice."""
+    of_metadata = {name: checksum(text.encode()) for name, text in metadata.items()}
+    return of_metadata | {tensor.name: checksum(tensor.data(dtype).data) for tensor in tensors}
+
+
+def checksum(data: bytes | memoryview) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def checksum_of(path: str) -> str:
