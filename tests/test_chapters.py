@@ -766,6 +766,7 @@ BAD = [
     (2, "zero3", "--save nowhere/run", ["--save nowhere/run", "there is no folder nowhere"]),
     (2, "zero3", "--export nowhere/model.st", ["--export", "there is no folder nowhere"]),
     (0, "train", "--save model.safetensors", ["--save model.safetensors", "--export model.safetensors"]),
+    (0, "train", "--save /dev/null", ["a checkpoint is a folder"]),
     (0, "train", "--save FILES/model.st", ["a checkpoint is a folder", "--export FILES/model.st"]),
     (0, "train", "--save-every 3", ["--save-every is of --save"]),
     (0, "train", "--keep 3", ["--keep is of --save"]),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from minidist.mpi.launch import find_mpiexec
+
 ROOT = Path(__file__).parents[1]
 SMALL = "--steps 2 --layers 1 --width 8 --heads 2 --context 8 --batch 8"
 TEXT = "to be or not to be, that is the question. " * 50
@@ -86,6 +88,22 @@ def test_streams_are_written_to(folder: Path) -> None:
     assert (exported.returncode, exported.stderr) == (0, "")
     assert '"__metadata__"' in exported.stdout
     assert (folder / "out").is_symlink()
+
+
+def test_ranks_write_to_streams_and_at_the_end_of_links(folder: Path) -> None:
+    """Four outputs, two of them through links to the rank's standard output, which is a pipe to mpirun."""
+    for link, target in (("out", "/proc/self/fd/1"), ("trace", "far"), ("plot.png", "/proc/self/fd/1")):
+        (folder / link).symlink_to(target)
+    outputs = "--json out --export out --trace trace --memory-plot plot.png"
+    line = [find_mpiexec(), "-n", "2", sys.executable, "-m", "minidist.pipeline", *SMALL.split(), *outputs.split()]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*line, "--data", "text"], env=env, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+    for content in (b'"chapter": "pipeline"', b"__metadata__", b"\x89PNG", b"parameters"):
+        assert content in done.stdout
+    assert (folder / "far").read_text().startswith("{")
+    assert sorted(os.listdir()) == ["far", "out", "plot.png", "text", "trace"]
+    assert all((folder / link).is_symlink() for link in ("out", "trace", "plot.png"))
 
 
 def test_a_pipe_that_nothing_reads_is_refused_before_work_starts(folder: Path) -> None:

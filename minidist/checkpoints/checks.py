@@ -27,7 +27,7 @@ def check_folder(option: str, path: str | None) -> None:
     if path is None:
         return
     path = path.rstrip("/") or "/"
-    if path.endswith(".safetensors") or os.path.isfile(path):
+    if path.endswith(".safetensors") or (os.path.exists(path) and not os.path.isdir(path)):
         raise UsageError(f"{option} {path}: a checkpoint is a folder; a single file is made by --export {path}")
     if not os.path.isdir(path):
         check_writable(option, path)
