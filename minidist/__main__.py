@@ -7,7 +7,7 @@ import sys
 
 from minidist import UsageError, __version__
 from minidist.cli import doctor
-from minidist.cli.options import in_one_process
+from minidist.cli.options import Parser, in_one_process, path_name
 from minidist.contents import CHAPTERS, USUAL
 
 COURSE = "To learn how it works, from the beginning: python -m minidist lessons"
@@ -38,6 +38,15 @@ def contents() -> str:
     others = [f"    {chapter.launch}" for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
     lines += [f"To run one: {USUAL.format('NAME')}, but", *others]
     return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor", COURSE])
+
+
+def paths(command: str, arguments: list[str], *names: str) -> list[str]:
+    """The files and folders that a command takes, in order."""
+    made = Parser(command, "")
+    made.prog = f"python -m minidist {command}"
+    for name in names:
+        made.add_argument(name, type=path_name)
+    return [*vars(made.parse_args(arguments)).values()]
 
 
 def main(arguments: list[str]) -> int:
@@ -78,11 +87,11 @@ def main(arguments: list[str]) -> int:
     elif arguments[0] == "inspect" and len(arguments) == 2:
         from minidist.checkpoints import inspect
 
-        return inspect.main(arguments[1])
+        return inspect.main(*paths("inspect", arguments[1:], "DIR"))
     elif arguments[0] == "to-fp32" and len(arguments) == 3:
         from minidist.checkpoints import convert
 
-        return convert.to_fp32(*arguments[1:])
+        return convert.to_fp32(*paths("to-fp32", arguments[1:], "DIR", "FILE"))
     elif arguments[0] in (launches := {chapter.name: chapter.launch for chapter in CHAPTERS}):
         raise UsageError(f"a chapter is started by a line of its own: {launches[arguments[0]]}")
     else:

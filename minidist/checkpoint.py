@@ -39,19 +39,40 @@ import numpy as np
 
 from minidist import UsageError, ring
 from minidist.checkpoints import convert, files, manifest
-from minidist.checkpoints.checks import check, check_folder, differences
+from minidist.checkpoints.checks import check, check_folder, check_run, differences
 from minidist.checkpoints.files import Tensor
 from minidist.checkpoints.manifest import Manifest, Shard
 from minidist.checkpoints.pieces import Piece, pieces
-from minidist.claims.files import draft_of
 from minidist.engine import Engine
+from minidist.files import (
+    draft_beside,
+    draft_of,
+    make_own_folder,
+    open_to_readers,
+    remove,
+    replacing,
+    sync_folder,
+    write_whole,
+)
 from minidist.mpi import output
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.precision import Precision
 from minidist.nn.tensor import Array
 
-__all__ = ["check", "check_folder", "differences", "export", "load", "opened", "save", "size", "tagged", "weights"]
+__all__ = [
+    "check",
+    "check_folder",
+    "check_run",
+    "differences",
+    "export",
+    "load",
+    "opened",
+    "save",
+    "size",
+    "tagged",
+    "weights",
+]
 
 # ---- save ------------------------------------------------------------------------------------------------------------
 
@@ -73,7 +94,7 @@ def save(
     """
     engine.settle()
     step = os.path.join(folder, tag or f"step{engine.steps:06d}")
-    with draft_beside(step, comm) as draft:
+    with draft_folder(draft_of(step), comm) as draft:
         try:
             found = write_shards(draft, engine, comm, about)  # under a name that nobody loads
             if found:
@@ -99,8 +120,9 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     ]
     written: Shard | OSError
     try:
-        os.makedirs(draft, exist_ok=True)
-        written = Shard(file, *files.write_tensors(f"{draft}/{file}", tensors, name_of[dtype], {"save": save}), kept)
+        make_own_folder(draft)
+        with replacing(f"{draft}/{file}") as shard:
+            written = Shard(file, *files.write_tensors(shard, tensors, name_of[dtype], {"save": save}), kept)
     except OSError as error:
         written = error
     shards = comm.gather_object(written)
@@ -156,13 +178,12 @@ def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
 def publish(folder: str, found: Manifest, name: str, keep: int | None, replaces: str | None = None) -> None:
     """Make a checkpoint of a folder of shards. Killed before any of these lines, or in it, the job leaves a folder of
     which `latest` names a checkpoint that is whole: this one, or the one before. Raises OSError."""
-    files.write_text(os.path.join(found.folder, manifest.NAME), found.as_json())
-    files.sync_folder(found.folder)  # all of it is on the disk,
+    write_whole(os.path.join(found.folder, manifest.NAME), found.as_json().encode())  # all of it is on the disk,
+    open_to_readers(found.folder)
     name = free_name(folder, name)
     os.rename(found.folder, os.path.join(folder, name))  # so that whoever sees the name sees all of it,
-    files.sync_folder(folder)
-    with files.replacing(os.path.join(folder, manifest.LATEST)) as draft:
-        files.write_text(draft, f"{name}\n")  # and only now it is the newest,
+    sync_folder(folder)
+    write_whole(os.path.join(folder, manifest.LATEST), f"{name}\n".encode())  # and only now it is the newest,
     others = [other for other in manifest.names_in(folder) if other != name]
     replaced = [old for old in manifest.tagged_in(folder, replaces) if old != name] if replaces else []
     too_many = len(others) + 1 - keep if keep else 0
@@ -171,7 +192,7 @@ def publish(folder: str, found: Manifest, name: str, keep: int | None, replaces:
     ):  # and the oldest may go: their names first, so that none is seen half there
         os.rename(os.path.join(folder, old), draft_of(os.path.join(folder, old)))
     for left in manifest.drafts_in(folder):  # and with them what a job that was killed has left
-        files.remove(os.path.join(folder, left))
+        remove(os.path.join(folder, left))
 
 
 def free_name(folder: str, name: str) -> str:
@@ -181,15 +202,15 @@ def free_name(folder: str, name: str) -> str:
 
 
 @contextmanager
-def draft_beside(path: str, comm: Any) -> Iterator[str]:
-    """A name for a folder, the same on all ranks, which nobody has or can foresee. Afterwards no such folder is there,
-    unless it was renamed."""
-    draft = comm.broadcast_object(draft_of(path))
+def draft_folder(name: str, comm: Any) -> Iterator[str]:
+    """A name for a folder, the same on all ranks: rank 0's. Afterwards no such folder is there, unless it was
+    renamed."""
+    draft = comm.broadcast_object(name)
     try:
         yield draft
     finally:
         if comm.rank == 0:
-            files.remove(draft)
+            remove(draft)
     comm.broadcast_object(None)  # nobody goes on before it is done
 
 
@@ -230,7 +251,7 @@ def opened(path: str) -> Manifest:
 def export(path: str, engine: Engine, comm: Any, about: dict[str, Any], names: str | None = None) -> None:
     """Write a single file, for `load`, or by `names` for another library; all ranks must call. Every rank writes its
     shard beside it, and rank 0 copies tensor after tensor: so nobody ever holds the model."""
-    with draft_beside(path, comm) as draft:
+    with draft_folder(draft_beside(path) if comm.rank == 0 else "", comm) as draft:
         try:
             found = write_shards(draft, engine, comm, about)
             if found:

@@ -14,7 +14,7 @@ from typing import Any
 from minidist import UsageError, checkpoint, data
 from minidist.checkpoints.convert import FORMS
 from minidist.claims.files import check_apart, check_room, check_writable
-from minidist.cli.options import Parser, at_least, memory_size, within
+from minidist.cli.options import Parser, at_least, memory_size, path_name, within
 from minidist.engine import Settings
 from minidist.layout import Layout
 from minidist.memory import plot, witness
@@ -58,13 +58,13 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--seed", type=at_least(0), metavar="N", default=0, help="of parameters, batches, dropout and sampling")
     files = made.add_argument_group("text and files")
     add = files.add_argument
-    add("--data", metavar="FILE", help="a UTF-8 text; default: help pages of Python")
+    add("--data", type=path_name, metavar="FILE", help="a UTF-8 text; default: help pages of Python")
     add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
     unlisted = argparse.SUPPRESS  # named beside the option that they are of
-    add("--save", metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
+    add("--save", type=path_name, metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
     add("--save-every", type=at_least(1), metavar="K", help=unlisted)
     add("--keep", type=at_least(1), metavar="K", help=unlisted)
-    add("--load", metavar="DIR", help="go on from a checkpoint, or a file of --export")
+    add("--load", type=path_name, metavar="DIR", help="go on from a checkpoint, or a file of --export")
     made.output("--export", group=files, help="one file (safetensors); --names huggingface: for them")
     add("--names", choices=tuple(FORMS), metavar="NAME", help=unlisted)
     made.output("--json", group=files, help="write the report for machines; - is standard output")
@@ -161,6 +161,8 @@ def prepare(
     nbytes = checkpoint.size(units, stored, optimizer.moments)
     check_room("--save", options.save, nbytes)
     check_room("--export", options.export, 2 * nbytes)  # with the shards of which it is made
+    if options.save:
+        checkpoint.check_run("--save", options.save, units, identity(options, corpus), text_of(corpus))
     if options.load:
         checkpoint.check(options.load, units, identity(options, corpus), optimizer.moments, options.steps)
     settings = Settings(
@@ -213,7 +215,7 @@ def about(job: Job, ranks: int) -> dict[str, Any]:
     return {
         "layout": {"chapter": job.chapter, "ranks": ranks, **axes},
         "identity": identity(options, corpus),
-        "text": {"name": corpus.name, "blake2b": corpus.checksum()},
+        "text": text_of(corpus),
     }
 
 
@@ -222,6 +224,11 @@ def say_differences(job: Job, rank: int, ranks: int) -> None:
     found, text = checkpoint.opened(job.options.load), about(job, ranks)["text"]
     for difference in checkpoint.differences(found, job.settings.seed, text) if rank == 0 else ():
         print(f"minidist: --load {job.options.load} was {difference}", file=sys.stderr)
+
+
+def text_of(corpus: data.Corpus) -> dict[str, Any]:
+    """What a checkpoint says of the text."""
+    return {"name": corpus.name, "blake2b": corpus.checksum()}
 
 
 def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -> None:

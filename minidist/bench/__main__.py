@@ -19,7 +19,7 @@ from minidist.bench.mapreduce import word_count
 from minidist.bench.measure import Row
 from minidist.claims.files import check_apart, check_writable, write_json, write_output
 from minidist.claims.tables import mark, show, table_of
-from minidist.cli.options import Parser, in_one_process
+from minidist.cli.options import Parser, in_one_process, path_name
 from minidist.data import load
 from minidist.memory.allocator import keep_freed_memory
 from minidist.memory.plot import check as check_picture
@@ -62,7 +62,10 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
         "--only", choices=tuple(SECTIONS), action="append", metavar="NAME", help=f"only this; may be repeated: {names}"
     )
     parser.add_argument(
-        "--run", metavar="FILE", help="nothing else but nanoGPT's CPU run on this text: tiny Shakespeare"
+        "--run",
+        type=path_name,
+        metavar="FILE",
+        help="nothing else but nanoGPT's CPU run on this text: tiny Shakespeare",
     )
     parser.output("--json", "write the rows for machines; - is standard output")
     parser.output("--plot", "draw the ratios: .pdf, .png, .svg")

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from safetensors import SafetensorError
 from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.manifest import MOMENTS, Manifest, Shape
-from minidist.claims.files import check_readable, check_writable
+from minidist.claims.files import check_folder_takes_files, check_readable, check_writable
 from minidist.nn.layers import Unit
 from minidist.nn.precision import LossScale
 from minidist.nn.tensor import Array
@@ -26,13 +27,15 @@ def check_folder(option: str, path: str | None) -> None:
     if path is None:
         return
     path = path.rstrip("/") or "/"
-    if path.endswith(".safetensors") or os.path.isfile(path):
+    if path.endswith(".safetensors") or (os.path.exists(path) and not os.path.isdir(path)):
         raise UsageError(f"{option} {path}: a checkpoint is a folder; a single file is made by --export {path}")
-    inside = os.path.join(path, manifest.LATEST) if os.path.isdir(path) else path
+    if not os.path.isdir(path):
+        check_writable(option, path)
+        return
     try:
-        check_writable(option, inside)
-    except UsageError as error:
-        raise UsageError(str(error).replace(inside, path, 1)) from None
+        check_folder_takes_files(path)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot write there: {error.strerror}") from None
 
 
 def check(
@@ -42,7 +45,7 @@ def check(
     steps behind it. One that was written for 400 ranks is read by all ranks of this job; they hold nothing of it yet.
     option: by which it was named.
     """
-    parameters = {parameter.name: parameter.shape for unit in units for parameter in unit.parameters}
+    parameters = _shapes(units)
     try:
         if os.path.isdir(path):
             found = manifest.read(path)
@@ -76,7 +79,27 @@ def differences(found: Manifest, seed: int, text: dict[str, Any]) -> list[str]:
     return said
 
 
-# ---- a single file: it has no checksum, so everything in it is looked at ---------------------------------------------
+def check_run(option: str, path: str, units: list[Unit], identity: dict[str, Any], text: dict[str, Any]) -> None:
+    """Raise UsageError for a folder that holds checkpoints of another model, or of a training on another text, than are
+    to be saved there. Of what is damaged nothing is known."""
+    if not os.path.isdir(path):
+        return
+    for name in manifest.names_in(path)[::-1]:
+        try:
+            found = manifest.read(os.path.join(path, name))
+        except UsageError:
+            continue
+        try:
+            _check_identity(found.identity, identity)
+            _check_shapes(found.parameters, _shapes(units), ())
+            if found.text.get("blake2b", text["blake2b"]) != text["blake2b"]:
+                raise UsageError(f"is of a training on another text, {found.text['name']}")
+        except UsageError as error:
+            raise UsageError(f"{option} {path}: {name} in it {error}: name another folder") from None
+        return
+
+
+# ---- a single file: everything in it is looked at --------------------------------------------------------------------
 
 
 def _check_file(path: str, parameters: dict[str, Shape], identity: dict[str, Any], moments: int) -> dict[str, Any]:
@@ -87,15 +110,29 @@ def _check_file(path: str, parameters: dict[str, Shape], identity: dict[str, Any
         shapes = {name: tuple(array.get_shape()) for name, array in arrays.items()}
         if not {"state", "identity"} <= metadata.keys():
             raise UsageError("was not written by minidist's --export")
+        if metadata.keys() - {"state", "identity", "blake2b"}:
+            raise UsageError("is damaged: it has metadata that --export does not write")
         _check_identity(_parsed("identity", metadata, identity), identity)
         _check_shapes(shapes, parameters, MOMENTS[:moments])
         state = _parsed("state", metadata, STATE)
         _check_state(state)
+        content = {name: files.checksum(metadata[name].encode()) for name in ("identity", "state")}
         for name, array in arrays.items():
             if array.get_dtype() not in files.DTYPES:
                 raise UsageError(f"is damaged: {name} is of {array.get_dtype()}, and should be of F32 or F64")
-            _check_values(name, file.get_tensor(name))
+            values = file.get_tensor(name)
+            _check_values(name, values)
+            content[name] = files.checksum(values.data)
+    if "blake2b" in metadata and not _says(metadata["blake2b"], content):
+        raise UsageError("is damaged: its checksums are not those of its content")
     return state
+
+
+def _says(text: str, content: dict[str, str]) -> bool:
+    """Whether metadata, JSON, is this."""
+    with suppress(ValueError, RecursionError):
+        return bool(json.loads(text) == content)
+    return False
 
 
 def _parsed(name: str, metadata: dict[str, str], like: dict[str, Any]) -> dict[str, Any]:
@@ -143,6 +180,10 @@ def _check_shapes(shapes: dict[str, Shape], parameters: dict[str, Shape], moment
             found = f"of shape {shapes[name]}" if name in shapes else "missing"
             should = f"should be of shape {wanted[name]}" if name in wanted else "belongs to no parameter"
             raise UsageError(f"is damaged: {name} is {found}, and {should}")
+
+
+def _shapes(units: list[Unit]) -> dict[str, Shape]:
+    return {parameter.name: parameter.shape for unit in units for parameter in unit.parameters}
 
 
 def _check_state(state: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from minidist.checkpoints.files import Tensor
 from minidist.checkpoints.manifest import Manifest
 from minidist.checkpoints.names import huggingface
 from minidist.claims.files import check_apart, check_room, check_writable
+from minidist.files import writing
 from minidist.mpi import output
 from minidist.nn.tensor import Array
 
@@ -24,8 +25,9 @@ def as_file(found: Manifest, path: str) -> None:
         for name, shape in found.parameters.items()
     ]
     metadata = {"identity": json.dumps(found.identity), "state": json.dumps(found.state)}
-    with files.replacing(path) as draft:
-        files.write_tensors(draft, tensors, found.dtype, metadata)
+    metadata["blake2b"] = json.dumps(files.checksums(tensors, found.dtype, metadata))
+    with writing(path) as file:
+        files.write_tensors(file, tensors, found.dtype, metadata)
 
 
 def as_huggingface(found: Manifest, path: str) -> None:
@@ -35,8 +37,8 @@ def as_huggingface(found: Manifest, path: str) -> None:
         nothing = np.broadcast_to(np.float32(0), shape)  # of this shape, in four bytes
         for theirs, turned in huggingface(ours, shape, found.identity).items():
             tensors.append(Tensor(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
-    with files.replacing(path) as draft:
-        files.write_tensors(draft, tensors, "F32", {"format": "pt"})  # which transformers asks for
+    with writing(path) as file:
+        files.write_tensors(file, tensors, "F32", {"format": "pt"})  # which transformers asks for
 
 
 def _turned(found: Manifest, name: str, turn: Callable[[Array], Array]) -> Array:
@@ -58,8 +60,8 @@ def to_fp32(folder: str, path: str) -> int:
     check_room("to-fp32", path, 4 * sum(map(math.prod, found.parameters.values())))
     tensors = [Tensor(name, shape, partial(found.whole, "", name)) for name, shape in found.parameters.items()]
     try:
-        with files.replacing(path) as draft:
-            files.write_tensors(draft, tensors, "F32", {"identity": json.dumps(found.identity)})
+        with writing(path) as file:
+            files.write_tensors(file, tensors, "F32", {"identity": json.dumps(found.identity)})
     except OSError as error:
         output.lost(path, error)
         return 0

@@ -1,24 +1,15 @@
-"""Files and folders that are there whole or not at all, also where the power fails in between.
-
-Whatever is new is written under another name, its content is synced to the disk, it is renamed, and the folder that has
-the name is synced as well (Pillai et al., "All file systems are not created equal", OSDI 2014: without either sync, a
-crash may leave the new name without the new content).
-"""
+"""Tensors in files: written one after the other, read by elements."""
 
 import json
 import math
-import os
-import shutil
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
 
-from minidist.claims.files import draft_of
 from minidist.nn.tensor import Array
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}  # safetensors' names
@@ -32,6 +23,10 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     make: Callable[[], Array]
 
+    def data(self, dtype: str) -> Array:
+        """It, as it is written."""
+        return np.ascontiguousarray(self.make(), DTYPES[dtype])
+
 
 class Written(NamedTuple):
     """What became of a file: its length, and its checksum (BLAKE2b, 128 bits, hexadecimal)."""
@@ -40,8 +35,8 @@ class Written(NamedTuple):
     blake2b: str
 
 
-def write_tensors(path: str, tensors: Iterable[Tensor], dtype: str, metadata: dict[str, str]) -> Written:
-    """Write a new safetensors file, one tensor after the other, so that only one is held; return when the disk has it.
+def write_tensors(file: BinaryIO, tensors: Iterable[Tensor], dtype: str, metadata: dict[str, str]) -> Written:
+    """Write a safetensors file, one tensor after the other, so that only one is held.
 
     The format (https://github.com/huggingface/safetensors): the header's length, 8 bytes; the header, JSON; the data.
     The library's own writer would want all tensors at once.
@@ -55,67 +50,24 @@ def write_tensors(path: str, tensors: Iterable[Tensor], dtype: str, metadata: di
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     checksum = blake2b(struct.pack("<Q", len(text)) + text, digest_size=16)
-    with synced(path) as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors:
-            data = np.ascontiguousarray(tensor.make(), DTYPES[dtype])
-            file.write(data.data)
-            checksum.update(data.data)
-            del data  # before the next one is made
+    file.write(struct.pack("<Q", len(text)) + text)
+    for tensor in tensors:
+        data = tensor.data(dtype)
+        file.write(data.data)
+        checksum.update(data.data)
+        del data  # before the next one is made
     return Written(8 + len(text) + offset, checksum.hexdigest())
 
 
-def write_text(path: str, text: str) -> None:
-    """A new text file; returns when the disk has it."""
-    with synced(path) as file:
-        file.write(text.encode())
+def checksums(tensors: Iterable[Tensor], dtype: str, metadata: dict[str, str]) -> dict[str, str]:
+    """Of each tensor and each piece of metadata, by name. They go into a file's header, which is written first, also
+    where it is a pipe: so each tensor is made twice."""
+    of_metadata = {name: checksum(text.encode()) for name, text in metadata.items()}
+    return of_metadata | {tensor.name: checksum(tensor.data(dtype).data) for tensor in tensors}
 
 
-@contextmanager
-def synced(path: str) -> Iterator[BinaryIO]:
-    """A new file, which the disk has in the end. Raises OSError, with the file's name."""
-    try:
-        with open(path, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        error.filename = path
-        raise
-
-
-def sync_folder(path: str) -> None:
-    """Return when the disk has the names in a folder."""
-    folder = os.open(path or ".", os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def remove(path: str) -> None:
-    """Take a file or a folder away, if it is there."""
-    if os.path.isdir(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-@contextmanager
-def replacing(path: str) -> Iterator[str]:
-    """The name under which to write a file that then takes `path`'s place. After a failure all is as it was. Raises
-    OSError, with the file's name."""
-    draft = draft_of(path)
-    try:
-        yield draft
-        os.replace(draft, path)
-        sync_folder(os.path.dirname(path))
-    except OSError as error:
-        error.filename = path
-        raise
-    finally:
-        remove(draft)
+def checksum(data: bytes | memoryview) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def checksum_of(path: str) -> str:

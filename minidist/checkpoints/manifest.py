@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from minidist import UsageError
 from minidist.checkpoints import files
 from minidist.checkpoints.pieces import Piece, Shape, everything, overlaps
-from minidist.claims.files import is_draft
+from minidist.files import is_draft
 from minidist.nn.tensor import Array
 
 FORMAT = 1

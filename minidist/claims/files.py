@@ -1,17 +1,14 @@
-"""Files that a run leaves: a report for machines, and whatever else must be there whole or not at all."""
+"""Files that a run reads and leaves: whether they can be, said before the work; and a report for machines."""
 
 import json
 import os
-import re
-import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from contextlib import suppress
+from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, files
 from minidist.mpi import output
 
 
@@ -29,22 +26,28 @@ def check_readable(option: str, path: str) -> int:
 
 
 def check_writable(option: str, path: str | None) -> None:
-    """Raise UsageError unless a file can be made at `path`: better now than after the training."""
+    """Raise UsageError unless a file can be made at `path`, or a stream there written to: better now than after the
+    training."""
     if path is None:
         return
-    folder, name = os.path.split(path)
     try:
-        if not os.path.isdir(folder or "."):
+        target = os.path.realpath(path)
+        if not os.path.isdir(os.path.dirname(target)):
+            folder = os.path.dirname(target if os.path.islink(path) else path)
             raise UsageError(f"{option} {path}: there is no folder {folder}")
-        # What is there is replaced by a new file: not a folder, and not /dev/null.
-        if not name or (os.path.exists(path) and not os.path.isfile(path)):
+        if not os.path.basename(path):
             raise UsageError(f"{option} {path}: cannot write there: it is not a file")
-        with suppress(FileNotFoundError):
-            os.lstat(path)  # a name may be too long
-        with _private(path):
-            pass
+        if not files.reserve(path):
+            check_folder_takes_files(os.path.dirname(target))
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot write there: {error.strerror}") from None
+
+
+def check_folder_takes_files(folder: str) -> None:
+    """Raise OSError unless a new file can be made in a folder; it is gone at once."""
+    draft = files.draft_of(os.path.join(folder, ""))
+    with open(draft, "xb"):
+        os.unlink(draft)
 
 
 def check_apart(outputs: dict[str, str | None], inputs: dict[str, str | None]) -> None:
@@ -54,7 +57,7 @@ def check_apart(outputs: dict[str, str | None], inputs: dict[str, str | None]) -
     """
     seen: dict[tuple[int, int, str], str] = {}
     for option, path in [*inputs.items(), *outputs.items()]:
-        if path is None:
+        if path is None or files.is_stream(path):  # which is not overwritten
             continue
         first = seen.setdefault(_identity(path), option)
         if option in outputs and first != option:
@@ -75,62 +78,39 @@ def _identity(path: str) -> tuple[int, int, str]:
 
 def check_room(option: str, path: str | None, nbytes: int) -> None:
     """Raise UsageError if a disk has too little room for a file that will have about so many bytes."""
-    if path is None:
+    if path is None or files.is_stream(path):
         return
-    free = shutil.disk_usage(os.path.dirname(path.rstrip("/")) or ".").free
+    free = shutil.disk_usage(os.path.dirname(os.path.realpath(path))).free
     if nbytes > free:
         raise UsageError(f"{option} {path} needs {nbytes / 1e6:,.1f} MB; the disk has {free / 1e6:,.1f} MB left")
 
 
 def write_json(path: str, document: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write a report for machines; "-" is standard output."""
-    text = json.dumps(document, indent=1) + "\n"
     if path == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(as_json(document).decode())
     else:
-        write_output(path, text.encode())
+        write_output(path, as_json(document))
+
+
+def as_json(document: dict[str, Any] | list[dict[str, Any]]) -> bytes:
+    return f"{json.dumps(document, indent=1)}\n".encode()
 
 
 def write_output(path: str, content: bytes) -> None:
-    """Write what a run leaves, whole. If that cannot be, a line says so, the work goes on, and the program ends with
-    another status than 0."""
+    """Write what a run leaves under a name that the user gives. If that cannot be, a line says so, the work goes on,
+    and the program ends with another status than 0."""
     try:
-        write_whole(path, content)
+        with files.writing(path) as file:
+            file.write(content)
     except OSError as error:
         output.lost(path, error)
 
 
-def write_whole(path: str, content: bytes) -> None:
-    """Write a file so that a reader sees all of it, or the file that was there before: under another name, renamed.
-
-    Whoever else writes there at the same time writes a file of his own, and the last one stays. A link is replaced, not
-    followed. After a failure, an OSError, all is as it was.
-    """
-    with _private(path) as file:
-        with suppress(FileNotFoundError):
-            shutil.copymode(path, file.name)  # what nobody else may read stays so
-        file.write(content)
-        file.close()
-        os.replace(file.name, path)
-
-
-def draft_of(path: str) -> str:
-    """A name beside `path` that nobody has or can foresee."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f"{name[:40]}.{secrets.token_hex(8)}.tmp")
-
-
-def is_draft(name: str) -> bool:
-    """Whether a name is such a one."""
-    return re.search(r"\.[0-9a-f]{16}\.tmp$", name) is not None
-
-
-@contextmanager
-def _private(path: str) -> Iterator[BinaryIO]:
-    """A new file beside `path`, of a name that nobody has or can foresee; gone afterwards, unless it was renamed."""
-    with open(draft_of(path), "xb") as file:  # x: nor follows a link
-        try:
-            yield file
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(file.name)
+def write_inside(folder: str, name: str, content: bytes) -> None:
+    """The same under a name that minidist makes up inside a folder: a link of that name is not followed."""
+    path = os.path.join(folder, name)
+    try:
+        files.write_whole(path, content)
+    except OSError as error:
+        output.lost(path, error)

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     made.prog = "python -m minidist papers"
     made.add_argument("--paper", choices=tuple(known), metavar="NAME", help="its figures, one by one")
     made.add_argument("--run", action="store_true", help="start the ranks that count them")
-    made.add_argument("--json", metavar="FILE", help="for machines; - is standard output")
+    made.output("--json", help="for machines; - is standard output")
     options = made.parse_args(list(arguments))
     if options.json != "-":
         check_writable("--json", options.json)

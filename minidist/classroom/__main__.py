@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import UsageError
-from minidist.claims.files import check_apart, check_writable, write_json, write_output
+from minidist.claims.files import as_json, check_apart, check_writable, write_inside, write_output
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
-from minidist.cli.options import Parser, at_least, in_one_process, within
+from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
 from minidist.mpi.launch import find_mpiexec
 
 LESSONS = Path("lessons")
@@ -34,25 +34,40 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         return parser.parse_args(arguments)
     parser.prog += f" {command}"
     if command == "grade":
-        parser.add_argument("lessons", nargs="*", type=Path, metavar="LESSON", help="folders; all in lessons/ if none")
         parser.add_argument(
-            "--submission", type=Path, metavar="FILE", help="grade this file, not exercise.py in work/LESSON or LESSON"
+            "lessons", nargs="*", type=pathlib_path, metavar="LESSON", help="folders; all in lessons/ if none"
         )
-        parser.add_argument("--gradescope", type=Path, metavar="DIR", help="write DIR/results.json for Gradescope")
-        parser.add_argument("--junit", metavar="FILE", help="write the grade as JUnit XML")
+        parser.add_argument(
+            "--submission",
+            type=pathlib_path,
+            metavar="FILE",
+            help="grade this file, not exercise.py in work/LESSON or LESSON",
+        )
+        parser.add_argument(
+            "--gradescope", type=pathlib_path, metavar="DIR", help="write DIR/results.json for Gradescope"
+        )
+        parser.output("--junit", help="write the grade as JUnit XML")
     elif command == "class":
-        parser.add_argument("submissions", type=Path, help="a folder as a browser or an LMS leaves it")
-        parser.add_argument("--lesson", type=Path, metavar="LESSON", help="this one alone; else all in lessons/")
         parser.add_argument(
-            "--roster", type=Path, metavar="FILE", help="CSV with a header: everybody's name, and others"
+            "submissions", type=pathlib_path, metavar="FOLDER", help="a folder as a browser or an LMS leaves it"
         )
         parser.add_argument(
-            "--csv", type=Path, metavar="FILE", help="write a row for each student; goes on where it was"
+            "--lesson", type=pathlib_path, metavar="LESSON", help="this one alone; else all in lessons/"
         )
-        parser.add_argument("--feedback", type=Path, metavar="FOLDER", help="write a page for each student")
+        parser.add_argument(
+            "--roster", type=pathlib_path, metavar="FILE", help="CSV with a header: everybody's name, and others"
+        )
+        parser.add_argument(
+            "--csv", type=pathlib_path, metavar="FILE", help="write a row for each student; goes on where it was"
+        )
+        parser.add_argument("--feedback", type=pathlib_path, metavar="FOLDER", help="write a page for each student")
     else:
-        parser.add_argument("out", type=Path, metavar="OUT", help="a new folder: student/, autograder/LESSON.zip")
-    parser.add_argument("--hidden", type=Path, metavar="FOLDER", help="an instructor's folder with more test_*.py")
+        parser.add_argument(
+            "out", type=pathlib_path, metavar="OUT", help="a new folder: student/, autograder/LESSON.zip"
+        )
+    parser.add_argument(
+        "--hidden", type=pathlib_path, metavar="FOLDER", help="an instructor's folder with more test_*.py"
+    )
     if command != "release":
         parser.add_argument(
             "--patience", type=within(1, 3600), metavar="SECONDS", help="of processor time, for each rank of a part"
@@ -86,7 +101,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
         print(("\n" if grades else "") + reports.table(graded), flush=True)
         grades.append(graded)
     if options.gradescope and not grades[0].machine:  # without a file, Gradescope says that the autograder failed
-        write_json(str(options.gradescope / "results.json"), reports.gradescope(grades[0]))
+        write_inside(str(options.gradescope), "results.json", as_json(reports.gradescope(grades[0])))
     if options.junit:
         write_output(options.junit, reports.junit(grades).encode())
     if any(graded.machine for graded in grades):

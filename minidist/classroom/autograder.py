@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from minidist.claims.files import write_json
+from minidist.claims.files import as_json, write_inside
 from minidist.classroom import reports
 from minidist.classroom.grade import MACHINE_FAULT, grade
 from minidist.classroom.handed_in import look, sort_out
@@ -36,7 +36,7 @@ def main(folder: Path) -> int:
     if document is None:
         return MACHINE_FAULT
     (folder / "results").mkdir(exist_ok=True)
-    write_json(str(folder / "results" / "results.json"), document)
+    write_inside(str(folder / "results"), "results.json", as_json(document))
     return 0
 
 

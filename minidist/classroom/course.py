@@ -8,6 +8,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from minidist import UsageError, __version__
 from minidist.claims.files import check_apart, check_writable, write_output
 from minidist.classroom import feedback, handed_in, reports, roster
 from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade
+from minidist.files import is_stream
 
 
 @dataclass
@@ -30,8 +32,8 @@ class Outputs:
 
     @property
     def journal(self) -> Path | None:
-        """Grades as they were made, a line of JSON each."""
-        return self.csv and self.csv.with_name(f"{self.csv.name}.jsonl")
+        """Grades as they were made, a line of JSON each. Beside a stream there is none."""
+        return None if self.csv is None or is_stream(str(self.csv)) else self.csv.with_name(f"{self.csv.name}.jsonl")
 
     def check(self, submissions: Path, people: Path | None) -> None:
         """Raise UsageError for what cannot be written, or would be graded the next time."""
@@ -70,8 +72,13 @@ class Journal:
     def add(self, key: str, graded: Grade) -> None:
         self.grades[key] = graded
         if self.file:
-            with self.file.open("a") as file:
+            with open(self.file, "a", opener=not_by_a_link) as file:
                 file.write("\n" + json.dumps({"of": key, "grade": asdict(graded)}, default=str))
+
+
+def not_by_a_link(path: str, flags: int) -> int:
+    """How a file is opened whose name is made up: a link there leads elsewhere."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def grade_class(
@@ -92,7 +99,8 @@ def grade_class(
         if not handed:
             raise UsageError(f"there are no submissions in {submissions}: neither STUDENT.py nor STUDENT/exercise.py")
         result = Class(handed, lessons, known, outputs)
-        result.write_csv()
+        if outputs.journal:
+            result.write_csv()
         for student in handed:
             for lesson in lessons:
                 if exercise := result.sorted[student].exercises.get(lesson.name):
@@ -103,6 +111,8 @@ def grade_class(
                         journal.add(key, graded)
                     result.take(student, graded)
             result.finish(student)
+    if not outputs.journal:
+        result.write_csv()
     print("\n" + result.summary())
     return MACHINE_FAULT if any(graded.machine for of in result.grades.values() for graded in of.values()) else 0
 
@@ -160,7 +170,8 @@ class Class:
         self.grades[student][graded.lesson] = graded
         outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
         print(f"{student:30} {graded.lesson:25} {outcome}", flush=True)
-        self.write_csv()
+        if self.outputs.journal:  # a stream gets the table once, at the end
+            self.write_csv()
 
     def finish(self, student: str) -> None:
         """All of a student's lessons are graded."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from minidist.claims.files import write_output
+from minidist.claims.files import write_inside
 from minidist.classroom.grade import Grade
 
 PAGE = """<!doctype html>
@@ -46,7 +46,7 @@ def write(file: Path, student: str, grades: Sequence[Grade], problems: Sequence[
     sections = [section(grade) for grade in grades if not grade.machine]
     sections += [f"<p>{escape(problem)}</p>" for problem in problems]
     page = PAGE.format(student=escape(student), body="\n".join(sections))
-    write_output(str(file), page.encode(errors="backslashreplace"))
+    write_inside(str(file.parent), file.name, page.encode(errors="backslashreplace"))
 
 
 def section(grade: Grade) -> str:

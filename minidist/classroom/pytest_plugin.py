@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from minidist.classroom.grade import Part, exercise_of
+from minidist.cli.options import path_name
 
 PARTS = pytest.StashKey[dict[str, Part]]()
 SUBMISSIONS = pytest.StashKey[dict[Path, Any]]()
@@ -24,10 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lessons of minidist")
     group.addoption(
         "--submission",
+        type=path_name,
         metavar="FILE",
         help="the exercise to grade; default: the copy in work/, else exercise.py beside the tests",
     )
-    group.addoption("--lesson", metavar="FOLDER", help="where on_ranks.py is; default: beside the tests")
+    group.addoption(
+        "--lesson", type=path_name, metavar="FOLDER", help="where on_ranks.py is; default: beside the tests"
+    )
     group.addoption("--patience", type=float, default=10.0, help="seconds of processor time that a part's rank may use")
     group.addoption("--wire", choices=("router", "mpi"), default="router", help="what ranks send over")
     group.addoption("--seed", type=int, help="of inputs and of the order of messages: repeats a grade exactly")

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
@@ -58,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def output(self, option: str, help: str, group: Any = None, **how: Any) -> None:
         """An option that names a file to be written, which whoever parses checks as one of `outputs`."""
-        (group or self).add_argument(option, metavar="FILE", help=help, **how)
+        (group or self).add_argument(option, type=path_name, metavar="FILE", help=help, **how)
         self.outputs.append(option)
 
     def renamed(self, old: str, new: str) -> None:
@@ -71,6 +72,27 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> NoReturn:
         raise Finished(self.format_help())
+
+
+def some_text(text: str) -> str:
+    """An argument type: anything but nothing, which would be taken for an option that is not given."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: a variable of the shell may not be set")
+    return text
+
+
+def path_name(text: str) -> str:
+    """An argument type: a file or a folder. ~ is the home folder, also in --save=~/run, which no shell expands."""
+    expanded = os.path.expanduser(some_text(text))
+    if text.startswith("~") and (expanded == text or os.environ.get("HOME") == ""):
+        user = text.split("/")[0]
+        raise argparse.ArgumentTypeError(f"{text}: the home folder of {user} is not known; of that very name, ./{text}")
+    return expanded
+
+
+def pathlib_path(text: str) -> Path:
+    """An argument type: the same, as a Path."""
+    return Path(path_name(text))
 
 
 def at_least(smallest: int, at_most: int = 10**15) -> Callable[[str], int]:

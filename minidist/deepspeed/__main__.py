@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist import command
-from minidist.cli.options import Parser
+from minidist.cli.options import Parser, path_name
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
@@ -63,7 +63,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
 
 def with_file(made: Parser) -> Parser:
     """A command line, and the configuration's file."""
-    made.add_argument("config", metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
+    made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     return made
 
 

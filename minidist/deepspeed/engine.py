@@ -26,13 +26,13 @@ from safetensors.numpy import save as serialize
 
 from minidist import UsageError, checkpoint, infinity, offload, zero_r
 from minidist.checkpoints.manifest import LATEST
-from minidist.claims.files import is_draft, write_whole
 from minidist.data_parallel import DataParallel
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed import zero
 from minidist.deepspeed.plan import Plan
 from minidist.deepspeed.read import read
 from minidist.engine import Loss, Settings
+from minidist.files import is_draft, writing
 from minidist.mpi import output
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Block, Unit
@@ -293,7 +293,8 @@ class DeepSpeedEngine:
             path = os.path.join(save_dir, save_filename)
             try:
                 os.makedirs(save_dir, exist_ok=True)
-                write_whole(path, content)
+                with writing(path) as file:
+                    file.write(content)
             except OSError as error:
                 output.lost(path, error)
         return True

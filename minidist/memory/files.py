@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from minidist import Stopped, UsageError
+from minidist.files import is_own_folder, make_own_folder, remove
 from minidist.memory.kernel import Kernel
 from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
@@ -59,7 +60,7 @@ class Folder:
                 self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
             else:
                 self.path = Path(parent, f"minidist-rank{rank}")  # a name of ours: what lies there is removed
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_own_folder(self.path)
             if not lock(self.path, self):
                 raise UsageError(
                     f"{option} {parent}: another run is at work there, or another engine: give each a folder"
@@ -68,7 +69,7 @@ class Folder:
                 self.path = self.path.rename(self.path.with_name(self.path.name.replace("minidist-", PREFIX)))
                 sweep(self.path.parent)  # which takes what has this name and is not locked
             for left in self.path.iterdir():  # by a run that was killed
-                left.unlink()
+                remove(str(left))
             (self.path / "writable").touch()
             (self.path / "writable").unlink()
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # an array in a file keeps one open
@@ -106,7 +107,7 @@ def sweep(parent: Path) -> None:
     """Remove what runs that were killed have left among temporary files: this user's own, in which nobody works."""
     for left in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
-            if left.lstat().st_uid == os.getuid() and lock(left):
+            if is_own_folder(left) and lock(left):
                 shutil.rmtree(left, ignore_errors=True)
 
 

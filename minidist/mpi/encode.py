@@ -7,23 +7,22 @@ were; of a subclass, such as defaultdict, the plain type comes back.
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from minidist.files import replacing
+
 
 def save(path: Path, value: Any) -> None:
     """Write `value` to `path`, which appears only when it is complete. Raises TypeError for any other type."""
     arrays: list[np.ndarray] = []
     tree = json.dumps(pack(value, arrays))
-    unfinished = path.with_name(path.name + ".unfinished")
-    with open(unfinished, "wb") as file:
+    with replacing(str(path), synced=False) as file:  # for another process, which does not outlive this machine
         numbered = {f"array{i}": array for i, array in enumerate(arrays)}
         np.savez(file, allow_pickle=False, tree=np.frombuffer(tree.encode(), np.uint8), **numbered)
-    os.replace(unfinished, path)
 
 
 def check(value: Any) -> None:

@@ -29,6 +29,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from minidist.files import replacing
 from minidist.mpi import shm
 
 RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")  # MPICH, Open MPI, Slurm
@@ -93,8 +94,8 @@ def keep(child: int, folder: Path, mine: Path) -> NoReturn:
     signal.setitimer(signal.ITIMER_REAL, 0)
     shm.remove(segments)
     if not (mine / "result").exists():
-        (mine / "exit.unfinished").write_text(f"{os.waitstatus_to_exitcode(status)} {time.monotonic()}")
-        os.replace(mine / "exit.unfinished", mine / "exit")
+        with replacing(str(mine / "exit"), synced=False) as file:
+            file.write(f"{os.waitstatus_to_exitcode(status)} {time.monotonic()}".encode())
         os._exit(1)
     os._exit(0)
 

@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from minidist.files import is_own_folder, make_own_folder, replacing
 from minidist.mr.files import place_in, region
-from minidist.mr.plan import Plan, Result, is_own_folder, read_result
+from minidist.mr.plan import Plan, Result, read_result
 
 
 class Disk:
@@ -77,11 +78,10 @@ class Disk:
 
     def note(self, path: Path, result: Result) -> None:
         """What a task has counted; others who note the same do not mind."""
-        unfinished = path.with_name(f"{path.name}.{self.folder.name}")
-        text = json.dumps(result)
-        unfinished.write_text(text)
-        self.moved["notes written"] += len(text)  # ASCII
-        os.replace(unfinished, path)
+        content = json.dumps(result).encode()
+        with replacing(str(path), synced=False) as file:  # a task whose note is lost is done again
+            file.write(content)
+        self.moved["notes written"] += len(content)
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
         """Bytes of a file. Raises OSError unless all of them are there."""
@@ -108,16 +108,11 @@ class Disk:
 
 
 def private_folder(parent: Path, name: str, prefix: str) -> int:
-    """Make, or find, a folder that nobody else can look into, and lock it for as long as this process lives; the lock.
+    """Make, or find, a folder of this user's own, and lock it for as long as this process lives; the lock.
 
-    Folders of earlier runs of the same job, in which nobody works any more, are removed. Only a folder of one's own is
-    used or removed: no link is followed, and nothing that another user has put there is touched.
+    Folders of earlier runs of the same job, in which nobody works any more, are removed: only this user's.
     """
-    parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        os.mkdir(parent / name, mode=0o700)
-    if not is_own_folder(parent / name):
-        raise OSError(f"{parent / name} is not a folder of this user")
+    make_own_folder(parent / name)
     lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)
     fcntl.flock(lock, fcntl.LOCK_SH)
     for entry in parent.iterdir():

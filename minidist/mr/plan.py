@@ -12,7 +12,6 @@ import os
 import platform
 import secrets
 import shutil
-import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import Finished, UsageError
-from minidist.claims.files import write_whole
+from minidist.files import is_own_folder, make_own_folder, write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
@@ -190,7 +189,7 @@ class Plan:
         self.token = self.token or secrets.token_hex(8)
         if not self.resume:
             shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job of which the parts have been taken away
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_own_folder(self.folder)
         write_json(self.folder / "job.json", {**self.manifest, "token": self.token, "finished": False, "left_out": 0})
         return self.token
 
@@ -235,12 +234,6 @@ def check_folder(option: str, folder: Path) -> None:
             os.makedirs(probe / folder.relative_to(above), exist_ok=True)
     except OSError as error:
         raise UsageError(f"{option} {folder}: {error.strerror}") from None
-
-
-def is_own_folder(path: Path) -> bool:
-    """Whether it is a folder, no link to one, and belongs to the user."""
-    found = os.lstat(path)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def write_json(path: Path, document: Any) -> None:

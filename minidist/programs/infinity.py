@@ -6,7 +6,7 @@ from typing import Any
 from minidist import UsageError, command, infinity
 from minidist.claims.files import check_room
 from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
-from minidist.cli.options import Parser, memory_size
+from minidist.cli.options import Parser, memory_size, path_name
 from minidist.engine import Settings
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
@@ -18,7 +18,7 @@ from minidist.programs.chapter import Chapter
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
     add("--zero", type=int, choices=(1, 2, 3), default=3, help="the stage: below 3 parameters stay on the devices")
-    add("--disk", metavar="DIR", help="a folder for the files; default: a temporary one")
+    add("--disk", type=path_name, metavar="DIR", help="a folder for the files; default: a temporary one")
     add("--disk-memory", type=memory_size, metavar="SIZE", help="of a rank's files, at most")
     add("--bandwidth-table", action="store_true", help="how fast N disks bring a unit, and how fast one does")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from minidist import UsageError, data, mapreduce
 from minidist.claims.files import check_apart, check_writable
-from minidist.cli.options import Parser, at_least, within
+from minidist.cli.options import Parser, at_least, path_name, some_text, within
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import abort
 from minidist.mr.cluster import print_cluster
@@ -22,9 +22,10 @@ from minidist.programs.chapter import Program
 def parser() -> Parser:
     made = Parser("mapreduce", mapreduce.__doc__ or "")  # python -OO drops docstrings
     add = made.add_argument
-    add("job_and_files", nargs="+", metavar="JOB FILE", help=f"{', '.join(JOBS)}; and the input")
+    add("job_and_files", nargs="+", type=path_name, metavar="JOB FILE", help=f"{', '.join(JOBS)}; and the input")
     add(
         "--output",
+        type=path_name,
         metavar="DIR",
         default="mapreduce-output",
         help="folder for the output: a file from each reduce task",
@@ -38,7 +39,7 @@ def parser() -> Parser:
         help="map tasks; without it, one for every 16 MB",
     )
     add("--pattern", help="wordcount, inverted-index: what a word is, instead of \\w+; grep: what to look for")
-    add("--job", metavar="MODULE:CLASS", help="a job of your own; then all arguments are files")
+    add("--job", type=some_text, metavar="MODULE:CLASS", help="a job of your own; then all arguments are files")
     add("--memory", type=within(0.001, 1e6), default=64.0, metavar="MB", help="for intermediate pairs in a task")
     add("--no-combine", action="store_true", help="send every pair to the reducers")
     add(
@@ -52,10 +53,15 @@ def parser() -> Parser:
     add("--replicas", type=at_least(1), default=3, help="machines that hold a copy of each split (simulated)")
     add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
     add("--resume", action="store_true", help="finish a job that was killed")
-    add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
+    add(
+        "--local",
+        type=path_name,
+        metavar="DIR",
+        help="folder for intermediate files on each machine; default: in --output",
+    )
     add("--inject", action="append", default=[], metavar="FAULT", help="bad:TEXT, slow:RANK:FACTOR, ...: mr/faults.py")
     add("--cluster", action="store_true", help="simulate the paper's sort on a tenth of its cluster, no more")
-    add("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    made.output("--json", help="write the report for machines; - is standard output")
     return made
 
 

@@ -51,7 +51,7 @@ COLLECTIVES = {
 def parser() -> Parser:
     made = Parser("ring", ring.__doc__ or "")
     made.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
-    made.add_argument("--json", metavar="FILE", help="write the report for machines; - is standard output")
+    made.output("--json", help="write the report for machines; - is standard output")
     return made
 
 

@@ -35,7 +35,7 @@ def add_options(parser: Parser) -> None:
     add("--scattered", action="store_true", help="each checkpoint for itself, not all in one room")
     add("--bucket-size", type=at_least(1), metavar="N", default=10_000, help="elements of the buffer for gradients")
     parser.output("--arena-plot", help="give arrays addresses, and draw where they are in a step")
-    parser.output("--configurations", nargs="?", const="", help="how many layers train in C1 to C5; draw it")
+    parser.output("--configurations", nargs="?", const=False, help="how many layers train in C1 to C5; draw it")
     parser.set_defaults(recompute="full")
 
 

@@ -1,6 +1,7 @@
 """Checkpoints that are whole or not there: killed at each write; and what is damaged is refused, by the file's name."""
 
 import io
+import itertools
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from alone import train_alone
-from minidist import UsageError, checkpoint, command, train
-from minidist.checkpoints import convert, files, inspect, manifest
+from minidist import UsageError, checkpoint, command, files, train
+from minidist.checkpoints import convert, inspect, manifest
+from minidist.checkpoints.files import BLOCK
 from minidist.engine import Engine
 from minidist.mpi import output
 
@@ -76,8 +79,7 @@ class Touches:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return super().write(content)
 
-        kinds = {"xb": File, "rb": io.FileIO}
-        patch.setattr(files, "open", lambda path, mode: kinds[mode](path, mode), raising=False)
+        patch.setattr(files, "open", File, raising=False)
 
     def watched(self, name: str, call: Any) -> Any:
         def watch(*arguments: Any, **named: Any) -> Any:
@@ -135,11 +137,11 @@ def test_what_gets_its_name_is_on_the_disk(monkeypatch: pytest.MonkeyPatch, fold
         save(job, engine)
     log = [(touch[0], os.path.relpath(touch[1], folder)) for touch in touches.log]
     (draft,) = [where for name, where in log if name == "rename"]
-    (latest,) = [where for name, where in log if name == "replace"]
+    shard, described, latest = [where for name, where in log if name == "replace"]
+    assert [os.path.dirname(each) for each in (shard, described, latest)] == [draft, draft, "run"]
+    written = [[("fsync", each), ("replace", each), ("fsync", os.path.dirname(each))] for each in (shard, described)]
     assert [touch for touch in log if touch[0] in ("fsync", "rename", "replace")] == [
-        ("fsync", f"{draft}/rank0-of-1.safetensors"),
-        ("fsync", f"{draft}/manifest.json"),
-        ("fsync", draft),
+        *itertools.chain(*written),
         ("rename", draft),
         ("fsync", "run"),
         ("fsync", latest),
@@ -212,6 +214,82 @@ def test_a_flipped_bit_anywhere(name: str) -> None:
         assert refusal().startswith(f"{file} is ")
     file.write_bytes(content)
     sound()
+
+
+def load_file_of(path: str, *more: str) -> None:
+    command.prepare(command.parser("", "train"), [*MODEL.split(), "--load", path, "--steps", "9", *more], 1)
+
+
+def test_a_flipped_bit_anywhere_in_a_file() -> None:
+    """Of --export: in the header, the metadata, each tensor."""
+    job, engine = trained(1)
+    checkpoint.export("model", engine, train.Alone(), command.about(job, 1))
+    content, rng = Path("model").read_bytes(), np.random.default_rng(0)
+    load_file_of("model")
+    header = 8 + int.from_bytes(content[:8], "little")
+    of_header, of_data = rng.integers(8, header, 80), rng.integers(header, len(content), 30)
+    for position in (0, 1, header - 1, header, len(content) - 1, *of_header, *of_data):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << int(rng.integers(8))
+        Path("flipped").write_bytes(flipped)
+        with pytest.raises(UsageError, match=r"--load flipped"):
+            load_file_of("flipped")
+
+
+def test_a_file_of_the_former_form_has_no_checksums_and_loads() -> None:
+    job, engine = trained(1)
+    checkpoint.export("model", engine, train.Alone(), command.about(job, 1))
+    with safe_open("model", framework="numpy") as file:
+        metadata = file.metadata()
+    assert set(metadata) == {"identity", "state", "blake2b"}
+    del metadata["blake2b"]
+    save_file(load_file("model"), "former", metadata)
+    load_file_of("former")
+    checkpoint.load("former", engine)
+    save_file(load_file("model"), "strange", {**metadata, "blake2c": ""})  # as a flipped bit might call it
+    with pytest.raises(UsageError, match=r"--load strange is damaged"):
+        load_file_of("strange")
+
+
+# ---- another run's folder --------------------------------------------------------------------------------------------
+
+
+def save_into(*more: str) -> command.Job:
+    return command.prepare(command.parser("", "train"), [*MODEL.split(), "--save", "run", *more], 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--width 16", "is of another model: it has wte.weight of shape"),
+        ("--heads 1", "is of another model: it has other heads: 2 there, 1 here"),
+        ("--untied", "is of another model: it has no head.weight"),
+        ("--data other.txt", "is of another model: it has other characters"),
+        ("--data longer.txt", "is of a training on another text, text.txt"),
+    ],
+)
+def test_the_folder_of_another_run_is_refused(line: str, says: str) -> None:
+    Path("other.txt").write_text("quite another text " * 50)
+    Path("longer.txt").write_text("no more and no less " * 60)
+    save(*trained(2))
+    before = contents("run")
+    with pytest.raises(UsageError) as error:
+        save_into(*line.split())
+    assert str(error.value).startswith(f"--save run: step000002 in it {says}")
+    assert str(error.value).endswith(": name another folder")
+    assert contents("run") == before
+
+
+def test_a_run_goes_on_in_its_folder() -> None:
+    """With another seed, optimizer or precision; also if what is there is damaged, or is not a checkpoint at all."""
+    Path("run").mkdir()
+    Path("run/notes").write_text("mine")
+    save_into()
+    save(*trained(2))
+    save_into("--seed", "1", "--optimizer", "sgd", "--precision", "fp32")
+    save_into("--load", "run", "--steps", "3")
+    Path("run/step000002/manifest.json").write_text("{")
+    save_into()
 
 
 @pytest.mark.parametrize(
@@ -361,7 +439,7 @@ def test_to_fp32_holds_one_tensor_at_a_time(capsys: pytest.CaptureFixture[str]) 
     assert convert.to_fp32("run", "out.safetensors") == 0
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak - before < 3 * largest + 2 * files.BLOCK < held / 4
+    assert peak - before < 3 * largest + 2 * BLOCK < held / 4
 
 
 def test_an_output_is_no_shard_of_its_input() -> None:

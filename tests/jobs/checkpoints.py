@@ -10,6 +10,7 @@ from unittest import mock
 from minidist import checkpoint
 from minidist.checkpoints import files
 from minidist.engine import Settings
+from minidist.files import replacing
 from minidist.mpi.comm import Comm
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -57,23 +58,23 @@ def one_cannot_write(comm: Comm, folder: str) -> int:
     engine.steps = 1
     write = files.write_tensors
 
-    def full(path: str, *arguments: Any) -> Any:
+    def full(*arguments: Any) -> Any:
         if comm.rank == comm.size - 1:
-            raise OSError(errno.ENOSPC, "No space left on device", path)
-        return write(path, *arguments)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*arguments)
 
     with mock.patch.object(files, "write_tensors", full):
         checkpoint.save(folder, engine, comm, ABOUT, keep=1)
         checkpoint.export(f"{folder}.safetensors", engine, comm, ABOUT)
 
-    def elsewhere(path: str, *arguments: Any) -> Any:
+    def elsewhere(path: str) -> Any:
         """As on a host with a disk of its own."""
         path = path if comm.rank == 0 else path.replace(folder, f"{folder}-elsewhere", 1)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return write(path, *arguments)
+        return replacing(path)
 
     engine.steps = 2
-    with mock.patch.object(files, "write_tensors", elsewhere):
+    with mock.patch.object(checkpoint, "replacing", elsewhere):
         checkpoint.save(folder, engine, comm, ABOUT, keep=1)
     checkpoint.load(folder, engine)
     return engine.steps

@@ -60,5 +60,5 @@ def test_neither_a_link_nor_a_file_is_a_private_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "file").touch()
     for name in ("link", "file"):
-        with pytest.raises(OSError, match="is not a folder of this user"):
+        with pytest.raises(OSError, match="is not a folder of yours"):
             private_folder(tmp_path, name, "job-")
