@@ -100,7 +100,7 @@ class Job:
     units: list[Unit]  # declared, not allocated
     settings: Settings
     layout: Layout
-    taken: Any = None  # what this rank alone has of it: ZeRO-Infinity's folder
+    reserved: Any = None  # what this rank has for itself alone: ZeRO-Infinity's folder
     began: Pages | None = None  # of the process, when --witness began to trace
 
 

@@ -249,7 +249,7 @@ def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> Non
 
 ON_ONE_RANK = """
 from dataclasses import replace
-from minidist.programs.chapter import find
+from minidist.programs.chapter import find, start
 
 chapter = find("infinity")
 
@@ -258,7 +258,7 @@ def make(job, comm):
         job.settings.{memory} = job.options.{option} = {nbytes}
     return chapter.make(job, comm)
 
-replace(chapter, make=make).main()
+start(replace(chapter, make=make))
 """
 
 
@@ -345,7 +345,7 @@ def test_nor_does_one_that_a_configuration_describes(tmp_path: Path, monkeypatch
         assert any(cast(infinity.Infinity, driver.engine).folder.path.iterdir())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ds, "run_job", interrupted)
+    monkeypatch.setattr(ds, "train_and_report", interrupted)
     disk, file = tmp_path / "disk", tmp_path / "ds_config.json"
     offload = {"device": "nvme", "nvme_path": str(disk)}
     zero = {"stage": 3, "offload_optimizer": offload, "offload_param": offload}
@@ -400,17 +400,17 @@ def test_a_disk_with_too_little_room(
         usage = SimpleNamespace(free=free)
         monkeypatch.setattr("shutil.disk_usage", lambda path, usage=usage: usage)
         if free == nbytes * psi:
-            chapter.take(chapter.job(line, 1), comm)
+            chapter.reserve(chapter.job(line, 1), comm)
         else:
             with pytest.raises(UsageError, match=f"--disk {tmp_path}/minidist-rank0 needs .* MB; the disk has"):
-                chapter.take(chapter.job(line, 1), comm)
+                chapter.reserve(chapter.job(line, 1), comm)
     assert list(tmp_path.iterdir()) == []
 
 
 FULL = """
 import resource
 from dataclasses import replace
-from minidist.programs.chapter import find
+from minidist.programs.chapter import find, start
 
 chapter = find("infinity")
 
@@ -418,7 +418,7 @@ def make(job, comm):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # of a file, as a disk that has no more room
     return chapter.make(job, comm)
 
-replace(chapter, make=make).main()
+start(replace(chapter, make=make))
 """
 
 

@@ -212,7 +212,7 @@ def test_the_hosts_limit_is_as_the_devices(tmp_path: Path) -> None:
 
 ON_ONE_RANK = """
 from dataclasses import replace
-from minidist.programs.chapter import find
+from minidist.programs.chapter import find, start
 
 chapter = find("offload")
 
@@ -221,7 +221,7 @@ def make(job, comm):
         job.settings = replace(job.settings, {memory}={nbytes})
     return chapter.make(job, comm)
 
-replace(chapter, make=make).main()
+start(replace(chapter, make=make))
 """
 
 

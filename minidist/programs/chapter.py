@@ -58,6 +58,7 @@ class Chapter:
     claims: Callable[[Run], list[Claim]]  # what its papers say of a run, and what was counted
     add_options: Callable[[Parser], None] = lambda parser: None  # to those that every chapter has
     prepare: Callable[..., Any] = command.prepare  # parser, arguments, ranks: parse, and refuse what cannot work
+    reserve: Callable[[Job, Any], Any] = lambda job, comm: None  # job, comm: on this rank alone, before any rank begins
     needs: Estimate | None = None  # what each rank's device will need, by formula
     closing: Callable[[Run], None] = print_zero_closing  # printed below the claims: letters, figures of its paper
     perform: Callable[["Chapter", Any, Any], int] = lambda chapter, comm, job: chapter.train(comm, job)
@@ -78,7 +79,9 @@ class Chapter:
         return self.prepare(self.parser(), arguments, ranks, **how)
 
     def prepared(self, arguments: Sequence[str], comm: Any) -> Any:
-        return self.job(arguments, comm.size)
+        job = self.job(arguments, comm.size)
+        job.reserved = self.reserve(job, comm)
+        return job
 
     def work(self, comm: Any, job: Any) -> int:
         """What a job asks for, on every rank; the exit status. Most chapters train."""

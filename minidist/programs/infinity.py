@@ -50,7 +50,7 @@ def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
     """Measure, or train on files that go with the engine."""
     if job.options.bandwidth_table:
         ways = infinity.fetch_shards, infinity.fetch_from_owner
-        return bandwidth_table(comm, folder_of(job, comm), *ways, job.options.json)
+        return bandwidth_table(comm, job.reserved, *ways, job.options.json)
     engine = chapter.driver(comm, job)
     assert isinstance(engine, infinity.Infinity)
     with engine.folder:
@@ -60,12 +60,13 @@ def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
 CHAPTER = Chapter(
     name="infinity",
     doc=infinity.__doc__,
-    make=lambda job, comm: infinity.ENGINES[job.options.zero](job.units, job.settings, comm, folder_of(job, comm)),
+    make=lambda job, comm: infinity.ENGINES[job.options.zero](job.units, job.settings, comm, job.reserved),
     add_options=add_options,
     prepare=prepare,
     claims=claims,
     closing=print_closing,
     needs=needs,
+    reserve=folder_of,
     perform=perform,
     cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in (2, 3)},
 )
