@@ -34,30 +34,24 @@ the states. With --zero 1 and 2 parameters stay on the devices, as there, and th
 Bandwidth-centric partitioning (section 6.1): every rank has a shard of every unit, on a disk of its own, so N disks
 bring a unit N times as fast as the one disk of an owner who broadcasts it: `fetch_shards` beside `fetch_from_owner`.
 Memory-centric tiling (section 5.1.3), for a layer that is too large to be gathered: `minidist/memory/tiles.py`.
-
-This chapter is long because three kinds of transfer and an update are under way at the same time.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minidist import contents, ring
 from minidist.data_parallel import Axes
 from minidist.engine import JOINT, Loss, Settings
-from minidist.memory.files import DiskLink, Files, Folder, Mover, Moves, Rooms, wait
+from minidist.memory.files import Ahead, DiskLink, Files, Folder, Mover, Moves, Room, Rooms, wait
 from minidist.memory.pool import Pool
 from minidist.memory.recompute import Turn, gathered_in
+from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 from minidist.offload import Offload, Offload1, Offload3
-
-if TYPE_CHECKING:
-    from minidist.claims.infinity import TimedLink
 
 READERS = 2  # threads of a rank that read and write: requests that its disk has at a time
 
@@ -102,40 +96,35 @@ class Infinity(Offload):
     # ---- the update: one Flat's states come while another's are in use, and a third's go -----------------------------
 
     def in_turn(self, flats: Sequence[Flat]) -> Iterator[Flat]:
-        coming = self.read_states(flats[0])
-        for flat, following in zip_longest(flats, flats[1:]):
-            states, reading = coming
-            if following:
-                coming = self.read_states(following)
-            wait(reading)
-            files = flat.master, flat.moments
-            flat.master, *flat.moments = states  # each (padded/N,), until they have been updated
-            yield flat
-            flat.master, flat.moments = files
-            self.rooms.give_back(self.write_states(flat, states))
+        for flat, room in Ahead((flat, self.read_states(flat)) for flat in flats):
+            files = flat.master, *flat.moments
+            with room as states:
+                flat.master, *flat.moments = states.reshape(len(files), -1)  # each (padded/N,), while it is in use
+                yield flat
+                flat.master, *flat.moments = files
+                room.leaving = self.write_states(flat, room)
 
-    def read_states(self, flat: Flat) -> tuple[Array, Moves]:
-        """A room (1 + moments, padded/N), and what is under way to it."""
+    def read_states(self, flat: Flat) -> Room:
+        """A room for a Flat's states, which are under way to it."""
         files = [flat.master, *flat.moments]
-        states = self.rooms.take(len(files) * flat.master.size).reshape(len(files), -1)
-        pairs = zip(files, states, strict=True)
-        return states, [block for file, room in pairs for block in self.mover.up("optimizer", file, out=room)]
+        room = self.rooms.take(len(files) * flat.master.size)
+        pairs = zip(files, room.array.reshape(len(files), -1), strict=True)
+        room.arriving = [move for file, state in pairs for move in self.mover.up("optimizer", file, out=state)]
+        return room
 
-    def write_states(self, flat: Flat, states: Array) -> Moves:
+    def write_states(self, flat: Flat, room: Room) -> Moves:
         """The way back."""
-        pairs = zip([flat.master, *flat.moments], states, strict=True)
-        return [block for file, room in pairs for block in self.mover.down("optimizer", room, out=file)]
+        files = [flat.master, *flat.moments]
+        pairs = zip(files, room.array.reshape(len(files), -1), strict=True)
+        return [move for file, state in pairs for move in self.mover.down("optimizer", state, out=file)]
 
     def refresh(self, flat: Flat) -> None:
-        """From the room in which the master copy is; or from its file, when a checkpoint has just been loaded."""
-        if not self.disk.has(flat.master):
+        """From the room in which the master copy is; when a checkpoint has just been loaded, it comes there first."""
+        if self.disk.has(flat.master):
+            for _ in self.in_turn([flat]):
+                super().refresh(flat)
+        else:
             super().refresh(flat)
-            return
-        file, flat.master = flat.master, self.rooms.take(flat.master.size)
-        wait(self.mover.up("optimizer", file, out=flat.master))
-        super().refresh(flat)
-        flat.master = file
-        self.rooms.give_back()
 
     def after_update(self) -> None:
         for rooms in self.all_rooms:
@@ -175,9 +164,7 @@ class Infinity3(Infinity, Offload3):
         self.device_rooms = Rooms(self.device, "parameters", 2, largest, dtype)
         self.all_rooms += [self.host_rooms, self.device_rooms]
         self.lifter = ThreadPoolExecutor(1, "device")
-        self.unread: deque[Flat] = deque()  # of this pass, in the order in which they will be gathered
-        self.read: deque[tuple[Flat, Array, Moves]] = deque()  # on their way to the host, or there
-        self.lifted: deque[tuple[Flat, Array, Moves]] = deque()  # on their way to the device, or there
+        self.coming: Ahead[tuple[Flat, Room]] = Ahead()  # what a pass gathers, in order, in rooms of the device
 
     def allocate(self, flat: Flat, start: Array) -> None:
         shard = self.host.hold("messages", start[self.piece(flat)].astype(self.precision.stored))  # (padded/N,)
@@ -187,65 +174,53 @@ class Infinity3(Infinity, Offload3):
     # ---- a pass: what is gathered in it is known before it begins ----------------------------------------------------
 
     def expect(self, turns: Sequence[Turn]) -> None:
-        """Send for the first units of a pass."""
+        """Send for the first units of a pass: each is lifted one turn ahead of its use, and read one ahead of that."""
         self.drop()
-        self.unread.extend(gathered_in(turns))
-        self.read_next()
-        self.read_next()
-        self.lift_next()
+        self.coming = Ahead(map(self.lift, Ahead(map(self.read, gathered_in(turns)))))
 
-    def drop(self) -> None:
-        """What a pass that has failed had sent for."""
-        for _, _, moves in (*self.read, *self.lifted):
-            wait(moves)
-        for sent_for in (self.unread, self.read, self.lifted):
-            sent_for.clear()
-        for rooms in (self.host_rooms, self.device_rooms):
-            while rooms.taken:
-                rooms.give_back()
-        for flat in self.flats:
-            flat.gathered = None
+    def read(self, flat: Flat) -> tuple[Flat, Room]:
+        """nc: a shard, from its file into a room of the host."""
+        room = self.host_rooms.take(flat.param.size)
+        room.arriving = self.mover.up("parameters", flat.param, out=room.array)
+        return flat, room
 
-    def read_next(self) -> None:
-        """nc: the next shard, from its file into a room of the host."""
-        if self.unread:
-            flat = self.unread.popleft()
-            room = self.host_rooms.take(flat.param.size)
-            self.read.append((flat, room, self.mover.up("parameters", flat.param, out=room)))
+    def lift(self, read: tuple[Flat, Room]) -> tuple[Flat, Room]:
+        """cg: what is read, from the host's room into one of the device, as soon as it is there."""
+        flat, room = read
+        place = self.device_rooms.take(room.array.size)
+        room.leaving = place.arriving = [self.lifter.submit(self.lift_up, room, place)]
+        self.host_rooms.give_back(room)
+        return flat, place
 
-    def lift_next(self) -> None:
-        """cg: what is read next, from the host's room into one of the device, as soon as it is there."""
-        if self.read:
-            flat, room, reading = self.read.popleft()
-            place = self.device_rooms.take(room.size)
-            lifting = [self.lifter.submit(self.lift, room, reading, place)]
-            self.host_rooms.give_back(lifting)
-            self.lifted.append((flat, place, lifting))
-
-    def lift(self, room: Array, reading: Moves, place: Array) -> Array:
+    def lift_up(self, room: Room, place: Room) -> Array:
         """In a thread of its own."""
-        wait(reading)
-        return self.link.up("parameters", room, out=place)
+        wait(room.arriving)
+        return self.link.up("parameters", room.array, out=place.array)
 
     def parameters_of(self, flat: Flat) -> Array:
         """gg: all of them (padded,), from everyone's shard, while the next two units' are under way."""
         if flat.gathered is None:
-            sent_for, shard, lifting = self.lifted.popleft()
+            sent_for, place = next(self.coming)
             assert sent_for is flat
-            wait(lifting)
-            self.read_next()
-            self.lift_next()
-            flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
-            with self.comm.phase(f"all-gather {self.direction}"):
-                ring.all_gather(flat.comm, shard, flat.padded, out=flat.gathered)
-            self.device_rooms.give_back()
+            with place as shard:
+                flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
+                with self.comm.phase(f"all-gather {self.direction}"):
+                    ring.all_gather(flat.comm, shard, flat.padded, out=flat.gathered)
         return flat.gathered
+
+    def drop(self) -> None:
+        """What a pass that has failed had sent for."""
+        for rooms in (self.host_rooms, self.device_rooms):
+            rooms.clear()
+        for flat in self.flats:
+            flat.gathered = None
 
     def refresh(self, flat: Flat) -> None:
         """The updated shard, rounded, goes into its file."""
         room = self.host_rooms.take(flat.param.size)
-        room[...] = flat.master
-        self.host_rooms.give_back(self.mover.down("parameters", room, out=flat.param))
+        with room as shard:
+            shard[...] = flat.master
+            room.leaving = self.mover.down("parameters", shard, out=flat.param)
 
 
 ENGINES = {1: Infinity1, 2: Infinity, 3: Infinity3}
@@ -254,18 +229,18 @@ ENGINES = {1: Infinity1, 2: Infinity, 3: Infinity3}
 # ---- a unit from many disks, or from one (section 6.1) ---------------------------------------------------------------
 
 
-def fetch_shards(comm: Comm, link: "TimedLink", file: Array, out: Array) -> None:
-    """All of a unit (S,) into `out`, by bandwidth-centric partitioning: everyone's file has his shard (S/N,)."""
+def fetch_shards(comm: Comm, link: DiskLink, clock: Clock, file: Array, out: Array) -> None:
+    """All of a unit (S,) into `out`, by bandwidth-centric partitioning: each rank's file has its shard (S/N,)."""
     shard = ring.cut(out, comm.size)[comm.rank]
     link.up("unit", file, out=shard)
     ring.all_gather(comm, shard, out.size, out=out)
 
 
-def fetch_from_owner(comm: Comm, link: "TimedLink", file: Array, out: Array) -> None:
-    """The same if units have owners, who broadcast them, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
+def fetch_from_owner(comm: Comm, link: DiskLink, clock: Clock, file: Array, out: Array) -> None:
+    """The same if units have owners, which broadcast them, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
     if comm.rank == 0:
         link.up("unit", file, out=out)
-    link.clock.receive(comm.broadcast_object(link.clock.now))  # nobody has it before the owner
+    clock.receive(comm.broadcast_object(clock.now))  # no rank has it before the owner
     ring.broadcast(comm, out)
 
 

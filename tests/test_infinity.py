@@ -74,8 +74,9 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
         def watched(flat: Any) -> np.ndarray:
             if flat.gathered is None:
                 gathered[-1].append(flat.name)
-                ahead = min(2, len(expected[-1]) - len(gathered[-1]))
-                assert len(engine.read) + len(engine.lifted) == min(2, 1 + ahead)
+                after = min(2, 1 + len(expected[-1]) - len(gathered[-1]))
+                under_way = len(engine.host_rooms.taken) + len(engine.device_rooms.taken)
+                assert under_way == after
             whole: np.ndarray = parameters_of(flat)
             return whole
 
@@ -83,9 +84,9 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
         for step in range(2):
             engine.train_batch(*tokens(step))
         engine.evaluate(*tokens(9))
-        assert not engine.unread
-        assert not engine.read
-        assert not engine.lifted
+        assert not [*engine.coming]
+        assert not engine.host_rooms.taken
+        assert not engine.device_rooms.taken
         assert gathered == expected
         assert engine.counted()["overwritten"] == 0
         return gathered[:2]

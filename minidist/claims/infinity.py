@@ -219,7 +219,7 @@ def fetched(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -
     out = host.empty("parameters", UNIT, unit.dtype)
     comm.barrier()
     begin = time.perf_counter()
-    fetch(comm, link, file, out)
+    fetch(comm, link, clock, file, out)
     end = time.perf_counter()
     if not np.array_equal(out, unit):
         raise RuntimeError(f"{fetch.__name__}: rank {comm.rank} has not got the unit")

@@ -24,10 +24,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from minidist.memory.pool import Array, Pool, owner_of
 BLOCK = 1 << 16  # bytes that are read or written at a time
 PREFIX = "minidist-states-"  # of folders in the system's folder for such things
 
+T = TypeVar("T")
 Moves = Sequence["Future[Array]"]  # of the blocks of an array: over when each of them is
 
 
@@ -226,31 +228,79 @@ def wait(moves: Moves) -> None:
 # ---- rooms -----------------------------------------------------------------------------------------------------------
 
 
+class Room:
+    """One of some rooms, taken. It is used in a `with`, which waits until all has arrived in it, and gives it back."""
+
+    def __init__(self, rooms: "Rooms", whole: Array, size: int) -> None:
+        self.rooms, self.whole, self.array = rooms, whole, whole[:size]
+        self.arriving: Moves = ()  # into it
+        self.leaving: Moves = ()  # out of it: over before it is taken again
+
+    def __enter__(self) -> Array:
+        wait(self.arriving)
+        return self.array
+
+    def __exit__(self, *failure: object) -> None:
+        self.rooms.give_back(self)
+
+
 class Rooms:
-    """Arrays of one size that are used in turn: who takes one has it until he gives it back."""
+    """Arrays of one size that are used in turn."""
 
     def __init__(self, pool: Pool, kind: str, count: int, size: int, dtype: np.typing.DTypeLike) -> None:
         self.free: deque[tuple[Array, Moves]] = deque((pool.empty(kind, size, dtype), ()) for _ in range(count))
-        self.taken: deque[Array] = deque()
-        self.overwritten = 0  # bytes of rooms that were taken while somebody had them
+        self.taken: list[Room] = []
+        self.overwritten = 0  # bytes of rooms that were taken a second time before they were given back
 
-    def take(self, size: int) -> Array:
-        """A room (size,), when the moves with which it was given back are over; of all, the one that was taken longest
-        ago. If nobody has given one back, somebody loses what is in it."""
+    def take(self, size: int) -> Room:
+        """The room that was given back first, for an array (size,), when what leaves it has left. If no room has been
+        returned, the one that was taken first is overwritten."""
         if self.free:
-            room, moves = self.free.popleft()
+            whole, leaving = self.free.popleft()
+            wait(leaving)
         else:
-            room, moves = self.taken[0], ()
-            self.overwritten += room.nbytes
-        wait(moves)
-        self.taken.append(room)
-        return room[:size]
+            whole = self.taken.pop(0).whole
+            self.overwritten += whole.nbytes
+        self.taken.append(Room(self, whole, size))
+        return self.taken[-1]
 
-    def give_back(self, moves: Moves = ()) -> None:
-        """Of the rooms that are taken, the one that was taken first. moves: that still use it."""
-        self.free.append((self.taken.popleft(), moves))
+    def give_back(self, room: Room) -> None:
+        if room in self.taken:
+            self.taken.remove(room)
+            self.free.append((room.whole, room.leaving))
+
+    def clear(self) -> None:
+        """Give all back, once what was under way to them has arrived."""
+        for room in [*self.taken]:
+            with room:
+                pass
 
     def settle(self) -> None:
-        """Wait for all moves that use rooms."""
-        for _, moves in self.free:
-            wait(moves)
+        """Wait for all that leaves rooms."""
+        for _, leaving in self.free:
+            wait(leaving)
+
+
+class Ahead(Generic[T]):
+    """An iterator whose items are made one ahead of their use: what makes an item sends for it."""
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self.items, self.made = iter(items), deque[T]()
+        self.send_for()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if not self.made:
+            raise StopIteration
+        item = self.made.popleft()
+        self.send_for()
+        return item
+
+    def send_for(self) -> None:
+        """The next one, if there is one. Otherwise let go what makes them: it may refer to whoever has this."""
+        for item in self.items:
+            self.made.append(item)
+            return
+        self.items = iter(())

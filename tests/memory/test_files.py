@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minidist import Stopped, UsageError
-from minidist.memory.files import BLOCK, PREFIX, DiskLink, Files, Folder, Mover, Rooms, place_of, sweep, wait
+from minidist.memory.files import BLOCK, PREFIX, Ahead, DiskLink, Files, Folder, Mover, Rooms, place_of, sweep, wait
 from minidist.memory.link import LinkError
 from minidist.memory.pool import OutOfMemory, Pool
 
@@ -197,30 +197,64 @@ def test_rooms_are_used_in_turn_and_waited_for() -> None:
     pool = Pool("host")
     rooms = Rooms(pool, "optimizer", 2, 10, np.float32)
     assert pool.held["optimizer"] == 80
-    first, second = rooms.take(3), rooms.take(10)
-    assert (first.size, second.size) == (3, 10)
-    assert not np.shares_memory(first, second)
+    one, other = rooms.take(3), rooms.take(10)
     move: Future[np.ndarray] = Future()
-    rooms.give_back([move])
-    rooms.give_back()
+    with one as first, other as second:
+        assert (first.size, second.size) == (3, 10)
+        assert not np.shares_memory(first, second)
+        one.leaving = [move]
     threading.Timer(0.05, move.set_result, [first]).start()
+    rooms.give_back(other)  # once more: it is not taken
+    assert len(rooms.free) == 2
+    again = rooms.take(10)  # of the two the one that has waited longest: the other is given back first
     third = rooms.take(10)
     assert move.done()
-    assert np.shares_memory(first, third)
+    assert {np.shares_memory(first, room.array) for room in (again, third)} == {True, False}
     assert rooms.overwritten == 0
-    rooms.take(1)
-    assert rooms.overwritten == 0
-    fifth = rooms.take(5)  # nobody has given one back
+    fifth = rooms.take(5)  # none has been returned
     assert rooms.overwritten == 40
-    assert np.shares_memory(fifth, third)
+    assert np.shares_memory(fifth.array, again.array)
+    with again:
+        pass  # it was lost, and cannot be given back
+    assert not rooms.free
+    rooms.clear()
+    assert len(rooms.free) == 2
+
+
+def test_a_room_is_used_when_all_has_arrived() -> None:
+    rooms = Rooms(Pool("host"), "optimizer", 1, 10, np.float32)
+    move: Future[np.ndarray] = Future()
+    room = rooms.take(1)
+    room.arriving = [move]
+    threading.Timer(0.05, move.set_result, [room.array]).start()
+    with room:
+        assert move.done()
+
+
+def test_items_are_made_one_ahead_of_their_use() -> None:
+    made: list[int] = []
+
+    def make(i: int) -> int:
+        made.append(i)
+        return i
+
+    inner = Ahead(map(make, range(4)))
+    assert made == [0]
+    used = [(i, len(made)) for i in inner]
+    assert used == [(0, 2), (1, 3), (2, 4), (3, 4)]
+    assert [*Ahead[int]()] == []
+    made.clear()
+    outer = Ahead(Ahead(map(make, range(4))))
+    assert made == [0, 1]
+    assert [*outer] == [0, 1, 2, 3]
 
 
 def test_a_move_that_failed_is_raised_where_its_room_is_taken() -> None:
     rooms = Rooms(Pool("host"), "optimizer", 1, 10, np.float32)
-    rooms.take(1)
     move: Future[np.ndarray] = Future()
     move.set_exception(Stopped("the disk is gone"))
-    rooms.give_back([move])
+    with (room := rooms.take(1)):
+        room.leaving = [move]
     with pytest.raises(Stopped, match="the disk is gone"):
         rooms.settle()
     with pytest.raises(Stopped, match="the disk is gone"):
