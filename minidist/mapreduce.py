@@ -324,4 +324,9 @@ def main(comm: Comm, prepared: tuple[Plan, Faults | None, str | None]) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--cluster"]:
         sys.exit(in_one_process(lambda: print_cluster(FaultTolerantMaster)))
-    run_chapter(prepare=lambda comm: prepare(__doc__ or "", sys.argv[1:], comm.rank, comm.size), main=main)
+    run_chapter(
+        prepare=lambda comm: prepare(__doc__ or "", sys.argv[1:], comm.rank, comm.size),
+        main=main,
+        timeout=Plan.timeout,
+        can_go_on=lambda stopped, ranks: 0 not in stopped and len(stopped) < ranks - 1,  # the master gives them up
+    )

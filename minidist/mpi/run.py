@@ -10,7 +10,8 @@ sys.exit, leaves the others waiting for its messages for ever. `run` sees to the
     Ctrl-C                         one line, and status 130
 
 and to a fifth, which no program can see to by itself: one that is killed, for want of memory most often. mpirun then
-says by what signal, but not which rank it was. So every rank is forked from a process that waits for it and says so.
+says by what signal, but not which rank it was. So every rank is forked from a process that waits for it and says so. It
+also watches for a sixth, a rank that is stopped and never goes on (stops.py).
 """
 
 import ctypes
@@ -33,7 +34,7 @@ from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import output, shm
+from minidist.mpi import output, shm, stops
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
 from minidist.mpi.early import INTERRUPTED, end_job
@@ -47,18 +48,27 @@ AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes at its en
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for whenever the parent ends
 
 
-def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> NoReturn:
+def run(
+    main: Callable[[Comm, Any], int | None],
+    prepare: Callable[[Comm], Any],
+    timeout: float = stops.TIMEOUT,
+    can_go_on: stops.CanGoOn = lambda stopped, ranks: False,
+) -> NoReturn:
     """Call `main(comm, prepare(comm))` on every rank, and end the process with the status that main returns.
 
     `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
+    timeout: seconds after which a stopped rank ends the job, unless the command line has another --timeout.
+    can_go_on: whether the job can do without the ranks that are stopped.
     """
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
-    has_started = stay_behind(rank) if rank is not None and sys.platform == "linux" else None
+    has_started = None
+    if rank is not None and sys.platform == "linux":
+        has_started = stay_behind(rank, stops.timeout_in(sys.argv[1:], timeout), can_go_on)
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     output.guard()
     comm = world()
-    Attendant(comm, end=abort).start()
+    Attendant(comm, end=abort, follows=rank is not None).start()
     if has_started is not None:
         os.close(has_started)
     status = 141  # as a shell reports a command that was cut short because its reader had left
@@ -134,8 +144,9 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
-def stay_behind(rank: str) -> int:
-    """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed.
+def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> int:
+    """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed,
+    and which ranks are stopped.
     The rank closes what is returned when it minds Ctrl-C itself. Until then it may be inside MPI's Init, where no
     handler of Python's ever runs, and this process ends the job.
 
@@ -173,6 +184,8 @@ def stay_behind(rank: str) -> int:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    watch = stops.Watch(int(rank), child, timeout, can_go_on)
+    watch.begin()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
         _be_first_to_fail()
@@ -184,6 +197,7 @@ def stay_behind(rank: str) -> int:
         with suppress(OSError):  # SIGKILL has nothing else
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
+    watch.stay()
     os._exit(status)
 
 

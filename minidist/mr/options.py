@@ -1,12 +1,13 @@
 """MapReduce's command line: what it takes, and what cannot work."""
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError
 from minidist.claims.files import check_apart, check_writable
-from minidist.cli.options import Parser, at_least, within
+from minidist.cli.options import Parser, at_least, timeout, within
 from minidist.mr.faults import Faults, parse
 from minidist.mr.load import JOBS, load, make
 from minidist.mr.plan import MB, MOST_TASKS, Plan
@@ -43,7 +44,7 @@ def parser(doc: str) -> Parser:
     )
     add("--no-backup", action="store_true", help="no backup tasks for stragglers")
     add("--replicas", type=at_least(1), default=3, help="machines that hold a copy of each split (simulated)")
-    add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
+    add("--timeout", type=timeout, default=Plan.timeout, metavar="S", help="give up a silent rank after it; 0: never")
     add("--resume", action="store_true", help="finish a job that was killed")
     add("--local", metavar="DIR", help="folder for intermediate files on each machine; default: in the output folder")
     add("--inject", action="append", default=[], metavar="FAULT", help="bad:TEXT, slow:RANK:FACTOR, ...: mr/faults.py")
@@ -92,7 +93,7 @@ def prepare(doc: str, arguments: Sequence[str], rank: int, size: int) -> tuple[P
         skip_bad=options.skip_bad,
         backup=not options.no_backup,
         replicas=options.replicas,
-        timeout=options.timeout,
+        timeout=options.timeout or math.inf,
         resume=options.resume,
         local=Path(options.local) if options.local else None,
         log=bool(options.inject) and options.json != "-",

@@ -1,0 +1,178 @@
+"""Which ranks of this machine do not answer, because a signal has stopped them; and what then becomes of the job.
+
+The processes that stay behind ranks (run.py) watch. They run no MPI, and live from before MPI starts until the ranks
+have left. Twice a second each asks the kernel, and the first one that runs sees to all ranks of the machine. So a rank
+that computes for long is never suspected, ranks spend nothing on it, and nothing is written anywhere.
+
+A watcher measures time by its own looks: while it was stopped itself, or the machine slept, no time has passed.
+"""
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from minidist.mpi import shm
+from minidist.mpi.early import end_job
+from minidist.mpi.hang import in_words
+from minidist.mpi.worker import RANK_VARIABLES
+
+LOOK = 0.5  # seconds from one look to the next
+SAID = 20.0  # seconds after which a silence is said; after half of the timeout, if that is earlier
+TIMEOUT = 120.0  # seconds after which it ends the job
+GONE = "Z"  # in the kernel's words: it has ended, and its parent has not noticed yet
+STOPPED = "T"  # by a signal; what a debugger holds is "t"
+
+CanGoOn = Callable[[set[int], int], bool]  # whether a job of so many ranks goes on without those that are stopped
+
+
+def timeout_in(arguments: list[str], default: float) -> float:
+    """The --timeout of a command line that its program has not read yet. What cannot be, the program refuses later."""
+    made = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    made.add_argument("--timeout", type=float, default=default)
+    try:
+        seconds: float = made.parse_known_args(arguments)[0].timeout
+    except argparse.ArgumentError:
+        return default
+    return seconds
+
+
+class Watch:
+    """What the process behind a rank sees. timeout: seconds, 0 for ever."""
+
+    def __init__(self, rank: int, child: int, timeout: float, can_go_on: CanGoOn) -> None:
+        self.rank, self.child, self.timeout, self.can_go_on = rank, child, timeout, can_go_on
+        self.launcher, self.looked = os.getppid(), time.monotonic()
+        self.size = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 0)
+        self.ranks = {os.getpid(): rank}  # of each process of this machine that mpirun has started
+        self.silent: dict[int, float] = {}  # seconds since which a rank has been stopped
+        self.told: set[int] = set()
+        self.has_left = False  # our own rank
+
+    def begin(self) -> None:
+        """Look from now on, whatever the main thread waits for."""
+        signal.signal(signal.SIGALRM, lambda *_: self.look())
+        signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
+
+    def stay(self) -> None:
+        """Our own rank has left. Return when nobody needs us: mpirun waits also for ranks that are stopped."""
+        self.has_left = True
+        self.look()
+        while self.silent:
+            signal.pause()
+
+    def look(self) -> None:
+        """Say who does not answer. End the job if that lasts, and the ranks if what has started them is gone."""
+        if os.getppid() != self.launcher:
+            self.follow()
+        now = time.monotonic()
+        passed, self.looked = min(now - self.looked, 2 * LOOK), now
+        seen = self.see()
+        stopped = {rank for rank, processes in seen.items() if processes}
+        if not self.has_left and self.can_go_on(stopped, self.size):
+            stopped = set()
+        for rank in self.silent.keys() - stopped:
+            seconds = self.silent.pop(rank)
+            if rank in self.told and seen.get(rank) == []:
+                say(f"rank {rank} goes on after {seconds:.0f} s")
+            self.told.discard(rank)
+        for rank in stopped:
+            self.silent[rank] = self.silent[rank] + passed if rank in self.silent else 0.0
+        self.tell(seen)
+        late = [rank for rank, seconds in self.silent.items() if seconds >= self.timeout > 0]
+        if late and len(stopped) != self.size:  # a job of which no rank runs is suspended, and waits
+            self.end(late)
+
+    def see(self) -> dict[int, list[int]]:
+        """Of each rank, the processes that are stopped. The ranks are all of this machine, or only those as far as the
+        first whose watcher runs: it sees to those after it."""
+        known, started = self.ranks, children(self.launcher)
+        found = {process: known[process] if process in known else rank_of(process) for process in started}
+        self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
+        seen: dict[int, list[int]] = {}
+        for process, rank in sorted(self.ranks.items(), key=lambda item: item[1]):
+            if state(process) in ("", GONE):
+                continue
+            seen[rank] = [each for each in (process, *children(process)) if state(each) == STOPPED]
+            if rank < self.rank and process not in seen[rank]:
+                break
+        return seen
+
+    def tell(self, seen: dict[int, list[int]]) -> None:
+        """Say once of a silence that it lasts."""
+        after = min(SAID, self.timeout / 2 or SAID)
+        if new := [rank for rank, seconds in self.silent.items() if seconds >= after and rank not in self.told]:
+            processes = " ".join(str(process) for rank in new for process in seen[rank])
+            then = f"; after {self.timeout:g} s the job ends (--timeout)" if self.timeout else ""
+            say(f"{not_answered(new, after)}: stopped by a signal, and goes on after kill -CONT {processes}{then}")
+            self.told.update(new)
+
+    def end(self, ranks: list[int]) -> NoReturn:
+        """End the job, because of these."""
+        self.take_names()
+        if self.has_left:  # then mpirun does not listen to us any more, but sees them die
+            self.kill(set(ranks))
+        end_job(f"minidist: error: {not_answered(ranks, self.timeout)}: the job ends (as --timeout says)", 1)
+
+    def follow(self) -> NoReturn:
+        """mpirun's process on this machine was killed, and nobody reads what we print: end what it has left."""
+        self.take_names()
+        self.kill(set(self.ranks.values()) - {self.rank})
+        with suppress(ProcessLookupError):
+            os.kill(self.child, signal.SIGKILL)
+        os._exit(1)
+
+    def take_names(self) -> None:
+        """Stop all ranks of this machine, and leave nothing of them in /dev/shm."""
+        processes = [child for started in self.ranks for child in children(started)]
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+        shm.remove({segment for process in processes for segment in shm.of(process)})
+
+    def kill(self, ranks: set[int]) -> None:
+        """A rank does not outlive the process that stays behind it."""
+        for process in [process for process, rank in self.ranks.items() if rank in ranks]:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def not_answered(ranks: list[int], seconds: float) -> str:
+    return f"{in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} not answered for {seconds:g} s"
+
+
+def say(line: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"{line}\n".encode())
+
+
+# ---- what Linux knows of processes -----------------------------------------------------------------------------------
+
+
+def children(process: int) -> list[int]:
+    """Those of all its threads; none if it is gone."""
+    with suppress(OSError):
+        tasks = Path(f"/proc/{process}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return []
+
+
+def state(process: int) -> str:
+    """A letter of proc(5); "" if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def rank_of(process: int) -> int:
+    """Its rank, if mpirun has made it one; -1 if not, or not yet."""
+    with suppress(OSError):
+        for entry in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.decode(errors="replace").partition("=")
+            if name in RANK_VARIABLES and value.isdecimal():
+                return int(value)
+    return -1
