@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from typing import NoReturn
 
 INTERRUPTED = 130  # as a shell reports an interrupted command
 
 
-def end_job(line: str, status: int) -> None:
+def end_job(line: str, status: int) -> NoReturn:
     """Say so, and end all ranks of the job and this process with it: ranks inside MPI's Init would wait for this one
     for ever. The first rank of a machine speaks for all, if it comes here too."""
     place = os.environ.get("MPI_LOCALRANKID") or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") or "0"
