@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from minidist.memory.files import PREFIX
 from minidist.mpi.launch import find_mpiexec
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +79,11 @@ class Job:
         wait_until(lambda: word in self.stdout + self.stderr or self.process.poll() is not None)
         assert word in self.stdout + self.stderr, (self.stdout, self.stderr)
 
+    def wait_for_mpi(self) -> None:
+        """Return when every rank has started it, and nothing of that has a name any more."""
+        assert wait_until(lambda: [b"mpich_shm" in read(p, "maps") for p in self.ranks().values()] == [True] * self.n)
+        assert wait_until(lambda: not segments() - self.before)
+
     def status(self) -> int:
         """With which it ends."""
         assert wait_until(lambda: self.process.poll() is not None), f"goes on: {self.stderr}"
@@ -87,7 +93,8 @@ class Job:
     def check_nothing_is_left(self) -> None:
         assert wait_until(lambda: not self.alive()), f"processes are left: {[words_of(p) for p in self.alive()]}"
         assert wait_until(lambda: not segments() - self.before), f"{segments() - self.before} are left in /dev/shm"
-        assert os.listdir(self.folder / "tmp") == []
+        left = os.listdir(self.folder / "tmp")
+        assert [name for name in left if not name.startswith(PREFIX)] == []  # which the next run of infinity removes
 
 
 def send(number: int, processes: Iterable[int]) -> None:

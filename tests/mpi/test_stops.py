@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks
 needs_mpich = pytest.mark.skipif(not is_packaged_mpich(), reason="which process is which, is known of MPICH")
 
 SMALL = "--layers 2 --width 8 --heads 2 --context 8 --batch 12".split()
-LONG = [*SMALL, "--steps", "3000"]
+LONG = [*SMALL, "--steps", "1000"]
 NAMES = [chapter.name for chapter in CHAPTERS if chapter.name != "train"]
 SAYS = re.compile(r"^ranks? ([\d, and]+) ha(?:s|ve) not answered for 0.5 s: stopped by a signal.*kill -CONT [\d ]+;", re.M)
 ENDS = re.compile(r"^minidist: error: ranks? ([\d, and]+) ha(?:s|ve) not answered for 1 s: the job ends", re.M)
@@ -85,7 +85,7 @@ def test_stopped_ranks_of_every_chapter(name: str, tmp_path: Path) -> None:
 
 @needs_mpich
 def test_a_rank_that_goes_on_in_time_is_forgiven(tmp_path: Path) -> None:
-    with begin("zero3", tmp_path, "--steps", "500", "--timeout", "6") as job:
+    with begin("zero3", tmp_path, "--steps", "150", "--timeout", "6") as job:
         job.wait_for("step")
         stopped = victims(job, "rank", 1)
         send(signal.SIGSTOP, stopped)
