@@ -24,7 +24,6 @@ import select
 import signal
 import sys
 import tempfile
-import termios
 import time
 import traceback
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from minidist.memory.pool import OutOfMemory
 from minidist.mpi import output, shm, stops
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
-from minidist.mpi.early import INTERRUPTED, end_job
+from minidist.mpi.early import INTERRUPTED, end_job, wait_until_read
 from minidist.mpi.worker import RANK_VARIABLES, killed_by
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
@@ -192,7 +191,7 @@ def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> int:
         line = f"minidist: error: rank {rank} was {killed_by(-status)}"
         with suppress(OSError):
             os.write(2, f"{line}\n".encode())
-        _wait_until_read(2)
+        wait_until_read(2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core is enough
         with suppress(OSError):  # SIGKILL has nothing else
             signal.signal(-status, signal.SIG_DFL)
@@ -208,22 +207,11 @@ def abort(status: int = 1) -> NoReturn:
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         sys.stderr.flush()
-    _wait_until_read(1)
-    _wait_until_read(2)
+    wait_until_read(1)
+    wait_until_read(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
-
-
-def _wait_until_read(pipe: int) -> None:
-    """mpirun reads what the ranks print through pipes, and loses what is still in one of them at an Abort."""
-    unread, give_up = bytearray(4), time.monotonic() + 0.3
-    with suppress(OSError):  # what is no pipe may know no FIONREAD, and loses nothing
-        while time.monotonic() < give_up:
-            fcntl.ioctl(pipe, termios.FIONREAD, unread)
-            if not any(unread):
-                return
-            time.sleep(0.001)
 
 
 def _be_first_to_fail() -> None:

@@ -77,7 +77,7 @@ class Watch:
             stopped = set()
         for rank in self.silent.keys() - stopped:
             seconds = self.silent.pop(rank)
-            if rank in self.told and seen.get(rank) == []:
+            if rank in self.told and not any(stopped_of(process) for process, of in self.ranks.items() if of == rank):
                 say(f"rank {rank} goes on after {seconds:.0f} s")
             self.told.discard(rank)
         for rank in stopped:
@@ -88,18 +88,16 @@ class Watch:
             self.end(late)
 
     def see(self) -> dict[int, list[int]]:
-        """Of each rank, the processes that are stopped. The ranks are all of this machine, or only those as far as the
-        first whose watcher runs: it sees to those after it."""
+        """Of each rank, the processes that are stopped. The ranks are all of this machine, or only those before the
+        first whose watcher runs: it sees to all the others."""
         known, started = self.ranks, children(self.launcher)
         found = {process: known[process] if process in known else rank_of(process) for process in started}
         self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
         seen: dict[int, list[int]] = {}
         for process, rank in sorted(self.ranks.items(), key=lambda item: item[1]):
-            if state(process) in ("", GONE):
-                continue
-            seen[rank] = [each for each in (process, *children(process)) if state(each) == STOPPED]
-            if rank < self.rank and process not in seen[rank]:
+            if rank < self.rank and state(process) not in ("", GONE, STOPPED):
                 break
+            seen[rank] = stopped_of(process)
         return seen
 
     def tell(self, seen: dict[int, list[int]]) -> None:
@@ -113,6 +111,7 @@ class Watch:
 
     def end(self, ranks: list[int]) -> NoReturn:
         """End the job, because of these."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         self.take_names()
         if self.has_left:  # then mpirun does not listen to us any more, but sees them die
             self.kill(set(ranks))
@@ -164,8 +163,13 @@ def children(process: int) -> list[int]:
 def state(process: int) -> str:
     """A letter of proc(5); "" if it is gone."""
     with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     return ""
+
+
+def stopped_of(process: int) -> list[int]:
+    """Of a process that mpirun has started and the rank in front of it, those that are stopped."""
+    return [each for each in (process, *children(process)) if state(each) == STOPPED]
 
 
 def rank_of(process: int) -> int:

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs.processes import Job, send, wait_until
 
+from jobs.processes import Job, send, wait_until
 from minidist.__main__ import CHAPTERS
 from minidist.mpi import stops
 from minidist.mpi.shm import is_packaged_mpich
@@ -17,11 +17,12 @@ from minidist.mpi.shm import is_packaged_mpich
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks have no process behind them")
 needs_mpich = pytest.mark.skipif(not is_packaged_mpich(), reason="which process is which, is known of MPICH")
 
-SMALL = "--layers 2 --width 8 --heads 2 --context 8 --batch 12".split()
+SMALL = ["--layers", "2", "--width", "8", "--heads", "2", "--context", "8", "--batch", "12"]
 LONG = [*SMALL, "--steps", "1000"]
 NAMES = [chapter.name for chapter in CHAPTERS if chapter.name != "train"]
-SAYS = re.compile(r"^ranks? ([\d, and]+) ha(?:s|ve) not answered for 0.5 s: stopped by a signal.*kill -CONT [\d ]+;", re.M)
-ENDS = re.compile(r"^minidist: error: ranks? ([\d, and]+) ha(?:s|ve) not answered for 1 s: the job ends", re.M)
+SILENT = r"ranks? ([\d, and]+) ha(?:s|ve) not answered for"
+SAYS = re.compile(rf"^{SILENT} 0.5 s: stopped by a signal.*kill -CONT [\d ]+;", re.MULTILINE)
+ENDS = re.compile(rf"^minidist: error: {SILENT} 1 s: the job ends", re.MULTILINE)
 
 
 def begin(name: str, folder: Path, *options: str, n: int = 2) -> Job:
