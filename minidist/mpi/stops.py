@@ -24,8 +24,8 @@ from minidist.mpi.worker import RANK_VARIABLES
 LOOK = 0.5  # seconds from one look to the next
 SAID = 20.0  # seconds after which a silence is said; after half of the timeout, if that is earlier
 TIMEOUT = 120.0  # seconds after which it ends the job
-GONE = "Z"  # in the kernel's words: it has ended, and its parent has not noticed yet
-STOPPED = "T"  # by a signal; what a debugger holds is "t"
+STOPPED = "T"  # by a signal, in the kernel's words; what a debugger holds is "t"
+HALTED = (STOPPED, "Z", "")  # or it has ended, and its parent has not noticed yet, or it has
 
 CanGoOn = Callable[[set[int], int], bool]  # whether a job of so many ranks goes on without those that are stopped
 
@@ -95,7 +95,7 @@ class Watch:
         self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
         seen: dict[int, list[int]] = {}
         for process, rank in sorted(self.ranks.items(), key=lambda item: item[1]):
-            if rank < self.rank and state(process) not in ("", GONE, STOPPED):
+            if rank < self.rank and state(process) not in HALTED:
                 break
             seen[rank] = stopped_of(process)
         return seen
@@ -127,11 +127,10 @@ class Watch:
 
     def take_names(self) -> None:
         """Stop all ranks of this machine, and leave nothing of them in /dev/shm."""
-        processes = [child for started in self.ranks for child in children(started)]
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGSTOP)
-        shm.remove({segment for process in processes for segment in shm.of(process)})
+        stop([process for process in self.ranks if process != os.getpid()])  # which may be about to make a rank
+        ranks = [child for process in self.ranks for child in children(process)]
+        stop(ranks)
+        shm.remove({segment for rank in ranks for segment in shm.of(rank)})
 
     def kill(self, ranks: set[int]) -> None:
         """A rank does not outlive the process that stays behind it."""
@@ -170,6 +169,16 @@ def state(process: int) -> str:
 def stopped_of(process: int) -> list[int]:
     """Of a process that mpirun has started and the rank in front of it, those that are stopped."""
     return [each for each in (process, *children(process)) if state(each) == STOPPED]
+
+
+def stop(processes: list[int]) -> None:
+    """Return when they are stopped: they finish what they have asked of the kernel, such as a segment, before that."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGSTOP)
+    give_up = time.monotonic() + 1.0
+    while any(state(process) not in HALTED for process in processes) and time.monotonic() < give_up:
+        time.sleep(0.001)
 
 
 def rank_of(process: int) -> int:
