@@ -82,9 +82,10 @@ class Watch:
             self.told.discard(rank)
         for rank in stopped:
             self.silent[rank] = self.silent[rank] + passed if rank in self.silent else 0.0
-        self.tell(seen)
-        late = [rank for rank, seconds in self.silent.items() if seconds >= self.timeout > 0]
-        if late and len(stopped) != self.size:  # a job of which no rank runs is suspended, and waits
+        may_end = self.timeout > 0 and len(stopped) != self.size  # a job of which no rank runs is suspended, and waits
+        self.tell(seen, may_end)
+        late = [rank for rank, seconds in self.silent.items() if seconds >= self.timeout]
+        if may_end and late:
             self.end(late)
 
     def see(self) -> dict[int, list[int]]:
@@ -100,12 +101,12 @@ class Watch:
             seen[rank] = stopped_of(process)
         return seen
 
-    def tell(self, seen: dict[int, list[int]]) -> None:
+    def tell(self, seen: dict[int, list[int]], may_end: bool) -> None:
         """Say once of a silence that it lasts."""
         after = min(SAID, self.timeout / 2 or SAID)
         if new := [rank for rank, seconds in self.silent.items() if seconds >= after and rank not in self.told]:
             processes = " ".join(str(process) for rank in new for process in seen[rank])
-            then = f"; after {self.timeout:g} s the job ends (--timeout)" if self.timeout else ""
+            then = f"; after {self.timeout:g} s the job ends (--timeout)" if may_end else ""
             say(f"{not_answered(new, after)}: stopped by a signal, and goes on after kill -CONT {processes}{then}")
             self.told.update(new)
 

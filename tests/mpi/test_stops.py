@@ -44,7 +44,9 @@ def check_end(job: Job, rank: int) -> None:
     assert job.status() == 1, job.stderr
     assert SAYS.findall(job.stderr) == [str(rank)], job.stderr
     assert ENDS.findall(job.stderr) == [str(rank)], job.stderr
-    assert len(job.stderr.splitlines()) == 2, job.stderr
+    assert len(re.findall("^(?!minidist: (?!error))", job.stderr.rstrip(), re.M)) == 2, (
+        job.stderr
+    )  # and deepspeed's notes
     job.check_nothing_is_left()
 
 
@@ -73,8 +75,7 @@ def test_a_stopped_rank_is_named_and_ends_the_job(
 @pytest.mark.parametrize("name", [*NAMES, "deepspeed"])
 def test_stopped_ranks_of_every_chapter(name: str, tmp_path: Path) -> None:
     for running in [False] if name in ("ring", "mapreduce") else [False, True]:
-        for who in ("rank", "parent", "both"):
-            rank = 0 if name == "mapreduce" else len(who) % 2  # its master gives workers up, and says so
+        for who, rank in (("rank", 1), ("parent", 0), ("both", 1)):  # of mapreduce the only worker, which it needs
             folder = tmp_path / f"{who}{running}"
             folder.mkdir()
             with begin(name, folder) as job:
