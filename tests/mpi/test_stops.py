@@ -55,7 +55,6 @@ def check_end(job: Job, rank: int) -> None:
     ("name", "who", "rank", "running"),
     [
         ("parameter_server", "rank", 1, True),
-        ("zero3", "parent", 0, True),
         ("mapreduce", "both", 0, False),
         ("ring", "parent", 1, False),  # before it has forked, or soon after
     ],
@@ -83,6 +82,18 @@ def test_stopped_ranks_of_every_chapter(name: str, tmp_path: Path) -> None:
                     job.wait_for("step")
                 send(signal.SIGSTOP, victims(job, who, rank))
                 check_end(job, rank)
+
+
+@needs_mpich
+def test_a_process_that_is_stopped_when_all_else_is_done(tmp_path: Path) -> None:
+    """mpirun would wait for it for ever. The losses are there, but not what it had to say of its rank."""
+    with begin("zero3", tmp_path, "--steps", "20", "--timeout", "5") as job:
+        job.wait_for("step")
+        send(signal.SIGSTOP, victims(job, "parent", 1))
+        job.wait_for("validation loss")
+        assert job.status() != 0
+        assert "minidist: error: rank 1 has not answered for 5 s: the job ends" in job.stderr
+        job.check_nothing_is_left()
 
 
 @needs_mpich
