@@ -113,35 +113,37 @@ class Watch:
     def end(self, ranks: list[int]) -> NoReturn:
         """End the job, because of these."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        self.take_names()
+        stop([process for process in self.ranks if process != os.getpid()])  # which may be about to make a rank
+        take_names(list(self.ranks))
         if self.has_left:  # then mpirun does not listen to us any more, but sees them die
-            self.kill(set(ranks))
+            kill([process for process, rank in self.ranks.items() if rank in ranks])
         end_job(f"minidist: error: {not_answered(ranks, self.timeout)}: the job ends (as --timeout says)", 1)
 
     def follow(self) -> NoReturn:
-        """mpirun's process on this machine was killed, and nobody reads what we print: end what it has left."""
-        self.take_names()
-        self.kill(set(self.ranks.values()) - {self.rank})
-        with suppress(ProcessLookupError):
-            os.kill(self.child, signal.SIGKILL)
+        """mpirun's process on this machine was killed, and nobody reads what we print: end our rank, and those whose
+        watchers cannot."""
+        halted = [process for process in self.ranks if state(process) == STOPPED]
+        take_names([os.getpid(), *halted])
+        kill([self.child, *halted])
         os._exit(1)
-
-    def take_names(self) -> None:
-        """Stop all ranks of this machine, and leave nothing of them in /dev/shm."""
-        stop([process for process in self.ranks if process != os.getpid()])  # which may be about to make a rank
-        ranks = [child for process in self.ranks for child in children(process)]
-        stop(ranks)
-        shm.remove({segment for rank in ranks for segment in shm.of(rank)})
-
-    def kill(self, ranks: set[int]) -> None:
-        """A rank does not outlive the process that stays behind it."""
-        for process in [process for process, rank in self.ranks.items() if rank in ranks]:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
 
 
 def not_answered(ranks: list[int], seconds: float) -> str:
     return f"{in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} not answered for {seconds:g} s"
+
+
+def take_names(started: list[int]) -> None:
+    """Stop the ranks in front of these processes, and leave nothing of them in /dev/shm."""
+    ranks = [child for process in started for child in children(process)]
+    stop(ranks)
+    shm.remove({segment for rank in ranks for segment in shm.of(rank)})
+
+
+def kill(processes: list[int]) -> None:
+    """A rank does not outlive the process that stays behind it."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def say(line: str) -> None:

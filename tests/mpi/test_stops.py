@@ -28,7 +28,7 @@ ENDS = re.compile(rf"^minidist: error: {SILENT} 1 s: the job ends", re.MULTILINE
 def begin(name: str, folder: Path, *options: str, n: int = 2) -> Job:
     """A chapter that goes on for long, and waits a second for an answer."""
     lines = {"ring": ["--size", "30000000"], "parameter_server": [*LONG, "--consistency", "async"]}
-    lines["mapreduce"] = ["wordcount", __file__, "--output", "out"]
+    lines["mapreduce"] = ["wordcount", __file__, "--output", "out", "--maps", "100"]
     lines["deepspeed"] = [str(Path(stops.__file__).parents[1] / "deepspeed" / "zero3.json"), *LONG]
     return Job(folder, n, f"minidist.{name}", *lines.get(name, LONG), "--timeout", "1", *options)
 
@@ -142,6 +142,7 @@ def test_ranks_end_with_what_has_started_them(name: str, victim: str, tmp_path: 
     """Killed, with a stopped rank among them; nobody reads then what they print."""
     with begin(name, tmp_path, "--timeout", "0") as job:
         if name in ("ring", "mapreduce"):
+            job.wait_for_mpi()
             send(signal.SIGSTOP, victims(job, "rank", 0))
         else:
             job.wait_for("step")
