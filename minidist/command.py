@@ -14,13 +14,14 @@ from typing import Any
 from minidist import UsageError, checkpoint, data
 from minidist.checkpoints.convert import FORMS
 from minidist.claims.files import check_apart, check_room, check_writable
-from minidist.cli.options import Parser, at_least, memory_size, path_name, within
+from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
 from minidist.engine import Settings
 from minidist.layout import Layout
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
 from minidist.mpi.shm import ranks_here
+from minidist.mpi.stops import TIMEOUT
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
@@ -44,7 +45,8 @@ def parser(doc: str, chapter: str) -> Parser:
     add("--untied", action="store_true", help="gpt: a head of its own, not the embedding's matrix")
     add("--dropout", type=within(0, 0.99), metavar="P", default=0.0, help="share of activations zeroed; default: 0")
     add = made.add_argument_group("training").add_argument
-    add("--steps", type=at_least(0), metavar="N", default=200, help="updates")
+    add("--steps", type=at_least(0), metavar="N", default=200, help="updates; --timeout S if a rank is silent")
+    add("--timeout", type=timeout, metavar="S", default=TIMEOUT, help=argparse.SUPPRESS)
     add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help="sequences in a step, over all ranks")
     add("--accumulate", type=at_least(1), metavar="N", default=1, help="micro-batches in a step")
     add("--recompute", type=recomputation, metavar="WHAT", default="none", help="selective, full, every:K, sqrt or log")

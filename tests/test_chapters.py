@@ -621,7 +621,7 @@ def test_help_is_printed_once(n: int, name: str) -> None:
 def refused(name: str, *arguments: str, size: int = 2) -> str:
     """What a chapter's command line says where it does no work: one line, or the help."""
 
-    def run(main: Any, prepare: Any) -> None:
+    def run(main: Any, prepare: Any, **_: Any) -> None:
         prepare(SimpleNamespace(rank=0, size=size))
 
     program = str(ROOT / f"minidist/{name}.py")

@@ -127,6 +127,14 @@ def within(low: float, high: float) -> Callable[[str], float]:
     return number
 
 
+def timeout(text: str) -> float:
+    """An argument type: seconds without an answer from a rank; 0: for ever."""
+    value = within(0, 1e6)(text)
+    if 0 < value < 0.1:
+        raise argparse.ArgumentTypeError(f"must be 0 (for ever), or 0.1 or more, not {text}")
+    return value
+
+
 def memory_size(text: str) -> int:
     """An argument type: bytes, "1500KB" or "1.5MB"; K, M and G are thousands, as in the papers."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]?)B?", text, re.IGNORECASE)

@@ -1,6 +1,6 @@
-"""What a rank attends to beside its work: Ctrl-C, and a wait that lasts.
+"""What a rank attends to beside its work: Ctrl-C, a wait that lasts, and the end of what has started it.
 
-A thread sees to both, for the main thread may be inside MPI, where no handler of Python's ever runs.
+A thread sees to all, for the main thread may be inside MPI, where no handler of Python's ever runs.
 """
 
 import os
@@ -22,11 +22,12 @@ at_interrupt: list[Callable[[], object]] = []
 
 
 class Attendant(threading.Thread):
-    """end: ends the job with a status."""
+    """end: ends the job with a status. follows: whether this process is to end when its parent has ended."""
 
-    def __init__(self, comm: Comm, end: Callable[[int], object]) -> None:
+    def __init__(self, comm: Comm, end: Callable[[int], object], follows: bool = False) -> None:
         super().__init__(daemon=True)
         self.comm, self.end = comm, end
+        self.follows, self.parent = follows, os.getppid()
         self.waits, self.since = -1, 0.0  # the wait that was seen last, and when it was seen first
         self.told = False  # whether it was said
         self.signals, written = os.pipe()
@@ -39,6 +40,8 @@ class Attendant(threading.Thread):
             ready, _, _ = select.select([self.signals], [], [], min(1.0, LONG / 4))
             if ready and signal.SIGINT in os.read(self.signals, 64):
                 self.interrupt()
+            if self.follows and os.getppid() != self.parent:  # Linux needs no such look: see stay_behind in run.py
+                os._exit(1)
             self.look(time.monotonic())
 
     def interrupt(self) -> None:

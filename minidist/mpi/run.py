@@ -10,7 +10,8 @@ sys.exit, leaves the others waiting for its messages for ever. `run` sees to the
     Ctrl-C                         one line, and status 130
 
 and to a fifth, which no program can see to by itself: one that is killed, for want of memory most often. mpirun then
-says by what signal, but not which rank it was. So every rank is forked from a process that waits for it and says so.
+says by what signal, but not which rank it was. So every rank is forked from a process that waits for it and says so. It
+also watches for a sixth, a rank that is stopped and never goes on (stops.py).
 """
 
 import ctypes
@@ -23,7 +24,6 @@ import select
 import signal
 import sys
 import tempfile
-import termios
 import time
 import traceback
 from collections.abc import Callable
@@ -33,10 +33,10 @@ from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import output, shm
+from minidist.mpi import output, shm, stops
 from minidist.mpi.attend import Attendant
 from minidist.mpi.comm import Comm
-from minidist.mpi.early import INTERRUPTED, end_job
+from minidist.mpi.early import INTERRUPTED, end_job, wait_until_read
 from minidist.mpi.worker import RANK_VARIABLES, killed_by
 
 # Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
@@ -47,18 +47,27 @@ AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes at its en
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for whenever the parent ends
 
 
-def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> NoReturn:
+def run(
+    main: Callable[[Comm, Any], int | None],
+    prepare: Callable[[Comm], Any],
+    timeout: float = stops.TIMEOUT,
+    can_go_on: stops.CanGoOn = lambda stopped, ranks: False,
+) -> NoReturn:
     """Call `main(comm, prepare(comm))` on every rank, and end the process with the status that main returns.
 
     `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
+    timeout: seconds after which a stopped rank ends the job, unless the command line has another --timeout.
+    can_go_on: whether the job can do without the ranks that are stopped.
     """
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
-    has_started = stay_behind(rank) if rank is not None and sys.platform == "linux" else None
+    has_started = None
+    if rank is not None and sys.platform == "linux":
+        has_started = stay_behind(rank, stops.timeout_in(sys.argv[1:], timeout), can_go_on)
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     output.guard()
     comm = world()
-    Attendant(comm, end=abort).start()
+    Attendant(comm, end=abort, follows=rank is not None).start()
     if has_started is not None:
         os.close(has_started)
     status = 141  # as a shell reports a command that was cut short because its reader had left
@@ -134,8 +143,9 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
-def stay_behind(rank: str) -> int:
-    """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed.
+def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> int:
+    """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed,
+    and which ranks are stopped.
     The rank closes what is returned when it minds Ctrl-C itself. Until then it may be inside MPI's Init, where no
     handler of Python's ever runs, and this process ends the job.
 
@@ -173,17 +183,20 @@ def stay_behind(rank: str) -> int:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    watch = stops.Watch(int(rank), child, timeout, can_go_on)
+    watch.begin()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
         _be_first_to_fail()
         line = f"minidist: error: rank {rank} was {killed_by(-status)}"
         with suppress(OSError):
             os.write(2, f"{line}\n".encode())
-        _wait_until_read(2)
+        wait_until_read(2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core is enough
         with suppress(OSError):  # SIGKILL has nothing else
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
+    watch.stay()
     os._exit(status)
 
 
@@ -194,22 +207,11 @@ def abort(status: int = 1) -> NoReturn:
     with suppress(Exception):  # a program may have closed or replaced them
         sys.stdout.flush()
         sys.stderr.flush()
-    _wait_until_read(1)
-    _wait_until_read(2)
+    wait_until_read(1)
+    wait_until_read(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
-
-
-def _wait_until_read(pipe: int) -> None:
-    """mpirun reads what the ranks print through pipes, and loses what is still in one of them at an Abort."""
-    unread, give_up = bytearray(4), time.monotonic() + 0.3
-    with suppress(OSError):  # what is no pipe may know no FIONREAD, and loses nothing
-        while time.monotonic() < give_up:
-            fcntl.ioctl(pipe, termios.FIONREAD, unread)
-            if not any(unread):
-                return
-            time.sleep(0.001)
 
 
 def _be_first_to_fail() -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from minidist import command, contents
 from minidist.claims.claim import Claim
@@ -38,7 +38,7 @@ class Program:
     needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False  # a command line for one process
     cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
     ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
-
+    watched: Mapping[str, Any] = field(default_factory=dict)  # what `run` is told of stopped ranks: mpi/stops.py
     trains: bool = False  # on the tiny transformer, with the options that all such chapters share
 
     pooled = False  # whether pools name all that it holds
@@ -66,6 +66,7 @@ class Chapter:
     cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
     ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
 
+    watched: ClassVar[Mapping[str, Any]] = {}  # as is usual
     trains = pooled = True
 
     def parser(self) -> Parser:
@@ -116,7 +117,7 @@ def start(chapter: Chapter | Program) -> NoReturn:
     arguments = sys.argv[1:]
     if chapter.needs_no_ranks(arguments):
         sys.exit(in_one_process(lambda: run_alone(chapter, arguments)))
-    run(prepare=lambda comm: chapter.prepared(arguments, comm), main=chapter.work)
+    run(prepare=lambda comm: chapter.prepared(arguments, comm), main=chapter.work, **chapter.watched)
 
 
 def run_alone(chapter: Chapter | Program, arguments: Sequence[str]) -> int:

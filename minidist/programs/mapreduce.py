@@ -1,5 +1,6 @@
 """MapReduce as a program: its options, what cannot work, and what the user is told in the end."""
 
+import math
 import os
 import shlex
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from minidist import UsageError, data, mapreduce
 from minidist.claims.files import check_apart, check_writable
-from minidist.cli.options import Parser, at_least, path_name, some_text, within
+from minidist.cli.options import Parser, at_least, path_name, some_text, timeout, within
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import abort
 from minidist.mr.cluster import print_cluster
@@ -51,7 +52,7 @@ def parser() -> Parser:
     )
     add("--no-backup", action="store_true", help="no backup tasks for stragglers")
     add("--replicas", type=at_least(1), default=3, help="machines that hold a copy of each split (simulated)")
-    add("--timeout", type=within(0.1, 1e6), default=10.0, metavar="S", help="a worker silent for so long is given up")
+    add("--timeout", type=timeout, default=Plan.timeout, metavar="S", help="give up a silent rank after it; 0: never")
     add("--resume", action="store_true", help="finish a job that was killed")
     add(
         "--local",
@@ -115,7 +116,7 @@ def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> Prepared | No
         skip_bad=options.skip_bad,
         backup=not options.no_backup,
         replicas=options.replicas,
-        timeout=options.timeout,
+        timeout=options.timeout or math.inf,
         resume=options.resume,
         local=Path(options.local) if options.local else None,
         log=bool(options.inject) and options.json != "-",
@@ -131,6 +132,11 @@ def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> Prepared | No
 
 def is_cluster(arguments: Sequence[str]) -> bool:
     return list(arguments) == ["--cluster"]
+
+
+def master_can_give_up(stopped: set[int], ranks: int) -> bool:
+    """Whether the master runs, and a worker with it."""
+    return 0 not in stopped and len(stopped) < ranks - 1
 
 
 def work(comm: Comm, prepared: Prepared | None) -> int:
@@ -153,5 +159,6 @@ CHAPTER = Program(
     prepare=prepare,
     work=work,
     needs_no_ranks=is_cluster,
+    watched={"timeout": Plan.timeout, "can_go_on": master_can_give_up},
     cases={"": f"wordcount {shlex.quote(str(data.HELP_PAGES))} --maps 7"},
 )

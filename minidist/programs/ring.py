@@ -8,8 +8,9 @@ import numpy as np
 from minidist import ring
 from minidist.claims.collectives import Collective, compare, rows_of, sum_of
 from minidist.claims.files import check_writable
-from minidist.cli.options import Parser, at_least
+from minidist.cli.options import Parser, at_least, timeout
 from minidist.mpi.comm import Comm
+from minidist.mpi.stops import TIMEOUT
 from minidist.papers import collectives
 from minidist.programs.chapter import Program
 
@@ -51,6 +52,7 @@ COLLECTIVES = {
 def parser() -> Parser:
     made = Parser("ring", ring.__doc__ or "")
     made.add_argument("--size", type=at_least(0, at_most=10**8), default=20_003, help="S: float32 elements")
+    made.add_argument("--timeout", type=timeout, default=TIMEOUT, metavar="S", help="if a rank is silent; 0: never")
     made.output("--json", help="write the report for machines; - is standard output")
     return made
 

@@ -123,6 +123,26 @@ def test_a_wait_that_lasts_is_said_and_its_end_too() -> None:
     assert re.search(r"rank 0 goes on after \d+ s", printed)
 
 
+def test_a_rank_ends_with_its_parent() -> None:
+    """Where no process stays behind it: as on other systems than Linux."""
+    code = """
+import os, time
+from types import SimpleNamespace
+from minidist.mpi.attend import Attendant
+ready, is_ready = os.pipe()
+if os.fork():
+    os.read(ready, 1)
+    os._exit(0)
+ledger = SimpleNamespace(waits=0, waiting=None)
+Attendant(SimpleNamespace(rank=0, ledger=ledger), end=print, follows=True).start()
+os.write(is_ready, b"1")
+time.sleep(30)
+print("outlived it")
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=PATHS, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 LATER = [pytest.param(name, marks=pytest.mark.slow) for name in ("parameter_server", "ring")]
 
 

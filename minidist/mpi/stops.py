@@ -1,0 +1,194 @@
+"""Which ranks of this machine do not answer, because a signal has stopped them; and what then becomes of the job.
+
+The processes that stay behind ranks (run.py) watch. They run no MPI, and live from before MPI starts until the ranks
+have left. Twice a second each asks the kernel, and the first one that runs sees to all ranks of the machine. So a rank
+that computes for long is never suspected, ranks spend nothing on it, and nothing is written anywhere.
+
+A watcher measures time by its own looks: while it was stopped itself, or the machine slept, no time has passed.
+"""
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from minidist.mpi import shm
+from minidist.mpi.early import end_job
+from minidist.mpi.hang import in_words
+from minidist.mpi.worker import RANK_VARIABLES
+
+LOOK = 0.5  # seconds from one look to the next
+SAID = 20.0  # seconds after which a silence is said; after half of the timeout, if that is earlier
+TIMEOUT = 120.0  # seconds after which it ends the job
+STOPPED = "T"  # by a signal, in the kernel's words; what a debugger holds is "t"
+HALTED = (STOPPED, "Z", "")  # or it has ended, and its parent has not noticed yet, or it has
+
+CanGoOn = Callable[[set[int], int], bool]  # whether a job of so many ranks goes on without those that are stopped
+
+
+def timeout_in(arguments: list[str], default: float) -> float:
+    """The --timeout of a command line that its program has not read yet. What cannot be, the program refuses later."""
+    made = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    made.add_argument("--timeout", type=float, default=default)
+    try:
+        seconds: float = made.parse_known_args(arguments)[0].timeout
+    except argparse.ArgumentError:
+        return default
+    return seconds
+
+
+class Watch:
+    """What the process behind a rank sees. timeout: seconds, 0 for ever."""
+
+    def __init__(self, rank: int, child: int, timeout: float, can_go_on: CanGoOn) -> None:
+        self.rank, self.child, self.timeout, self.can_go_on = rank, child, timeout, can_go_on
+        self.launcher, self.looked = os.getppid(), time.monotonic()
+        self.size = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 0)
+        self.ranks = {os.getpid(): rank}  # of each process of this machine that mpirun has started
+        self.silent: dict[int, float] = {}  # seconds since which a rank has been stopped
+        self.told: set[int] = set()
+        self.has_left = False  # our own rank
+
+    def begin(self) -> None:
+        """Look from now on, whatever the main thread waits for."""
+        signal.signal(signal.SIGALRM, lambda *_: self.look())
+        signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
+
+    def stay(self) -> None:
+        """Our own rank has left. Return when nobody needs us: mpirun waits also for ranks that are stopped."""
+        self.has_left = True
+        self.look()
+        while self.silent:
+            signal.pause()
+
+    def look(self) -> None:
+        """Say who does not answer. End the job if that lasts, and the ranks if what has started them is gone."""
+        if os.getppid() != self.launcher:
+            self.follow()
+        now = time.monotonic()
+        passed, self.looked = min(now - self.looked, 2 * LOOK), now
+        seen = self.see()
+        stopped = {rank for rank, processes in seen.items() if processes}
+        if not self.has_left and self.can_go_on(stopped, self.size):
+            stopped = set()
+        for rank in self.silent.keys() - stopped:
+            seconds = self.silent.pop(rank)
+            if rank in self.told and not any(stopped_of(process) for process, of in self.ranks.items() if of == rank):
+                say(f"rank {rank} goes on after {seconds:.0f} s")
+            self.told.discard(rank)
+        for rank in stopped:
+            self.silent[rank] = self.silent[rank] + passed if rank in self.silent else 0.0
+        may_end = self.timeout > 0 and len(stopped) != self.size  # a job of which no rank runs is suspended, and waits
+        self.tell(seen, may_end)
+        late = [rank for rank, seconds in self.silent.items() if seconds >= self.timeout]
+        if may_end and late:
+            self.end(late)
+
+    def see(self) -> dict[int, list[int]]:
+        """Of each rank, the processes that are stopped. The ranks are all of this machine, or only those before the
+        first whose watcher runs: it sees to all the others."""
+        known, started = self.ranks, children(self.launcher)
+        found = {process: known[process] if process in known else rank_of(process) for process in started}
+        self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
+        seen: dict[int, list[int]] = {}
+        for process, rank in sorted(self.ranks.items(), key=lambda item: item[1]):
+            if rank < self.rank and state(process) not in HALTED:
+                break
+            seen[rank] = stopped_of(process)
+        return seen
+
+    def tell(self, seen: dict[int, list[int]], may_end: bool) -> None:
+        """Say once of a silence that it lasts."""
+        after = min(SAID, self.timeout / 2 or SAID)
+        if new := [rank for rank, seconds in self.silent.items() if seconds >= after and rank not in self.told]:
+            processes = " ".join(str(process) for rank in new for process in seen[rank])
+            then = f"; after {self.timeout:g} s the job ends (--timeout)" if may_end else ""
+            say(f"{not_answered(new, after)}: stopped by a signal, and goes on after kill -CONT {processes}{then}")
+            self.told.update(new)
+
+    def end(self, ranks: list[int]) -> NoReturn:
+        """End the job, because of these."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        stop([process for process in self.ranks if process != os.getpid()])  # which may be about to make a rank
+        take_names(list(self.ranks))
+        if self.has_left:  # then mpirun does not listen to us any more, but sees them die
+            kill([process for process, rank in self.ranks.items() if rank in ranks])
+        end_job(f"minidist: error: {not_answered(ranks, self.timeout)}: the job ends (as --timeout says)", 1)
+
+    def follow(self) -> NoReturn:
+        """mpirun's process on this machine was killed, and nobody reads what we print: end our rank, and those whose
+        watchers cannot."""
+        halted = [process for process in self.ranks if state(process) == STOPPED]
+        take_names([os.getpid(), *halted])
+        kill([self.child, *halted])
+        os._exit(1)
+
+
+def not_answered(ranks: list[int], seconds: float) -> str:
+    return f"{in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} not answered for {seconds:g} s"
+
+
+def take_names(started: list[int]) -> None:
+    """Stop the ranks in front of these processes, and leave nothing of them in /dev/shm."""
+    ranks = [child for process in started for child in children(process)]
+    stop(ranks)
+    shm.remove({segment for rank in ranks for segment in shm.of(rank)})
+
+
+def kill(processes: list[int]) -> None:
+    """A rank does not outlive the process that stays behind it."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def say(line: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"{line}\n".encode())
+
+
+# ---- what Linux knows of processes -----------------------------------------------------------------------------------
+
+
+def children(process: int) -> list[int]:
+    """Those of all its threads; none if it is gone."""
+    with suppress(OSError):
+        tasks = Path(f"/proc/{process}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return []
+
+
+def state(process: int) -> str:
+    """A letter of proc(5); "" if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    return ""
+
+
+def stopped_of(process: int) -> list[int]:
+    """Of a process that mpirun has started and the rank in front of it, those that are stopped."""
+    return [each for each in (process, *children(process)) if state(each) == STOPPED]
+
+
+def stop(processes: list[int]) -> None:
+    """Return when they are stopped: they finish what they have asked of the kernel, such as a segment, before that."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGSTOP)
+    give_up = time.monotonic() + 1.0
+    while any(state(process) not in HALTED for process in processes) and time.monotonic() < give_up:
+        time.sleep(0.001)
+
+
+def rank_of(process: int) -> int:
+    """Its rank, if mpirun has made it one; -1 if not, or not yet."""
+    with suppress(OSError):
+        for entry in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.decode(errors="replace").partition("=")
+            if name in RANK_VARIABLES and value.isdecimal():
+                return int(value)
+    return -1
