@@ -33,6 +33,7 @@ from minidist.mpi.mailbox import Mailbox
 from minidist.mpi.run import abort
 from minidist.mpi.run import run as run_chapter
 from minidist.mr import files, messages
+from minidist.mr.checksums import PIECE
 from minidist.mr.cluster import print_cluster
 from minidist.mr.disk import Disk
 from minidist.mr.faults import Faults
@@ -44,7 +45,7 @@ from minidist.mr.report import Outcome, report
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 from minidist.mr.watch import MasterPeer
 
-PIECE, WINDOW = 1 << 20, 8  # a reducer asks for so many bytes of a region at a time, and has so many requests under way
+WINDOW = 8  # requests that a reducer has under way, for a piece of a region each
 BACKUP_AFTER = 0.5  # seconds; for less, another execution is not worth it
 
 
@@ -166,10 +167,10 @@ class Worker(WorkerPeer):
                         self.write_regions(attempt, buffer, folder)
         self.write_regions(attempt, buffer, folder)
         self.look_up(attempt)
-        result = attempt.result(sizes=[self.disk.size(files.region(folder, r)) for r in range(self.plan.reducers)])
-        self.disk.note(folder / "done.json", result)
-        if not self.map_folder(attempt.number).exists():  # done before, by a worker that was given up too early
-            self.disk.rename(folder, self.map_folder(attempt.number))  # all of it is there, or nothing
+        result = attempt.result(files=self.plan.reducers)
+        self.disk.note(folder / "done.json", attempt.name, result)
+        self.disk.remove(self.map_folder(attempt.number))  # done before, by a worker that was given up too early
+        self.disk.rename(folder, self.map_folder(attempt.number))  # all of it is there, or nothing
         return result
 
     # -- step 4: combine, and partition --
@@ -184,7 +185,7 @@ class Worker(WorkerPeer):
                 regions[self.partition(key, self.plan.reducers)] += [(key, value) for value in values]
             for r, pairs in enumerate(regions):
                 if pairs:
-                    self.disk.append(files.region(folder, r), files.write_pairs(pairs))
+                    self.disk.append(files.region(folder, r), attempt.bytes_for(r, files.write_pairs(pairs)))
                     attempt.count("combined pairs", *files.pairs_and_bytes(pairs))
 
     def partition(self, key: str, reducers: int) -> int:
@@ -240,12 +241,12 @@ class Worker(WorkerPeer):
             self.disk.remove(sorter.folder)
             self.asked, self.arrived = {}, {}  # what still comes, nobody waits for
         attempt.stats.update({"pairs reduced": sorter.count, "runs on disk": sorter.written})
-        result = attempt.result(sizes=[])
-        self.disk.note(self.plan.counted(r), result)
+        result = attempt.result(files=1)
+        self.disk.note(self.plan.counted(r), attempt.name, result)
         self.disk.rename(unfinished, self.plan.part(r))  # all of it is there, or nothing: however many attempts end so
         return result
 
-    def lines(self, attempt: Attempt, pairs: Iterator[files.Pair]) -> Iterator[str]:
+    def lines(self, attempt: Attempt, pairs: Iterator[files.Pair]) -> Iterator[bytes]:
         """The output: the user's reduce for one key after another, in increasing order (section 4.2)."""
         for key, of_key in itertools.groupby(pairs, files.KEY):
             self.breathe(attempt)
@@ -253,7 +254,7 @@ class Worker(WorkerPeer):
                 values = (value for _, value in of_key)
                 for lines in attempt.call(key, files.output_lines, self.job.reduce, key, values):
                     attempt.stats["lines of output"] += len(lines)
-                    yield from lines
+                    yield attempt.bytes_for(0, "".join(lines))
 
 
 # ---- when a worker fails: re-execution (section 3.3) -----------------------------------------------------------------

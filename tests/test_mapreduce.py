@@ -480,6 +480,46 @@ def test_what_others_have_left_is_taken_over_and_what_is_damaged_is_done_again(
     )
 
 
+@pytest.fixture(scope="module")
+def killed(nasty: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """A line, and the output of its job, which has done all maps and some reduces."""
+    line = ["inverted-index", *nasty, "--maps", "9", "--reducers", "5"]
+    output = tmp_path_factory.mktemp("killed") / "output"
+    assert mpirun(3, *line, "--output", str(output), "--inject", "kill:commit:2", "--no-backup").returncode != 0
+    assert len(list(output.glob("part-*"))) >= 2
+    return line, output
+
+
+def resume_damaged(seeds: list[int], nasty: list[str], killed: tuple[list[str], Path], folder: Path) -> None:
+    """Whatever becomes of a file that a killed job had committed, --resume gives the right output, or says why not."""
+    line, output = killed
+    truth = reference("inverted-index", tuple(nasty), 5)
+    found = launch("jobs.mapreduce:run_damaged", 3, line, str(output), str(folder), seeds, timeout=240).values[0]
+    wrong = []
+    for seed, case in found.items():
+        if case["refused"]:
+            right = "job.json" in case["damage"] and "\n" not in case["refused"]
+        else:
+            right = read_parts(folder / str(seed), 5) == truth and all(case["claims"].values())
+        if not right:
+            wrong.append((seed, case))
+    assert wrong == []
+    assert len([case for case in found.values() if case.get("damaged")]) > len(seeds) / 3
+
+
+def test_a_committed_file_that_is_damaged_is_made_again(
+    nasty: list[str], killed: tuple[list[str], Path], tmp_path: Path
+) -> None:
+    resume_damaged(list(range(40)), nasty, killed, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_committed_files_that_are_damaged_are_made_again(
+    nasty: list[str], killed: tuple[list[str], Path], tmp_path: Path
+) -> None:
+    resume_damaged(list(range(40, 600)), nasty, killed, tmp_path)
+
+
 def test_local_folders_are_private_and_nothing_stays_in_them(nasty: list[str], tmp_path: Path) -> None:
     """What others have put there under such names is left alone, and so is what links of such names lead to; what a
     killed job has left goes when it is resumed, or begun anew."""
@@ -637,13 +677,17 @@ def test_what_a_function_must_not_do_is_said(prose: str, tmp_path: Path) -> None
 def test_an_error_of_a_machine_moves_the_task_to_another(prose: str, tmp_path: Path) -> None:
     """A full disk, one that cannot be read, a file that is not on this machine: it is no record's fault."""
     found = launch("jobs.mapreduce:run_broken", 3, prose, str(tmp_path), timeout=60).values[0]
-    for name in ("full", "unreadable", "without the file"):
+    for name in ("full", "unreadable", "damaged", "all damaged once", "without the file"):
         assert found[name]["failure"] is None
         assert read_parts(tmp_path / name, 4) == reference("vowels", (prose,), 4)
         assert all(found[name]["claims"].values()), found[name]["claims"]
     failed = {name: [e for e in found[name]["events"] if e[0] in ("failed", "gone")] for name in found}
     assert {(what, kind, worker) for what, kind, _, worker, _ in failed["full"]} == {("failed", "map", 1)}
     assert {(what, kind, worker) for what, kind, _, worker, _ in failed["unreadable"]} == {("gone", "map", 1)}
+    assert {(what, kind, worker) for what, kind, _, worker, _ in failed["damaged"]} == {("gone", "map", 1)}
+    assert {what for what, *_ in failed["all damaged once"]} == {"gone"}
+    assert "region-" in found["all damaged"]["failure"]
+    assert "is damaged" in found["all damaged"]["failure"]
     assert {(what, kind, worker) for what, kind, _, worker, _ in failed["without the file"]} == {
         ("failed", "reduce", 1)
     }
@@ -841,6 +885,20 @@ def test_a_map_that_is_not_the_same_when_it_is_done_again_ends_the_job(tmp_path:
     assert talk.hear(2, messages.Done(("map", 0), Result([8], Counter(), Counter(), [])))[-1] == (2, messages.End({1}))
     assert talk.master.failure is not None
     assert "It gave 7 bytes, and 8 when it was done again" in str(talk.master.failure)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_region_of_several_pieces_must_be_the_same_when_it_is_read_again(pieces: int, tmp_path: Path) -> None:
+    """Of a map that gives its pairs in another order a reduce could read some pieces twice, and others not at all. One
+    piece is read at once."""
+    talk = Talk(tmp_path, maps=1, reducers=2)
+    talk.hear(2, messages.Hello({}))
+    talk.hear(1, messages.Hello({}))
+    talk.hear(1, messages.Done(("map", 0), Result([7, 7], Counter(), Counter(), [], [[1] * pieces] * 2)))
+    talk.wait(60, 2)
+    talk.hear(2, messages.Stalled())
+    talk.hear(2, messages.Done(("map", 0), Result([7, 7], Counter(), Counter(), [], [[2] * pieces] * 2)))
+    assert ("or another order" in str(talk.master.failure)) == (pieces > 1)
 
 
 def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None:

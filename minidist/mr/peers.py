@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import Mailbox
 from minidist.mr import messages
+from minidist.mr.checksums import PIECE
 from minidist.mr.disk import Disk
 from minidist.mr.files import JobError, blocks, region
 from minidist.mr.last_gasp import LastGasp
@@ -53,7 +55,9 @@ class WorkerPeer:
         self.next_breath = 0.0
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
         self.gasp = LastGasp(plan.gasp(rank))
-        self.tell_master(messages.Hello(disk.held(plan.reducers)))
+        held = disk.held(plan.reducers)
+        self.sums = {m: result.sums for m, result in held.items() if result}  # of the maps whose output is here
+        self.tell_master(messages.Hello(held))
         self.audited = os.environ.get(AUDIT)  # a folder, if somebody compares what is read and written
         self.kernel = Kernel()
         self.begun = self.kernel.io() if self.audited else (0, 0)
@@ -91,6 +95,8 @@ class WorkerPeer:
             why, machine = explain(error, attempt.record), isinstance(error, OSError)
             self.tell_master(messages.Failed(attempt.name, attempt.record, why, machine))
         else:
+            if attempt.name[0] == "map":
+                self.sums[attempt.number] = result.sums
             self.tell_master(messages.Pong(self.sent))
             self.tell_master(messages.Done(attempt.name, result))
         self.gasp.leave()
@@ -137,15 +143,17 @@ class WorkerPeer:
                     self.stalled = False
                     for attempt, m in itertools.product(self.reduces, maps):
                         attempt.source[m] = (NOWHERE, attempt.source[m][1])
+                    for place in self.asked.keys() - self.arrived.keys():
+                        if place.m in maps:  # ask again, even if the same worker has it next
+                            self.asked[place] = NOWHERE
                 case messages.Moved(m, worker, sizes):
                     for attempt in self.reduces:
                         attempt.source[m] = (worker, sizes[attempt.number])
                 case messages.Ping() if not self.drained:
                     self.tell_master(messages.Pong(self.sent))
                 case messages.Fetch(place, nbytes) if not self.ended:
-                    path = region(self.map_folder(place.m), place.r)
                     try:
-                        piece = np.frombuffer(self.disk.read(path, place.offset, nbytes), np.uint8)
+                        piece = np.frombuffer(self.read_region(place, nbytes), np.uint8)
                     except OSError as error:
                         self.disk.remove(self.map_folder(place.m))
                         self.tell_master(messages.Gone(place.m, str(error)))
@@ -160,6 +168,14 @@ class WorkerPeer:
                     if self.audited:
                         self.write_account(Path(self.audited, f"{self.rank}.disk.json"))
         return busy
+
+    def read_region(self, place: Place, nbytes: int) -> bytes:
+        """A piece of a region that a map of this worker has written. Raises OSError unless it is what was written."""
+        path = region(self.map_folder(place.m), place.r)
+        data = self.disk.read(path, place.offset, nbytes)
+        if crc32(data) != self.sums[place.m][place.r][place.offset // PIECE]:
+            raise OSError(f"{path} is damaged")
+        return data
 
     def write_account(self, path: Path) -> None:
         """What this worker's disk has moved, beside what the kernel has seen of the whole process, and of that, of

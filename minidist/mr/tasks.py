@@ -1,12 +1,13 @@
 """What the master of `minidist.mapreduce` remembers of tasks (section 3.2), and a worker of the one that it is at."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from minidist.mr.checksums import Written
 from minidist.mr.files import Piece
 from minidist.mr.last_gasp import LastGasp
 from minidist.mr.plan import Plan, Record, Result, TaskName
@@ -38,6 +39,7 @@ class Task:
     worker: int = NOWHERE  # that has done it, and holds the output of a map
     result: Result = field(default_factory=Result.nothing)
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
+    lost_by: set[int] = field(default_factory=set)  # workers that had done it, and could not read their output any more
     refused: dict[int, Failure] = field(default_factory=dict)  # workers whose machines could not do it, and why
     skip: dict[Record, str] = field(default_factory=dict)  # records that are to be left out, and why (section 4.6)
 
@@ -137,6 +139,7 @@ class Attempt:
     stats: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)  # the user's
     left_out: list[tuple[Record, str]] = field(default_factory=list)
+    written: defaultdict[int, Written] = field(default_factory=lambda: defaultdict(Written))  # its files
 
     @property
     def number(self) -> int:
@@ -182,5 +185,14 @@ class Attempt:
         self.stats[what] += n
         self.stats[f"bytes of {what}"] += nbytes
 
-    def result(self, sizes: list[int]) -> Result:
-        return Result(sizes, self.stats, self.counters, self.left_out)
+    def bytes_for(self, i: int, text: str) -> bytes:
+        """Text as it is written to file i of the output. From now on the attempt knows its checksum."""
+        data = text.encode()
+        self.written[i].add(data)
+        return data
+
+    def result(self, files: int) -> Result:
+        """What came of it: that many files, and what it has counted."""
+        written = [self.written[i] for i in range(files)]
+        sizes, sums = [each.size for each in written], [each.sums for each in written]
+        return Result(sizes, self.stats, self.counters, self.left_out, sums)

@@ -41,7 +41,10 @@ class MasterPeer:
         self.failure: Failure | None = None  # that has ended the job
         self.outcome: Outcome | None = None  # when all may leave
         for r, result in plan.committed().items():
-            self.complete(tasks.reduce[r], NOWHERE, result)
+            if result is None:
+                self.events.note("damaged", ("reduce", r))
+            else:
+                self.complete(tasks.reduce[r], NOWHERE, result)
 
     # What it decides: see `minidist.mapreduce`.
 
@@ -103,7 +106,10 @@ class MasterPeer:
                 pass
             case messages.Hello(held):  # what it has done already, if the job is resumed
                 for m, result in held.items():
-                    self.hear_result(self.tasks.map[m], worker, result)
+                    if result is None:
+                        self.events.note("damaged", ("map", m), worker)
+                    else:
+                        self.hear_result(self.tasks.map[m], worker, result)
             case messages.Done(name, result):
                 self.hear_result(self.tasks[name], worker, result)
             case messages.Failed(name, record, explanation, machine):
@@ -111,9 +117,11 @@ class MasterPeer:
                 self.tasks.release(self.tasks[name], worker)
                 self.fail(self.tasks[name], Failure(name, worker, record, explanation), machine)
             case messages.Gone(m, explanation) if (task := self.tasks.map[m]).done and task.worker == worker:
-                self.events.note("gone", task.name, worker)
+                self.events.note("gone", task.name, worker, explanation)
                 self.lose_output([task], "gone")
-                self.refuse(task, Failure(task.name, worker, None, explanation))
+                if worker in task.lost_by:  # its disk loses it again and again
+                    self.refuse(task, Failure(task.name, worker, None, explanation))
+                task.lost_by.add(worker)
             case messages.Stalled() if self.tasks.left["map"]:
                 self.tasks.stalled.add(worker)
 
@@ -130,6 +138,10 @@ class MasterPeer:
             before, now = sum(task.result.sizes), sum(result.sizes)
             why = f"It gave {before} bytes, and {now} when it was done again: it depends on more than its input."
             return self.end(Failure(task.name, worker, None, why))
+        for reduce, first, again in zip(self.tasks.reduce, task.result.sums, result.sums, strict=False):
+            if first != again and len(first) > 1 and reduce.running:
+                why = "It gave other pairs, or another order, when done again: it depends on more than its input."
+                return self.end(Failure(task.name, worker, None, why))  # a reduce may have read the first of them
         self.complete(task, worker, result)
         if result.left_out and self.tasks.bad_records() > self.plan.skip_bad:  # in a run that left out more
             record, why = result.left_out[-1]

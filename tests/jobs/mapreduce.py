@@ -2,6 +2,8 @@
 
 import errno
 import os
+import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -10,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from minidist import Finished, UsageError
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
 from minidist.mr import load
 from minidist.mr.disk import Disk
 from minidist.mr.faults import parse
 from minidist.mr.jobs import Functions
+from minidist.mr.options import prepare
 from minidist.mr.plan import Plan
 from minidist.mr.report import claims, failure_text
 
@@ -138,11 +142,19 @@ class BrokenDisk(Disk):
     def __init__(self, plan: Plan, rank: int, faults: dict[int, str]) -> None:
         super().__init__(plan, rank)
         self.fault = faults.get(rank)
+        self.renamed: set[Path] = set()
 
-    def append(self, path: Path, text: str) -> None:
+    def append(self, path: Path, data: bytes) -> None:
         if self.fault == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        super().append(path, text)
+        super().append(path, data)
+
+    def rename(self, path: Path, name: Path) -> None:
+        super().rename(path, name)
+        if self.fault == "damages" or (self.fault == "damages once" and name not in self.renamed):
+            for file in name.glob("region-*"):
+                file.write_bytes(file.read_bytes().replace(b"quick", b"quiet"))
+        self.renamed.add(name)
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
         if self.fault == "unreadable":
@@ -159,6 +171,9 @@ def run_broken(comm: Comm, file: str, output: str) -> dict[str, Any]:
         ("full", {1: "full"}, present),
         ("unreadable", {1: "unreadable"}, present),
         ("without the file", {}, absent if comm.rank == 1 else present),
+        ("damaged", {1: "damages"}, present),
+        ("all damaged once", {1: "damages once", 2: "damages once"}, present),
+        ("all damaged", {1: "damages", 2: "damages"}, present),
         ("all full", {1: "full", 2: "full"}, present),
         ("all without the file", {}, absent),
     ):
@@ -236,3 +251,64 @@ def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any
             "claims": {claim.claim: (claim.expected, claim.counted, claim.holds) for claim in claims(plan, outcome)},
         }
     return reports
+
+
+def committed_files(output: Path) -> list[Path]:
+    """All that a killed job goes on with."""
+    found = (*output.glob("part-*"), *output.glob(".mapreduce/*.json"), *output.glob(".mapreduce/worker-*/map-*/*"))
+    return sorted(path for path in found if path.is_file())
+
+
+def damage(kind: str, path: Path, other: Path, draw: random.Random) -> None:
+    """Do to a file what disks and people do."""
+    content = path.read_bytes()
+    place = draw.randrange(max(1, len(content)))
+    match kind:
+        case "flip":
+            path.write_bytes(content[:place] + bytes(byte ^ draw.randrange(1, 256) for byte in content[place:][:1]))
+            with open(path, "ab") as file:
+                file.write(content[place + 1 :])
+        case "truncate":
+            path.write_bytes(content[:place])
+        case "empty":
+            path.write_bytes(b"")
+        case "append":
+            path.write_bytes(content + draw.choice((b"x", b"\n", b"a\t1\n", b"\0", content)))
+        case "delete":
+            path.unlink()
+        case "swap":
+            path.write_bytes(other.read_bytes())
+            other.write_bytes(content)
+
+
+def run_damaged(comm: Comm, line: list[str], killed: str, folder: str, seeds: list[int]) -> dict[int, Any]:
+    """For each seed: what was damaged in a copy of a killed job, why it was refused, and what came of --resume."""
+    found: dict[int, Any] = {}
+    for seed in seeds:
+        draw = random.Random(seed)
+        output, kind = Path(folder, str(seed)), draw.choice(("flip", "truncate", "empty", "append", "delete", "swap"))
+        if comm.rank == 0:
+            shutil.copytree(killed, output)
+            some = committed_files(output)
+            groups = [[path for path in some if path.name[:4] == name] for name in ("part", "redu", "regi", "done")]
+            group = draw.choice([*groups, *groups, some])
+            path, other = draw.choice(group), draw.choice(draw.choice((group, some)))
+            damage(kind, path, other, draw)
+            found[seed] = {"damage": f"{kind} {path.relative_to(output)} {other.relative_to(output)}"}
+        comm.barrier()
+        plan, why = None, ""
+        try:
+            plan = prepare("", [*line, "--output", str(output), "--resume", "--json", "-"], comm.rank, comm.size)[0]
+        except (UsageError, Finished) as refusal:
+            why = str(refusal)
+        refused = any(comm.all_gather_object(plan is None))
+        if plan is None or refused:
+            found.setdefault(seed, {})["refused"] = why
+            continue
+        outcome = run(comm, plan)
+        found.setdefault(seed, {}).update(
+            refused=outcome.failure and failure_text(outcome.failure),
+            damaged=[str(event) for event in outcome.events if event.what == "damaged"],
+            claims={claim.claim: claim.holds for claim in claims(plan, outcome)} if not outcome.failure else {},
+        )
+    return found

@@ -10,7 +10,7 @@ import pytest
 from minidist import Finished, UsageError
 from minidist.mr.jobs import WordCount
 from minidist.mr.options import prepare
-from minidist.mr.plan import Plan
+from minidist.mr.plan import Plan, Result
 
 WRONG = {
     "no such file": (["wordcount", "no such file"], "cannot read no such file"),
@@ -61,6 +61,13 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, 
         prepare("", ["--output", str(tmp_path / "output"), *arguments], 0, 4)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "output").exists()
+
+
+def commit(plan: Plan) -> None:
+    """Leave a finished job's parts, which are empty, and what its reduces have noted."""
+    for r in range(plan.reducers):
+        plan.part(r).touch()
+        plan.counted(r).write_text(Result.nothing()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
 
 
 def test_a_pipe_is_no_input(tmp_path: Path) -> None:
@@ -137,17 +144,22 @@ def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) 
             prepared(*change, "--resume")
     with pytest.raises(UsageError, match="differs in job"):
         prepare("", ["sort", *line[1:], "--resume"], 0, 4)
+    commit(plan)
     plan.end(left_out=0)
+    parts = sorted(output.glob("part-*"))
+    with pytest.raises(Finished, match="holds all 4 parts already"):
+        prepared("--resume")
+    parts[2].write_text("x")
+    with pytest.raises(UsageError, match="part-00002-of-00004 of the finished one is damaged"):
+        prepared("--resume")
+    for part in parts:
+        part.unlink()
     assert os.listdir(output) == [".mapreduce"]
     prepared()  # its parts have been taken away: it may begin anew
     (output / "notes").write_text("mine")
     with pytest.raises(UsageError, match="is not empty"):
         prepared()
-    with pytest.raises(UsageError, match="there is no unfinished job"):
-        prepared("--resume")
-    for r in range(4):
-        (output / f"part-{r:05}-of-00004").touch()
-    with pytest.raises(Finished, match="holds all 4 parts already"):
+    with pytest.raises(UsageError, match=r"there is no unfinished job in .*part-00000-of-00004 .* is missing"):
         prepared("--resume")
 
 
@@ -158,9 +170,8 @@ def test_a_folder_that_holds_another_job_is_not_taken_for_finished(tmp_path: Pat
     other.write_text("one line\n")
     plan = prepare("", ["wordcount", str(text), "--output", str(output)], 0, 4)[0]
     plan.make_folder()
+    commit(plan)
     plan.end(left_out=0)
-    for r in range(4):
-        (output / f"part-{r:05}-of-00004").touch()
     with pytest.raises(Finished):
         prepare("", ["wordcount", str(text), "--output", str(output), "--resume"], 0, 4)
     with pytest.raises(UsageError, match="differs in files"):
@@ -200,7 +211,7 @@ def test_a_finished_job_that_has_left_out_records_is_not_a_strict_one(tmp_path: 
     line = ["wordcount", str(text), "--output", str(output), "--reducers", "1"]
     plan = prepare("", line, 0, 4)[0]
     plan.make_folder()
-    plan.part(0).touch()
+    commit(plan)
     plan.end(left_out=2)
     with pytest.raises(Finished):
         prepare("", [*line, "--resume", "--skip-bad", "2"], 0, 4)
