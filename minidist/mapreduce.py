@@ -19,6 +19,7 @@ was on its disk. (It hangs, or is stopped by a signal, or see --inject. When a p
 and by whom, the result is the same, and the first one counts.
 """
 
+import functools
 import itertools
 import sys
 import time
@@ -180,9 +181,9 @@ class Worker(WorkerPeer):
         with attempt.between_records():
             regions: list[list[tuple[str, str]]] = [[] for _ in range(self.plan.reducers)]
             for key, values in buffer.take():
-                if self.plan.combine and len(values) > 1:
-                    values = list(files.each(self.job.combine(key, values), "combine"))
-                regions[self.partition(key, self.plan.reducers)] += [(key, value) for value in values]
+                combine = self.plan.combine and len(values) > 1
+                pairs = files.combined(self.job.combine, key, values) if combine else [(key, value) for value in values]
+                regions[self.partition(key, self.plan.reducers)] += pairs
             for r, pairs in enumerate(regions):
                 if pairs:
                     self.disk.append(files.region(folder, r), attempt.bytes_for(r, files.write_pairs(pairs)))
@@ -193,10 +194,9 @@ class Worker(WorkerPeer):
 
         The hash is crc32, for Python's own hash of a text differs from process to process.
         """
-        r: int = self.plan.own_partition(key, reducers) if self.plan.own_partition else crc32(key.encode()) % reducers
-        if not 0 <= r < reducers:
-            raise files.JobError(f"partition({key!r}, {reducers}) is {r}, and not from 0 to {reducers - 1}")
-        return r
+        if self.plan.own_partition:
+            return files.chosen(self.plan.own_partition, key, reducers)
+        return crc32(key.encode()) % reducers
 
     # -- step 5: shuffle, and sort --
 
@@ -230,7 +230,8 @@ class Worker(WorkerPeer):
 
     def reduce(self, attempt: Attempt) -> Result:
         """Fetch and sort, call the user's reduce for one key after another, and give the output its name."""
-        r, sorter = attempt.number, files.ExternalSort(self.disk.fresh("runs"), self.plan.memory, self.disk.moved)
+        r, breathing = attempt.number, functools.partial(self.breathing, attempt)
+        sorter = files.ExternalSort(self.disk.fresh("runs"), self.plan.memory, self.disk.moved, breathing)
         unfinished = self.plan.folder / f"reduce-{r:05}.worker-{self.rank}"
         try:
             for piece in self.shuffle(attempt):
@@ -251,7 +252,7 @@ class Worker(WorkerPeer):
         for key, of_key in itertools.groupby(pairs, files.KEY):
             self.breathe(attempt)
             if not attempt.leaves_out(key):
-                values = (value for _, value in of_key)
+                values = (value for _, value in self.breathing(attempt, of_key))
                 for lines in attempt.call(key, files.output_lines, self.job.reduce, key, values):
                     attempt.stats["lines of output"] += len(lines)
                     yield attempt.bytes_for(0, "".join(lines))

@@ -9,12 +9,16 @@ milliseconds.
 import itertools
 import json
 import os
+import signal
+import sys
+import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -29,7 +33,9 @@ from minidist.mr.last_gasp import LastGasp
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.plan import Plan, Record, Result, TaskName
 from minidist.mr.report import Outcome
-from minidist.mr.tasks import NOWHERE, Attempt
+from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, no_answer
+
+T = TypeVar("T")
 
 BREATH = 0.005  # seconds after which a rank at work looks whether someone wants something of it
 
@@ -53,6 +59,7 @@ class WorkerPeer:
         self.lost: set[int] = set()  # workers that will never take what is sent to them
         self.outcome: Outcome | None = None  # what came of the job, when it is over
         self.next_breath = 0.0
+        self.alone = inbox.comm.size == 1 and threading.current_thread() is threading.main_thread()
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
         self.gasp = LastGasp(plan.gasp(rank))
         held = disk.held(plan.reducers)
@@ -88,10 +95,11 @@ class WorkerPeer:
         """Do a task, and tell the master how it went."""
         outer, self.job.counters = getattr(self.job, "counters", None), attempt.counters
         try:
-            result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
+            with no_way_out(), self.alarm(attempt):
+                result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # also those by which a function would end the process
             why, machine = explain(error, attempt.record), isinstance(error, OSError)
             self.tell_master(messages.Failed(attempt.name, attempt.record, why, machine))
         else:
@@ -102,6 +110,26 @@ class WorkerPeer:
         self.gasp.leave()
         self.job.counters = outer  # of the reduce that waits for this map, if it is so
         self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
+
+    @contextmanager
+    def alarm(self, attempt: Attempt) -> Iterator[None]:
+        """The only rank is its own master, whom a function that never returns would keep from noticing it."""
+        if not self.alone:
+            yield
+            return
+        patience = PATIENCE * self.plan.timeout
+
+        def ring(*_: object) -> None:
+            if attempt.record is not None and time.monotonic() > self.next_breath + patience:
+                raise JobError(no_answer(patience))
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, patience / 5, patience / 5)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     # What the tasks are: see `minidist.mapreduce`.
 
@@ -124,6 +152,12 @@ class WorkerPeer:
         self.next_breath = time.monotonic() + BREATH
         if self.ended or attempt.name in self.unwanted:
             raise Abandoned
+
+    def breathing(self, attempt: Attempt, values: Iterable[T]) -> Iterator[T]:
+        """These values, for a function that takes all the time while it reads them."""
+        for value in values:
+            self.breathe(attempt)
+            yield value
 
     def serve(self) -> bool:
         """Do what messages ask; whether there were any."""
@@ -214,6 +248,24 @@ class WorkerPeer:
                 self.breathe(attempt)
             done = {"input bytes": len(block.data), "records": len(block), "undecodable sequences": block.replaced}
             attempt.stats.update(done)
+
+
+@contextmanager
+def no_way_out() -> Iterator[None]:
+    """A user's function that calls os._exit would end this process, and with it the job, without a word: in here that
+    is an error like others. Processes that it has forked may leave so, and so may other threads."""
+    leave, here = os._exit, (os.getpid(), threading.get_ident())
+
+    def refuse(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) != here:
+            leave(status)
+        raise JobError(f"{sys._getframe(1).f_code.co_name} called os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 OURS = os.path.dirname(os.path.dirname(__file__))

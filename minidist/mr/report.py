@@ -224,7 +224,8 @@ def failure_text(failure: Failure) -> str:
     """Which record it was, the traceback of the user's function, and what can be done."""
     (kind, number), record = failure.task, failure.record
     if record is None:
-        return f"{kind} {number} failed on worker {failure.worker}:\n{failure.explanation}"
+        what = f"{kind} {number} failed on worker {failure.worker}:" if kind else f"worker {failure.worker} failed:"
+        return f"{what}{' ' if len(failure.explanation.splitlines()) == 1 else chr(10)}{failure.explanation}"
     lines = [f"{kind} {number} failed on worker {failure.worker}, at {describe(record)}:"]
     if isinstance(record, tuple):
         lines += [f"    {text!r}" for text in text_of(*record)]

@@ -13,6 +13,7 @@ from minidist.mr.last_gasp import LastGasp
 from minidist.mr.plan import Plan, Record, Result, TaskName
 
 NOWHERE = -1  # where a region is that was lost with its worker
+PATIENCE = 5  # times the timeout that the last worker has: nobody else could do its work
 BATCH = 1000  # pairs that are taken from the user's function at a time: one line may be long
 
 
@@ -25,6 +26,11 @@ class Failure:
     record: Record | None  # that the user's function was at
     explanation: str
     skip_bad: int = 0  # records that have been left out, as many as may be
+
+
+def no_answer(seconds: float) -> str:
+    """Why a record is bad on which a function does not return."""
+    return f"no answer for {seconds:g} s; if the function may take so long, give a longer --timeout"
 
 
 @dataclass

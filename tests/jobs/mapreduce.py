@@ -1,10 +1,12 @@
 """What tests/test_mapreduce.py runs on ranks: many jobs one after another, and what they report."""
 
+import ctypes
 import errno
 import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -84,15 +86,29 @@ class Wrong(Vowels):
                 return ["no"]
             case "map exits" if "The 500" in line:
                 raise SystemExit("enough")
+            case "map exits at once" if "The 500" in line:
+                os._exit(0)
+            case "map is interrupted" if "The 500" in line:
+                raise KeyboardInterrupt
         return list(super().map(document, line))
 
-    def partition(self, key: str, reducers: int) -> int:
-        if self.mistake == "partition" and key == "T":
-            return reducers
+    def partition(self, key: str, reducers: int) -> Any:
+        if self.mistake in PARTITIONS and key == "T":
+            return PARTITIONS[self.mistake]
+        if self.mistake == "partition exits at once" and key == "T":
+            os._exit(0)
         return super().partition(key, reducers)
 
     def combine(self, key: str, values: Iterable[str]) -> Any:
-        return None if self.mistake == "combine returns None" and key == "T" else values
+        if key == "T":
+            match self.mistake:
+                case "combine returns None":
+                    return None
+                case "combine emits bytes":
+                    return [b"x"]
+                case "combine fails":
+                    raise KeyError("no such thing")
+        return values
 
     def reduce(self, key: str, values: Iterable[str]) -> Any:
         if key == "T":
@@ -103,14 +119,30 @@ class Wrong(Vowels):
                     return "123"
                 case "reduce emits two lines in one":
                     return ["one\ntwo"]
+                case "reduce emits bytes":
+                    return [b"x"]
+                case "reduce emits a list":
+                    return [[1]]
+                case "reduce exits at once":
+                    os._exit(0)
                 case "reduce fails":
                     raise KeyError("no such thing")
         return super().reduce(key, values)
 
 
+PARTITIONS: dict[str, Any] = {
+    "partition": 2,
+    "partition below 0": -1,
+    "partition returns None": None,
+    "partition returns a text": "0",
+    "partition returns a half": 0.5,
+}
 MISTAKES = (
-    *("map returns None", "map emits a number", "map emits no pair", "map exits", "partition", "combine returns None"),
+    *("map returns None", "map emits a number", "map emits no pair", "map exits", "map exits at once"),
+    *("map is interrupted", *PARTITIONS, "partition exits at once"),
+    *("combine returns None", "combine emits bytes", "combine fails"),
     *("reduce returns None", "reduce returns a text", "reduce emits two lines in one", "reduce fails"),
+    *("reduce emits bytes", "reduce emits a list", "reduce exits at once"),
 )
 
 
@@ -120,7 +152,7 @@ def run_wrong(comm: Comm, file: str, output: str) -> dict[str, Any]:
     for mistake in MISTAKES:
         failure = run(comm, Plan(Wrong(mistake), [file], Path(output) / mistake, maps=2, reducers=2)).failure
         if failure is not None:
-            failures[mistake] = (list(failure.task), failure.record, failure.explanation)
+            failures[mistake] = (list(failure.task), failure.record, failure.explanation, failure_text(failure))
     return failures
 
 
@@ -203,6 +235,25 @@ class Hangs(Vowels):
             time.sleep(1000)
         if "The 300 quick" in line and "long" in os.environ.get("HANGS", ""):
             time.sleep(2.5)
+        return super().map(document, line)
+
+
+class Ends(Vowels):
+    """Its map does not end as others do, at some lines that every split has."""
+
+    thread: threading.Thread | None = None
+
+    def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
+        if "0 quick" in line:
+            match os.environ["ENDS"]:
+                case "thread" if not self.thread:
+                    self.thread = threading.Thread(target=time.sleep, args=(1000,))
+                    self.thread.start()
+                case "exit":
+                    ctypes.CDLL(None)._exit(0)
+                case "loop":
+                    while True:
+                        pass
         return super().map(document, line)
 
 
