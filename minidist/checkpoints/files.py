@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from minidist.claims.files import draft_of
+from minidist.claims.files import draft_of, open_regular
 from minidist.nn.tensor import Array
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}  # safetensors' names
@@ -121,7 +121,7 @@ def replacing(path: str) -> Iterator[str]:
 def checksum_of(path: str) -> str:
     """Of a file's content, read block by block. Raises OSError."""
     checksum = blake2b(digest_size=16)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(BLOCK):
             checksum.update(block)
     return checksum.hexdigest()
@@ -129,6 +129,7 @@ def checksum_of(path: str) -> str:
 
 def opened(path: str) -> Any:
     """A safetensors file, whose tensors are read when they are asked for. Raises OSError, SafetensorError."""
+    open_regular(path).close()
     return safe_open(path, framework="numpy")
 
 

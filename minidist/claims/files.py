@@ -1,5 +1,6 @@
 """Files that a run leaves: a report for machines, and whatever else must be there whole or not at all."""
 
+import errno
 import json
 import os
 import re
@@ -26,6 +27,15 @@ def check_readable(option: str, path: str) -> int:
             return os.path.getsize(path)
     except OSError as error:
         raise UsageError(f"cannot read {option} {path}: {error.strerror}") from None
+
+
+def open_regular(path: str) -> BinaryIO:
+    """A file, to be read. Raises OSError for what is none: of a pipe one would wait for who writes into it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return open(descriptor, "rb")
 
 
 def check_writable(option: str, path: str | None) -> None:

@@ -6,11 +6,12 @@ or by --resume, only if its checksums are those that were noted when it was writ
 
 import json
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zlib import crc32
+
+from minidist.claims.files import open_regular
 
 PIECE = 1 << 20  # bytes; a reducer asks for so many of a region at a time, and each can be checked on its own
 
@@ -37,10 +38,9 @@ def is_intact(path: Path, size: int, sums: list[int]) -> bool:
     """Whether a file holds what was written to it. If that was nothing, there need not be a file."""
     found = Written()
     try:
-        seen = os.stat(path)
-        if not stat.S_ISREG(seen.st_mode) or seen.st_size != size:
-            return False
-        with open(path, "rb") as file:
+        with open_regular(str(path)) as file:
+            if os.fstat(file.fileno()).st_size != size:
+                return False
             while piece := file.read(PIECE):
                 found.add(piece)
     except FileNotFoundError:
@@ -53,6 +53,12 @@ def is_intact(path: Path, size: int, sums: list[int]) -> bool:
 def sealed(document: dict[str, Any]) -> str:
     """A note as JSON, with a checksum of its own."""
     return json.dumps({**document, "crc32": crc32(json.dumps(document).encode())})
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What a note says. Raises OSError, and ValueError if it is damaged."""
+    with open_regular(str(path)) as file:
+        return unsealed(file.read().decode())
 
 
 def unsealed(text: str) -> dict[str, Any]:

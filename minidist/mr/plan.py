@@ -25,7 +25,7 @@ from minidist import Finished, UsageError
 from minidist.claims.files import write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
-from minidist.mr.checksums import is_intact, sealed, unsealed
+from minidist.mr.checksums import is_intact, read_note, sealed
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
 
 MB = 1 << 20
@@ -166,7 +166,7 @@ class Plan:
         """What stands of the job that was begun here; nothing if there is none. Raises UsageError if it is damaged."""
         path = self.folder / "job.json"
         try:
-            found = unsealed(path.read_text())
+            found = read_note(path)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
@@ -263,7 +263,7 @@ def is_own_folder(path: Path) -> bool:
 def read_result(path: Path, task: TaskName, files: Iterable[Path] = ()) -> Result | None:
     """What a task noted of itself; None if it is not there, or damaged, or the files that the task left are."""
     try:
-        document = unsealed(path.read_text())
+        document = read_note(path)
     except (OSError, ValueError):
         return None
     if document.pop("task", None) != [*task]:

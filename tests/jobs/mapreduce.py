@@ -327,6 +327,9 @@ def damage(kind: str, path: Path, other: Path, draw: random.Random) -> None:
             path.write_bytes(content + draw.choice((b"x", b"\n", b"a\t1\n", b"\0", content)))
         case "delete":
             path.unlink()
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
         case "swap":
             path.write_bytes(other.read_bytes())
             other.write_bytes(content)
@@ -337,7 +340,10 @@ def run_damaged(comm: Comm, line: list[str], killed: str, folder: str, seeds: li
     found: dict[int, Any] = {}
     for seed in seeds:
         draw = random.Random(seed)
-        output, kind = Path(folder, str(seed)), draw.choice(("flip", "truncate", "empty", "append", "delete", "swap"))
+        output, kind = (
+            Path(folder, str(seed)),
+            draw.choice(("flip", "truncate", "empty", "append", "delete", "pipe", "swap")),
+        )
         if comm.rank == 0:
             shutil.copytree(killed, output)
             some = committed_files(output)
