@@ -774,6 +774,9 @@ BAD = [
     (0, "train", "--json FILES", ["--json", "cannot write"]),
     (0, "train", "--export FILES/pipe", ["--export", "cannot write"]),  # it would be replaced, as /dev/null would
     (0, "train", "--json - --sample 5", ["--json", "--sample"]),
+    (0, "train", "--sample 2147483648", ["--sample", "at most 100000"]),
+    (0, "train", "--data /proc/self/mem", ["cannot read --data /proc/self/mem"]),
+    (2, "parameter_server", "--colocated --placement hash --virtual 1000000", ["--virtual", "may have 500 each"]),
     (2, "zero3", "--load FILES/nowhere.st", ["--load", "nowhere.st", "No such file"]),
     (0, "train", "--load FILES", ["--load FILES", "no checkpoint", "latest"]),
     (0, "train", "--load FILES/empty.txt", ["--load", "not a safetensors file"]),

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
+from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi import output, shm
 from minidist.mpi.attend import Attendant
@@ -83,15 +84,15 @@ def run(main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any])
             _be_first_to_fail()
             if isinstance(error, OutOfMemory):
                 text = f"minidist: error: rank {comm.rank} is {error}"
+            elif isinstance(error, MemoryError):
+                text = f"minidist: error: rank {comm.rank}: {output.no_memory(error)}"
             elif isinstance(error, Stopped | UsageError):
                 text = f"minidist: error: {error}"
             else:
                 text = f"rank {comm.rank} failed:\n{explain(error)}"
             sys.stderr.write(f"{text}\n")
         finally:
-            abort(2 if isinstance(error, UsageError) else 1)
-    if folder := os.environ.get(AUDIT):
-        Path(folder, f"{comm.rank}.json").write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
+            abort(2 if isinstance(error, UsageError | MemoryError) else 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python would die of it while it takes itself down
     MPI.Finalize()
     _tell_parent(ENDED)
@@ -120,6 +121,7 @@ def _tell_parent(word: bytes) -> None:
 def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> int:
     prepared, refusal, farewell = None, None, None
     try:
+        check_environment()
         prepared = prepare(comm)
     except UsageError as error:
         refusal = str(error)
@@ -140,7 +142,21 @@ def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[
 
     status = main(comm, prepared) or 0
     comm.ledger.check_requests()
+    if folder := os.environ.get(AUDIT):
+        path = Path(folder, f"{comm.rank}.json")
+        try:
+            path.write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
+        except OSError as error:
+            output.lost(str(path), error)
     return status
+
+
+def check_environment() -> None:
+    """Raise UsageError for a folder of somebody's audit that is none."""
+    for name in (AUDIT, kernel.AUDIT):
+        folder = os.environ.get(name)
+        if folder and not os.path.isdir(folder):
+            raise UsageError(f"{name} names {folder}, which is no folder: make it, or unset {name}")
 
 
 def explain(error: BaseException) -> str:

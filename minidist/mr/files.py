@@ -83,6 +83,7 @@ def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
                 raise UsageError(f"cannot read {path}: it is not a regular file")
             with open(path, "rb") as file:
                 sizes.append((path, os.fstat(file.fileno()).st_size))
+                file.read(1)  # files of /proc can be opened, and some of them not read
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return sizes

@@ -25,6 +25,7 @@ import numpy as np
 
 from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.output import no_memory
 from minidist.mr import messages
 from minidist.mr.checksums import PIECE
 from minidist.mr.disk import Disk
@@ -276,6 +277,8 @@ def explain(error: BaseException, record: Record | None) -> str:
     theirs that failed."""
     if isinstance(error, JobError):
         return str(error)
+    if isinstance(error, MemoryError) and record is None:
+        return no_memory(error)
     below = error.__traceback__
     while below and below.tb_frame.f_code.co_filename.startswith(OURS):
         below = below.tb_next

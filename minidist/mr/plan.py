@@ -246,7 +246,7 @@ class Plan:
 def check_folder(option: str, folder: Path) -> None:
     """Raise UsageError unless there can be a folder with files in it. It is made elsewhere for a moment, as a probe."""
     folder = folder.absolute()
-    above = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    above = next(place for place in (folder, *folder.parents) if os.path.lexists(place))  # a link may lead nowhere
     try:
         with tempfile.TemporaryDirectory(prefix=PROBE, dir=above) as probe:
             os.makedirs(probe / folder.relative_to(above), exist_ok=True)

@@ -18,6 +18,8 @@ from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment, segments
 
+MOST_VIRTUAL = 1000  # servers in all: each costs every worker some messages in every iteration
+
 
 @dataclass(frozen=True)
 class Range:
@@ -182,6 +184,9 @@ def prepare(doc: str, arguments: Sequence[str], ranks: int) -> tuple[command.Job
     flats = divided(job.units, k)
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
+        if k * options.virtual > MOST_VIRTUAL:
+            most = f"{k} servers may have {MOST_VIRTUAL // k} each"
+            raise UsageError(f"--virtual {options.virtual}: a worker pulls from every virtual server: {most} at most")
         held = segments(range(k), options.virtual, size)
     else:
         held = [(keys.start, keys.stop, i) for i, keys in enumerate(share(size, k, i) for i in range(k))]

@@ -40,6 +40,7 @@ WRONG = {
     "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
     "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
     "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81 000 000 region files"),
+    "input of /proc": (["wordcount", "/proc/self/mem"], "cannot read /proc/self/mem"),
     "endless input": (["wordcount", "/dev/zero"], "/dev/zero: it is not a regular file"),
     "many repetitions": (["grep", __file__, "--pattern", "a{99999999999999}"], "is not a regular expression"),
     "many parentheses": (["grep", __file__, "--pattern", "(" * 3000 + ")" * 3000], "is not a regular expression"),
@@ -92,6 +93,18 @@ def test_a_job_that_cannot_be_loaded_says_why(name: str, tmp_path: Path, monkeyp
     with pytest.raises(UsageError, match=re.escape(words)) as refusal:
         prepare("", ["--job", f"broken_{name.split()[0]}:Job", __file__, "--output", str(tmp_path / "output")], 0, 4)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("option", ["--local", "--output"])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_folder_behind_links_that_lead_nowhere_is_refused(option: str, below: str, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(tmp_path / "circle")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for name in ("circle", "nowhere"):
+        line = ["wordcount", __file__, "--output", str(tmp_path / "output"), option, f"{tmp_path / name}{below}"]
+        with pytest.raises(UsageError, match=rf"^{option} .*/{name}{below}"):
+            prepare("", line, 0, 4)
 
 
 def test_the_report_is_written_over_no_input_and_into_no_output(tmp_path: Path) -> None:
