@@ -152,7 +152,7 @@ def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[
 
 
 def check_environment() -> None:
-    """Raise UsageError for a folder of somebody's audit that is none."""
+    """Raise UsageError if an audit names a folder that is not there."""
     for name in (AUDIT, kernel.AUDIT):
         folder = os.environ.get(name)
         if folder and not os.path.isdir(folder):

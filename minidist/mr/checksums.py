@@ -13,7 +13,7 @@ from zlib import crc32
 
 from minidist.claims.files import open_regular
 
-PIECE = 1 << 20  # bytes; a reducer asks for so many of a region at a time, and each can be checked on its own
+PIECE = 1 << 20  # bytes: a reducer asks for a region piece by piece, and each can be checked on its own
 
 
 @dataclass
