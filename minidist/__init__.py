@@ -17,7 +17,13 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 
 def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
-    """A program that finds no NumPy, no mpi4py or no MPI is one line, however many ranks it has, and status 2."""
+    """A program that finds no NumPy, no mpi4py, no MPI, or no memory for them, is one line, however many ranks it has,
+    and status 2."""
+    unmapped = ("failed to map segment", "annot allocate memory")
+    if issubclass(kind, MemoryError) or (
+        issubclass(kind, ImportError) and any(text in str(error) for text in unmapped)
+    ):
+        _refuse("no memory is left to begin with: give it more")
     if isinstance(error, ModuleNotFoundError) and error.name in ("numpy", "rich", "safetensors", "mpi4py"):
         what = f"{error.name} is not installed for {sys.executable}"
         mend = "run make setup, then source .venv/bin/activate; or see what python -m minidist doctor says"
@@ -29,6 +35,24 @@ def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
     if (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0") == "0":
         sys.stderr.write(f"minidist: error: {what}: {mend}\n")
     sys.exit(2)
+
+
+def _refuse(why: str) -> None:
+    from minidist.mpi import early
+
+    early.end_job(f"minidist: error: {why}", 2)
+
+
+LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process in words of their own
+
+
+def _check_memory() -> None:
+    """Of what ulimit -v leaves to a process."""
+    import resource
+
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if allowed != resource.RLIM_INFINITY and allowed < LEAST:
+        _refuse(f"ulimit -v allows {allowed / 1e6:.0f} MB of memory; at least {LEAST / 1e6:.0f} MB are needed")
 
 
 def _leave(*_: Any) -> None:
@@ -44,6 +68,8 @@ _words = getattr(sys, "orig_argv", [])  # the doctor must be reachable from a Py
 if any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:])):  # noqa: B905, RUF007
     signal.signal(signal.SIGINT, _leave)
     sys.excepthook = _say_what_is_missing
+    if "minidist" not in _words:  # the table of contents, and the doctor
+        _check_memory()
 
 
 class UsageError(Exception):

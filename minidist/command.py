@@ -29,6 +29,7 @@ from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import NAMES, precision
 
 Options = argparse.Namespace
+LONGEST_SAMPLE = 100_000  # characters: a minute or two of a small model
 VALIDATION_BATCHES = 8  # of the size of --batch
 
 
@@ -61,7 +62,13 @@ def parser(doc: str, chapter: str) -> Parser:
     files = made.add_argument_group("text and files")
     add = files.add_argument
     add("--data", type=path_name, metavar="FILE", help="a UTF-8 text; default: help pages of Python")
-    add("--sample", type=at_least(0), metavar="N", default=0, help="print N characters that the trained model writes")
+    add(
+        "--sample",
+        type=at_least(0, LONGEST_SAMPLE),
+        metavar="N",
+        default=0,
+        help="print N characters that the trained model writes",
+    )
     unlisted = argparse.SUPPRESS  # named beside the option that they are of
     add("--save", type=path_name, metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
     add("--save-every", type=at_least(1), metavar="K", help=unlisted)

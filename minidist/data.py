@@ -85,6 +85,8 @@ def _read(path: str) -> str:
         raise UsageError(f"--data {path} has {size / 1e6:,.0f} MB, and {LONGEST / 1e6:g} may be read: use a part of it")
     try:
         text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read --data {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"--data {path} is not UTF-8 text (byte {error.start}): convert it first") from None
     if not text:

@@ -30,6 +30,15 @@ _ready: dict[str, int] = {}  # streams that are open already, by the names that 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
+def open_regular(path: str) -> BinaryIO:
+    """A file, to be read. Raises OSError for what is none: of a pipe one would wait for who writes into it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return open(descriptor, "rb")
+
+
 def write_whole(path: str, content: bytes) -> None:
     """Write a file under a name that minidist makes up: `replacing`."""
     with replacing(path) as file:

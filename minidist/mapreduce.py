@@ -21,6 +21,7 @@ and by whom, the result is the same, and the first one counts.
 This chapter is long because section 3 is one algorithm from split to commit, with a master and a worker on each step.
 """
 
+import functools
 import itertools
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from minidist import contents
 from minidist.mpi.comm import Comm
 from minidist.mpi.mailbox import Mailbox
 from minidist.mr import files, messages
+from minidist.mr.checksums import PIECE
 from minidist.mr.disk import Disk
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.peers import WorkerPeer
@@ -40,7 +42,7 @@ from minidist.mr.report import Outcome
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 from minidist.mr.watch import MasterPeer
 
-PIECE, WINDOW = 1 << 20, 8  # a reducer asks for so many bytes of a region at a time, and has so many requests under way
+WINDOW = 8  # requests that a reducer has under way, for a piece of a region each
 BACKUP_AFTER = 0.5  # seconds; for less, another execution is not worth it
 
 
@@ -162,10 +164,10 @@ class Worker(WorkerPeer):
                         self.write_regions(attempt, buffer, folder)
         self.write_regions(attempt, buffer, folder)
         self.look_up(attempt)
-        result = attempt.result(sizes=[self.disk.size(files.region(folder, r)) for r in range(self.plan.reducers)])
-        self.disk.note(folder / "done.json", result)
-        if not self.map_folder(attempt.number).exists():  # done before, by a worker that was given up too early
-            self.disk.rename(folder, self.map_folder(attempt.number))  # all of it is there, or nothing
+        result = attempt.result(files=self.plan.reducers)
+        self.disk.note(folder / "done.json", attempt.name, result)
+        self.disk.remove(self.map_folder(attempt.number))  # done before, by a worker that was given up too early
+        self.disk.rename(folder, self.map_folder(attempt.number))  # all of it is there, or nothing
         return result
 
     # -- step 4: combine, and partition --
@@ -175,12 +177,12 @@ class Worker(WorkerPeer):
         with attempt.between_records():
             regions: list[list[tuple[str, str]]] = [[] for _ in range(self.plan.reducers)]
             for key, values in buffer.take():
-                if self.plan.combine and len(values) > 1:
-                    values = list(files.each(self.job.combine(key, values), "combine"))
-                regions[self.partition(key, self.plan.reducers)] += [(key, value) for value in values]
+                combine = self.plan.combine and len(values) > 1
+                pairs = files.combined(self.job.combine, key, values) if combine else [(key, value) for value in values]
+                regions[self.partition(key, self.plan.reducers)] += pairs
             for r, pairs in enumerate(regions):
                 if pairs:
-                    self.disk.append(files.region(folder, r), files.write_pairs(pairs))
+                    self.disk.append(files.region(folder, r), attempt.bytes_for(r, files.write_pairs(pairs)))
                     attempt.count("combined pairs", *files.pairs_and_bytes(pairs))
 
     def partition(self, key: str, reducers: int) -> int:
@@ -188,10 +190,9 @@ class Worker(WorkerPeer):
 
         The hash is crc32, for Python's own hash of a text differs from process to process.
         """
-        r: int = self.plan.own_partition(key, reducers) if self.plan.own_partition else crc32(key.encode()) % reducers
-        if not 0 <= r < reducers:
-            raise files.JobError(f"partition({key!r}, {reducers}) is {r}, and not from 0 to {reducers - 1}")
-        return r
+        if self.plan.own_partition:
+            return files.chosen(self.plan.own_partition, key, reducers)
+        return crc32(key.encode()) % reducers
 
     # -- step 5: shuffle, and sort --
 
@@ -225,7 +226,8 @@ class Worker(WorkerPeer):
 
     def reduce(self, attempt: Attempt) -> Result:
         """Fetch and sort, call the user's reduce for one key after another, and give the output its name."""
-        r, sorter = attempt.number, files.ExternalSort(self.disk.fresh("runs"), self.plan.memory, self.disk.moved)
+        r, breathing = attempt.number, functools.partial(self.breathing, attempt)
+        sorter = files.ExternalSort(self.disk.fresh("runs"), self.plan.memory, self.disk.moved, breathing)
         unfinished = self.plan.folder / f"reduce-{r:05}.worker-{self.rank}"
         try:
             for piece in self.shuffle(attempt):
@@ -236,20 +238,20 @@ class Worker(WorkerPeer):
             self.disk.remove(sorter.folder)
             self.asked, self.arrived = {}, {}  # what still comes, nobody waits for
         attempt.stats.update({"pairs reduced": sorter.count, "runs on disk": sorter.written})
-        result = attempt.result(sizes=[])
-        self.disk.note(self.plan.counted(r), result)
+        result = attempt.result(files=1)
+        self.disk.note(self.plan.counted(r), attempt.name, result)
         self.disk.rename(unfinished, self.plan.part(r))  # all of it is there, or nothing: however many attempts end so
         return result
 
-    def lines(self, attempt: Attempt, pairs: Iterator[files.Pair]) -> Iterator[str]:
+    def lines(self, attempt: Attempt, pairs: Iterator[files.Pair]) -> Iterator[bytes]:
         """The output: the user's reduce for one key after another, in increasing order (section 4.2)."""
         for key, of_key in itertools.groupby(pairs, files.KEY):
             self.breathe(attempt)
             if not attempt.leaves_out(key):
-                values = (value for _, value in of_key)
+                values = (value for _, value in self.breathing(attempt, of_key))
                 for lines in attempt.call(key, files.output_lines, self.job.reduce, key, values):
                     attempt.stats["lines of output"] += len(lines)
-                    yield from lines
+                    yield attempt.bytes_for(0, "".join(lines))
 
 
 # ---- when a worker fails: re-execution (section 3.3) -----------------------------------------------------------------

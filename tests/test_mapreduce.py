@@ -480,6 +480,46 @@ def test_what_others_have_left_is_taken_over_and_what_is_damaged_is_done_again(
     )
 
 
+@pytest.fixture(scope="module")
+def killed(nasty: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """A line, and the output of its job, which has done all maps and some reduces."""
+    line = ["inverted-index", *nasty, "--maps", "9", "--reducers", "5"]
+    output = tmp_path_factory.mktemp("killed") / "output"
+    assert mpirun(3, *line, "--output", str(output), "--inject", "kill:commit:2", "--no-backup").returncode != 0
+    assert len(list(output.glob("part-*"))) >= 2
+    return line, output
+
+
+def resume_damaged(seeds: list[int], nasty: list[str], killed: tuple[list[str], Path], folder: Path) -> None:
+    """Whatever becomes of a file that a killed job had committed, --resume gives the right output, or says why not."""
+    line, output = killed
+    truth = reference("inverted-index", tuple(nasty), 5)
+    found = launch("jobs.mapreduce:run_damaged", 3, line, str(output), str(folder), seeds, timeout=240).values[0]
+    wrong = []
+    for seed, case in found.items():
+        if case["refused"]:
+            right = "job.json" in case["damage"] and "\n" not in case["refused"]
+        else:
+            right = read_parts(folder / str(seed), 5) == truth and all(case["claims"].values())
+        if not right:
+            wrong.append((seed, case))
+    assert wrong == []
+    assert len([case for case in found.values() if case.get("damaged")]) > len(seeds) / 3
+
+
+def test_a_committed_file_that_is_damaged_is_made_again(
+    nasty: list[str], killed: tuple[list[str], Path], tmp_path: Path
+) -> None:
+    resume_damaged(list(range(40)), nasty, killed, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_committed_files_that_are_damaged_are_made_again(
+    nasty: list[str], killed: tuple[list[str], Path], tmp_path: Path
+) -> None:
+    resume_damaged(list(range(40, 600)), nasty, killed, tmp_path)
+
+
 def test_local_folders_are_private_and_nothing_stays_in_them(nasty: list[str], tmp_path: Path) -> None:
     """What others have put there under such names is left alone, and so is what links of such names lead to; what a
     killed job has left goes when it is resumed, or begun anew."""
@@ -604,46 +644,106 @@ def test_the_first_failure_ends_the_job_and_says_where_it_is(prose: str, tmp_pat
 def test_what_a_function_must_not_do_is_said(prose: str, tmp_path: Path) -> None:
     failures = launch("jobs.mapreduce:run_wrong", 2, prose, str(tmp_path), timeout=60).values[0]
     record = (prose, record_at("The 500 quick"))
-    assert {mistake: (task, where) for mistake, (task, where, _) in failures.items()} == {
+    assert {mistake: (task, where) for mistake, (task, where, *_) in failures.items()} == {
         "map returns None": (["map", 1], record),
         "map emits a number": (["map", 1], record),
         "map emits no pair": (["map", 1], record),
         "map exits": (["map", 1], record),
+        "map exits at once": (["map", 1], record),
+        "map is interrupted": (["map", 1], record),
         "partition": (["map", 0], None),
+        "partition below 0": (["map", 0], None),
+        "partition returns None": (["map", 0], None),
+        "partition returns a text": (["map", 0], None),
+        "partition returns a half": (["map", 0], None),
+        "partition exits at once": (["map", 0], None),
         "combine returns None": (["map", 0], None),
+        "combine emits bytes": (["map", 0], None),
+        "combine fails": (["map", 0], None),
         "reduce returns None": (["reduce", 0], "T"),
         "reduce returns a text": (["reduce", 0], "T"),
         "reduce emits two lines in one": (["reduce", 0], "T"),
         "reduce fails": (["reduce", 0], "T"),
+        "reduce emits bytes": (["reduce", 0], "T"),
+        "reduce emits a list": (["reduce", 0], "T"),
+        "reduce exits at once": (["reduce", 0], "T"),
     }
     for mistake, words in {
         "map returns None": "map returned None",
         "map emits a number": "map must emit pairs of two texts, not ('number', 7)",
         "map emits no pair": "map must emit pairs of two texts, not 'no'",
         "map exits": "SystemExit: enough",
-        "partition": "partition('T', 2) is 2",
-        "combine returns None": "combine returned None",
+        "map exits at once": "map called os._exit(0)",
+        "map is interrupted": "KeyboardInterrupt",
+        "partition": "partition('T', 2) returned 2; it must return a whole number from 0 to 1",
+        "partition below 0": "partition('T', 2) returned -1",
+        "partition returns None": "partition('T', 2) returned None",
+        "partition returns a text": "partition('T', 2) returned '0'",
+        "partition returns a half": "partition('T', 2) returned 0.5",
+        "partition exits at once": "partition called os._exit(0)",
+        "combine returns None": "combine('T', ...) returned None",
+        "combine emits bytes": "combine('T', ...) must give texts, not b'x'",
+        "combine fails": "KeyError: 'no such thing'",
         "reduce returns None": "reduce returned None",
         "reduce returns a text": "reduce returned '123'",
         "reduce emits two lines in one": "a line break cannot stand in a line of output",
         "reduce fails": "KeyError: 'no such thing'",
+        "reduce emits bytes": "reduce must give texts or None, not b'x'",
+        "reduce emits a list": "reduce must give texts or None, not [1]",
+        "reduce exits at once": "reduce called os._exit(0)",
     }.items():
-        explanation = failures[mistake][2]
+        _, where, explanation, whole = failures[mistake]
         assert words in explanation
-        assert "minidist/mapreduce.py" not in explanation  # the user's own lines
+        assert "/minidist/m" not in explanation  # the user's own lines
+        if where is None and "fails" not in mistake:
+            assert "\n" not in whole, mistake
     assert 'raise KeyError("no such thing")' in failures["reduce fails"][2]
+
+
+def run_ending(n: int, prose: str, folder: Path, ending: str) -> Any:
+    line = ["--job", "jobs.mapreduce:Ends", prose, "--output", str(folder / "output"), "--maps", "4", "--timeout", "1"]
+    return mpirun(n, *line, "--no-backup", environment={"ENDS": ending})
+
+
+def test_a_thread_that_a_function_has_left_behind_does_not_hold_up_the_job(prose: str, tmp_path: Path) -> None:
+    run = run_ending(2, prose, tmp_path, "thread")
+    assert run.returncode == 0
+    assert re.fullmatch(r"minidist: rank 1 ends, although .* still run: Thread-\d+ \(sleep\)\n", run.stderr)
+    assert read_parts(tmp_path / "output", 4) == reference("vowels", (prose,), 4)
+
+
+def test_a_process_that_ends_unseen_is_said_to_have_ended(prose: str, tmp_path: Path) -> None:
+    """Not by os._exit, which is an error like others, but by the kernel's own."""
+    run = run_ending(3, prose, tmp_path, "exit")
+    assert run.returncode == 1
+    (line,) = (line for line in run.stderr.splitlines() if "minidist" in line)
+    assert re.fullmatch(r"minidist: error: rank [12] ended in the middle of its work, with status 0: .*", line)
+
+
+@pytest.mark.parametrize("n", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_function_that_never_returns_on_any_worker_ends_the_job(n: int, prose: str, tmp_path: Path) -> None:
+    run = run_ending(n, prose, tmp_path, "loop")
+    assert run.returncode == 1
+    first, *_ = run.stderr.splitlines()
+    assert re.match(r"minidist: error: map \d failed on worker \d, at line \d+ of .*prose.txt", first)
+    assert "give a longer --timeout" in run.stderr
+    assert "minidist/mr" not in run.stderr
 
 
 def test_an_error_of_a_machine_moves_the_task_to_another(prose: str, tmp_path: Path) -> None:
     """A full disk, one that cannot be read, a file that is not on this machine: it is no record's fault."""
     found = launch("jobs.mapreduce:run_broken", 3, prose, str(tmp_path), timeout=60).values[0]
-    for name in ("full", "unreadable", "without the file"):
+    for name in ("full", "unreadable", "damaged", "all damaged once", "without the file"):
         assert found[name]["failure"] is None
         assert read_parts(tmp_path / name, 4) == reference("vowels", (prose,), 4)
         assert all(found[name]["claims"].values()), found[name]["claims"]
     failed = {name: [e for e in found[name]["events"] if e[0] in ("failed", "gone")] for name in found}
     assert {(what, kind, worker) for what, kind, _, worker, _ in failed["full"]} == {("failed", "map", 1)}
     assert {(what, kind, worker) for what, kind, _, worker, _ in failed["unreadable"]} == {("gone", "map", 1)}
+    assert {(what, kind, worker) for what, kind, _, worker, _ in failed["damaged"]} == {("gone", "map", 1)}
+    assert {what for what, *_ in failed["all damaged once"]} == {"gone"}
+    assert "region-" in found["all damaged"]["failure"]
+    assert "is damaged" in found["all damaged"]["failure"]
     assert {(what, kind, worker) for what, kind, _, worker, _ in failed["without the file"]} == {
         ("failed", "reduce", 1)
     }
@@ -841,6 +941,20 @@ def test_a_map_that_is_not_the_same_when_it_is_done_again_ends_the_job(tmp_path:
     assert talk.hear(2, messages.Done(("map", 0), Result([8], Counter(), Counter(), [])))[-1] == (2, messages.End({1}))
     assert talk.master.failure is not None
     assert "It gave 7 bytes, and 8 when it was done again" in str(talk.master.failure)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_region_of_several_pieces_must_be_the_same_when_it_is_read_again(pieces: int, tmp_path: Path) -> None:
+    """Of a map that gives its pairs in another order a reduce could read some pieces twice, and others not at all. One
+    piece is read at once."""
+    talk = Talk(tmp_path, maps=1, reducers=2)
+    talk.hear(2, messages.Hello({}))
+    talk.hear(1, messages.Hello({}))
+    talk.hear(1, messages.Done(("map", 0), Result([7, 7], Counter(), Counter(), [], [[1] * pieces] * 2)))
+    talk.wait(60, 2)
+    talk.hear(2, messages.Stalled())
+    talk.hear(2, messages.Done(("map", 0), Result([7, 7], Counter(), Counter(), [], [[2] * pieces] * 2)))
+    assert ("or another order" in str(talk.master.failure)) == (pieces > 1)
 
 
 def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
+from minidist.files import open_regular
 from minidist.nn.tensor import Array
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}  # safetensors' names
@@ -73,7 +74,7 @@ def checksum(data: bytes | memoryview) -> str:
 def checksum_of(path: str) -> str:
     """Of a file's content, read block by block. Raises OSError."""
     checksum = blake2b(digest_size=16)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(BLOCK):
             checksum.update(block)
     return checksum.hexdigest()
@@ -81,6 +82,7 @@ def checksum_of(path: str) -> str:
 
 def opened(path: str) -> Any:
     """A safetensors file, whose tensors are read when they are asked for. Raises OSError, SafetensorError."""
+    open_regular(path).close()
     return safe_open(path, framework="numpy")
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from minidist import UsageError
 from minidist.checkpoints import files
 from minidist.checkpoints.pieces import Piece, Shape, everything, overlaps
-from minidist.files import is_draft
+from minidist.files import is_draft, open_regular
 from minidist.nn.tensor import Array
 
 FORMAT = 1
@@ -137,8 +137,8 @@ def newest(path: str) -> str:
         raise UsageError(f"{path} is not a folder of checkpoints")
     latest = os.path.join(path, LATEST)
     try:
-        with open(latest, encoding="utf-8") as file:
-            name = file.read(100).strip()
+        with open_regular(latest) as file:
+            name = file.read(100).decode().strip()
     except FileNotFoundError:
         raise UsageError(f"{path} has no checkpoint: there is no file {LATEST} in it") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -159,7 +159,7 @@ def read(path: str) -> Manifest:
     folder = newest(path)
     file = os.path.join(folder, NAME)
     try:
-        with open(file, encoding="utf-8") as stream:
+        with open_regular(file) as stream:
             document = json.load(stream)
         checksum = document.pop("checksum")
         if checksum != _checksum(document):

@@ -290,8 +290,10 @@ def activate() -> str:
 
 def short(path: str) -> str:
     """The path as one would type it here."""
-    here = os.path.join(os.getcwd(), "")
-    return shlex.quote(path[len(here) :] if path.startswith(here) else path)
+    with suppress(FileNotFoundError):  # here has been deleted
+        here = os.path.join(os.getcwd(), "")
+        path = path[len(here) :] if path.startswith(here) else path
+    return shlex.quote(path)
 
 
 def last_line(output: str) -> str:

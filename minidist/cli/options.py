@@ -67,6 +67,14 @@ class Parser(argparse.ArgumentParser):
         hidden = argparse.SUPPRESS
         self.add_argument(old, action=_Renamed, const=new, nargs="?", default=hidden, help=hidden)
 
+    def parse_args(self, *arguments: Any, **how: Any) -> Any:
+        found = super().parse_args(*arguments, **how)
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            raise UsageError("the working directory has been deleted: cd to one that exists") from None
+        return found
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (--help lists the options)")
 
@@ -167,6 +175,9 @@ def in_one_process(work: Callable[[], int | None]) -> int:
         except Stopped as error:
             status = 1
             print(f"minidist: error: {error}", file=sys.stderr)
+        except MemoryError as error:
+            status = 2
+            print(f"minidist: error: {output.no_memory(error)}", file=sys.stderr)
         except Finished as finished:
             status = 0
             if rank_of_launch() == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations  # python -m minidist must reach the doctor f
 import io
 import os
 import sys
+import traceback
 
 LOST = 74  # exit status where standard output, or a file, could not take everything: EX_IOERR of sysexits.h
 _lost_files: list[str] = []  # of this program: between guard and verdict
@@ -53,6 +54,13 @@ def lost(path: str, error: OSError) -> None:
     """A file could not be written: a line on stderr now, the exit status at the end, and all other work is done."""
     _lost_files.append(path)
     print(f"minidist: error: cannot write {path}: {error.strerror}", file=sys.stderr)
+
+
+def no_memory(error: BaseException) -> str:
+    """What a MemoryError is about, in a line: NumPy says what it wanted; of others, the line that wanted it."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    wanted = str(error) or f"{os.path.basename(where.filename)}:{where.lineno} asked for it: {where.line}"
+    return f"no memory is left ({wanted}): ask for less, or give it more (see ulimit -v)"
 
 
 def verdict(status: int) -> int:

@@ -9,9 +9,9 @@ sys.exit, leaves the others waiting for its messages for ever. `run` sees to the
                                    the whole job is aborted with status 1, or for a UsageError with 2
     Ctrl-C                         one line, and status 130
 
-and to a fifth, which no program can see to by itself: one that is killed, for want of memory most often. mpirun then
-says by what signal, but not which rank it was. So every rank is forked from a process that waits for it and says so. It
-also watches for a sixth, a rank that is stopped and never goes on (stops.py).
+and to a fifth, which no program can see to by itself: one that is killed, for want of memory most often, or that a
+library ends. mpirun then says by what signal, at most, but not which rank it was. So every rank is forked from a
+process that waits for it and says so. It also watches for a sixth, a rank that is stopped and never goes on (stops.py).
 """
 
 import ctypes
@@ -24,6 +24,7 @@ import select
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
+from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
 from minidist.mpi import output, shm, stops
 from minidist.mpi.attend import Attendant
@@ -43,6 +45,11 @@ from minidist.mpi.worker import RANK_VARIABLES, killed_by
 MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
 
 AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes at its end what it has sent: claims/audit.py
+
+STARTED, ENDED = b"started", b"ended"  # what a rank says to the process that it was forked from
+_parent: list[int] = []  # the pipe through which it does, if it was
+
+THREADS = 3.0  # seconds that threads which a program has left behind have when all is done
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for whenever the parent ends
 
@@ -60,16 +67,14 @@ def run(
     can_go_on: whether the job can do without the ranks that are stopped.
     """
     rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
-    has_started = None
     if rank is not None and sys.platform == "linux":
-        has_started = stay_behind(rank, stops.timeout_in(sys.argv[1:], timeout), can_go_on)
+        stay_behind(rank, stops.timeout_in(sys.argv[1:], timeout), can_go_on)
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     output.guard()
     comm = world()
     Attendant(comm, end=abort, follows=rank is not None).start()
-    if has_started is not None:
-        os.close(has_started)
+    _tell_parent(STARTED)
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
         try:
@@ -85,23 +90,44 @@ def run(
             _be_first_to_fail()
             if isinstance(error, OutOfMemory):
                 text = f"minidist: error: rank {comm.rank} is {error}"
+            elif isinstance(error, MemoryError):
+                text = f"minidist: error: rank {comm.rank}: {output.no_memory(error)}"
             elif isinstance(error, Stopped | UsageError):
                 text = f"minidist: error: {error}"
             else:
                 text = f"rank {comm.rank} failed:\n{explain(error)}"
             sys.stderr.write(f"{text}\n")
         finally:
-            abort(2 if isinstance(error, UsageError) else 1)
-    if folder := os.environ.get(AUDIT):
-        Path(folder, f"{comm.rank}.json").write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
+            abort(2 if isinstance(error, UsageError | MemoryError) else 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python would die of it while it takes itself down
     MPI.Finalize()
-    sys.exit(status)
+    _tell_parent(ENDED)
+    last = threading.Timer(THREADS, _leave_threads, [comm.rank, status])
+    last.daemon = True
+    last.start()
+    sys.exit(status)  # Python waits for all threads that are not daemons
+
+
+def _leave_threads(rank: int, status: int) -> NoReturn:
+    """End this process though threads of its program go on. The job is done, and the other ranks may have left."""
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+    left = [name for name in names if name != threading.main_thread().name]
+    if left:
+        line = f"minidist: rank {rank} ends, although threads of its program still run: {', '.join(left)}"
+        print(line, file=sys.stderr, flush=True)
+    os._exit(status)
+
+
+def _tell_parent(word: bytes) -> None:
+    for pipe in _parent:
+        with suppress(OSError):  # it has gone
+            os.write(pipe, word)
 
 
 def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[[Comm], Any]) -> int:
     prepared, refusal, farewell = None, None, None
     try:
+        check_environment()
         prepared = prepare(comm)
     except UsageError as error:
         refusal = str(error)
@@ -122,7 +148,21 @@ def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[
 
     status = main(comm, prepared) or 0
     comm.ledger.check_requests()
+    if folder := os.environ.get(AUDIT):
+        path = Path(folder, f"{comm.rank}.json")
+        try:
+            path.write_text(json.dumps([*comm.ledger.ever().items()]), encoding="utf-8")
+        except OSError as error:
+            output.lost(str(path), error)
     return status
+
+
+def check_environment() -> None:
+    """Raise UsageError if an audit names a folder that is not there."""
+    for name in (AUDIT, kernel.AUDIT):
+        folder = os.environ.get(name)
+        if folder and not os.path.isdir(folder):
+            raise UsageError(f"{name} names {folder}, which is no folder: make it, or unset {name}")
 
 
 def explain(error: BaseException) -> str:
@@ -143,33 +183,34 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
-def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> int:
-    """Return in a child of this process, which is to be the rank; this one stays to say by what signal it was killed,
-    and which ranks are stopped.
-    The rank closes what is returned when it minds Ctrl-C itself. Until then it may be inside MPI's Init, where no
-    handler of Python's ever runs, and this process ends the job.
+def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> None:
+    """Return in a child of this process, which is to be the rank; this one stays to say how it came to its end, by what
+    signal it was killed for example, and which ranks are stopped. The rank says STARTED when it minds Ctrl-C itself.
+    Until then it may be inside MPI's Init, where no handler of Python's ever runs, and this process ends the job.
 
     mpirun ends the other ranks when this process ends, and not before: the first to say so is the cause. Signals that
     it sends to a rank go to both, as one group; whatever reaches this process alone is handed on. The rank does not
     outlive this process either, or mpirun would wait for it.
     """
     parent = os.getpid()
-    starting, has_started = os.pipe()
+    words, to_parent = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if not child:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        os.close(starting)
+        os.close(words)
+        _parent.append(to_parent)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before that
             os._exit(1)
-        return has_started
+        return
 
-    os.close(has_started)
+    os.close(to_parent)
+    os.set_blocking(words, False)
 
     def hand_on(number: int, _: object) -> None:
-        if number == signal.SIGINT and not select.select([starting], [], [], 0)[0]:
+        if number == signal.SIGINT and not select.select([words], [], [], 0)[0]:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGSTOP)
                 os.waitpid(child, os.WUNTRACED)  # it makes no more segments
@@ -196,6 +237,11 @@ def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> int:
         with suppress(OSError):  # SIGKILL has nothing else
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
+    with suppress(BlockingIOError):  # it has said nothing, and left the pipe to others
+        if os.read(words, 100) == STARTED:
+            _be_first_to_fail()
+            why = "its program called os._exit, or a library ended it"
+            end_job(f"minidist: error: rank {rank} ended in the middle of its work, with status {status}: {why}", 1)
     watch.stay()
     os._exit(status)
 
@@ -209,6 +255,7 @@ def abort(status: int = 1) -> NoReturn:
         sys.stderr.flush()
     wait_until_read(1)
     wait_until_read(2)
+    _tell_parent(ENDED)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library would add a line of its own
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Iterable  # noqa: UP035 (Python 3.8's collections.abc.Iterable takes no [...])
 
+from minidist import UsageError
 from minidist.mpi.early import end_job
 
 FOLDER = "/dev/shm"
@@ -29,7 +30,15 @@ SHARE, SPARE = 5_400_000, 6_300_000
 
 def ranks_here() -> int:
     """How many ranks mpirun has started on this machine. MPI need not be loaded."""
-    return int(os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or 1)
+    return _number("MPI_LOCALNRANKS") or _number("OMPI_COMM_WORLD_LOCAL_SIZE") or 1
+
+
+def _number(name: str) -> int:
+    """What mpirun says in the environment; 0 if it says nothing. Raises UsageError if that is no number."""
+    text = os.environ.get(name) or "0"
+    if not text.isdecimal():
+        raise UsageError(f"{name} is {text!r}, and should be a number of ranks, as mpirun sets it: unset it")
+    return int(text)
 
 
 def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
@@ -128,7 +137,11 @@ def shortage(ranks: int, share: int | None = None) -> str:
 
 def refuse() -> None:
     """As a rank that is about to start MPI: end with a line and status 2 if it will find no room."""
-    ranks = int(os.environ.get("MPI_LOCALNRANKS", "0"))  # as MPICH's mpirun says
-    reason = shortage(ranks, SHARE) if ranks else ""
+    try:
+        ranks = _number("MPI_LOCALNRANKS")  # as MPICH's mpirun says
+        reason = shortage(ranks, SHARE) if ranks else ""
+        ranks_here()
+    except UsageError as error:
+        reason = str(error)
     if reason:
         end_job(f"minidist: error: {reason}", 2)

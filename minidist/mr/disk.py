@@ -1,13 +1,12 @@
 """A worker's own disk: its map output, and what it sorts. Nothing on it is safe: when the worker is lost, so is it.
 
 worker-1/map-00000/region-00003      of a finished map: the pairs for reduce task 3
-worker-1/map-00000/done.json             and what the map has counted
+worker-1/map-00000/done.json             what the map has counted, and the checksums of its regions
 worker-1/unfinished/                 the map that is being done
 worker-1/runs/                       what the present reduce sorts
 """
 
 import fcntl
-import json
 import os
 import shutil
 from collections import Counter
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from minidist.files import is_own_folder, make_own_folder, replacing
 from minidist.mr.files import place_in, region
-from minidist.mr.plan import Plan, Result, read_result
+from minidist.mr.plan import Plan, Result, TaskName, read_result
 
 
 class Disk:
@@ -45,14 +44,16 @@ class Disk:
                         entry.rename(self.folder / entry.name)
                 self.remove(folder)
 
-    def held(self, reducers: int) -> dict[int, Result]:
-        """The results of the maps whose output is here from before, as long as it was."""
+    def held(self, reducers: int) -> dict[int, Result | None]:
+        """The results of the maps whose output is here from before; None where it is damaged."""
         results = {}
         for entry in self.folder.iterdir():
-            result = read_result(entry / "done.json")
-            if result and result.sizes == [self.size(region(entry, r)) for r in range(reducers)]:
-                results[int(entry.name.removeprefix("map-"))] = result
-            else:
+            kind, _, number = entry.name.partition("-")
+            result = None
+            if kind == "map" and number.isdecimal():
+                regions = (region(entry, r) for r in range(reducers))
+                result = results[int(number)] = read_result(entry / "done.json", ("map", int(number)), regions)
+            if result is None:
                 self.remove(entry)
         return results
 
@@ -62,26 +63,25 @@ class Disk:
         (self.folder / name).mkdir()
         return self.folder / name
 
-    def append(self, path: Path, text: str) -> None:
-        data = text.encode()
+    def append(self, path: Path, data: bytes) -> None:
         with open(path, "ab") as file:
             file.write(data)
         self.moved["regions written"] += len(data)
 
-    def write(self, path: Path, lines: Iterable[str]) -> None:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
+        with open(path, "wb") as file:
             try:
-                file.writelines(lines)
+                file.writelines(pieces)
             finally:  # a reduce may be left
                 file.flush()
                 self.moved["output written"] += place_in(file)
 
-    def note(self, path: Path, result: Result) -> None:
+    def note(self, path: Path, task: TaskName, result: Result) -> None:
         """What a task has counted; others who note the same do not mind."""
-        content = json.dumps(result).encode()
+        text = result.note(task)
         with replacing(str(path), synced=False) as file:  # a task whose note is lost is done again
-            file.write(content)
-        self.moved["notes written"] += len(content)
+            file.write(text.encode())
+        self.moved["notes written"] += len(text)  # ASCII
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
         """Bytes of a file. Raises OSError unless all of them are there."""
@@ -93,10 +93,6 @@ class Disk:
         if len(data) < nbytes:
             raise OSError(f"{path} ends after {offset + len(data)} bytes")
         return data
-
-    def size(self, path: Path) -> int:
-        """Bytes; 0 if there is no such file."""
-        return path.stat().st_size if path.exists() else 0
 
     def rename(self, path: Path, name: Path) -> None:
         """Give a file or folder its name: it is there as a whole or not at all."""

@@ -135,14 +135,14 @@ class FaultyDisk(Disk):
             self.faults.stops.remove(task)
             self.faults.inbox.hang()
 
-    def append(self, path: Path, text: str) -> None:
+    def append(self, path: Path, data: bytes) -> None:
         self._may_hang("map")
-        super().append(path, text)
+        super().append(path, data)
         self.faults.at("region")
 
-    def write(self, path: Path, lines: Iterable[str]) -> None:
+    def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         self._may_hang("reduce")
-        super().write(path, lines)
+        super().write(path, pieces)
         self.faults.at("write")
 
     def rename(self, path: Path, name: Path) -> None:

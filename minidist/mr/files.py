@@ -11,6 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Number
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
@@ -82,6 +83,7 @@ def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
                 raise UsageError(f"cannot read {path}: it is not a regular file")
             with open(path, "rb") as file:
                 sizes.append((path, os.fstat(file.fileno()).st_size))
+                file.read(1)  # files of /proc can be opened, and some of them not read
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return sizes
@@ -201,6 +203,26 @@ def emitted(map: Callable[[str, str], Iterable[Any]], document: str, text: str) 
         yield pair
 
 
+def combined(
+    combine: Callable[[str, Iterable[str]], Iterable[Any]], key: str, values: Iterable[str]
+) -> list[tuple[str, str]]:
+    """The pairs that the user's combine makes of a key's. Raises JobError for what is no text."""
+    pairs = [(key, value) for value in each(combine(key, values), f"combine({key!r}, ...)")]
+    for _, value in pairs:
+        if not isinstance(value, str):
+            raise JobError(f"combine({key!r}, ...) must give texts, not {value!r}")
+    return pairs
+
+
+def chosen(partition: Callable[[str, int], int], key: str, reducers: int) -> int:
+    """The reduce task of a key by the user's partition. Raises JobError if there is no such task."""
+    r = partition(key, reducers)
+    if not (isinstance(r, Integral) and 0 <= r < reducers):
+        wanted = f"a whole number from 0 to {reducers - 1}"
+        raise JobError(f"partition({key!r}, {reducers}) returned {r!r}; it must return {wanted}")
+    return r
+
+
 def pairs_and_bytes(pairs: Sequence[tuple[str, str]]) -> tuple[int, int]:
     """How many pairs these are, and how many bytes they take in region files."""
     return len(pairs), pair_bytes(*zip(*pairs, strict=True)) if pairs else 0
@@ -242,11 +264,17 @@ class ExternalSort:
     """Sort pairs by key, in about `memory` bytes and as many files as it takes; equal keys keep the order of arrival.
 
     What no longer fits is sorted and written to a file, a run. In the end the runs are merged. Bytes of runs are added
-    to `moved`.
+    to `moved`. All pairs of a merge go through `through`.
     """
 
-    def __init__(self, folder: Path, memory: int, moved: Counter[str]) -> None:
-        self.folder, self.memory, self.moved = folder, memory, moved
+    def __init__(
+        self,
+        folder: Path,
+        memory: int,
+        moved: Counter[str],
+        through: Callable[[Iterable[Pair]], Iterable[Pair]] = iter,
+    ) -> None:
+        self.folder, self.memory, self.moved, self.through = folder, memory, moved, through
         self.pairs: list[Pair] = []
         self.held = 0  # bytes
         self.rest = b""  # of a line of which the end has not come yet
@@ -279,7 +307,7 @@ class ExternalSort:
             groups = [self.runs[i : i + FAN_IN] for i in range(0, len(self.runs), FAN_IN)]
             self.runs = []
             for group in groups:
-                self._write_run(heapq.merge(*map(self._read_run, group), key=KEY))
+                self._write_run(self.through(heapq.merge(*map(self._read_run, group), key=KEY)))
                 for run in group:
                     run.unlink()
         yield from heapq.merge(*map(self._read_run, self.runs), key=KEY)
@@ -316,6 +344,8 @@ def output_lines(
 ) -> Iterator[str]:
     """The lines of a key: what the user's reduce makes of its values. Raises JobError for what is no line."""
     for value in each(reduce(key, values), "reduce"):
+        if not isinstance(value, str | None | Number):
+            raise JobError(f"reduce must give texts or None, not {value!r}")
         line = key if value is None else f"{key}\t{value}"
         if "\n" in line:
             raise JobError(f"a line break cannot stand in a line of output: {line!r}")

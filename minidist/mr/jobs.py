@@ -81,7 +81,7 @@ class InvertedIndex:
         self.pattern, self.words = pattern, re.compile(pattern)
 
     def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
-        for word in {word.casefold() for word in matches(self.words, line)}:
+        for word in dict.fromkeys(word.casefold() for word in matches(self.words, line)):  # in the same order each time
             yield word, document
 
     def combine(self, key: str, values: Iterable[str]) -> Iterator[str]:

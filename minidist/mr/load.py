@@ -45,7 +45,7 @@ def load(name: str) -> Any:
             job = getattr(job, step)
         if isinstance(job, type):
             job = job()
-    except (Exception, SystemExit) as error:  # whatever the user's own lines do
+    except BaseException as error:  # whatever the user's own lines do
         raise UsageError(f"cannot load --job {name}: {type(error).__name__}: {error}") from None
     missing = [function for function in ("map", "reduce") if not callable(getattr(job, function, None))]
     if missing:

@@ -67,9 +67,9 @@ class Leave(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """I am there, with the output of these maps from before."""
+    """I am there, with the output of these maps from before; None: it is damaged."""
 
-    held: dict[int, Result]
+    held: dict[int, Result | None]
 
 
 class Pong(NamedTuple):

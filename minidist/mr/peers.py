@@ -9,25 +9,34 @@ milliseconds.
 import itertools
 import json
 import os
+import signal
+import sys
+import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
+from zlib import crc32
 
 import numpy as np
 
 from minidist.memory.kernel import AUDIT, Kernel
 from minidist.mpi.mailbox import Mailbox
+from minidist.mpi.output import no_memory
 from minidist.mr import messages
+from minidist.mr.checksums import PIECE
 from minidist.mr.disk import Disk
 from minidist.mr.files import JobError, blocks, region
 from minidist.mr.last_gasp import LastGasp
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.plan import Plan, Record, Result, TaskName
 from minidist.mr.report import Outcome
-from minidist.mr.tasks import NOWHERE, Attempt
+from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, no_answer
+
+T = TypeVar("T")
 
 BREATH = 0.005  # seconds after which a rank at work looks whether someone wants something of it
 
@@ -51,9 +60,12 @@ class WorkerPeer:
         self.lost: set[int] = set()  # workers that will never take what is sent to them
         self.outcome: Outcome | None = None  # what came of the job, when it is over
         self.next_breath = 0.0
+        self.alone = inbox.comm.size == 1 and threading.current_thread() is threading.main_thread()
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
         self.gasp = LastGasp(plan.gasp(rank))
-        self.tell_master(messages.Hello(disk.held(plan.reducers)))
+        held = disk.held(plan.reducers)
+        self.sums = {m: result.sums for m, result in held.items() if result}  # of the maps whose output is here
+        self.tell_master(messages.Hello(held))
         self.audited = os.environ.get(AUDIT)  # a folder, if somebody compares what is read and written
         self.kernel = Kernel()
         self.begun = self.kernel.io() if self.audited else (0, 0)
@@ -84,18 +96,41 @@ class WorkerPeer:
         """Do a task, and tell the master how it went."""
         outer, self.job.counters = getattr(self.job, "counters", None), attempt.counters
         try:
-            result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
+            with no_way_out(), self.alarm(attempt):
+                result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # also those by which a function would end the process
             why, machine = explain(error, attempt.record), isinstance(error, OSError)
             self.tell_master(messages.Failed(attempt.name, attempt.record, why, machine))
         else:
+            if attempt.name[0] == "map":
+                self.sums[attempt.number] = result.sums
             self.tell_master(messages.Pong(self.sent))
             self.tell_master(messages.Done(attempt.name, result))
         self.gasp.leave()
         self.job.counters = outer  # of the reduce that waits for this map, if it is so
         self.reduces = [reduce for reduce in self.reduces if reduce is not attempt]
+
+    @contextmanager
+    def alarm(self, attempt: Attempt) -> Iterator[None]:
+        """The only rank is its own master, whom a function that never returns would keep from noticing it."""
+        if not self.alone:
+            yield
+            return
+        patience = PATIENCE * self.plan.timeout
+
+        def ring(*_: object) -> None:
+            if attempt.record is not None and time.monotonic() > self.next_breath + patience:
+                raise JobError(no_answer(patience))
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, patience / 5, patience / 5)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     # What the tasks are: see `minidist.mapreduce`.
 
@@ -119,6 +154,12 @@ class WorkerPeer:
         if self.ended or attempt.name in self.unwanted:
             raise Abandoned
 
+    def breathing(self, attempt: Attempt, values: Iterable[T]) -> Iterator[T]:
+        """These values, for a function that takes all the time while it reads them."""
+        for value in values:
+            self.breathe(attempt)
+            yield value
+
     def serve(self) -> bool:
         """Do what messages ask; whether there were any."""
         busy = False
@@ -137,15 +178,17 @@ class WorkerPeer:
                     self.stalled = False
                     for attempt, m in itertools.product(self.reduces, maps):
                         attempt.source[m] = (NOWHERE, attempt.source[m][1])
+                    for place in self.asked.keys() - self.arrived.keys():
+                        if place.m in maps:  # ask again, even if the same worker has it next
+                            self.asked[place] = NOWHERE
                 case messages.Moved(m, worker, sizes):
                     for attempt in self.reduces:
                         attempt.source[m] = (worker, sizes[attempt.number])
                 case messages.Ping() if not self.drained:
                     self.tell_master(messages.Pong(self.sent))
                 case messages.Fetch(place, nbytes) if not self.ended:
-                    path = region(self.map_folder(place.m), place.r)
                     try:
-                        piece = np.frombuffer(self.disk.read(path, place.offset, nbytes), np.uint8)
+                        piece = np.frombuffer(self.read_region(place, nbytes), np.uint8)
                     except OSError as error:
                         self.disk.remove(self.map_folder(place.m))
                         self.tell_master(messages.Gone(place.m, str(error)))
@@ -160,6 +203,14 @@ class WorkerPeer:
                     if self.audited:
                         self.write_account(Path(self.audited, f"{self.rank}.disk.json"))
         return busy
+
+    def read_region(self, place: Place, nbytes: int) -> bytes:
+        """A piece of a region that a map of this worker has written. Raises OSError unless it is what was written."""
+        path = region(self.map_folder(place.m), place.r)
+        data = self.disk.read(path, place.offset, nbytes)
+        if crc32(data) != self.sums[place.m][place.r][place.offset // PIECE]:
+            raise OSError(f"{path} is damaged")
+        return data
 
     def write_account(self, path: Path) -> None:
         """What this worker's disk has moved, beside what the kernel has seen of the whole process, and of that, of
@@ -200,6 +251,24 @@ class WorkerPeer:
             attempt.stats.update(done)
 
 
+@contextmanager
+def no_way_out() -> Iterator[None]:
+    """A user's function that calls os._exit would end this process, and with it the job, without a word: in here that
+    is an error like others. Processes that it has forked may leave so, and so may other threads."""
+    leave, here = os._exit, (os.getpid(), threading.get_ident())
+
+    def refuse(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) != here:
+            leave(status)
+        raise JobError(f"{sys._getframe(1).f_code.co_name} called os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
+
+
 OURS = os.path.dirname(os.path.dirname(__file__))
 
 
@@ -208,6 +277,8 @@ def explain(error: BaseException, record: Record | None) -> str:
     theirs that failed."""
     if isinstance(error, JobError):
         return str(error)
+    if isinstance(error, MemoryError) and record is None:
+        return no_memory(error)
     below = error.__traceback__
     while below and below.tb_frame.f_code.co_filename.startswith(OURS):
         below = below.tb_next

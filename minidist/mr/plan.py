@@ -3,11 +3,10 @@
 OUTPUT/part-00000-of-00004 ...            what has been committed
 OUTPUT/.mapreduce/                        until the job has ended:
     job.json                                  what the job is, so that --resume goes on with the same one; it stays
-    reduce-00000.json                         what the attempt that was committed has counted
+    reduce-00000.json                         what the attempt that was committed has counted, and its checksums
     worker-1/map-00000/region-00003           map output on a worker's own disk (--local puts it elsewhere)
 """
 
-import json
 import os
 import platform
 import secrets
@@ -25,6 +24,7 @@ from minidist import Finished, UsageError
 from minidist.files import is_own_folder, make_own_folder, write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
+from minidist.mr.checksums import is_intact, read_note, sealed
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
 
 MB = 1 << 20
@@ -38,14 +38,23 @@ Record = tuple[str, int] | str  # what the user's function is given: of a map (d
 class Result(NamedTuple):
     """What came of a task."""
 
-    sizes: list[int]  # of a map: the bytes of its R regions
+    sizes: list[int]  # bytes of the files that it left: R regions of a map, the part of a reduce
     stats: Counter[str]  # what the attempt counted
     counters: Counter[str]  # what the user's function counted
     left_out: list[tuple[Record, str]]  # bad records, and why (section 4.6)
+    sums: Sequence[list[int]] = ()  # of each of these files: the checksums of its pieces
 
     @classmethod
     def nothing(cls) -> "Result":
         return cls([], Counter(), Counter(), [])
+
+    def note(self, task: TaskName) -> str:
+        """As it is written when the task is committed. It says of which task it is: files may be swapped."""
+        return sealed({"task": task, **self._asdict()})
+
+    def describes(self, files: Iterable[Path]) -> bool:
+        """Whether these files are what the task left."""
+        return all(map(is_intact, files, self.sizes, self.sums))
 
 
 @dataclass
@@ -134,13 +143,14 @@ class Plan:
             if earlier[name] != value:
                 raise UsageError(f"--resume: the job in {output} differs in {name}; finish it with the same")
         if earlier["finished"]:
-            missing = [r for r in range(self.reducers) if not self.part(r).exists()]
             if earlier["left_out"] > self.skip_bad:
                 raise UsageError(f"--resume: the job in {output} has left out {earlier['left_out']} records")
-            if not missing:
-                raise Finished(f"{output} holds all {self.reducers} parts already.")
-            gone = self.part(missing[0]).name
-            raise UsageError(f"--resume: there is no unfinished job in {output}; {gone} of the finished one is missing")
+            for r, (size, sums) in enumerate(earlier["parts"]):
+                trouble = "missing" if not self.part(r).exists() else "damaged"
+                if trouble == "missing" or not is_intact(self.part(r), size, sums):
+                    gone = f"{self.part(r).name} of the finished one is {trouble}"
+                    raise UsageError(f"--resume: there is no unfinished job in {output}; {gone}")
+            raise Finished(f"{output} holds all {self.reducers} parts already.")
 
     def check_local(self) -> None:
         """Raise UsageError unless intermediate files can be put where they are to go. In the place of the folder of the
@@ -155,12 +165,12 @@ class Plan:
         """What stands of the job that was begun here; nothing if there is none. Raises UsageError if it is damaged."""
         path = self.folder / "job.json"
         try:
-            found = json.loads(path.read_text())
+            found = read_note(path)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is damaged: {error}; delete {self.output}, or take another --output") from None
-        if not isinstance(found, dict) or not found.keys() >= {*self.manifest, "token", "finished", "left_out"}:
+        if not found.keys() >= {*self.manifest, "token", "finished", "left_out"}:
             raise UsageError(f"{path} is damaged; delete {self.output}, or take another --output")
         return found
 
@@ -190,8 +200,12 @@ class Plan:
         if not self.resume:
             shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job of which the parts have been taken away
         make_own_folder(self.folder)
-        write_json(self.folder / "job.json", {**self.manifest, "token": self.token, "finished": False, "left_out": 0})
+        self.write_job(token=self.token, finished=False, left_out=0)
         return self.token
+
+    def write_job(self, **state: Any) -> None:
+        """Note what the job is, and how far: there as a whole, or not at all."""
+        write_whole(str(self.folder / "job.json"), sealed({**self.manifest, **state}).encode())
 
     def gasp(self, worker: int) -> Path:
         """Where stands what a worker is at."""
@@ -205,10 +219,11 @@ class Plan:
         """Where stands what that reduce has counted."""
         return self.folder / f"reduce-{r:05}.json"
 
-    def committed(self) -> dict[int, Result]:
-        """The results of the reduces whose output is there from before, if what they have counted is there as well."""
-        results = {r: read_result(self.counted(r)) for r in range(self.reducers) if self.part(r).exists()}
-        return {r: result for r, result in results.items() if result is not None}
+    def committed(self) -> dict[int, Result | None]:
+        """The results of the reduces whose output is there from before; None where it is damaged, or what they have
+        counted is."""
+        there = [r for r in range(self.reducers) if os.path.lexists(self.part(r))]
+        return {r: read_result(self.counted(r), ("reduce", r), [self.part(r)]) for r in there}
 
     def clear(self) -> None:
         """On each rank, however it ends: leave nothing on this machine, neither of workers that do not answer."""
@@ -217,7 +232,9 @@ class Plan:
 
     def end(self, left_out: int) -> None:
         """On one rank, last of all: what stays is the note on which job the parts are of."""
-        write_json(self.folder / "job.json", {**self.manifest, "token": "", "finished": True, "left_out": left_out})
+        results = [read_result(self.counted(r), ("reduce", r)) or Result.nothing() for r in range(self.reducers)]
+        parts = [[*result.sizes, *result.sums] or [-1, []] for result in results]
+        self.write_job(token="", finished=True, left_out=left_out, parts=parts)
         for entry in self.folder.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
@@ -228,7 +245,7 @@ class Plan:
 def check_folder(option: str, folder: Path) -> None:
     """Raise UsageError unless there can be a folder with files in it. It is made elsewhere for a moment, as a probe."""
     folder = folder.absolute()
-    above = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    above = next(place for place in (folder, *folder.parents) if os.path.lexists(place))  # a link may lead nowhere
     try:
         with tempfile.TemporaryDirectory(prefix=PROBE, dir=above) as probe:
             os.makedirs(probe / folder.relative_to(above), exist_ok=True)
@@ -236,16 +253,15 @@ def check_folder(option: str, folder: Path) -> None:
         raise UsageError(f"{option} {folder}: {error.strerror}") from None
 
 
-def write_json(path: Path, document: Any) -> None:
-    """Write something that is then there as a whole, or not at all."""
-    write_whole(str(path), json.dumps(document).encode())
-
-
-def read_result(path: Path) -> Result | None:
-    """None if it is not there, or damaged."""
+def read_result(path: Path, task: TaskName, files: Iterable[Path] = ()) -> Result | None:
+    """What a task noted of itself; None if it is not there, or damaged, or the files that the task left are."""
     try:
-        sizes, stats, counters, left_out = json.loads(path.read_text())
-        bad = [(record if isinstance(record, str) else (record[0], record[1]), why) for record, why in left_out]
-        return Result(sizes, Counter(stats), Counter(counters), bad)
-    except (OSError, ValueError, TypeError):
+        document = read_note(path)
+    except (OSError, ValueError):
         return None
+    if document.pop("task", None) != [*task]:
+        return None
+    found = Result(**document)
+    bad = [(record if isinstance(record, str) else (record[0], record[1]), why) for record, why in found.left_out]
+    result = found._replace(stats=Counter(found.stats), counters=Counter(found.counters), left_out=bad)
+    return result if result.describes(files) else None

@@ -31,6 +31,7 @@ class Event:
 
     def __str__(self) -> str:
         task, worker = f"{self.kind} {self.number}", f"worker {self.worker}"
+        output = f"the output of {task}" + f" on {worker}" * (self.worker >= 0)
         match self.what, self.detail:
             case "joined", again:
                 return f"{worker} answers again" if again else f"{worker} is there"
@@ -50,8 +51,10 @@ class Event:
                 return f"{task} failed on {worker}"
             case "failed", record:
                 return f"{task} failed on {worker}, at {describe(record)}"
-            case "gone", _:
-                return f"{worker} cannot read the output of {task} any more"
+            case "damaged", _:
+                return f"{output} is damaged: it is made again"
+            case "gone", why:
+                return f"{output} cannot be read any more: it is made again ({why})"
             case "again", why:
                 return f"{task} must be done again: " + AGAIN[why]
         return f"{task} is not needed any more"
@@ -93,7 +96,7 @@ class Events:
         self.list.append(event)
         if self.log:
             print(f"{event.seconds:7.2f} s  {event}", flush=True)
-        elif self.shown and what in ("lost", "left", "awaited"):
+        elif self.shown and what in ("lost", "left", "awaited", "damaged", "gone"):
             self.status.clear()
             print(event, flush=True)
 
@@ -221,7 +224,8 @@ def failure_text(failure: Failure) -> str:
     """Which record it was, the traceback of the user's function, and what can be done."""
     (kind, number), record = failure.task, failure.record
     if record is None:
-        return f"{kind} {number} failed on worker {failure.worker}:\n{failure.explanation}"
+        what = f"{kind} {number} failed on worker {failure.worker}:" if kind else f"worker {failure.worker} failed:"
+        return f"{what}{' ' if len(failure.explanation.splitlines()) == 1 else chr(10)}{failure.explanation}"
     lines = [f"{kind} {number} failed on worker {failure.worker}, at {describe(record)}:"]
     if isinstance(record, tuple):
         lines += [f"    {text!r}" for text in text_of(*record)]

@@ -1,17 +1,19 @@
 """What the master of `minidist.mapreduce` remembers of tasks (section 3.2), and a worker of the one that it is at."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from minidist.mr.checksums import Written
 from minidist.mr.files import Piece
 from minidist.mr.last_gasp import LastGasp
 from minidist.mr.plan import Plan, Record, Result, TaskName
 
 NOWHERE = -1  # where a region is that was lost with its worker
+PATIENCE = 5  # times the timeout that the last worker has: nobody else could do its work
 BATCH = 1000  # pairs that are taken from the user's function at a time: one line may be long
 
 
@@ -26,6 +28,11 @@ class Failure:
     skip_bad: int = 0  # records that have been left out, as many as may be
 
 
+def no_answer(seconds: float) -> str:
+    """Why a record is bad on which a function does not return."""
+    return f"no answer for {seconds:g} s; if the function may take so long, give a longer --timeout"
+
+
 @dataclass
 class Task:
     """It is idle, in progress (`running`), or done."""
@@ -38,6 +45,7 @@ class Task:
     worker: int = NOWHERE  # that has done it, and holds the output of a map
     result: Result = field(default_factory=Result.nothing)
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
+    lost_by: set[int] = field(default_factory=set)  # workers that had done it, and could not read their output any more
     refused: dict[int, Failure] = field(default_factory=dict)  # workers whose machines could not do it, and why
     skip: dict[Record, str] = field(default_factory=dict)  # records that are to be left out, and why (section 4.6)
 
@@ -137,6 +145,7 @@ class Attempt:
     stats: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)  # the user's
     left_out: list[tuple[Record, str]] = field(default_factory=list)
+    written: defaultdict[int, Written] = field(default_factory=lambda: defaultdict(Written))  # its files
 
     @property
     def number(self) -> int:
@@ -182,5 +191,14 @@ class Attempt:
         self.stats[what] += n
         self.stats[f"bytes of {what}"] += nbytes
 
-    def result(self, sizes: list[int]) -> Result:
-        return Result(sizes, self.stats, self.counters, self.left_out)
+    def bytes_for(self, i: int, text: str) -> bytes:
+        """Text as it is written to file i of the output. From now on the attempt knows its checksum."""
+        data = text.encode()
+        self.written[i].add(data)
+        return data
+
+    def result(self, files: int) -> Result:
+        """What came of it: that many files, and what it has counted."""
+        written = [self.written[i] for i in range(files)]
+        sizes, sums = [each.size for each in written], [each.sums for each in written]
+        return Result(sizes, self.stats, self.counters, self.left_out, sums)

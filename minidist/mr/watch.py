@@ -13,7 +13,7 @@ from minidist.mpi.mailbox import Mailbox
 from minidist.mr import last_gasp, messages
 from minidist.mr.plan import Plan, Record, Result, TaskName
 from minidist.mr.report import Events, Outcome
-from minidist.mr.tasks import NOWHERE, Failure, Task, Tasks
+from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, no_answer
 
 
 class MasterPeer:
@@ -41,7 +41,10 @@ class MasterPeer:
         self.failure: Failure | None = None  # that has ended the job
         self.outcome: Outcome | None = None  # when all may leave
         for r, result in plan.committed().items():
-            self.complete(tasks.reduce[r], NOWHERE, result)
+            if result is None:
+                self.events.note("damaged", ("reduce", r))
+            else:
+                self.complete(tasks.reduce[r], NOWHERE, result)
 
     # What it decides: see `minidist.mapreduce`.
 
@@ -103,7 +106,10 @@ class MasterPeer:
                 pass
             case messages.Hello(held):  # what it has done already, if the job is resumed
                 for m, result in held.items():
-                    self.hear_result(self.tasks.map[m], worker, result)
+                    if result is None:
+                        self.events.note("damaged", ("map", m), worker)
+                    else:
+                        self.hear_result(self.tasks.map[m], worker, result)
             case messages.Done(name, result):
                 self.hear_result(self.tasks[name], worker, result)
             case messages.Failed(name, record, explanation, machine):
@@ -111,9 +117,11 @@ class MasterPeer:
                 self.tasks.release(self.tasks[name], worker)
                 self.fail(self.tasks[name], Failure(name, worker, record, explanation), machine)
             case messages.Gone(m, explanation) if (task := self.tasks.map[m]).done and task.worker == worker:
-                self.events.note("gone", task.name, worker)
+                self.events.note("gone", task.name, worker, explanation)
                 self.lose_output([task], "gone")
-                self.refuse(task, Failure(task.name, worker, None, explanation))
+                if worker in task.lost_by:  # its disk loses it again and again
+                    self.refuse(task, Failure(task.name, worker, None, explanation))
+                task.lost_by.add(worker)
             case messages.Stalled() if self.tasks.left["map"]:
                 self.tasks.stalled.add(worker)
 
@@ -130,6 +138,10 @@ class MasterPeer:
             before, now = sum(task.result.sizes), sum(result.sizes)
             why = f"It gave {before} bytes, and {now} when it was done again: it depends on more than its input."
             return self.end(Failure(task.name, worker, None, why))
+        for reduce, first, again in zip(self.tasks.reduce, task.result.sums, result.sums, strict=False):
+            if first != again and len(first) > 1 and reduce.running:
+                why = "It gave other pairs, or another order, when done again: it depends on more than its input."
+                return self.end(Failure(task.name, worker, None, why))  # a reduce may have read the first of them
         self.complete(task, worker, result)
         if result.left_out and self.tasks.bad_records() > self.plan.skip_bad:  # in a run that left out more
             record, why = result.left_out[-1]
@@ -146,19 +158,21 @@ class MasterPeer:
         if now - self.pinged > min(0.5, timeout / 4):
             self.pinged = now
             self.tell(self.workers, messages.Ping())  # also those given up: who answers again is welcome
-        for worker in sorted(self.alive - self.awaited - self.drained):
-            if now - self.heard[worker] > timeout:
+        for worker in sorted(self.alive - self.drained):
+            silent = now - self.heard[worker]
+            if silent > timeout and worker not in self.awaited:
                 self.miss(worker)
+            elif silent > PATIENCE * timeout and self.ended is None:
+                self.despair(worker, silent)
 
     def miss(self, worker: int) -> None:
         """A worker does not answer. The last one is not given up: nobody could do its work, and it may only be slow."""
-        doing = [task.name for task in self.tasks.doing[worker]]
-        name, record = self.place(worker) or (doing[-1] if doing else ("", -1), None)
+        name, record = self.at(worker)
         last = len(self.alive) == 1 and self.ended is None
         what = "awaited" if last else "lost" if self.ended is None else "left"
         self.events.note(what, name, worker, (self.plan.timeout, record))
         if record is not None and self.ended is None and not self.tasks[name].done:
-            why = f"no answer for {self.plan.timeout:g} s; if the function may take so long, give a longer --timeout"
+            why = no_answer(self.plan.timeout)
             self.blame(self.tasks[name], Failure(name, worker, record, why), times=2)
             if last and record in self.tasks[name].skip:
                 why = f"{why}\nNo other worker is left that could do without this record."
@@ -173,6 +187,16 @@ class MasterPeer:
                 self.check_refusals(task)
         else:
             self.tell(self.alive, messages.End(set(self.workers) - self.alive))
+
+    def despair(self, worker: int, silent: float) -> None:
+        """The last worker has been awaited for too long: its function never returns, as far as one can know."""
+        name, record = self.at(worker)
+        self.end(Failure(name, worker, record, no_answer(round(silent, 1)) + "\nNo other worker is left."))
+
+    def at(self, worker: int) -> tuple[TaskName, Record | None]:
+        """Task and record that a worker is at, as far as that is known."""
+        doing = [task.name for task in self.tasks.doing[worker]]
+        return self.place(worker) or (doing[-1] if doing else ("", -1), None)
 
     def place(self, worker: int) -> tuple[TaskName, Record] | None:
         """The record that a worker's function is at, if that can be known here."""

@@ -13,7 +13,7 @@ from minidist.programs.chapter import Program
 from minidist.ps import report
 from minidist.ps.consistent_hash import segments
 from minidist.ps.engines import Whole
-from minidist.ps.plan import Plan, cut, divided
+from minidist.ps.plan import MOST_VIRTUAL, Plan, cut, divided
 
 CONSISTENCIES = ("bsp", "ssp", "async")
 
@@ -98,6 +98,9 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
     flats = divided(job.units, k)
     size = sum(flat.padded for flat in flats)
     if options.placement == "hash":
+        if k * options.virtual > MOST_VIRTUAL:
+            most = f"{k} servers may have {MOST_VIRTUAL // k} each"
+            raise UsageError(f"--virtual {options.virtual}: a worker pulls from every virtual server: {most} at most")
         held = segments(range(k), options.virtual, size)
     else:
         held = [(keys.start, keys.stop, i) for i, keys in enumerate(ring.chunk(size, k, i) for i in range(k))]

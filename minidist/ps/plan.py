@@ -16,6 +16,8 @@ from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.ps.consistent_hash import Segment
 
+MOST_VIRTUAL = 1000  # servers in all: each costs every worker some messages in every iteration
+
 
 @dataclass(frozen=True)
 class Range:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from functools import partial
@@ -290,6 +291,29 @@ def test_a_run_goes_on_in_its_folder() -> None:
     save_into("--load", "run", "--steps", "3")
     Path("run/step000002/manifest.json").write_text("{")
     save_into()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("latest", "run/latest cannot be read: it is not a regular file"),
+        ("step000001/manifest.json", "run/latest names a checkpoint that is not there"),
+        ("step000001/rank0-of-1.safetensors", "run/step000001/rank0-of-1.safetensors cannot be read: it is not a"),
+    ],
+)
+def test_a_pipe_is_not_waited_for(name: str, says: str) -> None:
+    """In the place of any file of a checkpoint: nobody would ever write into it."""
+    save(*trained(1))
+    pipe = Path("run") / name
+    pipe.unlink()
+    os.mkfifo(pipe)
+    waited = threading.Timer(10, lambda: pipe.write_bytes(b""))
+    waited.start()
+    try:
+        assert refusal().startswith(says)
+        assert waited.is_alive()
+    finally:
+        waited.cancel()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """What tests/test_mapreduce.py runs on ranks: many jobs one after another, and what they report."""
 
+import ctypes
 import errno
 import os
+import random
+import shutil
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from minidist import Finished, UsageError
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
 from minidist.mr import load
@@ -18,6 +23,7 @@ from minidist.mr.faults import parse
 from minidist.mr.jobs import Functions
 from minidist.mr.plan import Plan
 from minidist.mr.report import claims, failure_text
+from minidist.programs.chapter import find
 
 
 class Vowels:
@@ -80,15 +86,29 @@ class Wrong(Vowels):
                 return ["no"]
             case "map exits" if "The 500" in line:
                 raise SystemExit("enough")
+            case "map exits at once" if "The 500" in line:
+                os._exit(0)
+            case "map is interrupted" if "The 500" in line:
+                raise KeyboardInterrupt
         return list(super().map(document, line))
 
-    def partition(self, key: str, reducers: int) -> int:
-        if self.mistake == "partition" and key == "T":
-            return reducers
+    def partition(self, key: str, reducers: int) -> Any:
+        if self.mistake in PARTITIONS and key == "T":
+            return PARTITIONS[self.mistake]
+        if self.mistake == "partition exits at once" and key == "T":
+            os._exit(0)
         return super().partition(key, reducers)
 
     def combine(self, key: str, values: Iterable[str]) -> Any:
-        return None if self.mistake == "combine returns None" and key == "T" else values
+        if key == "T":
+            match self.mistake:
+                case "combine returns None":
+                    return None
+                case "combine emits bytes":
+                    return [b"x"]
+                case "combine fails":
+                    raise KeyError("no such thing")
+        return values
 
     def reduce(self, key: str, values: Iterable[str]) -> Any:
         if key == "T":
@@ -99,14 +119,30 @@ class Wrong(Vowels):
                     return "123"
                 case "reduce emits two lines in one":
                     return ["one\ntwo"]
+                case "reduce emits bytes":
+                    return [b"x"]
+                case "reduce emits a list":
+                    return [[1]]
+                case "reduce exits at once":
+                    os._exit(0)
                 case "reduce fails":
                     raise KeyError("no such thing")
         return super().reduce(key, values)
 
 
+PARTITIONS: dict[str, Any] = {
+    "partition": 2,
+    "partition below 0": -1,
+    "partition returns None": None,
+    "partition returns a text": "0",
+    "partition returns a half": 0.5,
+}
 MISTAKES = (
-    *("map returns None", "map emits a number", "map emits no pair", "map exits", "partition", "combine returns None"),
+    *("map returns None", "map emits a number", "map emits no pair", "map exits", "map exits at once"),
+    *("map is interrupted", *PARTITIONS, "partition exits at once"),
+    *("combine returns None", "combine emits bytes", "combine fails"),
     *("reduce returns None", "reduce returns a text", "reduce emits two lines in one", "reduce fails"),
+    *("reduce emits bytes", "reduce emits a list", "reduce exits at once"),
 )
 
 
@@ -116,7 +152,7 @@ def run_wrong(comm: Comm, file: str, output: str) -> dict[str, Any]:
     for mistake in MISTAKES:
         failure = run(comm, Plan(Wrong(mistake), [file], Path(output) / mistake, maps=2, reducers=2)).failure
         if failure is not None:
-            failures[mistake] = (list(failure.task), failure.record, failure.explanation)
+            failures[mistake] = (list(failure.task), failure.record, failure.explanation, failure_text(failure))
     return failures
 
 
@@ -138,11 +174,19 @@ class BrokenDisk(Disk):
     def __init__(self, plan: Plan, rank: int, faults: dict[int, str]) -> None:
         super().__init__(plan, rank)
         self.fault = faults.get(rank)
+        self.renamed: set[Path] = set()
 
-    def append(self, path: Path, text: str) -> None:
+    def append(self, path: Path, data: bytes) -> None:
         if self.fault == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        super().append(path, text)
+        super().append(path, data)
+
+    def rename(self, path: Path, name: Path) -> None:
+        super().rename(path, name)
+        if self.fault == "damages" or (self.fault == "damages once" and name not in self.renamed):
+            for file in name.glob("region-*"):
+                file.write_bytes(file.read_bytes().replace(b"quick", b"quiet"))
+        self.renamed.add(name)
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
         if self.fault == "unreadable":
@@ -159,6 +203,9 @@ def run_broken(comm: Comm, file: str, output: str) -> dict[str, Any]:
         ("full", {1: "full"}, present),
         ("unreadable", {1: "unreadable"}, present),
         ("without the file", {}, absent if comm.rank == 1 else present),
+        ("damaged", {1: "damages"}, present),
+        ("all damaged once", {1: "damages once", 2: "damages once"}, present),
+        ("all damaged", {1: "damages", 2: "damages"}, present),
         ("all full", {1: "full", 2: "full"}, present),
         ("all without the file", {}, absent),
     ):
@@ -188,6 +235,25 @@ class Hangs(Vowels):
             time.sleep(1000)
         if "The 300 quick" in line and "long" in os.environ.get("HANGS", ""):
             time.sleep(2.5)
+        return super().map(document, line)
+
+
+class Ends(Vowels):
+    """Its map does not end as others do, at some lines that every split has."""
+
+    thread: threading.Thread | None = None
+
+    def map(self, document: str, line: str) -> Iterator[tuple[str, str]]:
+        if "0 quick" in line:
+            match os.environ["ENDS"]:
+                case "thread" if not self.thread:
+                    self.thread = threading.Thread(target=time.sleep, args=(1000,))
+                    self.thread.start()
+                case "exit":
+                    ctypes.CDLL(None)._exit(0)
+                case "loop":
+                    while True:
+                        pass
         return super().map(document, line)
 
 
@@ -236,3 +302,70 @@ def run_all(comm: Comm, files: list[str], output: str, cases: list[dict[str, Any
             "claims": {claim.claim: (claim.expected, claim.counted, claim.holds) for claim in claims(plan, outcome)},
         }
     return reports
+
+
+def committed_files(output: Path) -> list[Path]:
+    """All that a killed job goes on with."""
+    found = (*output.glob("part-*"), *output.glob(".mapreduce/*.json"), *output.glob(".mapreduce/worker-*/map-*/*"))
+    return sorted(path for path in found if path.is_file())
+
+
+def damage(kind: str, path: Path, other: Path, draw: random.Random) -> None:
+    """Do to a file what disks and people do."""
+    content = path.read_bytes()
+    place = draw.randrange(max(1, len(content)))
+    match kind:
+        case "flip":
+            path.write_bytes(content[:place] + bytes(byte ^ draw.randrange(1, 256) for byte in content[place:][:1]))
+            with open(path, "ab") as file:
+                file.write(content[place + 1 :])
+        case "truncate":
+            path.write_bytes(content[:place])
+        case "empty":
+            path.write_bytes(b"")
+        case "append":
+            path.write_bytes(content + draw.choice((b"x", b"\n", b"a\t1\n", b"\0", content)))
+        case "delete":
+            path.unlink()
+        case "pipe":
+            path.unlink()
+            os.mkfifo(path)
+        case "swap":
+            path.write_bytes(other.read_bytes())
+            other.write_bytes(content)
+
+
+def run_damaged(comm: Comm, line: list[str], killed: str, folder: str, seeds: list[int]) -> dict[int, Any]:
+    """For each seed: what was damaged in a copy of a killed job, why it was refused, and what came of --resume."""
+    found: dict[int, Any] = {}
+    for seed in seeds:
+        draw = random.Random(seed)
+        output, kind = (
+            Path(folder, str(seed)),
+            draw.choice(("flip", "truncate", "empty", "append", "delete", "pipe", "swap")),
+        )
+        if comm.rank == 0:
+            shutil.copytree(killed, output)
+            some = committed_files(output)
+            groups = [[path for path in some if path.name[:4] == name] for name in ("part", "redu", "regi", "done")]
+            group = draw.choice([*groups, *groups, some])
+            path, other = draw.choice(group), draw.choice(draw.choice((group, some)))
+            damage(kind, path, other, draw)
+            found[seed] = {"damage": f"{kind} {path.relative_to(output)} {other.relative_to(output)}"}
+        comm.barrier()
+        plan, why = None, ""
+        try:
+            plan = find("mapreduce").prepared([*line, "--output", str(output), "--resume", "--json", "-"], comm).plan
+        except (UsageError, Finished) as refusal:
+            why = str(refusal)
+        refused = any(comm.all_gather_object(plan is None))
+        if plan is None or refused:
+            found.setdefault(seed, {})["refused"] = why
+            continue
+        outcome = run(comm, plan)
+        found.setdefault(seed, {}).update(
+            refused=outcome.failure and failure_text(outcome.failure),
+            damaged=[str(event) for event in outcome.events if event.what == "damaged"],
+            claims={claim.claim: claim.holds for claim in claims(plan, outcome)} if not outcome.failure else {},
+        )
+    return found

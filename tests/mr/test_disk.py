@@ -1,22 +1,24 @@
 """The disk of a MapReduce worker: what it takes over, and what it leaves alone."""
 
 import fcntl
-import json
 import os
+from collections import Counter
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from minidist.mr.disk import Disk, private_folder
 from minidist.mr.jobs import WordCount
-from minidist.mr.plan import Plan
+from minidist.mr.plan import Plan, Result
 
 
 def leave_map(folder: Path, m: int) -> None:
     """What a worker leaves of a map: 5 bytes for reduce 0, nothing for reduce 1."""
     (folder / f"map-{m:05}").mkdir(parents=True)
     (folder / f"map-{m:05}" / "region-00000").write_text("a\t1\n\n")
-    (folder / f"map-{m:05}" / "done.json").write_text(json.dumps([[5, 0], {"pairs": 1}, {}, []]))
+    result = Result([5, 0], Counter(pairs=1), Counter(), [], [[crc32(b"a\t1\n\n")], []])
+    (folder / f"map-{m:05}" / "done.json").write_text(result.note(("map", m)))
 
 
 def test_maps_of_workers_that_are_elsewhere_now_are_taken_over(tmp_path: Path) -> None:
@@ -43,7 +45,10 @@ def test_a_map_counts_only_if_all_of_it_is_there(tmp_path: Path) -> None:
     (plan.folder / "worker-0" / "map-00000" / "region-00000").write_text("a\t1")
     (plan.folder / "worker-0" / "map-00001" / "region-00000").unlink()
     (plan.folder / "worker-0" / "map-00002" / "done.json").write_text("[[5, 0], {")
-    assert list(Disk(plan, 0).held(2)) == [3]
+    held = Disk(plan, 0).held(2)
+    assert [m for m in sorted(held) if held[m]] == [3]
+    assert [m for m in sorted(held) if not held[m]] == [0, 1, 2]  # damaged
+    assert [path.name for path in (plan.folder / "worker-0").iterdir()] == ["map-00003"]
 
 
 def test_a_folder_in_which_somebody_works_is_not_removed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from minidist import Finished, UsageError
 from minidist.mr.jobs import WordCount
-from minidist.mr.plan import Plan
+from minidist.mr.plan import Plan, Result
 from minidist.programs.chapter import find
 
 WRONG = {
@@ -42,6 +42,7 @@ WRONG = {
     "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
     "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
     "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81 000 000 region files"),
+    "input of /proc": (["wordcount", "/proc/self/mem"], "cannot read /proc/self/mem"),
     "endless input": (["wordcount", "/dev/zero"], "/dev/zero: it is not a regular file"),
     "many repetitions": (["grep", __file__, "--pattern", "a{99999999999999}"], "is not a regular expression"),
     "many parentheses": (["grep", __file__, "--pattern", "(" * 3000 + ")" * 3000], "is not a regular expression"),
@@ -70,6 +71,13 @@ def test_bad_input_is_refused_in_one_line_before_anything_is_written(name: str, 
     assert not (tmp_path / "output").exists()
 
 
+def commit(plan: Plan) -> None:
+    """Leave a finished job's parts, which are empty, and what its reduces have noted."""
+    for r in range(plan.reducers):
+        plan.part(r).touch()
+        plan.counted(r).write_text(Result.nothing()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
+
+
 def test_a_pipe_is_no_input(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="it is not a regular file"):
@@ -92,6 +100,18 @@ def test_a_job_that_cannot_be_loaded_says_why(name: str, tmp_path: Path, monkeyp
     with pytest.raises(UsageError, match=re.escape(words)) as refusal:
         prepare(["--job", f"broken_{name.split()[0]}:Job", __file__, "--output", str(tmp_path / "output")])
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("option", ["--local", "--output"])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_folder_behind_links_that_lead_nowhere_is_refused(option: str, below: str, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(tmp_path / "circle")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for name in ("circle", "nowhere"):
+        line = ["wordcount", __file__, "--output", str(tmp_path / "output"), option, f"{tmp_path / name}{below}"]
+        with pytest.raises(UsageError, match=rf"^{option} .*/{name}{below}"):
+            prepare(line)
 
 
 def test_the_report_is_written_over_no_input_and_into_no_output(tmp_path: Path) -> None:
@@ -144,17 +164,22 @@ def test_an_output_folder_must_be_empty_or_that_of_the_same_job(tmp_path: Path) 
             prepared(*change, "--resume")
     with pytest.raises(UsageError, match="differs in job"):
         prepare(["sort", *line[1:], "--resume"])
+    commit(plan)
     plan.end(left_out=0)
+    parts = sorted(output.glob("part-*"))
+    with pytest.raises(Finished, match="holds all 4 parts already"):
+        prepared("--resume")
+    parts[2].write_text("x")
+    with pytest.raises(UsageError, match="part-00002-of-00004 of the finished one is damaged"):
+        prepared("--resume")
+    for part in parts:
+        part.unlink()
     assert os.listdir(output) == [".mapreduce"]
     prepared()  # its parts have been taken away: it may begin anew
     (output / "notes").write_text("mine")
     with pytest.raises(UsageError, match="is not empty"):
         prepared()
-    with pytest.raises(UsageError, match="there is no unfinished job"):
-        prepared("--resume")
-    for r in range(4):
-        (output / f"part-{r:05}-of-00004").touch()
-    with pytest.raises(Finished, match="holds all 4 parts already"):
+    with pytest.raises(UsageError, match=r"there is no unfinished job in .*part-00000-of-00004 .* is missing"):
         prepared("--resume")
 
 
@@ -165,9 +190,8 @@ def test_a_folder_that_holds_another_job_is_not_taken_for_finished(tmp_path: Pat
     other.write_text("one line\n")
     plan = prepare(["wordcount", str(text), "--output", str(output)])[0]
     plan.make_folder()
+    commit(plan)
     plan.end(left_out=0)
-    for r in range(4):
-        (output / f"part-{r:05}-of-00004").touch()
     with pytest.raises(Finished):
         prepare(["wordcount", str(text), "--output", str(output), "--resume"])
     with pytest.raises(UsageError, match="differs in files"):
@@ -207,7 +231,7 @@ def test_a_finished_job_that_has_left_out_records_is_not_a_strict_one(tmp_path: 
     line = ["wordcount", str(text), "--output", str(output), "--reducers", "1"]
     plan = prepare(line)[0]
     plan.make_folder()
-    plan.part(0).touch()
+    commit(plan)
     plan.end(left_out=2)
     with pytest.raises(Finished):
         prepare([*line, "--resume", "--skip-bad", "2"])
