@@ -124,7 +124,9 @@ def test_a_wrong_submission_loses_just_its_parts(graders: dict[str, Grader], tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("base", [base for bases in BASES.values() for base in bases.values()], ids=lambda base: base.name)
+@pytest.mark.parametrize(
+    "base", [pytest.param(base, id=base.name) for bases in BASES.values() for base in bases.values()]
+)
 def test_what_submissions_differ_from_is_right(graders: dict[str, Grader], tmp_path: Path, base: Mistake) -> None:
     assert graders[base.lesson].grade(base.write_to(tmp_path)).messages == {}
 
