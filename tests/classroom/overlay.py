@@ -39,7 +39,7 @@ def overlay(base: str, written: str, without: Sequence[str] = ()) -> str:
 
 
 def without_pieces(pieces: dict[str, Piece], names: Sequence[str]) -> dict[str, Piece]:
-    """What follows them keeps their distance from what is before."""
+    """A piece after a removed one gets the larger of the two distances: groups stay apart."""
     assert set(names) <= set(pieces), f"there is no {set(names) - set(pieces)}"
     left, blank = {}, 0
     for name, piece in pieces.items():
@@ -51,7 +51,7 @@ def without_pieces(pieces: dict[str, Piece], names: Sequence[str]) -> dict[str, 
 
 
 def is_in(name: str, other: str) -> bool:
-    """Or is it; "from minidist.ring" is not in "from minidist"."""
+    """Whether a piece is the other or a part of it. "from minidist.ring" is no part of "from minidist"."""
     return name == other or (other.isidentifier() and name.startswith(f"{other}."))
 
 
