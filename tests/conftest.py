@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import minidist  # before NumPy: it sets one BLAS thread, also for the serial runs of the tests
+from sampling import part_of_this_run
 
 
 def pytest_sessionstart() -> None:
@@ -17,7 +18,13 @@ def pytest_sessionstart() -> None:
     gc.disable()  # until all tests are collected: nothing of them is garbage
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
+        reporter.write_line(f"To repeat this run: MINIDIST_PART={part_of_this_run()}")  # -q prints no header
+    freeze_tests()
+
+
+def freeze_tests() -> None:
     """Thousands of tests, and what they import, stay to the end: the garbage collector need not look at them whenever
     one of them calls it."""
     gc.collect()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from closeness import check_close, check_equal, largest_difference, norm
 from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
@@ -48,23 +49,13 @@ def serial(name: str, *settings: Any) -> dict[str, Any]:
     return jobs.train(Engine(jobs.model(name), jobs.settings(*settings)))
 
 
-def largest_difference(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> float:
-    """Over all parameters, the largest relative difference in the norm. (Of single elements, Adam's first updates of
-    lr·g/(|g| + 1e-8) make the rounding error of a gradient near zero a million times larger.)"""
-    assert found.keys() == truth.keys()
-    return max(float(np.linalg.norm(found[name] - truth[name]) / np.linalg.norm(truth[name])) for name in truth)
-
-
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("case", EXACT, ids=lambda case: " ".join(map(str, case)))
 def test_equals_serial_training(case: list[Any], n: int) -> None:
     """Losses, with and without dropout, norms, gradients and parameters, put together from everyone's parts."""
     name, _, _, *settings = case
     found, truth = on_ranks(n)[repr(case)], serial(name, *settings)
-    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=1e-12, atol=0)
-    np.testing.assert_allclose(found["norms"], truth["norms"], rtol=1e-12, atol=0)
-    assert largest_difference(found["gradients"], truth["gradients"]) < 1e-12
-    assert largest_difference(found["parameters"], truth["parameters"]) < 1e-12
+    check_equal(found, truth, "norms", size=norm)
 
 
 @pytest.mark.parametrize("n", RANKS)
@@ -73,10 +64,7 @@ def test_mixed_precision_is_close_to_serial_training(case: list[Any], n: int) ->
     """Activations travel in float16, which has 11 bits."""
     name, _, _, *settings = case
     found, truth = on_ranks(n)[repr(case)], serial(name, *settings)
-    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=2e-3)
-    for name, gradient in truth["gradients"].items():
-        error = np.linalg.norm(found["gradients"][name] - gradient)
-        assert error < 4e-3 * np.linalg.norm(gradient) + 1e-3 * np.sqrt(gradient.size), name
+    check_close(found, truth)
 
 
 # ---- what is sent and held -------------------------------------------------------------------------------------------
@@ -176,7 +164,7 @@ def test_a_checkpoint_is_whole(tmp_path: Path) -> None:
     results = launch("jobs.tensor_parallels:saved_and_loaded", 3, str(tmp_path / "run"), timeout=60).values
     truth = serial("gpt", "fp64", "adamw", 1, "none")["parameters"]
     assert all(result["same"] for result in results)
-    assert largest_difference(results[0]["parameters"], truth) < 1e-12
+    assert largest_difference(results[0]["parameters"], truth, norm) < 1e-12
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 1))

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import factor_of
 from minidist.classroom.diagnose import (
     chunk_of,
     distinct,
@@ -66,15 +67,6 @@ def wanted(case: Case, rank: int) -> Array:
         return np.concatenate(case.inputs)
     total = np.sum(case.inputs, axis=0, dtype=case.inputs[0].dtype)
     return total[chunk(size, case.n, rank)] if function == "reduce_scatter" else total
-
-
-def factor_of(found: Array, expected: Array) -> float | None:
-    """The number by which all that is expected is multiplied in what was found; None if there is none."""
-    if not expected.size or np.array_equal(found, expected):
-        return 1.0
-    factor, rounding = float(found[0]) / float(expected[0]), 4 * np.finfo(expected.dtype).eps
-    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=rounding, atol=0)
-    return factor if alike else None
 
 
 def who(case: Case, rank: int) -> str:

@@ -19,7 +19,7 @@ import pytest
 from minidist.classroom.diagnose import distinct, in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import Training, share, training
+from minidist.classroom.training import SMALL, Training, share, training
 
 Array = np.ndarray
 METHODS = ("piece", "owned", "reduce", "squared_norm", "after_update")
@@ -27,7 +27,6 @@ ASKED = ("train_step", *(f"ZeRO1.{name}" for name in METHODS))
 HIDDEN = ("minidist.zero1", "given")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
 SCATTER, GATHER, NORM = "reduce-scatter gradients", "all-gather parameters", "norm"
-SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
 PHASES = {"reduce": SCATTER, "squared_norm": NORM, "after_update": GATHER}
 ROUNDED = 4e-3  # of the largest part: what float16 leaves of a sum of four is half of that
 

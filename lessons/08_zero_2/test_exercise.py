@@ -17,10 +17,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.diagnose import distinct, in_a_sum
+from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import Training, element, training, wrong_index
+from minidist.classroom.training import (
+    HEAVY,
+    SLACK,
+    SMALL,
+    Training,
+    check_buckets,
+    check_gradient,
+    element,
+    training,
+    unit_sizes,
+    whole_numbers,
+    wrong_index,
+)
 from minidist.papers import zero
 
 Array = np.ndarray
@@ -28,12 +40,6 @@ METHODS = ("allocate", "owned", "collect", "reduce")
 ASKED = ("train_step", *(f"ZeRO2.{name}" for name in METHODS))
 HIDDEN = ("minidist.zero2", "minidist.zero3", "given")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
-
-# No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
-SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
-# Parameters are most of what is held: activations of one token a rank are nothing beside them.
-HEAVY = {"vocabulary": 1200, "context": 1, "layers": 1, "heads": 4, "width": 96, "tied": False}
-SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
 
 
 def small(submission: Submission, n: int, what: str = "", precision: str = "fp64", **more: Any) -> Training:
@@ -298,39 +304,17 @@ def test_owned(submission: Submission) -> None:
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-def whole_numbers(submission: Submission, n: int, what: str, precision: str = "fp64", **more: Any) -> Training:
-    """Each rank has two buckets of the first Flat, of whole numbers that can be recognized in their sum (fp64)."""
-    run = small(submission, n, what, precision, **more)
-    size = run.truth.padded(0)
-    drawn = [distinct(n, size, submission.random) for _ in range(2)]
-    if precision != "fp64":
-        drawn = [[submission.random.integers(1, 50, size).astype(float) for _ in range(n)] for _ in range(2)]
-    run.inputs = [np.stack([numbers[rank] for numbers in drawn]) for rank in range(n)]
-    return run
-
-
 @pytest.mark.points(2, "collect: into a bucket of zeros, or to what is in it")
 def test_collect(submission: Submission) -> None:
-    cases = [whole_numbers(submission, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))]
+    cases = [
+        whole_numbers(submission.random, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))
+    ]
     for run, outcomes in zip(cases, submission.run("collect", cases, of("collect")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            slopes = run.inputs[rank].astype(run.precision.stored)
-            who = f"On {run.label}: rank {rank}'s flat.bucket"
-            for found, expected, when in (
-                (outcome.value[0], slopes[0], "after a unit's backward"),
-                (outcome.value[1], slopes[0] + slopes[1], "after a second unit's backward"),
-            ):
-                if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
-                    is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
-                    lose(f"{who} is {is_now} {when}, where {expected.dtype} {expected.shape} is wanted.")
-                if not np.array_equal(found, expected):
-                    alone = np.array_equal(found, slopes[1])
-                    second = "it is the second one's gradient alone; a tied head leaves a part in the bucket"
-                    lose(f"{who} is wrong {when}: {second if alone else 'it is not the sum of what they wrote'}.")
+        check_buckets(run, outcomes)
 
 
 def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
-    cases = [whole_numbers(submission, n, ", reduce") for n in RANKS]
+    cases = [whole_numbers(submission.random, n, ", reduce") for n in RANKS]
     return list(zip(cases, submission.run("reduce", cases, of("reduce")), strict=True))
 
 
@@ -340,22 +324,14 @@ def sums(run: Training, rank: int) -> tuple[list[Array], Array]:
     return buckets, run.truth.shard(np.sum(buckets, axis=0), rank)
 
 
-def check_grad(run: Training, rank: int, found: Any) -> None:
-    """That a rank's flat.grad is a shard."""
-    _, expected = sums(run, rank)
-    if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
-        is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
-        lose(f"On {run.label}: rank {rank}'s flat.grad is {is_now}; {expected.dtype} {expected.shape} is wanted.")
-
-
 @pytest.mark.points(2, "reduce: the sum over the ranks, each its shard")
 def test_reduce(submission: Submission) -> None:
     for run, outcomes in reduced(submission):
         check_worked(run, outcomes)
         for rank, outcome in enumerate(outcomes):
             found = outcome.value["first"]
-            check_grad(run, rank, found)
             buckets, expected = sums(run, rank)
+            check_gradient(run, rank, found, expected)
             if np.array_equal(found, expected):
                 continue
             index = int(np.flatnonzero(~(found == expected))[0])
@@ -374,7 +350,7 @@ def test_accumulation(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
             for found in (first, second, both):
-                check_grad(run, rank, found)
+                check_gradient(run, rank, found, sums(run, rank)[1])
             if not np.any(first):
                 lose(f"On {run.label}: rank {rank}'s flat.grad is zero after a micro-batch.")
             if not np.allclose(both, first + second, rtol=1e-12):
@@ -386,7 +362,7 @@ def test_accumulation(submission: Submission) -> None:
 @pytest.mark.points(1, "reduce: its phase, N-1 messages of a shard as stored")
 def test_reduce_wire(submission: Submission) -> None:
     asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
-    cases = [whole_numbers(submission, n, f", {precision}", precision) for n, precision in asked]
+    cases = [whole_numbers(submission.random, n, f", {precision}", precision) for n, precision in asked]
     for run, outcomes in zip(cases, submission.run("reduce_one", cases, of("reduce")), strict=True):
         each = run.truth.padded(0) // run.n * run.precision.bytes
         for rank, outcome in enumerate(outcomes):
@@ -408,10 +384,6 @@ def heavy(submission: Submission) -> Training:
     """Two steps of two micro-batches, of as many sequences as ranks."""
     more: dict[str, Any] = {"steps": 2, "accumulate": 2, "sequences": 4, "optimizer": "adamw", "precision": "mixed"}
     return training(submission.random, 4, ", mixed precision", HEAVY, **more)
-
-
-def unit_sizes(run: Training) -> dict[str, int]:
-    return {flat.name: run.truth.padded(unit) for unit, flat in enumerate(run.truth.flats)}
 
 
 @pytest.mark.points(2, "memory, backward: one unit's gradient at a time")

@@ -18,10 +18,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidist.classroom.diagnose import distinct, in_a_sum
+from minidist.classroom.checks import factor_of
+from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
-from minidist.classroom.training import Training, check_losses, check_shards, training, wrong_index
+from minidist.classroom.training import (
+    HEAVY,
+    SLACK,
+    SMALL,
+    Training,
+    check_buckets,
+    check_gradient,
+    check_losses,
+    check_shards,
+    training,
+    unit_sizes,
+    whole_numbers,
+    wrong_index,
+)
 from minidist.nn.precision import Precision
 from minidist.papers import zero
 
@@ -30,12 +44,6 @@ METHODS = ("allocate", "owned", "parameters_of", "forget", "collect", "reduce", 
 ASKED = ("train_step", *(f"ZeRO3.{name}" for name in METHODS))
 HIDDEN = ("minidist.zero3", "minidist.zero2", "given")  # what ranks cannot import
 RANKS = (4, 3, 2, 1)
-
-# No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
-SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
-# Parameters are most of what is held: activations of one token a rank are nothing beside them.
-HEAVY = {"vocabulary": 1200, "context": 1, "layers": 1, "heads": 4, "width": 96, "tied": False}
-SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
 
 
 def of(*methods: str) -> list[str]:
@@ -293,59 +301,24 @@ def check_wire(run: Training, outcomes: Sequence[Outcome], unit: int, phase: str
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-def whole_numbers(submission: Submission, n: int, what: str, precision: str = "fp64", **more: Any) -> Training:
-    """Each rank has two buckets of the first Flat, of whole numbers that can be recognized in their sum (fp64)."""
-    run = small(submission, n, what, precision, **more)
-    size = run.truth.padded(0)
-    drawn = [distinct(n, size, submission.random) for _ in range(2)]
-    if precision != "fp64":
-        drawn = [[submission.random.integers(1, 50, size).astype(float) for _ in range(n)] for _ in range(2)]
-    run.inputs = [np.stack([numbers[rank] for numbers in drawn]) for rank in range(n)]
-    return run
-
-
 @pytest.mark.points(1, "collect: into a bucket of zeros, or to what is in it")
 def test_collect(submission: Submission) -> None:
-    cases = [whole_numbers(submission, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))]
+    cases = [
+        whole_numbers(submission.random, n, f", {p} precision", p) for n, p in ((2, "fp64"), (2, "mixed"), (1, "fp64"))
+    ]
     for run, outcomes in zip(cases, submission.run("collect", cases, of("collect")), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            slopes = run.inputs[rank].astype(run.precision.stored)
-            who = f"On {run.label}: rank {rank}'s flat.bucket"
-            for found, expected, when in (
-                (outcome.value[0], slopes[0], "after a unit's backward"),
-                (outcome.value[1], slopes[0] + slopes[1], "after a second unit's backward"),
-            ):
-                if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
-                    is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
-                    lose(f"{who} is {is_now} {when}, where {expected.dtype} {expected.shape} is wanted.")
-                if not np.array_equal(found, expected):
-                    alone = np.array_equal(found, slopes[1])
-                    twice = "it is the second one's gradient alone; a tied head leaves a part in the bucket"
-                    lose(f"{who} is wrong {when}: {twice if alone else 'it is not the sum of what they wrote'}.")
+        check_buckets(run, outcomes)
 
 
 def reduced(submission: Submission) -> list[tuple[Training, list[Outcome]]]:
-    cases = [whole_numbers(submission, n, ", reduce") for n in RANKS]
+    cases = [whole_numbers(submission.random, n, ", reduce") for n in RANKS]
     return list(zip(cases, submission.run("reduce", cases, of("reduce")), strict=True))
-
-
-def factor_of(found: Array, expected: Array) -> float | None:
-    """The number by which all that is expected is multiplied in what was found; None if there is none."""
-    factor, rounding = float(found[0]) / float(expected[0]), 4 * np.finfo(expected.dtype).eps
-    alike = np.isfinite(factor) and factor != 0 and np.allclose(found, factor * expected, rtol=rounding, atol=0)
-    return factor if alike else None
 
 
 def sums(run: Training, rank: int, which: int) -> tuple[list[Array], Array]:
     """Every rank's bucket, and a rank's shard of their sum."""
     buckets = [of_rank[which] for of_rank in run.inputs]
     return buckets, run.truth.shard(np.sum(buckets, axis=0), rank)
-
-
-def check_array(run: Training, rank: int, found: Any, expected: Array) -> None:
-    if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
-        is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
-        lose(f"On {run.label}: rank {rank}'s flat.grad is {is_now}; {expected.dtype} {expected.shape} is wanted.")
 
 
 def check_added(run: Case, rank: int, found: Array) -> None:
@@ -361,7 +334,7 @@ def test_reduce(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             found = outcome.value["first"]
             buckets, expected = sums(run, rank, 0)
-            check_array(run, rank, found, expected)
+            check_gradient(run, rank, found, expected)
             if factor_of(found, expected) is None:
                 index = int(np.flatnonzero(~(found == expected))[0])
                 at = rank * expected.size + index
@@ -377,7 +350,7 @@ def test_factor(submission: Submission) -> None:
         check_worked(run, outcomes)
         for rank, outcome in enumerate(outcomes):
             found, (_, expected) = outcome.value["first"], sums(run, rank, 0)
-            check_array(run, rank, found, expected)
+            check_gradient(run, rank, found, expected)
             check_added(run, rank, found)
             if (factor := factor_of(found, expected)) not in (None, 1.0):
                 assert factor is not None
@@ -395,7 +368,7 @@ def test_accumulation(submission: Submission) -> None:
         for rank, outcome in enumerate(outcomes):
             first, second, both = (outcome.value[which] for which in ("first", "second", "both"))
             for found in (first, second, both):
-                check_array(run, rank, found, sums(run, rank, 0)[1])
+                check_gradient(run, rank, found, sums(run, rank, 0)[1])
             check_added(run, rank, first)
             if not np.allclose(both, first + second, rtol=1e-12):
                 what = (
@@ -409,7 +382,7 @@ def test_accumulation(submission: Submission) -> None:
 @pytest.mark.points(1, "reduce: its phase, N-1 messages of a shard as stored")
 def test_reduce_wire(submission: Submission) -> None:
     asked = ((4, "fp64"), (4, "mixed"), (3, "fp64"))
-    cases = [whole_numbers(submission, n, f", {precision}", precision) for n, precision in asked]
+    cases = [whole_numbers(submission.random, n, f", {precision}", precision) for n, precision in asked]
     for run, outcomes in zip(cases, submission.run("reduce_one", cases, of("reduce")), strict=True):
         check_wire(run, outcomes, 0, "reduce-scatter gradients", "reduce")
 
@@ -424,10 +397,6 @@ def heavy(submission: Submission, *precisions: str, **arguments: Any) -> list[Tr
         training(submission.random, 4, f", {precision} precision", HEAVY, precision=precision, **more)
         for precision in precisions
     ]
-
-
-def unit_sizes(run: Training) -> dict[str, int]:
-    return {flat.name: run.truth.padded(unit) for unit, flat in enumerate(run.truth.flats)}
 
 
 def activations(run: Training) -> int:
@@ -553,7 +522,7 @@ def check_made(run: Case, outcomes: Sequence[Outcome]) -> None:
 def test_messages(submission: Submission) -> None:
     def cases(n: int) -> dict[str, Training]:
         names = ("parameters_of", "reduce")
-        return {f"ZeRO3.{name}": whole_numbers(submission, n, f", {name}", function=name) for name in names}
+        return {f"ZeRO3.{name}": whole_numbers(submission.random, n, f", {name}", function=name) for name in names}
 
     check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_made)
     check_meaning(submission, "either", dict(cases(2)), check_made)

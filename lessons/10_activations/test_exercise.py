@@ -7,13 +7,13 @@ one part: run_backward is asked for with the lesson's own run_segment in place o
 segment is shorter, results need be no better than where it is not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, differences, shape, together
+from minidist.classroom.checks import an_array, differences, is_right, same, shape, together
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -24,7 +24,6 @@ HIDDEN = (  # what a submission cannot import
     "minidist.memory.chain",
     "minidist.nn.layers",  # of which Batch.mask would be `mask`
 )
-ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 ROWS, WIDTH = 2, 3
 MANY = 4096  # rows of an input whose bytes are counted
 SLACK = 1 << 14  # bytes of Python objects
@@ -41,23 +40,10 @@ def chain(x: Array, matrices: Sequence[Array]) -> list[Array]:
     return values
 
 
-def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
-    largest = float(np.abs(expected).max(initial=0.0)) or 1.0
-    return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
-
-
 def drawn(submission: Submission, layers: int, *, dy: bool, rows: int = ROWS) -> list[Array]:
     """x, perhaps dy, and the layers' matrices."""
     random = submission.random.standard_normal
     return [*(random((rows, WIDTH)) for _ in range(1 + dy)), *(random((WIDTH, WIDTH)) * 0.7 for _ in range(layers))]
-
-
-def is_right(check: Callable[[Case, Outcome], None], each: Case, outcome: Outcome) -> bool:
-    try:
-        check(each, outcome)
-    except pytest.fail.Exception:
-        return False
-    return True
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------

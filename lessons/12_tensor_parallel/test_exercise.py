@@ -7,14 +7,14 @@ the same function's result without one, [Q | K | V] with its sections one by one
 function whose results are right.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import an_array, shape, together
+from minidist.classroom.checks import ROUGH, an_array, differences, is_right, same, shape, together
 from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -28,15 +28,9 @@ HIDDEN = (
     "minidist.tp.group",
     "minidist.tp.sliced",
 )
-ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
-
-
-def same(found: Array, expected: Array, tolerance: float = ROUGH) -> bool:
-    largest = float(np.abs(expected).max(initial=0.0)) or 1.0
-    return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= tolerance * largest))
 
 
 def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: dict[str, Array] | None = None) -> None:
@@ -53,27 +47,6 @@ def check_handed(each: Case, outcome: Outcome, inputs: Sequence[Array], names: S
     for name, now, before in zip(names, outcome.value["handed"], inputs, strict=True):
         if not np.array_equal(now, before):
             lose(f"On {each.label}: {name} was changed.")
-
-
-def is_right(check: Callable[..., None], *arguments: Any) -> bool:
-    try:
-        check(*arguments)
-    except pytest.fail.Exception:
-        return False
-    return True
-
-
-def differences(f: Callable[[], float], x: Array, h: float = 1e-5) -> Array:
-    """The slope of f by each number of x, which f reads: by moving it up and down by h."""
-    found = np.empty_like(x)
-    for index in np.ndindex(x.shape):
-        before = x[index]
-        x[index] = before + h
-        above = f()
-        x[index] = before - h
-        found[index] = (above - f()) / (2 * h)
-        x[index] = before
-    return found
 
 
 def ranks(n: int) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from minidist.classroom.submission import Case, lose
+from minidist.classroom.diagnose import distinct
+from minidist.classroom.submission import Case, Outcome, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import SGD, AdamW
@@ -20,6 +21,12 @@ from minidist.papers.collectives import chunk_sizes
 
 Array = np.ndarray
 PRECISE = 1e-12  # relative to a unit's largest element
+
+# No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
+SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
+# Parameters are most of what is held: activations of one token a rank are nothing beside them.
+HEAVY = {"vocabulary": 1200, "context": 1, "layers": 1, "heads": 4, "width": 96, "tied": False}
+SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
 
 
 def share(size: int, rank: int, n: int) -> slice:
@@ -143,6 +150,23 @@ class Truth:
 # ---- beside it -------------------------------------------------------------------------------------------------------
 
 
+def whole_numbers(
+    random: np.random.Generator, n: int, what: str, precision: str = "fp64", **arguments: Any
+) -> Training:
+    """Each rank has two buckets of the first Flat, of whole numbers that can be recognized in their sum (fp64)."""
+    run = training(random, n, what, SMALL, precision=precision, **arguments)
+    size = run.truth.padded(0)
+    drawn = [distinct(n, size, random) for _ in range(2)]
+    if precision != "fp64":
+        drawn = [[random.integers(1, 50, size).astype(float) for _ in range(n)] for _ in range(2)]
+    run.inputs = [np.stack([numbers[rank] for numbers in drawn]) for rank in range(n)]
+    return run
+
+
+def unit_sizes(run: Training) -> dict[str, int]:
+    return {flat.name: run.truth.padded(unit) for unit, flat in enumerate(run.truth.flats)}
+
+
 def check_losses(run: Training, found: Sequence[Sequence[Any]], expected: Sequence[Sequence[float]], what: str) -> None:
     """Each rank's part of some losses, found[rank][number] beside expected[number][rank]."""
     for number, parts in enumerate(expected):
@@ -183,6 +207,31 @@ def wrong_index(place: str, found: Any, expected: Array, truth: Truth, unit: int
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     wrong = np.flatnonzero(~(np.abs(found - expected) <= PRECISE * largest))
     return int(wrong[0]) if wrong.size else None
+
+
+def check_buckets(run: Training, outcomes: Sequence[Outcome]) -> None:
+    """Of `whole_numbers`: what `collect` has left after the first and after the second backward."""
+    for rank, outcome in enumerate(outcomes):
+        slopes = run.inputs[rank].astype(run.precision.stored)
+        who = f"On {run.label}: rank {rank}'s flat.bucket"
+        for found, expected, when in (
+            (outcome.value[0], slopes[0], "after a unit's backward"),
+            (outcome.value[1], slopes[0] + slopes[1], "after a second unit's backward"),
+        ):
+            if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
+                is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
+                lose(f"{who} is {is_now} {when}, where {expected.dtype} {expected.shape} is wanted.")
+            if not np.array_equal(found, expected):
+                alone = np.array_equal(found, slopes[1])
+                second = "it is the second one's gradient alone; a tied head leaves a part in the bucket"
+                lose(f"{who} is wrong {when}: {second if alone else 'it is not the sum of what they wrote'}.")
+
+
+def check_gradient(run: Training, rank: int, found: Any, expected: Array) -> None:
+    """That a rank's flat.grad is an array such as expected, whatever is in it."""
+    if isinstance(found, str) or found.shape != expected.shape or found.dtype != expected.dtype:
+        is_now = found if isinstance(found, str) else f"{found.dtype} {found.shape}"
+        lose(f"On {run.label}: rank {rank}'s flat.grad is {is_now}; {expected.dtype} {expected.shape} is wanted.")
 
 
 def element(truth: Truth, unit: int, index: int) -> str:

@@ -117,7 +117,8 @@ def test_arrays_held_and_not_counted_are_found(
     [mutant] = [
         mutant for mutant in mutants_of(TABLE / "zero1.toml") if "a list of which nobody knows" in mutant.mistake
     ]
-    mutate(mutant.file, mutant.old, mutant.new)
+    [change] = mutant.changes
+    mutate(mutant.file, *change)
     assert audit.main(["--memory", "zero1", "-n", "1"], find_all()) == 1
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80

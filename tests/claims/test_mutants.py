@@ -1,5 +1,6 @@
 """Mutants: each fells what it must. And the runner takes no crash, no other loss and no harmless change for that."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from minidist import Finished, UsageError
 from minidist.__main__ import CHAPTERS, main
 from minidist.claims import mutants
 from minidist.claims.mutants import Mutant, mutants_of, perform
+from minidist.claims.mutants.patch import Patch, read_patches
 from minidist.cli.options import in_one_process
 
 EVERY = [mutant for file in sorted(mutants.TABLE.glob("*.toml")) for mutant in mutants_of(file)]
@@ -40,7 +42,7 @@ def test_every_chapter_that_makes_claims_has_mutants() -> None:
     assert {mutant.chapter for mutant in EVERY} == chapters
     assert {file.stem for file in mutants.TABLE.glob("*.toml")} == chapters
     assert len({(mutant.chapter, mutant.mistake) for mutant in EVERY}) == len(EVERY) >= 30
-    assert all(mutant.fells and mutant.old != mutant.new for mutant in EVERY)
+    assert all(mutant.fells and all(old != new for old, new in mutant.changes) for mutant in EVERY)
 
 
 # ---- the runner ------------------------------------------------------------------------------------------------------
@@ -95,6 +97,27 @@ def test_an_old_text_must_occur_once(old: str, times: int | None, tmp_path: Path
     assert times in (None, count)
     with pytest.raises(UsageError, match=f"^ring.toml: 'wrong': its old text occurs {count} times in ring.py$"):
         mutants_of(folder / "ring.toml")
+
+
+def test_a_mistake_of_several_changes() -> None:
+    written = tomllib.loads(
+        """
+[[mutant]]
+old = "a"
+new = "b"
+fells = ["x"]
+
+[[mutant.change]]
+old = "b c"
+new = "d"
+"""
+    )
+    [mutant] = read_patches(written, "mutant")
+    assert mutant == {"changes": (("a", "b"), ("b c", "d")), "fells": ("x",)}
+    several = Patch(changes=mutant["changes"])
+    assert several.apply("a c", "a text") == "d"
+    with pytest.raises(UsageError, match=r"^its old text occurs 2 times in a text$"):
+        several.apply("a a", "a text")
 
 
 @pytest.mark.parametrize("arguments", [["zero9"], ["zero1", "zero2"], ["train"], ["--all"]])

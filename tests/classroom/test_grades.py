@@ -1,18 +1,21 @@
 """Points by cause: the skeleton earns nothing, a right answer everything, and each mistake loses the parts that are
-named beside it and no others. Mistakes are patches of the right answer (mutants/) and files as people write them."""
+named beside it and no others. Mistakes are patches of the right answer (mutants/) and programs as people write them
+(submissions/)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from classroom.grading import ANSWERS, LESSONS, ROOT, SUBMISSIONS, Graded, Grader, grader, head
-from classroom.mutants import MUTANTS, Mutant
+from classroom.grading import ANSWERS, LESSONS, ROOT, Graded, Grader, grader
+from classroom.mistakes import BASES, MUTANTS, SUBMISSIONS, Mistake
+from sampling import shard_of_this_run
 
 # Of the mistakes those that between them bring about every kind of message, and of every lesson a mutant and a file;
-# mutants in the parts that they lose. The others, and mutants in all parts, are graded with -m slow.
+# mutants in the parts that they lose. Of the others a part that differs from commit to commit. All of them, and mutants
+# in all parts, are graded with -m slow.
 IN_EVERY_RUN = {
     "01": {"all_send_first", "from_the_notebook", "hash_and_append"},
     "02": {
@@ -38,13 +41,27 @@ IN_EVERY_RUN = {
 }
 
 
+OTHERS = [
+    mistake
+    for of_lessons in (MUTANTS, SUBMISSIONS)
+    for number, mistakes in of_lessons.items()
+    for mistake in mistakes.values()
+    if mistake.name not in IN_EVERY_RUN[number]
+]
+OF_THIS_RUN = shard_of_this_run(OTHERS, 80)
+
+
+def in_this_run(mistake: Mistake) -> bool:
+    return mistake.name in IN_EVERY_RUN[mistake.lesson] or mistake in OF_THIS_RUN
+
+
 @pytest.fixture(scope="module")
 def graders() -> Iterator[dict[str, Grader]]:
     with ExitStack() as stack:
         yield {number: stack.enter_context(grader(number)) for number in LESSONS}
 
 
-def check_messages(graded: Graded, patterns: list[str]) -> None:
+def check_messages(graded: Graded, patterns: Iterable[str]) -> None:
     messages = "\n".join(graded.messages.values())
     for pattern in patterns:
         assert re.search(pattern, messages), f"{pattern}\n\n{messages}"
@@ -75,55 +92,52 @@ def test_the_chapter_earns_everything_and_is_recognized(graders: dict[str, Grade
 
 
 @pytest.mark.parametrize(
-    ("number", "mutant", "whole"),
+    ("mutant", "whole"),
     [
-        pytest.param(number, mutant, whole, marks=marks, id=f"{number} {mutant.name}{whole * ' in all parts'}")
+        pytest.param(mutant, whole, marks=marks, id=f"{number} {mutant.name}{whole * ' in all parts'}")
         for number, mutants in MUTANTS.items()
-        for mutant in mutants
+        for mutant in mutants.values()
         for whole, marks in [(False, []), (True, [pytest.mark.slow])]
-        if whole or mutant.name in IN_EVERY_RUN[number]
+        if whole or in_this_run(mutant)
     ],
 )
 def test_a_mutant_loses_the_part_that_its_demand_is_graded_in(
-    graders: dict[str, Grader], tmp_path: Path, number: str, mutant: Mutant, whole: bool
+    graders: dict[str, Grader], tmp_path: Path, mutant: Mistake, whole: bool
 ) -> None:
-    program = tmp_path / f"{mutant.name}.py"
-    program.write_text(mutant.text(ANSWERS[number]))
-    graded = graders[number].grade(program, only=None if whole else set(mutant.loses))
+    graded = graders[mutant.lesson].grade(mutant.write_to(tmp_path), only=None if whole else set(mutant.loses))
     assert graded.lost == set(mutant.loses), graded.messages
-    check_messages(graded, [mutant.says])
+    check_messages(graded, mutant.says)
 
 
 @pytest.mark.parametrize(
-    ("number", "file"),
+    "wrong",
     [
-        pytest.param(
-            number,
-            file,
-            marks=[pytest.mark.slow] * (file.stem not in IN_EVERY_RUN[number]),
-            id=f"{number} {file.stem}",
-        )
-        for number, lesson in LESSONS.items()
-        for file in sorted((SUBMISSIONS / lesson.name).glob("*.py"))
+        pytest.param(wrong, marks=[pytest.mark.slow] * (not in_this_run(wrong)), id=f"{number} {wrong.name}")
+        for number, submissions in SUBMISSIONS.items()
+        for wrong in submissions.values()
     ],
 )
-def test_a_wrong_submission_loses_just_its_parts(graders: dict[str, Grader], number: str, file: Path) -> None:
-    patience = head(file, "patience")
-    graded = graders[number].grade(file, float(patience[0]) if patience else 10)
-    everything = set(graded.points)
-    keeps, loses = (set(", ".join(head(file, name)).split(", ")) - {"", "nothing"} for name in ("keeps", "loses"))
-    assert keeps | loses <= everything
-    assert graded.lost == (loses or everything - keeps), graded.messages
-    check_messages(graded, head(file, "says"))
+def test_a_wrong_submission_loses_just_its_parts(graders: dict[str, Grader], tmp_path: Path, wrong: Mistake) -> None:
+    graded = graders[wrong.lesson].grade(wrong.write_to(tmp_path), wrong.patience)
+    assert graded.lost == wrong.lost_of(graded.points), graded.messages
+    check_messages(graded, wrong.says)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "base", [pytest.param(base, id=base.name) for bases in BASES.values() for base in bases.values()]
+)
+def test_what_submissions_differ_from_is_right(graders: dict[str, Grader], tmp_path: Path, base: Mistake) -> None:
+    assert graders[base.lesson].grade(base.write_to(tmp_path)).messages == {}
 
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_every_demand_has_a_mutant_and_every_part_a_demand(number: str) -> None:
-    demands = [mutant.demand for mutant in MUTANTS[number]]
+    demands = [mutant.demand for mutant in MUTANTS[number].values()]
     with grader(number, isolate=False) as made:
         parts = {name for name, _, _ in made.parts()}
-    alone = {part for mutant in MUTANTS[number] if len(mutant.loses) == 1 for part in mutant.loses}
-    named = {part for mutant in MUTANTS[number] for part in mutant.loses}
+    alone = {part for mutant in MUTANTS[number].values() if len(mutant.loses) == 1 for part in mutant.loses}
+    named = {part for mutant in MUTANTS[number].values() for part in mutant.loses}
     assert len(set(demands)) >= len(parts)
     assert named | {"meaning"} >= parts >= named  # of messages that mean nothing see test_tricks.py
     assert parts - alone <= {"meaning"}
@@ -131,8 +145,7 @@ def test_every_demand_has_a_mutant_and_every_part_a_demand(number: str) -> None:
 
 def test_names_of_every_run_exist() -> None:
     for number, names in IN_EVERY_RUN.items():
-        files = {file.stem for file in (SUBMISSIONS / LESSONS[number].name).glob("*.py")}
-        mutants = {mutant.name for mutant in MUTANTS[number]}
+        files, mutants = set(SUBMISSIONS[number]), set(MUTANTS[number])
         assert names <= files | mutants
         assert names & files
         assert names & mutants
@@ -144,28 +157,24 @@ def test_over_mpi_the_same_points_but_for_what_only_the_router_sees(tmp_path: Pa
     only_router = {"timing", "meaning", "messages"}
     with grader(number, wire="mpi") as over_mpi:
         assert over_mpi.grade(ANSWERS[number]).messages == {}
-        for mutant in MUTANTS[number]:
-            if mutant.name in IN_EVERY_RUN[number]:
-                program = tmp_path / f"{mutant.name}.py"
-                program.write_text(mutant.text(ANSWERS[number]))
-                lost = over_mpi.grade(program).lost
-                assert lost - only_router == set(mutant.loses) - only_router, mutant.name
+        for name in IN_EVERY_RUN[number] & set(MUTANTS[number]):
+            mutant = MUTANTS[number][name]
+            lost = over_mpi.grade(mutant.write_to(tmp_path)).lost
+            assert lost - only_router == set(mutant.loses) - only_router, name
 
 
 @pytest.mark.slow
 def test_the_same_points_every_time(graders: dict[str, Grader], tmp_path: Path) -> None:
     """While everything here is kept busy."""
-    program = tmp_path / "program.py"
-    mutants = [mutant for mutant in MUTANTS["04"] if mutant.name in ("reuses_a_buffer", "blocking_sends", "averages")]
+    mutants = [MUTANTS["04"][name] for name in ("reuses_a_buffer", "blocking_sends", "averages")]
     for number in range(51):
         mutant = mutants[number % len(mutants)]
-        program.write_text(mutant.text(ANSWERS["04"]))
-        assert graders["04"].grade(program, seed=number).lost == set(mutant.loses)
+        assert graders["04"].grade(mutant.write_to(tmp_path), seed=number).lost == set(mutant.loses)
 
 
-def test_a_seed_repeats_a_grade(graders: dict[str, Grader]) -> None:
+def test_a_seed_repeats_a_grade(graders: dict[str, Grader], tmp_path: Path) -> None:
     """To the last number in a message; another seed has other numbers."""
-    file = SUBMISSIONS / LESSONS["04"].name / "sends_the_total.py"
+    file = SUBMISSIONS["04"]["sends_the_total"].write_to(tmp_path)
     parts = {"all_reduce", "timing"}
     one, again, other = (graders["04"].grade(file, seed=seed, only=parts) for seed in (1, 1, 2))
     assert one == again

@@ -154,32 +154,9 @@ def desks(tmp_path_factory):
 
 
 @pytest.fixture
-def shell(desks, monkeypatch):
-    """An IPython in a copy of lesson 04."""
-    yield from shell_in(desks / RING.name, monkeypatch)
-
-
-@pytest.fixture
-def shell_01(desks, monkeypatch):
-    yield from shell_in(desks / WORDS.name, monkeypatch)
-
-
-@pytest.fixture
-def shell_03(desks, monkeypatch):
-    yield from shell_in(desks / SERVERS.name, monkeypatch)
-
-
-@pytest.fixture
-def shell_07(desks, monkeypatch):
-    yield from shell_in(desks / ZERO_1.name, monkeypatch)
-
-
-@pytest.fixture
-def shell_09(desks, monkeypatch):
-    yield from shell_in(desks / ZERO_3.name, monkeypatch)
-
-
-def shell_in(copy, monkeypatch):
+def shell(desks, monkeypatch, request):
+    """An IPython in a copy of lesson 04, or of the lesson that a test is `on`."""
+    copy = desks / getattr(request, "param", RING).name
     monkeypatch.chdir(copy)
     monkeypatch.syspath_prepend(copy)
     for name in ("given", "exercise"):
@@ -192,6 +169,10 @@ def shell_in(copy, monkeypatch):
     lesson._tests.cache_clear()
     for name in ("given", "exercise"):
         sys.modules.pop(name, None)
+
+
+def on(lesson):
+    return pytest.mark.parametrize("shell", [pytest.param(lesson, id=lesson.name)], indirect=True)
 
 
 PASS = "# a comment\n\ndef pass_right(comm, x):\n    n, rank = comm.size, comm.rank\n"
@@ -225,105 +206,92 @@ GAPS = {
     "open": (
         "pass_right",
         PASS + "    raise NotImplementedError",
-        r"○ pass_right is not filled in yet; the notebook goes on",
+        r"\A○ pass_right is not filled in yet; the notebook goes on",
     ),
-    "nothing comes back": ("pass_right", PASS + "    out = x.copy()", r"✗ .*rank 0 returned None, not an array"),
-    "its own": ("pass_right", PASS + "    return x", r"✗ .*rank 0 ends with rank 0's numbers; rank 3's are wanted"),
+    "nothing comes back": ("pass_right", PASS + "    out = x.copy()", r"\A✗ .*rank 0 returned None, not an array"),
+    "its own": ("pass_right", PASS + "    return x", r"\A✗ .*rank 0 ends with rank 0's numbers; rank 3's are wanted"),
     "an error": (
         "pass_right",
         PASS + "    out = np.empty_like(y)",
-        r"(?s)✗ .*line 5 of the cell, `out = np\.empty_like\(y\)`.*NameError: name 'y' is not defined",
+        r"(?s)\A✗ .*line 5 of the cell, `out = np\.empty_like\(y\)`.*NameError: name 'y' is not defined",
     ),
     "blocked": (
         "exchange",
         EXCHANGE + "    comm.send(array, dest)\n    comm.recv(out, source)",
-        r"(?s)✗ .*rank 0: send\(dest=1\) at line 2 of the cell, `comm\.send\(array, dest\)`.*A cycle of waits",
+        r"(?s)\A✗ .*rank 0: send\(dest=1\) at line 2 of the cell, `comm\.send\(array, dest\)`.*A cycle of waits",
     ),
     "not allowed": (
         "exchange",
         EXCHANGE + "    comm.sendrecv(array, dest, out, source)",
-        r"(?s)✗ .*line 2 of the cell.*comm\.sendrecv is not to be used here: send and recv alone",
+        r"(?s)\A✗ .*line 2 of the cell.*comm\.sendrecv is not to be used here: send and recv alone",
     ),
     "to the left": (
         "reduce_scatter_step",
         STEP.replace("(rank + 1) % n, incoming, (rank - 1) % n", "(rank - 1) % n, incoming, (rank + 1) % n"),
-        r"✗ .*rank 0 sends to rank 3 at line 6 of the cell, `comm\.sendrecv.*`; its right neighbour is rank 1",
+        r"\A✗ .*rank 0 sends to rank 3 at line 6 of the cell, `comm\.sendrecv.*`; its right neighbour is rank 1",
     ),
     "puts in place": (
         "reduce_scatter_step",
         STEP.replace("adding += incoming", "adding[:] = incoming"),
-        r"✗ .*rank 0, step 1: chunk 2 comes in from the left, .* to chunk 2\. At .* rank 0's chunk 2 is missing",
+        r"\A✗ .*rank 0, step 1: chunk 2 comes in from the left, .* to chunk 2\. At .* rank 0's chunk 2 is missing",
     ),
     "makes another": (
         "reduce_scatter_step",
         STEP.replace("+=", "="),
-        r"✗ .*rank 0, step 1: chunk 2 comes in from the left, .* in place\. Nothing in work has changed",
+        r"\A✗ .*rank 0, step 1: chunk 2 comes in from the left, .* in place\. Nothing in work has changed",
     ),
     "a chunk too far": (
         "reduce_scatter_step",
         STEP.replace("rank - step", "rank - step + 1"),
-        r"✗ .*rank 0, step 1: chunk 2 comes in from the left, .*\. What has changed in work is chunk 3",
+        r"\A✗ .*rank 0, step 1: chunk 2 comes in from the left, .*\. What has changed in work is chunk 3",
     ),
     "sends another": (
         "reduce_scatter_step",
         STEP.replace("work[chunk(work.size, n, (rank - step) % n)]", "work[chunk(work.size, n, rank)]"),
-        r"✗ .*rank 0, step 1: chunk 2 comes in .*\. At .* rank 3's chunk 3 was added in place of its chunk 2",
+        r"\A✗ .*rank 0, step 1: chunk 2 comes in .*\. At .* rank 3's chunk 3 was added in place of its chunk 2",
     ),
     "not modulo N": (
         "reduce_scatter_step",
         STEP.replace("(rank - step) % n", "rank - step"),
-        r"(?s)✗ .*there is no chunk -1: they are 0 to 3",
+        r"(?s)\A✗ .*there is no chunk -1: they are 0 to 3",
     ),
     "adds a chunk": (
         "all_gather_step",
         GATHER_STEP.replace("PUT", "work[receiving] += incoming"),
-        r"✗ .*rank 0, step 1: chunk 3 comes in from the left, .* It was added to what was there",
+        r"\A✗ .*rank 0, step 1: chunk 3 comes in from the left, .* It was added to what was there",
     ),
     "a step early": (
         "all_gather_step",
         GATHER_STEP.replace("PUT", "work[receiving] = incoming").replace("- step", "- step - 1"),
-        r"✗ .*rank 0, step 1: chunk 3 comes in from the left, .* What has changed in work is chunk 2",
+        r"\A✗ .*rank 0, step 1: chunk 3 comes in from the left, .* What has changed in work is chunk 2",
     ),
     "only its own": (
         "all_gather_step",
         GATHER_STEP.replace("PUT", "work[receiving] = incoming").replace("(rank - step + 1) % n", "rank"),
-        r"✗ .*rank 0, step 2: chunk 2 comes in from the left, .* It holds element 3, of rank 3's chunk",
+        r"\A✗ .*rank 0, step 2: chunk 2 comes in from the left, .* It holds element 3, of rank 3's chunk",
     ),
     "only floats": (
         "pass_right",
         PASS + "    out = np.empty(x.size)\n    comm.sendrecv(x, (rank + 1) % n, out, (rank - 1) % n)\n    return out",
-        r"(?s)✗ .*CommError: rank \d expected 3 x float64 from rank \d, which sent 3 x int64",
+        r"(?s)\A✗ .*CommError: rank \d expected 3 x float64 from rank \d, which sent 3 x int64",
     ),
     "another order": (
         "pass_right",
         PASS + "    out = np.empty_like(x)\n    comm.sendrecv(x, out, (rank + 1) % n, (rank - 1) % n)",
-        r"(?s)✗ .*a rank is a number, 0 to 3\. The order of arguments is array, dest, out, source",
+        r"(?s)\A✗ .*a rank is a number, 0 to 3\. The order of arguments is array, dest, out, source",
     ),
     "waits": (
         "pass_right",
         PASS + "    out = np.empty_like(x)\n    comm.send(x, (rank + 1) % n)\n    comm.recv(out, (rank - 1) % n)",
-        r"(?s)✗ .*rank 0: send\(dest=1\) at line 6 of the cell.*A cycle of waits",
+        r"(?s)\A✗ .*rank 0: send\(dest=1\) at line 6 of the cell.*A cycle of waits",
     ),
     "another out": (
         "exchange",
         EXCHANGE + "    out = np.empty_like(array)\n    if comm.rank:\n        comm.send(array, dest)\n"
         "    comm.recv(out, source)\n    if not comm.rank:\n        comm.send(array, dest)",
-        r"✗ .*rank 0 has received nothing into out\. Fill the array that it is given, in place",
+        r"\A✗ .*rank 0 has received nothing into out\. Fill the array that it is given, in place",
     ),
 }
-
-
-@pytest.mark.parametrize(("name", "code", "words"), GAPS.values(), ids=GAPS)
-def test_a_gap_that_is_not_right_is_said_and_the_lessons_own_is_used(shell, capsys, name, code, words):
-    for cell in (CHUNK, code, f"check({name!r})"):
-        shell.run_cell(cell, store_history=True).raise_error()
-    said = capsys.readouterr().out
-    assert re.match(words, said), said
-    assert "the notebook goes on with the lesson's own" in said
-    assert shell.user_ns[name].__module__ == "given"
-    for ours in ("Traceback", "minidist/", "on_ranks.py", f"{name}.py"):
-        assert ours not in said
-    assert "yours" not in lesson.whose(name).split()[:1]
 
 
 GATHER = """\
@@ -395,16 +363,6 @@ GAPS_09 = {
 }
 
 
-@pytest.mark.parametrize(("name", "code", "words"), GAPS_09.values(), ids=GAPS_09)
-def test_the_gaps_of_lesson_09(shell_09, capsys, name, code, words):
-    for cell in (GATHER, code, f"check({name!r})"):
-        shell_09.run_cell(cell, store_history=True).raise_error()
-    said = capsys.readouterr().out
-    assert said.startswith("✗ ")
-    assert re.search(words, said), said
-    assert shell_09.user_ns[name].__module__ == "given"
-
-
 SEND = """\
 def send_text(comm, text, dest):
     data = np.frombuffer(text.encode(), np.uint8)
@@ -465,17 +423,6 @@ GAPS_01 = {
 }
 
 
-@pytest.mark.parametrize(("name", "code", "words"), GAPS_01.values(), ids=GAPS_01)
-def test_the_gaps_of_lesson_01(shell_01, capsys, name, code, words):
-    for cell in (SEND, RECEIVE, code, f"check({name!r})"):
-        shell_01.run_cell(cell, store_history=True).raise_error()
-    said = capsys.readouterr().out
-    assert said.startswith("✗ ")
-    assert re.search(words, said), said
-    assert "the notebook goes on with the lesson's own" in said
-    assert shell_01.user_ns[name].__module__ == "given"
-
-
 GATE = """\
 def may_read(clocks, worker, clock, staleness):
     return clocks[worker] >= clock and sum(clocks) >= len(clocks) * (clock - staleness)
@@ -511,14 +458,26 @@ GAPS_03 = {
 }
 
 
-@pytest.mark.parametrize(("name", "code", "words"), GAPS_03.values(), ids=GAPS_03)
-def test_the_gaps_of_lesson_03(shell_03, capsys, name, code, words):
-    for cell in (code, f"check({name!r})"):
-        shell_03.run_cell(cell, store_history=True).raise_error()
+CELLS = {RING.name: [CHUNK], ZERO_3.name: [GATHER], WORDS.name: [SEND, RECEIVE], SERVERS.name: []}  # run before a gap
+WRONG = [
+    pytest.param(of, *gap, id=f"{of.name[:2]} {words}")
+    for of, gaps in ((RING, GAPS), (ZERO_3, GAPS_09), (WORDS, GAPS_01), (SERVERS, GAPS_03))
+    for words, gap in gaps.items()
+]
+
+
+@pytest.mark.parametrize(("shell", "name", "code", "words"), WRONG, indirect=["shell"])
+def test_a_gap_that_is_not_right_is_said_and_the_lessons_own_is_used(shell, capsys, name, code, words):
+    for cell in (*CELLS[Path.cwd().name], code, f"check({name!r})"):
+        shell.run_cell(cell, store_history=True).raise_error()
     said = capsys.readouterr().out
-    assert said.startswith("✗ ")
+    assert said.startswith(("✗ ", "○ "))
     assert re.search(words, said), said
-    assert shell_03.user_ns[name].__module__ == "given"
+    assert "the notebook goes on with the lesson's own" in said
+    assert shell.user_ns[name].__module__ == "given"
+    for ours in ("Traceback", "minidist/", "on_ranks.py", f"{name}.py"):
+        assert ours not in said
+    assert "yours" not in lesson.whose(name).split()[:1]
 
 
 REDUCE = """\
@@ -531,41 +490,45 @@ def reduce_shard(comm, grad):
 
 
 @pytest.mark.parametrize("first", ["raise NotImplementedError", "return slice(0, size // n)"])
-def test_a_gap_can_stand_on_one_that_is_open_or_wrong(shell_07, capsys, first):
+@on(ZERO_1)
+def test_a_gap_can_stand_on_one_that_is_open_or_wrong(shell, capsys, first):
     """For which the lesson's own is there, on ranks as well."""
-    shell_07.run_cell(f"def shard_slice(size, n, rank):\n    {first}", store_history=True).raise_error()
+    shell.run_cell(f"def shard_slice(size, n, rank):\n    {first}", store_history=True).raise_error()
     for cell in ("check('shard_slice')", REDUCE, "check('reduce_shard')"):
-        shell_07.run_cell(cell, store_history=True).raise_error()
+        shell.run_cell(cell, store_history=True).raise_error()
     *_, last = capsys.readouterr().out.splitlines()
     assert last == "✓ reduce_shard is right. The notebook goes on with yours."
-    assert shell_07.user_ns["shard_slice"].__module__ == "given"
+    assert shell.user_ns["shard_slice"].__module__ == "given"
 
 
-def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell_01, capsys):
-    shell_01.run_cell("check('merge')", store_history=True).raise_error()
+@on(WORDS)
+def test_an_exercise_may_have_its_model_answer_in_the_lesson(shell, capsys):
+    shell.run_cell("check('merge')", store_history=True).raise_error()
     said = capsys.readouterr().out
     assert said.startswith("○ merge in exercise.py is not filled in yet")
     assert "the notebook goes on with the lesson's own" in said
-    assert shell_01.user_ns["merge"].__module__ == "given"
+    assert shell.user_ns["merge"].__module__ == "given"
     assert lesson.whose("merge") == "not yours yet: the lesson's own"
 
 
-def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell_01, capsys):
+@on(WORDS)
+def test_ranks_can_have_all_functions_of_the_exercise_that_are_right(shell, capsys):
     """Each check reads the file anew, and what was checked before is of the same reading."""
     shutil.copy(ROOT / "tests/classroom/answers" / f"{WORDS.name}.py", "exercise.py")
     for name in ("merge", "reduce_task"):
-        shell_01.run_cell(f"check({name!r})", store_history=True).raise_error()
+        shell.run_cell(f"check({name!r})", store_history=True).raise_error()
     assert capsys.readouterr().out.count("✓") == 2
     exercise = sys.modules["exercise"]
-    assert [shell_01.user_ns[name] for name in ("merge", "reduce_task")] == [exercise.merge, exercise.reduce_task]
+    assert [shell.user_ns[name] for name in ("merge", "reduce_task")] == [exercise.merge, exercise.reduce_task]
 
 
-def test_a_method_is_checked_in_its_file(shell_09, capsys):
+@on(ZERO_3)
+def test_a_method_is_checked_in_its_file(shell, capsys):
     shutil.copy(ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py", "exercise.py")
     text = Path("exercise.py").read_text()
     Path("exercise.py").write_text(text.replace("flat.gathered = None", "raise NotImplementedError"))
     for name in ("owned", "forget"):
-        shell_09.run_cell(f"check('ZeRO3.{name}')", store_history=True).raise_error()
+        shell.run_cell(f"check('ZeRO3.{name}')", store_history=True).raise_error()
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "✓ ZeRO3.owned is right. The notebook goes on with yours."
     assert said[1] == "○ ZeRO3.forget in exercise.py is not filled in yet; the notebook goes on with the chapter's."
@@ -593,7 +556,8 @@ def test_the_exercise_is_checked_in_its_file(shell, capsys):
         assert shell.user_ns["all_gather"].__module__ == module
 
 
-def test_the_first_part_of_exercise_09_is_checked_and_used(shell_09, capsys):
+@on(ZERO_3)
+def test_the_first_part_of_exercise_09_is_checked_and_used(shell, capsys):
     answer = ROOT / "tests/classroom/answers" / f"{ZERO_3.name}.py"
     for text, words, module in (
         ((ZERO_3 / "exercise.py").read_text(), "○ train_step in exercise.py is not filled in yet", "given"),
@@ -601,11 +565,11 @@ def test_the_first_part_of_exercise_09_is_checked_and_used(shell_09, capsys):
         (answer.read_text(), "✓ train_step is right", "exercise"),
     ):
         Path("exercise.py").write_text(text)
-        shell_09.run_cell("check('train_step')", store_history=True).raise_error()
+        shell.run_cell("check('train_step')", store_history=True).raise_error()
         said = capsys.readouterr().out
         assert re.match(words, said), said
         assert "goes on with the lesson's own" in said or module == "exercise"
-        assert shell_09.user_ns["train_step"].__module__ == module
+        assert shell.user_ns["train_step"].__module__ == module
         assert lesson.whose("train_step") == ("yours" if module == "exercise" else "not yours yet: the lesson's own")
 
 

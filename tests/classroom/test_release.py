@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from classroom.grading import ANSWERS, LESSONS, ROOT, SUBMISSIONS, load
+from classroom.grading import ANSWERS, LESSONS, ROOT, load
+from classroom.mistakes import SUBMISSIONS
 from classroom.tiny import HALF, HIDDEN, RIGHT, classroom, lay, make_lessons
 from minidist.classroom import release, sandbox, source
 from minidist.classroom.__main__ import main
@@ -49,8 +50,9 @@ def test_no_file_of_the_edition_has_an_answer(edition, monkeypatch):
             if any(words in text for words in defined):
                 assert not answers.items() & source.digests([tree], tests.ASKED).items()
     handed_out = b"\n".join(file.read_bytes() for file in edition.rglob("*") if file.is_file())
-    for folder in (*ANSWERS.values(), *SUBMISSIONS.rglob("*.py")):
-        assert folder.read_bytes() not in handed_out
+    wrong = [mistake.text() for submissions in SUBMISSIONS.values() for mistake in submissions.values()]
+    for text in (*[file.read_text() for file in ANSWERS.values()], *wrong):
+        assert text.encode() not in handed_out
     assert not [file for file in edition.rglob("*") if file.name in ("tests", "mutants.py", "__pycache__", ".git")]
     assert not list(edition.rglob("*.toml")) or [file.name for file in edition.rglob("*.toml")] == ["pyproject.toml"]
 

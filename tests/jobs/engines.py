@@ -66,22 +66,27 @@ def settings(precision: str, optimizer: str, accumulate: int, clip: float) -> Se
 
 def train(engine: Engine, batch: int) -> dict[str, Any]:
     """Some steps; this rank's losses, the first step's gradients before clipping, and the final parameters, by name."""
-    accumulate = engine.settings.accumulate
-    losses, watched = [], watch_gradients(engine)
-    for step in range(STEPS):
-        tokens = np.random.default_rng(step).integers(0, VOCABULARY, (batch, CONTEXT + 1))
-        loss = 0.0
-        for part in np.split(tokens, accumulate):
-            micro_batch = engine.forward(part[:, :-1], part[:, 1:])
-            engine.backward(micro_batch)
-            loss += micro_batch.value
-            engine.step()
-        losses.append(loss)
+    watched = watch_gradients(engine)
     return {
-        "losses": losses,
+        "losses": [step_on(engine, tokens(step, batch, CONTEXT)) for step in range(STEPS)],
         "gradients": watched["gradients"],
         "parameters": by_name(engine, lambda flat: flat.master),
     }
+
+
+def tokens(step: int, batch: int, context: int) -> np.ndarray:
+    return np.random.default_rng(step).integers(0, VOCABULARY, (batch, context + 1))
+
+
+def step_on(engine: Engine, batch: np.ndarray) -> float:
+    """A step, in as many micro-batches as the engine has; this rank's loss."""
+    loss = 0.0
+    for part in np.split(batch, engine.settings.accumulate):
+        micro_batch = engine.forward(part[:, :-1], part[:, 1:])
+        engine.backward(micro_batch)
+        loss += micro_batch.value
+        engine.step()
+    return loss
 
 
 def watch_gradients(engine: Engine) -> dict[str, Any]:

@@ -40,18 +40,9 @@ def tensor_parallel(
 
 def train(engine: Engine) -> dict[str, Any]:
     """Some steps; this rank's losses, the first step's gradients, and the final parameters, whole and by name."""
-    accumulate = engine.settings.accumulate
-    losses, watched = [], engines.watch_gradients(engine)
-    for step in range(2):
-        tokens = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
-        loss = 0.0
-        for part in np.split(tokens, accumulate):
-            micro_batch = engine.forward(part[:, :-1], part[:, 1:])
-            engine.backward(micro_batch)
-            loss += micro_batch.value
-            engine.step()
-        losses.append(loss)
-    evaluated = engine.evaluate(tokens[:, :-1], tokens[:, 1:])
+    watched, batches = engines.watch_gradients(engine), [engines.tokens(step, BATCH, CONTEXT) for step in range(2)]
+    losses = [engines.step_on(engine, batch) for batch in batches]
+    evaluated = engine.evaluate(batches[-1][:, :-1], batches[-1][:, 1:])
     parameters = engines.by_name(engine, lambda flat: flat.master)
     return {
         "losses": np.array([*losses, evaluated]),

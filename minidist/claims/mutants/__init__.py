@@ -14,7 +14,7 @@ Beside this file there is one for each chapter, CHAPTER.toml. `options` are thos
     options    more of them
     ranks      4 if not given
     file       of the package
-    old, new   lines of it, which must occur exactly once, and what stands there instead
+    old, new   lines of it, which must occur exactly once, and what stands there instead (patch.py)
     fells      the claims: source, claim
     layout     options of the chapter alone. Where it is given, if empty, the losses are compared with those of serial
                training with the same options but for these: "serial training, losses" is one more claim. Bugs that
@@ -30,7 +30,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from typing import Any
 
 import minidist
 from minidist import Finished, UsageError
+from minidist.claims.mutants.patch import Patch, read_document, read_patches
 from minidist.claims.tables import mark, show, table_of
 from minidist.cli.progress import StatusLine
 from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
@@ -47,15 +47,13 @@ PACKAGE = Path(minidist.__file__).parent
 TIMEOUT = 120.0  # seconds for one of them, which takes about one
 
 
-@dataclass(frozen=True)
-class Mutant:
+@dataclass(frozen=True, kw_only=True)
+class Mutant(Patch):
     """A mistake, the command line that makes it, and what it must fell."""
 
     chapter: str
     mistake: str
     file: str
-    old: str
-    new: str
     fells: tuple[str, ...]
     options: str = ""
     ranks: int = 4
@@ -96,14 +94,15 @@ def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
 
 def mutants_of(file: Path) -> list[Mutant]:
     """The mutants of a chapter. Raises UsageError for one that cannot be made."""
-    written = tomllib.loads(file.read_text(encoding="utf-8"))
+    written = read_document(file)
     usual, mutants = written["options"], []
-    for row in written["mutant"]:
-        options = f"{usual} {row.pop('options', '')}"
-        mutant = Mutant(chapter=file.stem, options=options, **{**row, "fells": tuple(row["fells"])})
-        times = (PACKAGE / mutant.file).read_text(encoding="utf-8").count(mutant.old)
-        if times != 1:
-            raise UsageError(f"{file.name}: {mutant.mistake!r}: its old text occurs {times} times in {mutant.file}")
+    for keywords in read_patches(written, "mutant"):
+        options = f"{usual} {keywords.pop('options', '')}"
+        mutant = Mutant(chapter=file.stem, options=options, **keywords)
+        try:
+            mutant.apply((PACKAGE / mutant.file).read_text(encoding="utf-8"), mutant.file)
+        except UsageError as error:
+            raise UsageError(f"{file.name}: {mutant.mistake!r}: {error}") from None
         mutants.append(mutant)
     return mutants
 
@@ -132,7 +131,7 @@ def perform(mutant: Mutant) -> Outcome:
         copy = Path(folder) / "minidist"
         shutil.copytree(PACKAGE, copy)  # with what Python has compiled, which is still right by its time
         file = copy / mutant.file
-        file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        file.write_text(mutant.apply(file.read_text(encoding="utf-8"), mutant.file), encoding="utf-8")
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
             compiled.unlink()
         options = f"{mutant.options} {mutant.layout or ''}"
