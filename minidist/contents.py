@@ -49,6 +49,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.data_parallel",
     ),
     Entry(
+        "local_sgd",
+        "Stich, ICLR 2019; Douillard et al., DiLoCo, 2023: H alone",
+        "mpirun -n 4 python -m minidist.local_sgd",
+    ),
+    Entry(
         "zero1",
         "Rajbhandari et al., ZeRO, SC 2020, §5.1: optimizer states",
         "mpirun -n 4 python -m minidist.zero1",

@@ -1,0 +1,90 @@
+"""Local SGD and DiLoCo: every rank takes H steps of its own; then parameters are averaged, not gradients.
+
+    mpirun -n 4 python -m minidist.local_sgd --every 10
+    mpirun -n 4 python -m minidist.local_sgd --every 10 --outer-lr 0.7 --outer-momentum 0.9
+
+Stich, "Local SGD converges fast and communicates little", ICLR 2019.
+Douillard et al., "DiLoCo: Distributed low-communication training of language models", 2023, arXiv 2311.08105.
+
+In data parallelism all ranks agree after every step, and send 2Ψ(N-1)/N elements for it. Here rank r follows the mean
+gradient of its own rows, and sends nothing for H steps. Then θ becomes the mean of the ranks' θᵣ: 2Ψ(N-1)/N elements.
+The price is that ranks drift apart in between: losses are not those of serial training.
+
+DiLoCo (algorithm 1) takes the way that the mean has gone since the last averaging for a gradient, Δ = θ - mean θᵣ, and
+follows it by SGD with Nesterov momentum (section 3.1), v ← μ v + Δ and θ ← θ - η (Δ + μ v). With η = 1 and μ = 0 that
+is the mean. Every rank keeps θ and v for it: 8Ψ bytes in float32, added to data parallelism's 16Ψ.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from minidist import Stopped, contents, ring
+from minidist.data_parallel import DataParallel
+from minidist.engine import Settings
+from minidist.mpi.comm import Comm
+from minidist.nn.flat import Flat
+from minidist.nn.layers import Unit
+from minidist.nn.optim import squared_norm
+from minidist.nn.tensor import Array
+
+
+class LocalSGD(DataParallel):
+    """Data parallelism whose ranks meet after every H steps only, and in their parameters."""
+
+    def __init__(
+        self, units: list[Unit], settings: Settings, comm: Comm, every: int, lr: float = 1.0, momentum: float = 0.0
+    ) -> None:
+        """every: H. lr, momentum: η and μ."""
+        super().__init__(units, settings, comm)
+        self.every, self.lr, self.momentum = every, lr, momentum
+        self.outer: dict[Flat, tuple[Array, Array]] = {}  # θ after the last averaging, and v
+        if (lr, momentum) != (1.0, 0.0):
+            hold = partial(self.device.hold, "stash")
+            self.outer = {flat: (hold(flat.master.copy()), hold(0 * flat.master)) for flat in self.flats}  # (padded,)
+
+    # ---- H steps alone ----------------------------------------------------------------------------------------------
+
+    def weight(self, share: float) -> float:
+        """A rank's gradient is the mean over its own rows, not its part of a mean over all."""
+        return 1 / self.settings.accumulate
+
+    def reduce(self, flat: Flat) -> None:
+        """It stays here."""
+
+    def squares(self) -> float:
+        return sum(squared_norm(flat.grad) for flat in self.flats)
+
+    def apply_gradients(self) -> None:
+        try:
+            super().apply_gradients()
+        except OverflowError as error:  # on this rank alone: the others would wait for it
+            raise Stopped(error) from None
+        if self.steps % self.every == 0:
+            self.average()
+
+    # ---- and together -----------------------------------------------------------------------------------------------
+
+    @np.errstate(over="ignore", invalid="ignore")  # the next norm finds what has grown too large
+    def average(self) -> None:
+        """Parameters become the mean over the ranks; with an outer optimizer, they take a step toward it."""
+        for flat in self.flats:
+            with self.comm.phase("all-reduce parameters"):
+                ring.all_reduce(self.comm, flat.master, flat.master)
+            flat.master /= self.comm.size
+            if self.outer:
+                start, v = self.outer[flat]
+                delta = start - flat.master
+                v[...] = self.momentum * v + delta
+                start -= self.lr * (delta + self.momentum * v)
+                flat.master[...] = start
+            self.refresh(flat)
+
+    def settle(self) -> None:
+        """After the last step the ranks meet once more, if they have gone apart since."""
+        if self.steps % self.every:
+            self.average()
+
+
+if __name__ == "__main__":
+    contents.run("local_sgd")  # its options, and what the papers promise: programs/local_sgd.py

@@ -1,0 +1,57 @@
+"""Local SGD: alone, each rank is a serial training on its own rows; together, the ranks are those trainings' mean."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs.engines import CONTEXT, VOCABULARY, settings
+from minidist.engine import Engine
+from minidist.local_sgd import LocalSGD
+from minidist.mpi.comm import Comm
+from minidist.mpi.exchange import Rules
+from minidist.mpi.threads import run_threads
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+
+
+def model() -> list[Unit]:
+    """Without dropout, whose masks depend on a row's number in the whole batch."""
+    return gpt(GPTConfig(VOCABULARY, CONTEXT, layers=1, heads=3, width=15, dropout=0.0))
+
+
+def trained(engine: Engine, steps: int, rows: Any = slice(None)) -> dict[str, np.ndarray]:
+    """Parameters after some more steps on these of 6 sequences."""
+    for _ in range(steps):
+        tokens = np.random.default_rng(engine.steps).integers(0, VOCABULARY, (6, CONTEXT + 1))[rows]
+        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    engine.settle()
+    return {flat.name: flat.master[: flat.size].copy() for flat in engine.flats}
+
+
+@pytest.mark.parametrize(("n", "accumulate"), [(1, 1), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("lr", "momentum"), [(1.0, 0.0), (0.7, 0.9)])
+def test_two_steps_alone_then_together_three_times(n: int, accumulate: int, lr: float, momentum: float) -> None:
+    """θ ← θ - η (Δ + μ v), v ← μ v + Δ by hand, where Δ is θ less the mean of serial trainings on each rank's rows. The
+    last time the ranks meet after one step, because it is the last of all."""
+    serial, divided = settings("fp64", "sgd", 1, clip=0.5), settings("fp64", "sgd", accumulate, clip=0.5)
+
+    def be_rank(comm: Comm) -> list[dict[str, np.ndarray]]:
+        engine = LocalSGD(model(), divided, comm, 2, lr, momentum)
+        return [trained(engine, steps) for steps in (2, 2, 1)]
+
+    alone = [Engine(model(), serial) for _ in range(n)]
+    rows = np.arange(6).reshape(accumulate, n, -1)  # of a micro-batch, of a rank
+    theta = trained(alone[0], 0)
+    v = {name: 0 * array for name, array in theta.items()}
+    for steps, ranks in zip((2, 2, 1), zip(*run_threads(be_rank, n, Rules("eager")), strict=True), strict=True):
+        for flat in (flat for engine in alone for flat in engine.flats):
+            flat.master[: flat.size] = theta[flat.name]
+        own = [trained(engine, steps, rows[:, rank].ravel()) for rank, engine in enumerate(alone)]
+        for name in theta:
+            delta = theta[name] - np.mean([each[name] for each in own], axis=0)
+            v[name] = momentum * v[name] + delta
+            theta[name] = theta[name] - lr * (delta + momentum * v[name])
+            for rank in ranks:
+                np.testing.assert_allclose(rank[name], theta[name], rtol=1e-9, atol=1e-12)
+                assert np.array_equal(rank[name], ranks[0][name])
