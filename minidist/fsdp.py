@@ -2,7 +2,7 @@
 
     mpirun -n 4 python -m minidist.fsdp
     mpirun -n 4 python -m minidist.fsdp --strategy shard_grad_op
-    mpirun -n 4 python -m minidist.fsdp --strategy hybrid_shard --shard 2
+    mpirun -n 4 python -m minidist.fsdp --strategy hybrid_shard --ranks-per-host 2
     mpirun -n 4 python -m minidist.fsdp --backward-prefetch none --accumulate 4 --no-sync
 
 Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", VLDB 2023, section 3.

@@ -1,7 +1,7 @@
 """3D parallelism: data, pipeline and tensor parallelism at once, each along an axis of its own.
 
     mpirun -n 8 python -m minidist.parallel3d --dp 2 --pp 2 --tp 2 --zero 1
-    mpirun -n 8 python -m minidist.parallel3d --dp 8 --zero 3 --shard 4
+    mpirun -n 8 python -m minidist.parallel3d --dp 8 --zero 3 --ranks-per-host 4
 
 Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021, section 3
 (how the kinds are combined). Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding).

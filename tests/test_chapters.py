@@ -652,7 +652,8 @@ def test_help_is_two_screens(name: str) -> None:
         assert len(shared) == 28
         # The same defaults, but for what the chapter's text names.
         others = [line for line in shared if " ".join(line) not in re.sub(" +", " ", usual)]
-        own = {"parameter_server": ("--precision", "fp32)"), "zero_r": ("--recompute", "full)")}
+        fp32 = ("--precision", "fp32)")
+        own = {"parameter_server": fp32, "local_sgd": fp32, "zero_r": ("--recompute", "full)")}
         assert [(line[0], line[-1]) for line in others] == ([own[name]] if name in own else [])
 
 
@@ -738,8 +739,8 @@ BAD = [
     (0, "train", "--data FILES/short.txt", ["short.txt has 89 characters", "--context 8", "90"]),
     (2, "zero1", "--data FILES/latin1.txt", ["latin1.txt is not UTF-8"]),
     (2, "zero1", "--keep-last", ["--keep-last"]),
-    (4, "fsdp", "--shard 2", ["--shard", "hybrid_shard"]),
-    (4, "fsdp", "--strategy hybrid_shard --shard 3", ["4 ranks", "--shard 3", "use --shard 2"]),
+    (4, "fsdp", "--shard 2", ["--ranks-per-host", "hybrid_shard"]),
+    (4, "fsdp", "--strategy hybrid_shard --shard 3", ["4 ranks", "of 3 each", "use --ranks-per-host 2"]),
     (2, "fsdp", "--strategy zero3", ["--strategy", "zero3"]),
     (2, "fsdp", "--strategy no_shard --prefetch 2", ["no_shard", "leave"]),
     (2, "fsdp", "--strategy shard_grad_op --backward-prefetch pre", ["shard_grad_op", "leave"]),

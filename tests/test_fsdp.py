@@ -411,9 +411,9 @@ def test_losses_are_the_same(found: dict[str, Any]) -> None:
         (4, "no_shard --no-sync", 2, "leave --no-sync away"),
         (4, "shard_grad_op --backward-prefetch pre", 1, "leave --backward-prefetch away"),
         (4, "full_shard --no-sync", 1, "--accumulate 2 or more"),
-        (4, "full_shard --shard 2", 1, "--shard is of --strategy hybrid_shard"),
-        (4, "hybrid_shard --shard 3", 1, "4 ranks are no hosts of --shard 3 each: use --shard 2"),
-        (3, "hybrid_shard --shard 5", 1, "use --shard 3"),
+        (4, "full_shard --shard 2", 1, "--ranks-per-host is of --strategy hybrid_shard"),
+        (4, "hybrid_shard --shard 3", 1, "4 ranks are no hosts of 3 each: use --ranks-per-host 2"),
+        (3, "hybrid_shard --ranks-per-host 5", 1, "use --ranks-per-host 3"),
     ],
 )
 def test_what_does_not_go_together(ranks: int, words: str, accumulate: int, said: str) -> None:

@@ -386,8 +386,12 @@ BAD = [
     (7, "--batch 1", "--batch 1 in 1 micro-batch is too small for 7 ranks: use --batch 7"),
     (4, "--pp 1 --schedule gpipe", "--schedule, --chunks and --trace are of a pipeline"),
     (4, "--accumulate 2 -m 4", "--accumulate and --micro-batches say the same"),
-    (4, "--dp 4 --zero 3 --shard 3", "--dp 4 is not divisible by --shard 3: use --shard 2"),
-    (2, "--zero 1 --shard 2", "--shard says among whom ZeRO-3 divides parameters: use it with --zero 3"),
+    (4, "--dp 4 --zero 3 --shard 3", "--dp 4 is not divisible by --ranks-per-host 3: use --ranks-per-host 2"),
+    (
+        2,
+        "--zero 1 --shard 2",
+        "--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3",
+    ),
     (4, "--schedule pipedream", "--schedule"),
     (2, "--data nowhere.txt", "nowhere.txt"),
 ]

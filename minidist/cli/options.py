@@ -62,6 +62,10 @@ class Parser(argparse.ArgumentParser):
         (group or self).add_argument(option, type=path_name, metavar="FILE", help=help, **how)
         self.outputs.append(option)
 
+    def alias(self, other: str, option: str) -> None:
+        """Another spelling of an option, which --help does not list."""
+        self._option_string_actions[other] = self._option_string_actions[option]
+
     def renamed(self, old: str, new: str) -> None:
         """Whoever still writes `old` is told that it is called `new`."""
         hidden = argparse.SUPPRESS

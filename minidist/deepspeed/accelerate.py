@@ -202,7 +202,7 @@ def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
         if ranks % hosts:
             raise UsageError(f"{ranks} ranks cannot be divided among num_machines {hosts}")
         translated.shard = ranks // hosts
-        words += ["--shard", str(translated.shard)]
+        words += ["--ranks-per-host", str(translated.shard)]
     if STAGES[strategy] == 3:
         words += ["--backward-prefetch", _backward_prefetch(section)]
     if STAGES[strategy] > 0 and _flag(section, "fsdp_forward_prefetch"):

@@ -43,7 +43,8 @@ def parser() -> Parser:
     add = made.add_argument
     add("--model", choices=tuple(MODELS), metavar="NAME", default="gpt2", help=f"one of {', '.join(MODELS)}")
     add("--ranks", type=at_least(1, at_most=10**7), metavar="N", help="default: what the file says, or 8")
-    add("--ranks-per-node", type=at_least(1), metavar="N", help="default: 8, or all")
+    add("--ranks-per-host", type=at_least(1), metavar="G", help="default: 8, or all")
+    made.alias("--ranks-per-node", "--ranks-per-host")
     add("--batch", type=at_least(1, at_most=10**9), metavar="N", default=16, help='sequences in a step, for "auto"')
     add("--accumulate", type=at_least(1), metavar="N", default=1, help='micro-batches in a step, for "auto"')
     add(
@@ -77,7 +78,7 @@ def explain(arguments: Sequence[str]) -> str:
         fsdp=translated.fsdp,
     )
     plan.notes += translated.notes
-    per_node = min(options.ranks_per_node or 8, n)
+    per_node = min(options.ranks_per_host or 8, n)
     return "\n".join(
         [
             f"{options.config}: {options.model}, Ψ = {model.parameters:,} parameters, N = {n} ranks",

@@ -71,12 +71,12 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     """All of a layout. Raises UsageError if the grid cannot be, or cannot be with the other options."""
     dp, pp, tp = grid
     check_tensor(options, tp)
-    if options.shard and options.zero < 3:
-        raise UsageError("--shard says among whom ZeRO-3 divides parameters: use it with --zero 3")
-    shard = options.shard or dp
+    if options.ranks_per_host and options.zero < 3:
+        raise UsageError("--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3")
+    shard = options.ranks_per_host or dp
     if dp % shard:
         works = max(n for n in range(1, shard) if dp % n == 0)
-        raise UsageError(f"--dp {dp} is not divisible by --shard {shard}: use --shard {works}")
+        raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
     if pp == 1 and (options.schedule or options.chunks or options.trace):
         raise UsageError("--schedule, --chunks and --trace are of a pipeline")
     if options.micro_batches and options.accumulate not in (1, options.micro_batches):

@@ -18,7 +18,10 @@ STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
     add("--strategy", choices=STRATEGIES, metavar="NAME", default="full_shard", help=f"or {', '.join(STRATEGIES[1:])}")
-    add("--shard", type=at_least(1), metavar="G", help="hybrid_shard: ranks of a host; default: half of them")
+    add(
+        "--ranks-per-host", type=at_least(1), metavar="G", help="hybrid_shard: they divide states; default: half of all"
+    )
+    parser.alias("--shard", "--ranks-per-host")
     add("--backward-prefetch", choices=("pre", "post", "none"), metavar="W", help="pre, post or none; default: pre")
     add("--forward-prefetch", action="store_true", help="gather the next units before a forward, too")
     add("--prefetch", type=at_least(1), metavar="K", help="units gathered ahead; default: 1")
@@ -43,15 +46,15 @@ def layout_of(options: command.Options, ranks: int) -> Layout:
         raise UsageError(f"{strategy} gathers nothing in its backward: leave --backward-prefetch away")
     if o.no_sync and o.accumulate == 1:
         raise UsageError("--no-sync is of several micro-batches: use it with --accumulate 2 or more")
-    if o.shard and o.strategy != "hybrid_shard":
-        raise UsageError(f"--shard is of --strategy hybrid_shard: {strategy} leaves no choice")
+    if o.ranks_per_host and o.strategy != "hybrid_shard":
+        raise UsageError(f"--ranks-per-host is of --strategy hybrid_shard: {strategy} leaves no choice")
     o.backward_prefetch, o.prefetch = o.backward_prefetch or "pre", o.prefetch or 1
     if o.strategy != "hybrid_shard":
         return Layout(dp=ranks, hosts=ranks if o.strategy == "no_shard" else 1)
-    shard = o.shard or (ranks if ranks % 2 else ranks // 2)
+    shard = o.ranks_per_host or (ranks if ranks % 2 else ranks // 2)
     if ranks % shard:
         works = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n < shard)
-        raise UsageError(f"{ranks} ranks are no hosts of --shard {shard} each: use --shard {works}")
+        raise UsageError(f"{ranks} ranks are no hosts of {shard} each: use --ranks-per-host {works}")
     return Layout(dp=ranks, hosts=ranks // shard)
 
 

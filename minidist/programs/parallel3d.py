@@ -25,7 +25,13 @@ def add_options(parser: Parser) -> None:
     add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more ranks are left")
     add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
-    add("--shard", type=at_least(1), metavar="N", help="--zero 3: data-parallel ranks of a host; default: all")
+    add(
+        "--ranks-per-host",
+        type=at_least(1),
+        metavar="G",
+        help="--zero 3: of dp, those that divide states; default: all",
+    )
+    parser.alias("--shard", "--ranks-per-host")
     add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; default: 1f1b")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
     add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
