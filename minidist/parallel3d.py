@@ -30,7 +30,9 @@ from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Unit
-from minidist.pipeline import Pipeline, places, stage_of
+from minidist.pipeline import Pipeline
+from minidist.pp.schedules import places
+from minidist.pp.stage import stage_of
 from minidist.tensor_parallel import Group, split
 from minidist.zero3 import LADDER, across_hosts
 

@@ -18,13 +18,11 @@ instructions. Here any of them is performed on an engine that has the units of o
 
 The clock gives F, B and W of a stage one unit of time each and messages none, as the papers' formulas do; updates, and
 what ranks exchange for them, take no time either.
-
-This chapter is long because one loop performs every schedule, with and without a flush.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -32,11 +30,12 @@ import numpy as np
 
 from minidist import Stopped, contents
 from minidist.data_parallel import Axes, DataParallel
-from minidist.engine import Passage, Settings, segments
+from minidist.engine import Settings, segments
 from minidist.memory.recompute import again, together
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Batch, Block, Head, Unit, flats_of
+from minidist.nn.layers import Batch, Block, Unit
 from minidist.nn.tensor import Array
+from minidist.pp.in_flight import InFlight
 from minidist.pp.links import Links
 from minidist.pp.schedules import (
     ACTIVATION,
@@ -46,7 +45,6 @@ from minidist.pp.schedules import (
     Forward,
     Instruction,
     Instructions,
-    Place,
     Receive,
     Send,
     Step,
@@ -54,42 +52,9 @@ from minidist.pp.schedules import (
     name_of,
     places,
 )
+from minidist.pp.stage import Stage, stage_of
 from minidist.pp.versions import Used, Versions
 from minidist.pp.watch import UNIT_COSTS, OverRanks, Watch
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The units of one worker, in chunks, and where it stands."""
-
-    at: Place
-    chunks: list[list[Unit]]
-    pipe: Comm
-    width: int  # of what crosses from stage to stage (B, T, C)
-    pieces: int = 1  # with sequence parallelism a rank has, and sends, one of so many pieces of the positions
-
-    @property
-    def units(self) -> list[Unit]:
-        return [unit for chunk in self.chunks for unit in chunk]
-
-
-def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: Place, pieces: int = 1) -> Stage:
-    """A worker's stage. parts: which units each of the v·p chunks has: chunk c of stage s those of parts[c·p + s].
-
-    Ranks that hold the same Flat sum its gradients: replicas of a stage; or the first and the last stage of a model
-    whose head is tied to the embedding, where the last has a copy of the matrix, and the first counts it in the norm.
-    """
-    head = units[-1]
-    assert isinstance(head, Head)
-    chunks = [[units[i] for i in part] for part in parts[at.stage :: at.stages]]
-    stage = Stage(at, chunks, pipe, head.weight.shape[1], pieces)
-    sharers = pipe.split(at.stage if at.replicas else int(at.stage in (0, at.stages - 1)))
-    own = [flat for unit in stage.units for flat in unit.flats]
-    for flat in flats_of(stage.units):
-        if at.replicas or (flat in head.reads and flat not in head.flats):
-            flat.sum_over["shared gradients"] = sharers
-        flat.counted = flat.counted and flat in own
-    return stage
 
 
 class Pipeline:
@@ -114,12 +79,7 @@ class Pipeline:
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
         self.next: Instruction | None = None  # of the stream, where a step has ended before it
-        self.batches: dict[int, Batch] = {}  # the micro-batches under way
-        self.passages: dict[
-            tuple[int, int], tuple[int, list[Passage]]
-        ] = {}  # (k, chunk) -> version of weights, passages
-        self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk): to be sent, or received
-        self.most = {"in_flight": 0, "with_activations": 0}
+        self.in_flight = InFlight()
         self.used = Used()  # which weights
 
     # ---- a step -----------------------------------------------------------------------------------------------------
@@ -133,7 +93,7 @@ class Pipeline:
         step = self.first_step + self.admitted // m
         for i, part in enumerate(zip(np.split(x, m), np.split(y, m), strict=True)):
             batch = self.engine.share_of(*part, key=(seed, step, i))  # dropout as in a serial run
-            self.batches[self.admitted + i] = batch
+            self.in_flight.batches[self.admitted + i] = batch
             self.share = batch.tokens.size / part[0].size / m
         self.admitted += m
         self.loss = 0.0
@@ -165,45 +125,43 @@ class Pipeline:
 
     def perform(self, instruction: Instruction) -> None:
         """Let the engine compute, or send or receive."""
-        engine, splits = self.engine, self.schedule.splits
+        engine, splits, under_way = self.engine, self.schedule.splits, self.in_flight
         match instruction:
             case Receive(what, k, chunk):
-                self.mail[what, k, chunk] = self.links.receive(instruction, self.room_for(self.batches[k]))
+                room = self.room_for(under_way.batches[k])
+                under_way.mail[what, k, chunk] = self.links.receive(instruction, room)
 
             case Send(what, k, chunk):
-                self.links.send(instruction, self.mail.pop((what, k, chunk)))
+                self.links.send(instruction, under_way.mail.pop((what, k, chunk)))
 
             case Forward(k, chunk, version):
-                batch = self.batches[k]
-                x = batch.tokens if self.at.is_first(chunk) else engine.widened(self.mail.pop((ACTIVATION, k, chunk)))
+                batch = under_way.batches[k]
+                first = self.at.is_first(chunk)
+                x = batch.tokens if first else engine.widened(under_way.mail.pop((ACTIVATION, k, chunk)))
                 with self.weights(version, k, chunk):
                     y, passages = engine.run(self.segments[chunk], x, batch)
-                self.passages[k, chunk] = version, passages
-                self.note(in_flight=len(self.passages))
+                under_way.leave(k, chunk, version, passages)
                 if self.at.is_last(chunk):
                     self.loss += float(y) * self.share
                 else:
-                    self.mail[ACTIVATION, k, chunk] = self.stored(y)
+                    under_way.mail[ACTIVATION, k, chunk] = self.stored(y)
 
             case Backward(k, chunk):  # the gradient of the input, and unless the schedule splits it off, W's
-                version, passages = self.passages[k, chunk]
-                self.note(with_activations=1 + sum(others is not passages for others in self.with_activations()))
+                version, passages = under_way.return_to(k, chunk)
                 if self.at.is_last(chunk):
                     dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
                 else:
-                    dy = engine.widened(self.mail.pop((GRADIENT, k, chunk)))
+                    dy = engine.widened(under_way.mail.pop((GRADIENT, k, chunk)))
                 with self.weights(version, k, chunk):
                     dx = engine.run_back(passages, dy, weights=not splits)
                 if dx is not None and not self.at.is_first(chunk):
-                    self.mail[GRADIENT, k, chunk] = self.stored(dx)
+                    under_way.mail[GRADIENT, k, chunk] = self.stored(dx)
 
             case Weight(k, chunk):  # the gradients of matrices, from the inputs that the micro-batch's tapes have kept
-                _, passages = self.passages.pop((k, chunk))
+                passages = under_way.finish(k, chunk)
                 if splits:
                     engine.run_weights(passages)
                 self.used.behind[k] = self.versions.made if self.versions else 0
-                if chunk == 0:
-                    del self.batches[k]
 
             case Step(oldest):
                 if self.versions:
@@ -254,15 +212,6 @@ class Pipeline:
 
     # ---- for the report ---------------------------------------------------------------------------------------------
 
-    def with_activations(self) -> list[list[Passage]]:
-        """Those under way that keep more than inputs of what is to run again."""
-        under_way = [passages for _, passages in self.passages.values()]
-        return [of for of in under_way if any(tape.nbytes for passage in of for _, tape in passage.tapes)]
-
-    def note(self, **values: int) -> None:
-        for name, value in values.items():
-            self.most[name] = max(self.most[name], value)
-
     def counted(self) -> dict[str, Any]:
         """Of the last stream of instructions, and since the beginning the most of what comes and goes."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
@@ -273,7 +222,7 @@ class Pipeline:
             "stash_bytes": most["stash"],
         }
         marks = self.versions.marks if self.versions else []
-        return {**times, **self.most, **held, **self.used.counted(), "marks": marks}
+        return {**times, **self.in_flight.most, **held, **self.used.counted(), "marks": marks}
 
 
 def pipeline_of(

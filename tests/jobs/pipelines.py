@@ -61,8 +61,8 @@ class OneBuffer(Pipeline):
             return super().perform(instruction)
         what, k, chunk = instruction.what, instruction.micro_batch, instruction.chunk
         self.buffers = getattr(self, "buffers", {})
-        shared = self.buffers.setdefault((what, chunk), self.room_for(self.batches[k]))
-        self.mail[what, k, chunk] = self.links.receive(instruction, shared)
+        shared = self.buffers.setdefault((what, chunk), self.room_for(self.in_flight.batches[k]))
+        self.in_flight.mail[what, k, chunk] = self.links.receive(instruction, shared)
         return None
 
 

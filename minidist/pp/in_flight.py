@@ -1,0 +1,39 @@
+"""The micro-batches that are under way on one rank of a pipeline."""
+
+from minidist.nn.layers import Batch
+from minidist.nn.tensor import Array
+from minidist.passes import Passage
+
+
+class InFlight:
+    """Of micro-batch k its rows; by chunk, what a forward leaves for its backward; and what is sent or received."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, Batch] = {}
+        self.left: dict[tuple[int, int], tuple[int, list[Passage]]] = {}  # (k, chunk): the weights' version, passages
+        self.mail: dict[tuple[str, int, int], Array] = {}  # (what, k, chunk)
+        self.most = {"in_flight": 0, "with_activations": 0}  # at a time
+
+    def leave(self, k: int, chunk: int, version: int, passages: list[Passage]) -> None:
+        """A forward has run, with this version of the weights."""
+        self.left[k, chunk] = version, passages
+        self.most["in_flight"] = max(self.most["in_flight"], len(self.left))
+
+    def return_to(self, k: int, chunk: int) -> tuple[int, list[Passage]]:
+        """What the forward has left, for the backward that runs now and needs its activations."""
+        version, passages = self.left[k, chunk]
+        others = sum(keeps_activations(other) for _, other in self.left.values() if other is not passages)
+        self.most["with_activations"] = max(self.most["with_activations"], 1 + others)
+        return version, passages
+
+    def finish(self, k: int, chunk: int) -> list[Passage]:
+        """What is left for the gradients of matrices, the last that is made of it. Chunk 0 comes last of all."""
+        _, passages = self.left.pop((k, chunk))
+        if chunk == 0:
+            del self.batches[k]
+        return passages
+
+
+def keeps_activations(passages: list[Passage]) -> bool:
+    """Whether more is kept than inputs of what is to run again."""
+    return any(tape.nbytes for passage in passages for _, tape in passage.tapes)
