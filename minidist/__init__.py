@@ -38,9 +38,9 @@ def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
 
 
 def _refuse(why: str) -> None:
-    from minidist.mpi import early
+    from minidist.mpi import early_end
 
-    early.end_job(f"minidist: error: {why}", 2)
+    early_end.end_job(f"minidist: error: {why}", 2)
 
 
 LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process in words of their own
@@ -57,9 +57,9 @@ def _check_memory() -> None:
 
 def _leave(*_: Any) -> None:
     """Ctrl-C before a program has started: one line, and of a job under mpirun the end."""
-    from minidist.mpi import early
+    from minidist.mpi import early_end
 
-    early.end_job("minidist: interrupted", early.INTERRUPTED)
+    early_end.end_job("minidist: interrupted", early_end.INTERRUPTED)
 
 
 # Until a program has started that minds Ctrl-C itself, its way out is at once: not a traceback of half an import. Of

@@ -35,14 +35,17 @@ from typing import Any, NoReturn
 from minidist import Finished, Stopped, UsageError
 from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import output, shm, stops
-from minidist.mpi.attend import Attendant
+from minidist.mpi import ROOMS, output, shm, stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early import INTERRUPTED, end_job, wait_until_read
-from minidist.mpi.worker import RANK_VARIABLES, killed_by
+from minidist.mpi.early_end import INTERRUPTED, end_job, wait_until_read
+from minidist.mpi.environment import RANK_VARIABLES
+from minidist.mpi.watchdog import Watchdog
+from minidist.mpi.words import killed_by
 
-# Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
-MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
+# Frames of these rooms and of the import system, at the top of a traceback, say nothing about what went wrong.
+
+PACKAGE = Path(__file__).parents[1]
+MACHINERY = (*(str(PACKAGE / room) for room in ROOMS), os.path.dirname(importlib.__file__), "<frozen importlib")
 
 AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes at its end what it has sent: claims/audit.py
 
@@ -73,7 +76,7 @@ def run(
 
     output.guard()
     comm = world()
-    Attendant(comm, end=abort, follows=rank is not None).start()
+    Watchdog(comm, end=abort, follows=rank is not None).start()
     _tell_parent(STARTED)
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:

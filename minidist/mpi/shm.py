@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Iterable  # noqa: UP035 (Python 3.8's collections.abc.Iterable takes no [...])
 
 from minidist import UsageError
-from minidist.mpi.early import end_job
+from minidist.mpi.early_end import end_job
 
 FOLDER = "/dev/shm"
 OWN, UCX = f"{FOLDER}/mpich_shm_", f"{FOLDER}/ucx_shm_"  # how segments of MPICH and of its transport begin

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from minidist.mpi import shm
-from minidist.mpi.early import end_job
-from minidist.mpi.hang import in_words
-from minidist.mpi.worker import RANK_VARIABLES
+from minidist.mpi.early_end import end_job
+from minidist.mpi.environment import RANK_VARIABLES
+from minidist.mpi.words import name_ranks
 
 LOOK = 0.5  # seconds from one look to the next
 SAID = 20.0  # seconds after which a silence is said; after half of the timeout, if that is earlier
@@ -129,7 +129,7 @@ class Watch:
 
 
 def not_answered(ranks: list[int], seconds: float) -> str:
-    return f"{in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} not answered for {seconds:g} s"
+    return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not answered for {seconds:g} s"
 
 
 def take_names(started: list[int]) -> None:

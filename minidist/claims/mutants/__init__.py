@@ -40,7 +40,7 @@ from minidist import Finished, UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches
 from minidist.claims.tables import mark, show, table_of
 from minidist.cli.progress import StatusLine
-from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
+from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 
 TABLE = Path(__file__).parent
 PACKAGE = Path(minidist.__file__).parent
