@@ -32,7 +32,9 @@ def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
     else:
         sys.__excepthook__(kind, error, trace)
         return
-    if (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0") == "0":
+    from minidist.mpi import environment
+
+    if not environment.rank():
         sys.stderr.write(f"minidist: error: {what}: {mend}\n")
     sys.exit(2)
 

@@ -30,15 +30,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from minidist.files import replacing
-from minidist.mpi import shm
-from minidist.mpi.environment import RANK_VARIABLES
+from minidist.mpi import environment, shm
 
 
 def main() -> None:
     """Fork: the child becomes the rank, and the parent stays to see how it ends."""
     folder = Path(sys.argv[1])
-    rank = next(os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-    mine = folder / rank
+    mine = folder / str(environment.rank())
     alive = open(mine / "alive", "w")  # noqa: SIM115  (held until both processes have ended)
     alive.write(str(os.getpgid(0)))
     alive.flush()

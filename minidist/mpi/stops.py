@@ -16,9 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from minidist.mpi import shm
+from minidist.mpi import environment, shm
 from minidist.mpi.early_end import end_job
-from minidist.mpi.environment import RANK_VARIABLES
 from minidist.mpi.words import name_ranks
 
 LOOK = 0.5  # seconds from one look to the next
@@ -47,7 +46,7 @@ class Watch:
     def __init__(self, rank: int, child: int, timeout: float, can_go_on: CanGoOn) -> None:
         self.rank, self.child, self.timeout, self.can_go_on = rank, child, timeout, can_go_on
         self.launcher, self.looked = os.getppid(), time.monotonic()
-        self.size = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 0)
+        self.size = environment.ranks()
         self.ranks = {os.getpid(): rank}  # of each process of this machine that mpirun has started
         self.silent: dict[int, float] = {}  # seconds since which a rank has been stopped
         self.told: set[int] = set()
@@ -187,8 +186,7 @@ def stop(processes: list[int]) -> None:
 def rank_of(process: int) -> int:
     """Its rank, if mpirun has made it one; -1 if not, or not yet."""
     with suppress(OSError):
-        for entry in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-            name, _, value = entry.decode(errors="replace").partition("=")
-            if name in RANK_VARIABLES and value.isdecimal():
-                return int(value)
+        text = Path(f"/proc/{process}/environ").read_text(encoding="utf-8", errors="replace")
+        found = environment.rank(dict(entry.partition("=")[::2] for entry in text.split("\0")))
+        return -1 if found is None else found
     return -1
