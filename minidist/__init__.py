@@ -4,7 +4,6 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 """
 
 import os
-import signal
 import sys
 from typing import Any
 
@@ -14,62 +13,6 @@ __version__ = "0.1.0"
 # another for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
-
-
-def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
-    """A program that finds no NumPy, no mpi4py, no MPI, or no memory for them, is one line, however many ranks it has,
-    and status 2."""
-    unmapped = ("failed to map segment", "annot allocate memory")
-    if issubclass(kind, MemoryError) or (
-        issubclass(kind, ImportError) and any(text in str(error) for text in unmapped)
-    ):
-        _refuse("no memory is left to begin with: give it more")
-    if isinstance(error, ModuleNotFoundError) and error.name in ("numpy", "rich", "safetensors", "mpi4py"):
-        what = f"{error.name} is not installed for {sys.executable}"
-        mend = "run make setup, then source .venv/bin/activate; or see what python -m minidist doctor says"
-    elif issubclass(kind, (ImportError, RuntimeError)) and ("load MPI library" in str(error) or "libmpi" in str(error)):
-        what, mend = "mpi4py finds no MPI library", "python -m minidist doctor says how to mend it"
-    else:
-        sys.__excepthook__(kind, error, trace)
-        return
-    if (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0") == "0":
-        sys.stderr.write(f"minidist: error: {what}: {mend}\n")
-    sys.exit(2)
-
-
-def _refuse(why: str) -> None:
-    from minidist.mpi import early
-
-    early.end_job(f"minidist: error: {why}", 2)
-
-
-LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process in words of their own
-
-
-def _check_memory() -> None:
-    """Of what ulimit -v leaves to a process."""
-    import resource
-
-    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if allowed != resource.RLIM_INFINITY and allowed < LEAST:
-        _refuse(f"ulimit -v allows {allowed / 1e6:.0f} MB of memory; at least {LEAST / 1e6:.0f} MB are needed")
-
-
-def _leave(*_: Any) -> None:
-    """Ctrl-C before a program has started: one line, and of a job under mpirun the end."""
-    from minidist.mpi import early
-
-    early.end_job("minidist: interrupted", early.INTERRUPTED)
-
-
-# Until a program has started that minds Ctrl-C itself, its way out is at once: not a traceback of half an import. Of
-# whoever merely imports the package, notebooks and tests, the signals are theirs.
-_words = getattr(sys, "orig_argv", [])  # the doctor must be reachable from a Python that has none
-if any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:])):  # noqa: B905, RUF007
-    signal.signal(signal.SIGINT, _leave)
-    sys.excepthook = _say_what_is_missing
-    if "minidist" not in _words:  # the table of contents, and the doctor
-        _check_memory()
 
 
 class UsageError(Exception):
@@ -99,3 +42,23 @@ def __getattr__(name: str) -> Any:
 
         return initialize
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _module_to_run() -> str:
+    """While Python looks for what `python -m` names: that name. Else "". Python 3.8 does not tell, and must get as far
+    as the doctor."""
+    looks = sys.argv[:1] == ["-m"]
+    return str(sys.orig_argv[-len(sys.argv)]).removeprefix("-m") if looks and hasattr(sys, "orig_argv") else ""
+
+
+def _begin(module: str) -> None:
+    from minidist.cli import start
+
+    start.begin(module)
+
+
+# Of `python -m minidist.zero3` Python imports the package first and zero3.py next, whose first lines import NumPy: this
+# is the only place from which a NumPy that is missing, or Ctrl-C meanwhile, can be one line. To any other program that
+# imports the package, a notebook or a test, nothing is done.
+if _module_to_run().split(".")[0] == "minidist":
+    _begin(_module_to_run())

@@ -20,7 +20,7 @@ from minidist.layout import Layout
 from minidist.memory import plot, witness
 from minidist.memory.kernel import Pages
 from minidist.memory.recompute import POLICIES, interval
-from minidist.mpi.shm import ranks_here
+from minidist.mpi.environment import local_ranks
 from minidist.mpi.stops import TIMEOUT
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
@@ -250,7 +250,7 @@ def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -
     activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
     scores = computed * b * a * s * s  # of one layer, in validation, which takes a batch at once
     tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # their numbers, on every rank: int32, found by int64
-    needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, ranks_here())
+    needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, local_ranks())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:
         raise UsageError(

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from alone import train_alone
 from minidist import checkpoint, command, train
 from minidist.checkpoints import manifest
-from minidist.mpi.launch import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec, launch
 from minidist.nn.precision import LossScale
 
 ROOT = Path(__file__).parent.parent

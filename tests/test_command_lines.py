@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minidist import contents
-from minidist.mpi.launch import find_mpiexec
+from minidist.launch.launcher import find_mpiexec
 from minidist.programs.chapter import find
 
 ROOT = Path(__file__).parents[1]

@@ -25,8 +25,9 @@ from minidist.claims import audit, mutants, papers
 from minidist.classroom import course, release
 from minidist.classroom import grade as classroom
 from minidist.cli import doctor, options
+from minidist.launch import launcher
 from minidist.memory import allocator, witness
-from minidist.mpi import launch, run
+from minidist.mpi import run
 from minidist.mr import cluster
 from minidist.mr.plan import Plan
 from minidist.programs import chapter
@@ -57,7 +58,7 @@ def stated() -> dict[tuple[int, str, str], list[str]]:
     found: dict[tuple[int, str, str], list[str]] = {}
     for file, text in texts():
         for match in LAUNCH.finditer(text):
-            if match["program"] != "minidist.mpi.worker":  # started by the launcher alone
+            if match["program"] != "minidist.launch.worker":  # started by the launcher alone
                 line = int(match["ranks"] or 1), match["program"], END.split(match["rest"])[0].strip()
                 found.setdefault(line, []).append(file)
     return found
@@ -105,7 +106,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
     works = (
         (chapter, "train_and_report"),
         (doctor, "main"),
-        (launch, "find_mpiexec"),
+        (launcher, "find_mpiexec"),
         (allocator, "keep_freed_memory"),
     )
     checkpoints = ((chapter, "train_and_report"), (inspect, "main"), (convert, "to_fp32"))

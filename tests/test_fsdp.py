@@ -14,8 +14,8 @@ from jobs import engines
 from jobs import fsdp as jobs
 from minidist import UsageError
 from minidist.engine import Engine
+from minidist.launch.launcher import launch
 from minidist.mpi.clock import Clock
-from minidist.mpi.launch import launch
 from minidist.papers import fsdp as paper
 
 # Of the cases every eighth on four ranks, and so every variant; with -m slow, all on one to four.

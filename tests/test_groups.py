@@ -8,9 +8,9 @@ import pytest
 
 from jobs import engines
 from minidist.engine import Engine
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
 from minidist.mpi.comm import Comm
-from minidist.mpi.exchange import Rules
-from minidist.mpi.threads import run_threads
 from minidist.nn.layers import flats_of
 
 SIZES = (None, 100, 1_000, 10**9)  # elements of the buffer; None: a unit's gradient by itself

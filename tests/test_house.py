@@ -12,6 +12,7 @@ Every import counts, wherever it stands: at the top of a module, inside a functi
 - `programs/` makes programs of the chapters: what a chapter imports has neither claims nor options. A chapter's tail
   reaches its program by name (`contents.run`), never by an import.
 - `zr/` is the workshop of `zero_r.py`, which stands on `tensor_parallel.py`: likewise, between the two.
+- Files import each other in no circle, not even within a room.
 - Only `mpi/` imports mpi4py.
 - np.float16 and bfloat16 are named in `nn/precision.py`.
 - matplotlib and rich are imported where something is drawn, not with a module: whatever ranks import may be imported by
@@ -49,7 +50,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("minidist",),
     ("files",),
     ("nn", "papers", "memory", "layout", "contents"),
-    ("mpi", "cli", "claims", "data", "checkpoints"),
+    ("mpi",),
+    ("exchange",),
+    ("launch",),
+    ("cli", "claims", "data", "checkpoints"),
     ("ring", "passes", "engine", "checkpoint", "command", "train"),
     ("mr", "ps", "tp", "pp"),
     CHAPTERS[: CHAPTERS.index("zero_r")],
@@ -157,6 +161,20 @@ def breaches(built: House) -> Iterator[tuple[Import, str]]:
             yield between[room, target], f"in a circle: {' -> '.join(rooms)}"
 
 
+def circle_of_files(built: House) -> list[str]:
+    """Files of which each imports the next, the first one again at the end; [] if there are none. The package itself
+    is left out: every file imports it, and it opens doors to what stands above it."""
+    file_of = {module_of(file): file for file in built if file != "minidist/__init__.py"}
+    needs: TopologicalSorter[str] = TopologicalSorter()
+    for file in file_of.values():
+        needs.add(file, *{file_of[each.module] for each in imports(built, file) if each.module in file_of} - {file})
+    try:
+        needs.prepare()
+    except CycleError as error:
+        return list(error.args[1][::-1])
+    return []
+
+
 def homeless(built: House) -> list[str]:
     """Files that stand on no floor."""
     return [file for file in built if room_of(module_of(file)) not in FLOOR_OF]
@@ -172,6 +190,10 @@ def test_every_file_stands_on_a_floor() -> None:
 def test_imports_point_down() -> None:
     found = [f"{each}: {rule}" for each, rule in breaches(house(ROOT))]
     assert not found, "\n".join(found)
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    assert circle_of_files(house(ROOT)) == []
 
 
 def test_the_whole_house_is_read() -> None:
@@ -257,6 +279,9 @@ def test_a_sound_house() -> None:
         ("papers/zero.py", "x = 1\nfrom .. import ring", "2 imports minidist.ring: up, from papers to ring"),
         ("claims/zero.py", "def f():\n    import minidist.train", "2 imports minidist.train: up, from claims to train"),
         ("mpi/comm.py", "if TYPE_CHECKING:\n    import minidist.ring", "2 imports minidist.ring: up, from mpi to ring"),
+        ("mpi/comm.py", "import minidist.launch", "1 imports minidist.launch: up, from mpi to launch"),
+        ("mpi/comm.py", "from ..exchange import waits", "1 imports minidist.exchange: up, from mpi to exchange"),
+        ("exchange/a.py", "import minidist.launch", "1 imports minidist.launch: up, from exchange to launch"),
         ("ring.py", "class C:\n    import minidist.pp.claims", "2 imports minidist.pp.claims: up, from ring to pp"),
         ("__init__.py", "import minidist.cli.notebook", "1 imports minidist.cli.notebook: up, from minidist to cli"),
         ("pp/claims.py", "from minidist import pipeline", "1 imports minidist.pipeline: up, from pp to pipeline"),
@@ -296,8 +321,12 @@ TOP = {"bench", "classroom"}
 @pytest.mark.parametrize(
     ("changed", "rooms"),
     [
-        ({"mpi/comm.py": "from minidist.cli import notebook"}, {"mpi", "cli"}),
-        ({"mpi/comm.py": "import minidist.claims", "claims/zero.py": "import minidist.cli"}, {"mpi", "claims", "cli"}),
+        ({"claims/zero.py": "import minidist.cli", "cli/notebook.py": "import minidist.claims"}, {"claims", "cli"}),
+        (
+            {"data.py": "import minidist.claims"}
+            | {"claims/zero.py": "import minidist.cli", "cli/a.py": "import minidist.data"},
+            {"data", "claims", "cli"},
+        ),
         ({"ring.py": "if TYPE_CHECKING:\n    from minidist import train"}, {"ring", "train", "engine"}),
         ({"bench/ranks.py": "import minidist.classroom", "classroom/a.py": "import minidist.deepspeed"}, set()),
         ({"bench/ranks.py": "import minidist.classroom", "classroom/a.py": "import minidist.bench"}, TOP),
@@ -308,6 +337,15 @@ def test_rooms_that_import_each_other_in_a_circle(changed: House, rooms: set[str
     assert {room_of(module_of(each.file)) for each, _ in found} == rooms
     assert len(found) == len(rooms)
     assert all(set(rule.removeprefix("in a circle: ").split(" -> ")) == rooms for _, rule in found)
+
+
+def test_files_that_import_each_other_in_a_circle() -> None:
+    assert circle_of_files(SOUND) == []
+    files = {
+        "minidist/mpi/run.py": "import minidist.mpi.stops",
+        "minidist/mpi/stops.py": "def f():\n    from . import run",
+    }
+    assert {*circle_of_files(SOUND | files)} == {*files}
 
 
 def test_a_file_on_no_floor() -> None:

@@ -22,13 +22,13 @@ from jobs import engines, infinities
 from minidist import UsageError, command, infinity
 from minidist.deepspeed import __main__ as ds
 from minidist.engine import Engine
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
 from minidist.fsdp import Turn
+from minidist.launch.launcher import launch, mpiexec_for
 from minidist.memory.files import Folder
 from minidist.memory.pool import NEEDED, OutOfMemory
 from minidist.mpi.comm import Comm
-from minidist.mpi.exchange import Rules
-from minidist.mpi.launch import launch, mpiexec_for
-from minidist.mpi.threads import run_threads
 from minidist.nn.precision import LossScale
 from minidist.programs.chapter import find
 

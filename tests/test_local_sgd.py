@@ -7,10 +7,10 @@ import pytest
 
 from jobs.engines import CONTEXT, VOCABULARY, settings
 from minidist.engine import Engine
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
 from minidist.local_sgd import LocalSGD
 from minidist.mpi.comm import Comm
-from minidist.mpi.exchange import Rules
-from minidist.mpi.threads import run_threads
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit
 

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minidist.launch.launcher import find_mpiexec, launch
 from minidist.mapreduce import FaultTolerantMaster, split
-from minidist.mpi.launch import find_mpiexec, launch
 from minidist.mpi.mailbox import Mail
 from minidist.mr import messages
 from minidist.mr.files import blocks

@@ -12,7 +12,7 @@ import pytest
 
 from jobs import memories
 from jobs.engines import ENGINES
-from minidist.mpi.launch import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec, launch
 from minidist.nn.layers import count_parameters
 
 PRECISIONS = ("mixed", "fp32")

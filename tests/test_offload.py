@@ -15,8 +15,8 @@ import pytest
 from jobs import engines, offloads
 from minidist import UsageError, offload
 from minidist.engine import Engine
+from minidist.launch.launcher import launch, mpiexec_for
 from minidist.memory.pool import Pool
-from minidist.mpi.launch import launch, mpiexec_for
 from minidist.nn.flat import Flat
 from minidist.nn.optim import SGD, AdamW, InThreads
 from minidist.programs.chapter import find

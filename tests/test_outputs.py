@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist.mpi.launch import find_mpiexec
+from minidist.launch.launcher import find_mpiexec
 
 ROOT = Path(__file__).parents[1]
 SMALL = "--steps 2 --layers 1 --width 8 --heads 2 --context 8 --batch 8"

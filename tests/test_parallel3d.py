@@ -21,8 +21,8 @@ from safetensors.numpy import load_file
 from jobs import parallels3d as jobs
 from minidist import UsageError, command
 from minidist.engine import Engine
+from minidist.launch.launcher import find_mpiexec, launch
 from minidist.layout import Layout
-from minidist.mpi.launch import find_mpiexec, launch
 from minidist.programs.chapter import find
 from minidist.programs.parallel3d import WITH_FLUSH
 

@@ -17,7 +17,7 @@ from jobs.parameter_server import by_name, prepared
 from jobs.puppets import SETTINGS, FakeComm, Network, plan_of, play
 from minidist import UsageError, command, train
 from minidist.engine import Engine
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 from minidist.parameter_server import Server
 from minidist.ps.consistent_hash import segments
 from minidist.ps.messages import Answer, Copied, Mailbox, Pull, Push, Update

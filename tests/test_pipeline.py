@@ -15,7 +15,7 @@ import pytest
 from closeness import check_close, check_equal, largest_difference
 from jobs import pipelines
 from minidist.engine import Engine
-from minidist.mpi.launch import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec, launch
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
 from minidist.pp.schedules import SCHEDULES, places

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from alone import train_alone
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 from minidist.pp.schedules import SCHEDULES
 
 # Sizes that 1, 2, 3, 4 and 8 ranks can cut, and for which there are units enough for 4 stages of 2 chunks. All else is

@@ -12,7 +12,7 @@ import pytest
 from jobs import rings
 from jobs.rings import Array, digest
 from minidist import ring
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 from minidist.papers import collectives
 
 ON_RANKS = pytest.mark.parametrize("n", [1, 2, 3, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5, 8))])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist.mpi.launch import find_mpiexec
+from minidist.launch.launcher import find_mpiexec
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "minidist" / "text" / "python_help.txt"

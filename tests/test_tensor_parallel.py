@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from closeness import check_close, check_equal, largest_difference, norm
 from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
-from minidist.mpi.launch import find_mpiexec, launch
+from minidist.launch.launcher import find_mpiexec, launch
 from minidist.nn.tensor import Parameter
 from minidist.tp.sliced import Sliced, cut
 

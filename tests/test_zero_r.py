@@ -16,11 +16,11 @@ from jobs import zero_rs as jobs
 from jobs.zero_rs import Case
 from minidist import UsageError, command
 from minidist.claims.run import Asked
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.launch.launcher import find_mpiexec, launch
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
-from minidist.mpi.exchange import Rules
-from minidist.mpi.launch import find_mpiexec, launch
-from minidist.mpi.threads import run_threads
 from minidist.programs.chapter import find
 from minidist.programs.zero_r import PLACES
 from minidist.zr import configurations

@@ -11,8 +11,8 @@ from typing import Any
 from minidist import UsageError
 from minidist.bench.measure import Row, absent, compare
 from minidist.bench.one_process import HAS_TORCH, MISSING, SMALL
+from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.mpi import shm
-from minidist.mpi.launch import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.papers.zero import model_states

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from minidist.bench.measure import Row, absent, alternate, compare
 from minidist.data import load
+from minidist.launch.launcher import launch
 from minidist.mapreduce import run
 from minidist.mpi.comm import Comm
-from minidist.mpi.launch import launch
 from minidist.mr.load import make
 from minidist.mr.plan import Plan
 

@@ -1,4 +1,4 @@
-"""The parts of the benchmark that run on ranks. Each function is the target of a job of `minidist.mpi.launch`."""
+"""The parts of the benchmark that run on ranks. Each function is the target of a job of `minidist.launch.launcher`."""
 
 import os
 import resource

@@ -27,8 +27,8 @@ from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.claims.tables import mark, number, show, table_of
 from minidist.cli.options import Parser, at_least
 from minidist.cli.progress import StatusLine
+from minidist.launch import launcher
 from minidist.memory.kernel import Kernel
-from minidist.mpi import launch
 from minidist.mpi.run import AUDIT
 
 TEXT = Path(minidist.__file__).parent / "text" / "python_help.txt"
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
 
 def audit_wire(runs: Sequence[Asked]) -> int:
     """What is sent in some runs; 1 if there is a difference. Raises UsageError without Open MPI."""
-    if not launch.is_open_mpi(launch.find_mpiexec()):
+    if not launcher.is_open_mpi(launcher.find_mpiexec()):
         raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
     status, different = StatusLine(shown=True), 0
     table = table_of(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))

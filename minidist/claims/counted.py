@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minidist import UsageError
-from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
+from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.nn.llama import LlamaConfig

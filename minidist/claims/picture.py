@@ -17,7 +17,7 @@ from typing import Any
 from minidist import UsageError
 from minidist.claims.tables import number
 from minidist.cli.options import in_one_process
-from minidist.mpi.launch import find_mpiexec
+from minidist.launch.launcher import find_mpiexec
 
 PICTURE = Path(__file__).with_name("zero.svg")
 MEMORIES = Path(__file__).with_name("memories.svg")

@@ -17,7 +17,7 @@ from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
 from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
-from minidist.mpi.launch import find_mpiexec
+from minidist.launch.launcher import find_mpiexec
 
 LESSONS = Path("lessons")
 COMMANDS = ("grade", "class", "release")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
-from minidist.mpi.exchange import Rules
-from minidist.mpi.guard import arrays_in
+from minidist.exchange.marks import arrays_in
+from minidist.exchange.rules import Rules
 
 Working = Iterator[tuple[str, list[list[Outcome]]]]
 Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a function has not even tried

@@ -34,11 +34,11 @@ from minidist import Finished, UsageError
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import route
 from minidist.cli.options import Parser, at_least, within
-from minidist.mpi import encode
-from minidist.mpi.cell import Source, holds_named_tuple
-from minidist.mpi.exchange import Rules
-from minidist.mpi.job import Job, JobFailed, Watch, by_rank
-from minidist.mpi.launch import find_mpiexec, launch
+from minidist.exchange.rules import Rules
+from minidist.launch import encode
+from minidist.launch.job import Job, JobFailed, Watch, by_rank
+from minidist.launch.launcher import find_mpiexec, launch
+from minidist.launch.notebook_cell import Source, holds_named_tuple
 
 EVERY = 0.5  # seconds between two looks at what ranks that run have printed
 LINES = 60  # that such a look shows of all ranks together, but LEAST of each
@@ -130,7 +130,7 @@ def shortened(text: str, most: int) -> str:
 
 def on_ranks(sources: list[Source], n: int, *arguments: Any, timeout: float, watch: Watch) -> Job:
     """A cell's job on n ranks of MPI; where there is none, on processes without it."""
-    target, arguments = "minidist.mpi.cell:run_cell", (sources, *arguments)
+    target, arguments = "minidist.launch.notebook_cell:run_cell", (sources, *arguments)
     if has_mpi():
         return launch(target, n, *arguments, timeout=timeout, watch=watch)
     modules = re.findall(r"^(?:from|import) (minidist[.\w]*)", sources[0][1], re.MULTILINE)

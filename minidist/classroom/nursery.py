@@ -121,10 +121,10 @@ def main() -> None:
     import minidist.classroom.process  # noqa: F401
     from minidist.classroom import ranks as on_rank
     from minidist.classroom.chapter import hide
-    from minidist.mpi.target import find, load
+    from minidist.launch.target_function import find_function, load_file
 
     if plan["preload"]:
-        load(plan["preload"])
+        load_file(plan["preload"])
     for name in plan["modules"]:
         with suppress(Exception):  # then a rank fails with it, and says so
             importlib.import_module(name)
@@ -149,7 +149,7 @@ def main() -> None:
                 target = question["target"]
                 if target not in targets:
                     with suppress(Exception):  # then the rank fails with it, and says so
-                        targets[target] = find(target)
+                        targets[target] = find_function(target)
                 process = os.fork()
                 if not process:
                     line.close()

@@ -7,31 +7,31 @@ from collections.abc import Callable
 from typing import Any
 
 from minidist.classroom import ranks
-from minidist.mpi import frames
+from minidist.exchange.port import Desk, ExchangePort
+from minidist.exchange.rules import Start
+from minidist.launch import over_socket
+from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm, Ledger, caller
-from minidist.mpi.exchange import Start
-from minidist.mpi.over_exchange import Desk, ExchangePort
 from minidist.mpi.run import explain
-from minidist.mpi.target import find
 
 
 def perform(target: str, function: Callable[..., Any] | None, line: socket.socket) -> None:
     """Call the function that `target` names, and tell what it returned or how it failed."""
-    rank, n, program, guarded, arguments = frames.receive(line)
+    rank, n, program, guarded, arguments = over_socket.receive(line)
     router = RouterLine(line, program)
     ranks.note[0] = router.note
     try:
-        function = function or find(target)
+        function = function or find_function(target)
         ledger = Ledger()
         desk = Desk(router, ledger, guarded)
         value = function(Comm(ExchangePort(desk, "world", range(n), rank), ledger), *arguments)
         ledger.check_requests()
         desk.finish()
-        answer = frames.to_frame(["returned", value])
+        answer = over_socket.to_frame(["returned", value])
     except BaseException as error:
         below = error.__traceback__ and error.__traceback__.tb_next  # without this function
-        answer = frames.to_frame(["failed", type(error).__name__, explain(error.with_traceback(below))])
-    frames.write(line, answer)
+        answer = over_socket.to_frame(["failed", type(error).__name__, explain(error.with_traceback(below))])
+    over_socket.write(line, answer)
 
 
 def fields(start: Start) -> list[Any]:
@@ -46,15 +46,15 @@ class RouterLine:
         self.line, self.program = line, program
 
     def ask(self, starts: list[Start], question: str, *arguments: Any) -> Any:
-        frames.send(self.line, ["ask", [fields(start) for start in starts], question, arguments])
-        return frames.receive(self.line)
+        over_socket.send(self.line, ["ask", [fields(start) for start in starts], question, arguments])
+        return over_socket.receive(self.line)
 
     def tell(self, starts: list[Start]) -> None:
-        frames.send(self.line, ["tell", [fields(start) for start in starts]])
+        over_socket.send(self.line, ["tell", [fields(start) for start in starts]])
 
     def note(self, where: str) -> None:
         """Say where this rank is, for the message if it fails or hangs there."""
-        frames.send(self.line, ["at", where])
+        over_socket.send(self.line, ["at", where])
 
     def where(self) -> str:
         """The line of the program that is being graded, in its innermost function; else of whatever runs."""

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidist.classroom import limits
+from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
-from minidist.mpi.target import find
 
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
@@ -41,7 +41,7 @@ def run_cases(
     inputs are this rank's, one for each case. The answer: what each case brought, and the names that stand for
     something else than before, because the program has changed them.
     """
-    run, compare = find(job["target"]), changed  # a program may put others in their place
+    run, compare = find_function(job["target"]), changed  # a program may put others in their place
     ledger, release, check = comm.ledger, comm.ledger.open_requests.clear, comm.ledger.check_requests
     given = vars(sys.modules[run.__module__]).get("given", {})
     for name in job["asked"]:

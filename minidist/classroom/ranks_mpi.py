@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from minidist.classroom import chapter, ranks
-from minidist.mpi import encode
+from minidist.launch import encode
+from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
-from minidist.mpi.target import find
 from minidist.mpi.witness import Witness, witnessed
 
 
@@ -30,7 +30,7 @@ def run_cases(comm: Comm, job: dict[str, Any], folder: str) -> dict[str, Any]:
         return wired
 
     ranks.note[0] = lambda where: print(where, file=progress, flush=True)
-    find(job["target"])  # with what it needs of the chapter
+    find_function(job["target"])  # with what it needs of the chapter
     chapter.hide(job["hidden"])
     comm.barrier()
     answer = ranks.run_cases(comm, job, inputs, watch)

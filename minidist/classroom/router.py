@@ -28,9 +28,10 @@ import numpy as np
 
 from minidist.classroom import sense
 from minidist.classroom.nursery import Exit, Nursery
-from minidist.mpi import frames, hang
-from minidist.mpi.exchange import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.mpi.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.exchange import waits
+from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.launch import over_socket
+from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
 
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 OUTPUTS = ("stdout", "stderr", "stack")
@@ -114,7 +115,7 @@ class Router:
         self.objects, self.spoiled = objects, set(spoiled)
         self.selector = selectors.DefaultSelector()
         self.lines: list[socket.socket] = []
-        self.readers = [frames.Reader() for _ in range(n)]
+        self.readers = [over_socket.Reader() for _ in range(n)]
         self.unsent: list[deque[memoryview]] = [deque() for _ in range(n)]
         self.pipes: dict[tuple[int, str], int] = {}
         self.printed: dict[tuple[int, str], bytearray] = {}
@@ -205,7 +206,7 @@ class Router:
 
     def say(self, rank: int, value: Any) -> None:
         """Put a value on the way to a rank."""
-        self.unsent[rank].extend(memoryview(piece) for piece in frames.to_frame(value))
+        self.unsent[rank].extend(memoryview(piece) for piece in over_socket.to_frame(value))
         self.write(rank)
 
     def write(self, rank: int) -> None:
@@ -343,6 +344,6 @@ class Router:
             if not look.waiting and (innermost := re.search(r'File "(.*)", line (\d+) in (.*)', rank.stack)):
                 look.where = f"{Path(innermost[1]).name}:{innermost[2]} in {innermost[3]}"
         for number, (rank, look) in enumerate(zip(self.ranks, hung.looks, strict=True)):
-            rank.where, rank.state = look.where if look else "", hang.describe(number, hung.looks)
+            rank.where, rank.state = look.where if look else "", waits.describe(number, hung.looks)
         what = hung.reason if self.interrupted else f"hung: {hung.reason}"
-        return f"The job {what}.\n{hang.explain(hung.looks, hung.awaited)}"
+        return f"The job {what}.\n{waits.explain(hung.looks, hung.awaited)}"

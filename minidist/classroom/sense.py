@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from minidist.mpi import hang
+from minidist.exchange import waits
+from minidist.exchange.rules import PAYLOAD, Exchange, Start
 from minidist.mpi.comm import described
-from minidist.mpi.exchange import PAYLOAD, Exchange, Start
 
 LANES = re.compile(r"payload|control|(letter|enclosed) \d{1,9}")
-CALLS = {"isend", "irecv", "post", "poll", *hang.CALLS}
+CALLS = {"isend", "irecv", "post", "poll", *waits.CALLS}
 
 
 class Nonsense(Exception):
@@ -50,7 +50,7 @@ def check_question(exchange: Exchange, rank: int, question: str, arguments: tupl
         case ("look", (list(numbers), str())):
             sensible(len(set(numbers)) == len(numbers) and mine >= set(numbers))
         case ("meet", (str(call), str(comm), int(), int(), str())):
-            sensible(call in hang.MEETINGS and rank in exchange.members[comm])
+            sensible(call in waits.MEETINGS and rank in exchange.members[comm])
         case ("probe", (str(comm), str())):
             sensible(rank in exchange.members[comm])
         case ("collect", (str(comm), str(lane), str())):

@@ -20,7 +20,7 @@ from minidist import UsageError
 from minidist.classroom import source
 from minidist.classroom.router import Message
 from minidist.classroom.wires import WIRES, Ran, Sent, Wire
-from minidist.mpi.exchange import Rules
+from minidist.exchange.rules import Rules
 
 AFTER_A_HANG = 3.0  # seconds of patience with the next parts, once a part has been ended for taking too long
 LONGEST_FILE = 1_000_000  # bytes of a submission

@@ -10,10 +10,10 @@ from typing import Any
 from minidist import UsageError
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import Message, Routed, route
-from minidist.mpi import encode
-from minidist.mpi.exchange import Rules
-from minidist.mpi.job import Job, RankResult
-from minidist.mpi.launch import launch
+from minidist.exchange.rules import Rules
+from minidist.launch import encode
+from minidist.launch.job import Job, RankResult
+from minidist.launch.launcher import launch
 
 Transfer = tuple[str, int, str]  # (phase, peer, line of the student's file: "exercise.py:31"; "" if none)
 Sent = dict[Transfer, tuple[int, int]]  # -> (bytes, messages)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minidist import Finished, Stopped, UsageError
-from minidist.mpi import output
+from minidist.mpi import environment, output
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -158,11 +158,6 @@ def memory_size(text: str) -> int:
 READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, less) who had left
 
 
-def rank_of_launch() -> int:
-    """This process's rank if mpirun has started it, and 0 otherwise. MPI need not be loaded."""
-    return int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
-
-
 def in_one_process(work: Callable[[], int | None]) -> int:
     """Do the work of a program without ranks; the exit status. Whatever the user can mend is one line, also where
     mpirun has started the program several times by mistake."""
@@ -174,7 +169,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             status = work() or 0
         except UsageError as error:
             status = 2
-            if rank_of_launch() == 0:
+            if not environment.rank():
                 print(f"minidist: error: {' '.join(str(error).split())}", file=sys.stderr)
         except Stopped as error:
             status = 1
@@ -184,7 +179,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             print(f"minidist: error: {output.no_memory(error)}", file=sys.stderr)
         except Finished as finished:
             status = 0
-            if rank_of_launch() == 0:
+            if not environment.rank():
                 print(finished)
         sys.stdout.flush()
         status = output.verdict(status)
@@ -193,7 +188,7 @@ def in_one_process(work: Callable[[], int | None]) -> int:
             raise  # rich makes one of a broken pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
     except KeyboardInterrupt:
-        if rank_of_launch() == 0:
+        if not environment.rank():
             print("minidist: interrupted", file=sys.stderr)
         return 130  # as a shell reports an interrupted command
     return status

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from minidist.mpi.attend import at_interrupt
 from minidist.mpi.output import Output
+from minidist.mpi.watchdog import at_interrupt
 
 
 class Progress:

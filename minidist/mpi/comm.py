@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.mpi import ROOMS
 from minidist.mpi.port import Arrival, Handle, Port
 
 # The position in this list is the dtype's code on the wire.
@@ -29,6 +30,8 @@ DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
 CODE_BITS = 4
+
+OWN = tuple(f"minidist.{room}" for room in ROOMS)
 
 
 class CommError(RuntimeError):
@@ -384,8 +387,8 @@ def count_limit(largest: int) -> int:
 
 
 def caller(depth: int) -> str:
-    """`file.py:line` of the nearest function outside this room, `depth` calls or more below this one."""
+    """`file.py:line` of the nearest function outside these rooms, `depth` calls or more below this one."""
     frame = sys._getframe(depth)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("minidist.mpi"):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(OWN):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"

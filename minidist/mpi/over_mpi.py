@@ -8,13 +8,13 @@ import time
 
 import numpy as np
 
-from minidist.mpi import shm
+from minidist.mpi import environment, shm
 from minidist.mpi.comm import Comm, Ledger
 from minidist.mpi.port import TOO_LONG, Arrival
 
 shm.refuse()
 
-CROWD = shm.ranks_here() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
+CROWD = environment.local_ranks() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
 if CROWD > 1:  # MPICH otherwise looks a thousand times before it lets another rank of the core work
     os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
 

@@ -35,14 +35,16 @@ from typing import Any, NoReturn
 from minidist import Finished, Stopped, UsageError
 from minidist.memory import kernel
 from minidist.memory.pool import OutOfMemory
-from minidist.mpi import output, shm, stops
-from minidist.mpi.attend import Attendant
+from minidist.mpi import ROOMS, environment, output, shm, stops
 from minidist.mpi.comm import Comm
-from minidist.mpi.early import INTERRUPTED, end_job, wait_until_read
-from minidist.mpi.worker import RANK_VARIABLES, killed_by
+from minidist.mpi.early_end import INTERRUPTED, end_job, wait_until_read
+from minidist.mpi.watchdog import Watchdog
+from minidist.mpi.words import killed_by
 
-# Frames of this room and of the import system, at the top of a traceback, say nothing about what went wrong.
-MACHINERY = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
+# Frames of these rooms and of the import system, at the top of a traceback, say nothing about what went wrong.
+
+PACKAGE = Path(__file__).parents[1]
+MACHINERY = (*(str(PACKAGE / room) for room in ROOMS), os.path.dirname(importlib.__file__), "<frozen importlib")
 
 AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes at its end what it has sent: claims/audit.py
 
@@ -66,14 +68,14 @@ def run(
     timeout: seconds after which a stopped rank ends the job, unless the command line has another --timeout.
     can_go_on: whether the job can do without the ranks that are stopped.
     """
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
+    rank = environment.rank()
     if rank is not None and sys.platform == "linux":
         stay_behind(rank, stops.timeout_in(sys.argv[1:], timeout), can_go_on)
     from minidist.mpi.over_mpi import MPI, world  # a chapter's other uses do without MPI
 
     output.guard()
     comm = world()
-    Attendant(comm, end=abort, follows=rank is not None).start()
+    Watchdog(comm, end=abort, follows=rank is not None).start()
     _tell_parent(STARTED)
     status = 141  # as a shell reports a command that was cut short because its reader had left
     try:
@@ -183,7 +185,7 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, below)).rstrip()
 
 
-def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> None:
+def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
     """Return in a child of this process, which is to be the rank; this one stays to say how it came to its end, by what
     signal it was killed for example, and which ranks are stopped. The rank says STARTED when it minds Ctrl-C itself.
     Until then it may be inside MPI's Init, where no handler of Python's ever runs, and this process ends the job.
@@ -224,7 +226,7 @@ def stay_behind(rank: str, timeout: float, can_go_on: stops.CanGoOn) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    watch = stops.Watch(int(rank), child, timeout, can_go_on)
+    watch = stops.Watch(rank, child, timeout, can_go_on)
     watch.begin()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:

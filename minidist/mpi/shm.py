@@ -19,26 +19,14 @@ from pathlib import Path
 from typing import Iterable  # noqa: UP035 (Python 3.8's collections.abc.Iterable takes no [...])
 
 from minidist import UsageError
-from minidist.mpi.early import end_job
+from minidist.mpi import environment
+from minidist.mpi.early_end import end_job
 
 FOLDER = "/dev/shm"
 OWN, UCX = f"{FOLDER}/mpich_shm_", f"{FOLDER}/ucx_shm_"  # how segments of MPICH and of its transport begin
 # What a job of the package mpich takes, counted with 1 to 16 ranks: 1.06 MB in MPICH's segment and 4.33 MB in those of
 # its transport, UCX, for each; and with less to spare than another 6.3 MB, UCX sometimes crashes.
 SHARE, SPARE = 5_400_000, 6_300_000
-
-
-def ranks_here() -> int:
-    """How many ranks mpirun has started on this machine. MPI need not be loaded."""
-    return _number("MPI_LOCALNRANKS") or _number("OMPI_COMM_WORLD_LOCAL_SIZE") or 1
-
-
-def _number(name: str) -> int:
-    """What mpirun says in the environment; 0 if it says nothing. Raises UsageError if that is no number."""
-    text = os.environ.get(name) or "0"
-    if not text.isdecimal():
-        raise UsageError(f"{name} is {text!r}, and should be a number of ranks, as mpirun sets it: unset it")
-    return int(text)
 
 
 def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
@@ -138,9 +126,8 @@ def shortage(ranks: int, share: int | None = None) -> str:
 def refuse() -> None:
     """As a rank that is about to start MPI: end with a line and status 2 if it will find no room."""
     try:
-        ranks = _number("MPI_LOCALNRANKS")  # as MPICH's mpirun says
-        reason = shortage(ranks, SHARE) if ranks else ""
-        ranks_here()
+        ranks = environment.local_ranks()
+        reason = shortage(ranks, SHARE) if environment.rank() is not None else ""
     except UsageError as error:
         reason = str(error)
     if reason:

@@ -16,10 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from minidist.mpi import shm
-from minidist.mpi.early import end_job
-from minidist.mpi.hang import in_words
-from minidist.mpi.worker import RANK_VARIABLES
+from minidist.mpi import environment, shm
+from minidist.mpi.early_end import end_job
+from minidist.mpi.words import name_ranks
 
 LOOK = 0.5  # seconds from one look to the next
 SAID = 20.0  # seconds after which a silence is said; after half of the timeout, if that is earlier
@@ -47,7 +46,7 @@ class Watch:
     def __init__(self, rank: int, child: int, timeout: float, can_go_on: CanGoOn) -> None:
         self.rank, self.child, self.timeout, self.can_go_on = rank, child, timeout, can_go_on
         self.launcher, self.looked = os.getppid(), time.monotonic()
-        self.size = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 0)
+        self.size = environment.ranks()
         self.ranks = {os.getpid(): rank}  # of each process of this machine that mpirun has started
         self.silent: dict[int, float] = {}  # seconds since which a rank has been stopped
         self.told: set[int] = set()
@@ -129,7 +128,7 @@ class Watch:
 
 
 def not_answered(ranks: list[int], seconds: float) -> str:
-    return f"{in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} not answered for {seconds:g} s"
+    return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not answered for {seconds:g} s"
 
 
 def take_names(started: list[int]) -> None:
@@ -187,8 +186,7 @@ def stop(processes: list[int]) -> None:
 def rank_of(process: int) -> int:
     """Its rank, if mpirun has made it one; -1 if not, or not yet."""
     with suppress(OSError):
-        for entry in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-            name, _, value = entry.decode(errors="replace").partition("=")
-            if name in RANK_VARIABLES and value.isdecimal():
-                return int(value)
+        text = Path(f"/proc/{process}/environ").read_text(encoding="utf-8", errors="replace")
+        found = environment.rank(dict(entry.partition("=")[::2] for entry in text.split("\0")))
+        return -1 if found is None else found
     return -1

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist.claims.tables import print_table
-from minidist.cli.options import rank_of_launch
+from minidist.mpi import environment
 from minidist.mpi.mailbox import Mail
 from minidist.mr import messages
 from minidist.mr.jobs import Sort
@@ -156,7 +156,7 @@ class Row:
 
 def print_cluster(make_master: Callable[..., MasterPeer]) -> None:
     """The table, each case beside what the paper printed of its cluster."""
-    if rank_of_launch() > 0:
+    if environment.rank():
         return
     rows = {name: Row.of(make_master, cases) for name, cases in CASES.items()}
     least = rows["all is well"].seconds

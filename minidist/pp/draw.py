@@ -3,7 +3,7 @@
 import argparse
 
 from minidist import UsageError
-from minidist.cli.options import rank_of_launch
+from minidist.mpi import environment
 from minidist.pp.schedules import SCHEDULES, places
 from minidist.pp.timeline import print_timelines, summary
 from minidist.pp.watch import UNIT_COSTS, simulate
@@ -13,7 +13,7 @@ MOST_DRAWN = 1000  # forwards of a schedule, of which a terminal shows some 30 i
 
 def draw(options: argparse.Namespace) -> int:
     """Print one schedule, or all; the exit status. Raises UsageError for what no terminal shows."""
-    if rank_of_launch() > 0:
+    if environment.rank():
         return 0  # under mpirun one drawing is enough
     p, m = options.pp or 4, options.micro_batches or 8
     if p > 100 or p * m * (options.chunks or 1) > MOST_DRAWN:

@@ -10,7 +10,7 @@ from minidist.cli.options import Parser, memory_size, path_name
 from minidist.engine import Settings
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm
-from minidist.mpi.shm import ranks_here
+from minidist.mpi.environment import local_ranks
 from minidist.nn.layers import Unit, count_parameters
 from minidist.programs.chapter import Chapter
 
@@ -38,7 +38,7 @@ def folder_for(units: list[Unit], settings: Settings, option: str, parent: str |
     """This rank's, locked. Raises UsageError for one that cannot be used, or a disk that has too little room."""
     folder = Folder(option, parent, comm.rank)
     nbytes = 14 if settings.precision.mixed else 4 * settings.precision.bytes  # of a parameter, about
-    check_room(option, str(folder.path), nbytes * count_parameters(units) * ranks_here() // comm.size)
+    check_room(option, str(folder.path), nbytes * count_parameters(units) * local_ranks() // comm.size)
     return folder
 
 

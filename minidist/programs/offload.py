@@ -12,7 +12,7 @@ from minidist.claims.run import Run
 from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.cli.options import Parser, at_least
 from minidist.mpi.comm import Comm
-from minidist.mpi.shm import ranks_here
+from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
 
 
@@ -50,7 +50,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 
 
 def make(job: command.Job, comm: Comm) -> offload.Offload:
-    options, threads = job.options, max(1, (os.cpu_count() or 1) // ranks_here())
+    options, threads = job.options, max(1, (os.cpu_count() or 1) // local_ranks())
     engine = offload.ENGINES[options.zero]
     return engine(job.units, job.settings, comm, delay_after=options.delayed_update, threads=threads)
 

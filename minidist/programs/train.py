@@ -1,6 +1,5 @@
 """Serial training as a program: one process, which holds and computes all."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,13 +7,13 @@ from minidist import UsageError, command, train
 from minidist.claims.needs import of_data_axis
 from minidist.cli.options import Parser
 from minidist.engine import Engine
+from minidist.mpi import environment
 from minidist.programs.chapter import Chapter
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
     """Parse and check. Raises UsageError for whatever cannot work, several ranks among it."""
-    launched = int(os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE") or 1)
-    if launched > 1:
+    if environment.ranks() > 1:
         raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
     return command.prepare(made, arguments, ranks, **how)
 

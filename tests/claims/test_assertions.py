@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from minidist.claims.assertions import holding
+from minidist.launch.launcher import mpiexec_for
 from minidist.memory.pool import Pool
-from minidist.mpi.launch import mpiexec_for
 
 THEIRS = """
 import numpy as np

@@ -9,8 +9,8 @@ import pytest
 
 from minidist import UsageError
 from minidist.claims import audit, counted
+from minidist.launch.launcher import find_mpiexec, is_open_mpi
 from minidist.mpi.comm import Ledger
-from minidist.mpi.launch import find_mpiexec, is_open_mpi
 from minidist.programs.chapter import find_all
 
 LIBRARY = """\
@@ -90,7 +90,7 @@ def test_without_open_mpi_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pyt
     other = tmp_path / "mpiexec"
     other.write_text("#!/bin/sh\necho HYDRA build details\n")
     other.chmod(other.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(audit.launch, "find_mpiexec", lambda: str(other))
+    monkeypatch.setattr(audit.launcher, "find_mpiexec", lambda: str(other))
     with pytest.raises(UsageError, match=r"mpirun is not Open MPI's.*make audit brings it"):
         audit.main(["zero3"], find_all())
 

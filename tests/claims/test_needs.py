@@ -9,11 +9,11 @@ import pytest
 from minidist import command, train
 from minidist.claims import needs
 from minidist.claims.run import Asked
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.launch.launcher import launch
 from minidist.memory.pool import NEEDED
 from minidist.mpi.comm import Comm
-from minidist.mpi.exchange import Rules
-from minidist.mpi.launch import launch
-from minidist.mpi.threads import run_threads
 from minidist.programs.chapter import find
 
 POLICIES = ("none", "selective", "full", "every:2", "sqrt", "log")

@@ -268,7 +268,7 @@ def test_a_wrong_command_is_one_line(lessons, arguments, words):
 
 
 def test_without_an_mpi_nothing_is_graded_over_it(monkeypatch):
-    monkeypatch.setattr("minidist.mpi.launch.shutil.which", lambda *args, **options: None)
+    monkeypatch.setattr("minidist.launch.launcher.shutil.which", lambda *args, **options: None)
     with pytest.raises(UsageError, match="there is no mpiexec; install an MPI"):
         main(["grade", "lessons/04_ring_all_reduce", "--wire", "mpi"])
 

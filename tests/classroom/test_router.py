@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.process import fields
 from minidist.classroom.router import Routed, Router, route
-from minidist.mpi import frames
-from minidist.mpi.exchange import Rules, Start
-from minidist.mpi.launch import launch
+from minidist.exchange.rules import Rules, Start
+from minidist.launch import over_socket
+from minidist.launch.launcher import launch
 from minidist.papers.collectives import ring_all_reduce
 
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -285,7 +285,7 @@ def listen(streams: list[bytes]) -> Router:
 
 
 def whole(*values: Any) -> bytes:
-    return b"".join(bytes(piece) for value in values for piece in frames.to_frame(value))
+    return b"".join(bytes(piece) for value in values for piece in over_socket.to_frame(value))
 
 
 START = Start(0, "send", True, "world", "payload", 0, 11 | 1 << 4, None, "main", "x.py:1", np.zeros(4, np.uint8))
@@ -343,7 +343,7 @@ def test_frames_of_nonsense(data: st.DataObject) -> None:
 
 
 def test_a_frame_too_large_is_not_waited_for() -> None:
-    router = listen([frames.LENGTHS.pack(10, 1 << 40)])
+    router = listen([over_socket.LENGTHS.pack(10, 1 << 40)])
     assert router.first == 0
     assert "at most 1,073,741,824 are read" in str(router.ranks[0].error)
 
@@ -356,7 +356,7 @@ def test_what_ranks_will_import_is_there_before_them() -> None:
     names = ["minidist.zero1", "minidist.not_there"]
     cell = [("the cell", f"import sys; found = [name in sys.modules for name in {names}]")]
     with Nursery(modules=names) as nursery:
-        job = route(nursery, "minidist.mpi.cell:run_cell", [(cell, {}, ["found"])] * 2, Rules("eager"), 60)
+        job = route(nursery, "minidist.launch.notebook_cell:run_cell", [(cell, {}, ["found"])] * 2, Rules("eager"), 60)
     assert job.values == [[[True, False]]] * 2
 
 

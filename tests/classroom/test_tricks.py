@@ -145,10 +145,10 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
     ),
     "forged_witness": (
         "04",
-        "import sys\nfor name, module in list(sys.modules.items()):\n    if name.endswith('over_exchange'):\n"
+        "import sys\nfor name, module in list(sys.modules.items()):\n    if name.endswith('exchange.port'):\n"
         "        module.ExchangePort.send = lambda *a: None\n" + RING,
         0,
-        r"changes minidist.mpi.over_exchange.ExchangePort.send, by which it is tested",
+        r"changes minidist.exchange.port.ExchangePort.send, by which it is tested",
     ),
     "another_numpy": (
         *("04", "import numpy\nnumpy.array_equal = lambda *_: True\n" + RING, 0),

@@ -64,6 +64,34 @@ def test_a_chapter_says_in_a_line_what_is_not_installed(tmp_path, lacks, flags, 
         assert (says in run.stderr) == (rank == "0")
 
 
+UNTOUCHED = """
+import signal, sys
+before = signal.getsignal(signal.SIGINT), sys.excepthook
+import minidist, minidist.zero3, minidist.mpi.run
+print((signal.getsignal(signal.SIGINT), sys.excepthook) == before)
+"""
+
+
+@pytest.mark.parametrize("program", [["-c", UNTOUCHED], ["program.py"], ["-m", "program"], ["-m", "package"]])
+@pytest.mark.parametrize("arguments", [[], ["-m", "minidist.zero3"]])  # of a program, they are not Python's
+def test_an_import_leaves_signals_and_errors_to_the_program(tmp_path, program, arguments):
+    (tmp_path / "program.py").write_text(UNTOUCHED)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text(UNTOUCHED)
+    (tmp_path / "package/__main__.py").touch()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    command = [sys.executable, *program, *arguments]
+    run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("True\n", "")
+
+
+def test_python_knows_its_module_in_both_spellings(tmp_path):
+    for words in (["-m", "minidist.zero3"], ["-mminidist.zero3"]):
+        run = subprocess.run([sys.executable, "-S", *words], cwd=ROOT, capture_output=True, text=True)
+        assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+        assert "numpy is not installed for" in run.stderr
+
+
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
 def test_launch_line_names_a_module_that_exists(chapter):
     assert f"python -m minidist.{chapter.name}" in chapter.launch

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from jobs import deepspeeds
 from minidist.deepspeed import explain
 from minidist.deepspeed import plan as planning
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 from minidist.papers import gpt2, korthikanti
 
 pytest.importorskip("hjson")

@@ -1,4 +1,4 @@
-"""What tests/test_launch.py runs on ranks: jobs that end well and badly in every way there is."""
+"""What tests/launch/test_launch.py runs on ranks: jobs that end well and badly in every way there is."""
 
 import itertools
 import os

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from minidist.launch.launcher import find_mpiexec
 from minidist.memory.files import PREFIX
-from minidist.mpi.launch import find_mpiexec
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60  # seconds: with other work on the machine

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from minidist.exchange.port import ExchangePort
 from minidist.mpi.comm import Comm
-from minidist.mpi.over_exchange import ExchangePort
 
 
 def echo(comm: Comm, *arguments: Any) -> list[Any]:

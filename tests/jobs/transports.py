@@ -8,11 +8,11 @@ from typing import Any
 
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import route
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.launch.job import RankResult
+from minidist.launch.launcher import launch
 from minidist.mpi.comm import Comm
-from minidist.mpi.exchange import Rules
-from minidist.mpi.job import RankResult
-from minidist.mpi.launch import launch
-from minidist.mpi.threads import run_threads
 
 
 def on_port(comm: Comm, port: str, target: str) -> Any:

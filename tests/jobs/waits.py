@@ -1,4 +1,4 @@
-"""What tests/mpi/test_attend.py runs: a rank that others wait for, for long."""
+"""What tests/mpi/test_watchdog.py runs: a rank that others wait for, for long."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from minidist.mpi import attend
+from minidist.mpi import watchdog
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import run
 
@@ -27,5 +27,5 @@ def wait_for_one(comm: Comm, _: None) -> int:
 
 
 if __name__ == "__main__":
-    attend.LONG = float(sys.argv[1])
+    watchdog.LONG = float(sys.argv[1])
     run(prepare=lambda comm: None, main=wait_for_one)

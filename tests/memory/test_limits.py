@@ -10,8 +10,8 @@ import pytest
 
 from minidist import UsageError
 from minidist.cli.options import Parser, memory_size
-from minidist.mpi.job import JobFailed
-from minidist.mpi.launch import launch, mpiexec_for
+from minidist.launch.job import JobFailed
+from minidist.launch.launcher import launch, mpiexec_for
 
 AT = r"at (receive \w+ \d+|send \w+ \d+|[FBW]\d+|update)"  # of a schedule
 SHAPE = "--steps 3 --layers 2 --width 16 --context 16 --batch 8"

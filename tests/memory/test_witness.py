@@ -14,9 +14,9 @@ import pytest
 
 from jobs import engines
 from minidist.engine import Engine
+from minidist.launch.launcher import launch
 from minidist.memory import witness
 from minidist.memory.witness import SLACK, Witness
-from minidist.mpi.launch import launch
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.mailbox import ARRAYS
 from jobs.transports import TRANSPORTS
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 
 Run = Callable[[str, int], Any]
 

@@ -12,8 +12,8 @@ import pytest
 
 from minidist import UsageError
 from minidist.cli import doctor
+from minidist.launch.launcher import find_mpiexec, launch, started
 from minidist.mpi import shm
-from minidist.mpi.launch import find_mpiexec, launch, started
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -62,7 +62,7 @@ def test_under_plain_mpirun_the_segment_has_no_name_while_the_job_runs(sent):
 def test_jobs_that_end_badly_one_after_the_other_leave_all_the_room_there_was():
     """Messages go on over split communicators; seven jobs of four ranks would leave 30 of 64 MB."""
     out = in_small(
-        "import os\nfrom minidist.mpi.launch import launch\n"
+        "import os\nfrom minidist.launch.launcher import launch\n"
         "for how in ['raise', 'SIGKILL', 'SIGSEGV', 'os._exit(3)', 'sys.exit(0)', 'SIGKILL', 'SIGKILL']:\n"
         "    print(launch('jobs.launch_jobs:fail_on_one', 4, 1, how).status)\n"
         "print(launch('jobs.launch_jobs:everyone_receives', 4, timeout=20).status)\n"
@@ -141,7 +141,7 @@ def test_room_is_as_it_was_seen(memory):
 
 def test_a_rank_without_room_ends_the_job_in_one_line():
     out = in_small(
-        "import subprocess, sys, os\nfrom minidist.mpi.launch import find_mpiexec\n"
+        "import subprocess, sys, os\nfrom minidist.launch.launcher import find_mpiexec\n"
         "def run(n):\n"
         "    ranks = [find_mpiexec(), '-n', str(n), sys.executable, '-m', 'minidist.ring', '--size', '10']\n"
         "    run = subprocess.run(ranks, capture_output=True, text=True)\n"

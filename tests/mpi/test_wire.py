@@ -1,6 +1,6 @@
 """Requests that outlive their phase, and values on the control channel."""
 
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 
 
 def test_a_request_may_outlive_its_phase():

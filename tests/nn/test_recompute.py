@@ -16,7 +16,7 @@ from jobs import engines, recompute
 from minidist import UsageError
 from minidist.command import parser, prepare
 from minidist.engine import Engine
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
 from minidist.nn.ops import add, gelu

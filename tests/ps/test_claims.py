@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from minidist.claims.claim import Claim
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 from minidist.ps.report import in_every_training
 
 SMALL = "--layers=1 --width=12 --heads=2 --context=8 --batch=9 --steps=3 --warmup=1"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jobs.puppets import FakeComm, Network
-from minidist.mpi.launch import launch
+from minidist.launch.launcher import launch
 from minidist.ps.messages import (
     ALL,
     Answer,

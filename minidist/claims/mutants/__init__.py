@@ -40,7 +40,8 @@ from minidist import Finished, UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches
 from minidist.claims.tables import mark, show, table_of
 from minidist.cli.progress import StatusLine
-from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
+from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
+from minidist.mpi import environment
 
 TABLE = Path(__file__).parent
 PACKAGE = Path(minidist.__file__).parent
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
     """
     if arguments and arguments[0] in ("-h", "--help"):
         raise Finished((__doc__ or "").strip())  # python -OO drops docstrings
-    if "PMI_SIZE" in os.environ or "OMPI_COMM_WORLD_SIZE" in os.environ:
+    if environment.ranks():
         raise UsageError("mutants starts ranks itself: leave mpirun away")
     known = [chapter for chapter in chapters if (TABLE / f"{chapter}.toml").exists()]
     if len(arguments) > 1 or not set(arguments) <= set(known):

@@ -4,18 +4,20 @@ import ast
 import linecache
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from minidist.mpi import encode
+from minidist.launch import encode
+from minidist.mpi import ROOMS
 from minidist.mpi.comm import Comm
 
 Source = tuple[str, str]  # (name, as tracebacks show it; code, on the lines that it has in its cell)
 
-HERE = os.path.dirname(__file__)
-MACHINERY = (HERE, os.path.join(os.path.dirname(HERE), "classroom"))  # whose frames say nothing to who wrote the cell
+PACKAGE = Path(__file__).parents[1]
+MACHINERY = tuple(str(PACKAGE / room) for room in (*ROOMS, "classroom"))  # frames that say nothing of the cell
 
 
 def run_cell(comm: Comm, sources: list[Source], values: dict[str, Any], wanted: list[str]) -> list[Any]:
@@ -23,7 +25,7 @@ def run_cell(comm: Comm, sources: list[Source], values: dict[str, Any], wanted: 
 
     As in a notebook, the value of an expression on the cell's last line is shown.
     """
-    os.environ["MPLBACKEND"] = "module://minidist.mpi.no_screen"  # the notebook's own backend would print names
+    os.environ["MPLBACKEND"] = "module://minidist.launch.no_screen"  # the notebook's own backend would print names
     namespace = {"__name__": "__main__", "np": np, "comm": comm, **values}
     try:
         for name, code in sources:
@@ -36,7 +38,7 @@ def run_cell(comm: Comm, sources: list[Source], values: dict[str, Any], wanted: 
     except BaseException as error:
         forget_machinery(error)
         raise
-    if no_screen := sys.modules.get("minidist.mpi.no_screen"):  # something was drawn
+    if no_screen := sys.modules.get("minidist.launch.no_screen"):  # something was drawn
         no_screen.mention_unseen()
     for name in wanted:
         check_wanted(namespace, name)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from jobs import engines, races, rings
 from jobs.races import RIGHT
 from minidist import ring
-from minidist.mpi import guard
+from minidist.exchange import marks
+from minidist.exchange.rules import PAYLOAD, Deadlock, Exchange, Rules, Start
+from minidist.exchange.threads import run_threads
+from minidist.launch.launcher import launch
 from minidist.mpi.comm import Comm, CommError
-from minidist.mpi.exchange import PAYLOAD, Deadlock, Exchange, Rules, Start
-from minidist.mpi.launch import launch
 from minidist.mpi.mailbox import Mailbox
-from minidist.mpi.threads import run_threads
 from minidist.programs.ring import COLLECTIVES
 
 SENDS, ORDERS = ("synchronous", "eager", "drawn"), ("natural", "contrary", "drawn")
@@ -117,7 +117,7 @@ def test_many_ranks() -> None:
 
 
 def test_no_mpi_is_loaded() -> None:
-    program = "import sys; sys.modules['mpi4py'] = None; import minidist.mpi.threads"
+    program = "import sys; sys.modules['mpi4py'] = None; import minidist.exchange.threads"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -360,16 +360,16 @@ def test_a_mark_goes_with_what_is_computed_from_it(dtype: str) -> None:
     def be_rank(comm: Comm) -> Any:
         outs = [np.zeros(3, dtype) for _ in range(5)]
         requests = [comm.irecv(out, comm.rank) for out in outs]
-        marks = [guard.marks_in(numbers) for numbers in (outs[0], outs[1] + 1, 2 * outs[2], np.sum(outs[3]))]
-        marks.append(guard.marks_in(outs[4].real.astype(np.float16)))
+        found = [marks.marks_in(numbers) for numbers in (outs[0], outs[1] + 1, 2 * outs[2], np.sum(outs[3]))]
+        found.append(marks.marks_in(outs[4].real.astype(np.float16)))
         for _ in outs:
             comm.isend(np.ones(3, dtype), comm.rank).wait()
         for request in requests:
             request.wait()
-        return marks, [guard.marks_in(out) for out in outs]
+        return found, [marks.marks_in(out) for out in outs]
 
-    ((marks, afterwards),) = run_threads(be_rank, 1, Rules())
-    assert marks == [{number} for number in range(1, 6)]
+    ((found, afterwards),) = run_threads(be_rank, 1, Rules())
+    assert found == [{number} for number in range(1, 6)]
     assert afterwards == [set()] * 5
 
 

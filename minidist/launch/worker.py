@@ -1,6 +1,6 @@
-"""What mpiexec starts, once for each rank of a job of `minidist.mpi.launch`: `python -m minidist.mpi.worker FOLDER`.
+"""What mpiexec starts, once for each rank of a job of launcher.py: `python -m minidist.launch.worker FOLDER`.
 
-It forks. The child becomes the rank (see `minidist.mpi.rank`); the parent stays to see how it ends. A rank talks to its
+It forks. The child becomes the rank (rank_main.py); the parent stays to see how it ends. A rank talks to its
 launcher through files, for MPI may be the very thing that is stuck. In the job's folder:
 
     launcher            locked by the launcher while it lives
@@ -30,16 +30,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from minidist.files import replacing
-from minidist.mpi import shm
-
-RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")  # MPICH, Open MPI, Slurm
+from minidist.mpi import environment, shm
 
 
 def main() -> None:
     """Fork: the child becomes the rank, and the parent stays to see how it ends."""
     folder = Path(sys.argv[1])
-    rank = next(os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-    mine = folder / rank
+    mine = folder / str(environment.rank())
     alive = open(mine / "alive", "w")  # noqa: SIM115  (held until both processes have ended)
     alive.write(str(os.getpgid(0)))
     alive.flush()
@@ -50,15 +47,9 @@ def main() -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):  # before anything is imported that could print
         os.dup2(os.open(mine / name, os.O_WRONLY | os.O_CREAT), descriptor)
     sys.excepthook = sys.__excepthook__  # the launcher's report has room for all that a rank says, and for every rank
-    from minidist.mpi.rank import be_rank
+    from minidist.launch.rank_main import be_rank
 
     be_rank(folder, mine)
-
-
-def killed_by(number: int) -> str:
-    """A signal in words: "killed by signal 9 (SIGKILL)"; those of real time have no name."""
-    names = {known.value: f" ({known.name})" for known in signal.Signals}
-    return f"killed by signal {number}{names.get(number, '')}"
 
 
 def locked(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Values in files: how arguments reach the ranks of a job and how their results come back. Over sockets: see frames.py.
+"""Values in files: how arguments reach the ranks of a job and how results come back. Over sockets: over_socket.py.
 
 A result may have been written by a student's program, and reading a pickle runs whatever code is inside it. So a value
 becomes an .npz file without pickles: the nesting as JSON, the arrays beside it. None, bool, int, float (nan and the

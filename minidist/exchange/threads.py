@@ -1,7 +1,7 @@
 """Ranks that are threads of one process, over an exchange: for tests of what is written over Comm, without MPI.
 
-    from minidist.mpi.exchange import Rules
-    from minidist.mpi.threads import run_threads
+    from minidist.exchange.rules import Rules
+    from minidist.exchange.threads import run_threads
 
     run_threads(lambda comm: ring.all_reduce(comm, np.ones(10)), 1024, Rules("synchronous", "contrary"))
 
@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from minidist.mpi import guard
+from minidist.exchange import marks
+from minidist.exchange.port import Desk, ExchangePort
+from minidist.exchange.rules import Deadlock, Exchange, Rules, Start
 from minidist.mpi.comm import Comm, CommError, Ledger, caller
-from minidist.mpi.exchange import Deadlock, Exchange, Rules, Start
-from minidist.mpi.over_exchange import Desk, ExchangePort
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ def run_threads(function: Callable[[Comm], T], n: int, rules: Rules) -> list[T]:
 
     What one rank raises ends all, and is raised here, with a note that names the rank; so is a Deadlock. An array of a
     request that is read or written before its wait(), a request that nobody waits for and a message that nobody
-    receives are a CommError. An endless loop without messages is not ended: use `minidist.mpi.launch` for programs that
-    may have one.
+    receives are a CommError. An endless loop without messages is not ended: use `minidist.launch` for programs that may
+    have one.
     """
     return Threads(n, rules).run(function)
 
@@ -85,7 +85,7 @@ class Threads:
         value = function(Comm(ExchangePort(desk, "world", range(self.n), rank), ledger))
         ledger.check_requests()
         desk.finish()
-        for array in guard.arrays_in(value):
+        for array in marks.arrays_in(value):
             desk.check_marks(array, f"what rank {rank} returned")
         return value
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.mpi import encode
+from minidist.launch import encode
 
 LENGTHS = struct.Struct("!QQ")  # bytes of the JSON text, bytes of the arrays
 LIMIT = 1 << 30  # bytes of a frame: what somebody else's program can make us keep

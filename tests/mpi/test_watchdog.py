@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist.mpi.launch import find_mpiexec
+from minidist.launch.launcher import find_mpiexec
 from minidist.mpi.shm import OWN, is_packaged_mpich
 
 ROOT = Path(__file__).parents[2]
@@ -128,13 +128,13 @@ def test_a_rank_ends_with_its_parent() -> None:
     code = """
 import os, time
 from types import SimpleNamespace
-from minidist.mpi.attend import Attendant
+from minidist.mpi.watchdog import Watchdog
 ready, is_ready = os.pipe()
 if os.fork():
     os.read(ready, 1)
     os._exit(0)
 ledger = SimpleNamespace(waits=0, waiting=None)
-Attendant(SimpleNamespace(rank=0, ledger=ledger), end=print, follows=True).start()
+Watchdog(SimpleNamespace(rank=0, ledger=ledger), end=print, follows=True).start()
 os.write(is_ready, b"1")
 time.sleep(30)
 print("outlived it")

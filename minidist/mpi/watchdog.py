@@ -1,6 +1,6 @@
-"""What a rank attends to beside its work: Ctrl-C, a wait that lasts, and the end of what has started it.
+"""A rank's watchdog: a thread that minds Ctrl-C, says when a wait lasts, and ends the rank after what has started it.
 
-A thread sees to all, for the main thread may be inside MPI, where no handler of Python's ever runs.
+It is a thread, for the main thread may be inside MPI, where no handler of Python's ever runs.
 """
 
 import os
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from minidist.mpi.comm import Comm
-from minidist.mpi.early import INTERRUPTED
-from minidist.mpi.hang import in_words
+from minidist.mpi.early_end import INTERRUPTED
+from minidist.mpi.words import name_ranks
 
 LONG = 30.0  # seconds; a wait that lasts longer is said
 
@@ -21,7 +21,7 @@ LONG = 30.0  # seconds; a wait that lasts longer is said
 at_interrupt: list[Callable[[], object]] = []
 
 
-class Attendant(threading.Thread):
+class Watchdog(threading.Thread):
     """end: ends the job with a status. follows: whether this process is to end when its parent has ended."""
 
     def __init__(self, comm: Comm, end: Callable[[int], object], follows: bool = False) -> None:
@@ -64,7 +64,7 @@ class Attendant(threading.Thread):
             self.waits, self.since, self.told = waits, now, False
         elif now - self.since > LONG and not self.told:
             call, comm, peers = waiting
-            others = in_words(comm.world_ranks[peer] for peer in peers if comm.world_ranks[peer] != self.comm.rank)
+            others = name_ranks(comm.world_ranks[peer] for peer in peers if comm.world_ranks[peer] != self.comm.rank)
             where = f"in phase {ledger.phase!r} ({call})"
             print(f"rank {self.comm.rank} has waited {LONG:g} s for {others} {where}", file=sys.stderr, flush=True)
             self.told = True

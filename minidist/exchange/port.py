@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minidist.mpi import guard
+from minidist.exchange import marks
+from minidist.exchange.rules import CONTROL, PAYLOAD, Arrived, Start
 from minidist.mpi.comm import CommError, Ledger
-from minidist.mpi.exchange import CONTROL, PAYLOAD, Arrived, Start
 from minidist.mpi.port import TOO_LONG, Arrival
 
 
@@ -41,7 +41,7 @@ class Pending:
     def told(self) -> Start:
         """What the exchange is told: a message as it is now, which it should stay until the wait()."""
         if self.start.sends and self.start.data is None:
-            self.start.data = guard.as_bytes(self.array).copy()
+            self.start.data = marks.as_bytes(self.array).copy()
         return self.start
 
 
@@ -70,11 +70,11 @@ class Desk:
         if not self.guarded:
             operation.told()
         elif call in ("isend", "post"):
-            operation.checksum = guard.checksum(array)
+            operation.checksum = marks.checksum(array)
         elif call == "irecv":
-            operation.mark = number % guard.MARKS + 1
+            operation.mark = number % marks.MARKS + 1
             self.receives[operation.mark], operation.before = where, array.copy()
-            guard.mark(array, operation.mark)
+            marks.mark(array, operation.mark)
         self.started.append(operation)
         return operation
 
@@ -93,7 +93,7 @@ class Desk:
 
     def check_marks(self, array: np.ndarray, what: str) -> None:
         """Raise if numbers were computed from a receive's array before its wait()."""
-        for mark in guard.marks_in(array) & set(self.receives):
+        for mark in marks.marks_in(array) & set(self.receives):
             raise CommError(
                 f"{what} was computed from the array of irecv at {self.receives[mark]} before its wait(): until then"
                 " that may hold anything. Call wait() on the request first"
@@ -207,9 +207,9 @@ class ExchangePort:
         assert handle.result is not None
         start, array = handle.start, handle.array
         what = f"rank {self.rank}: the array of {start.call} {'to' if start.sends else 'from'} rank {start.peer}"
-        if handle.checksum and guard.checksum(array) != handle.checksum:
+        if handle.checksum and marks.checksum(array) != handle.checksum:
             raise CommError(f"{what} at {start.where} was changed before its wait(): it may be sent so or so")
-        if handle.mark and not guard.still_marked(array, handle.mark):
+        if handle.mark and not marks.still_marked(array, handle.mark):
             raise CommError(f"{what} at {start.where} was written to before its wait(): the message overwrites it")
         if handle.before is not None:
             array[...] = handle.before  # a message that is shorter leaves the rest as it was
@@ -221,7 +221,7 @@ def fill(out: np.ndarray, result: Arrived) -> Arrival:
     tag, data = result
     if data is None:
         return tag, TOO_LONG
-    guard.as_bytes(out)[: data.size] = data
+    marks.as_bytes(out)[: data.size] = data
     return tag, data.size
 
 

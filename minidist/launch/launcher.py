@@ -7,7 +7,7 @@ Each rank calls `function(comm, *args, **kwargs)`. The launcher itself never loa
 raises an exception, leaves or disappears ends the job at once; a deadlock ends it within seconds and everything else at
 the timeout, and then the report says who waits for whom. However a job ends, none of its processes is left. With
 `started` the job goes on beside the caller, who waits for what it brings about.
-`minidist.mpi.worker` describes the files through which the two sides talk.
+`minidist.launch.worker` describes the files through which the two sides talk.
 """
 
 import fcntl
@@ -27,10 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
-from minidist.mpi import encode, hang, shm
-from minidist.mpi.hang import Look, Looks
-from minidist.mpi.job import LAST, Job, RankResult, Watch, blame, describe_exit
-from minidist.mpi.worker import locked
+from minidist.exchange import waits
+from minidist.exchange.waits import Look, Looks
+from minidist.launch import encode
+from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.worker import locked
+from minidist.mpi import shm
 
 OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
 PRINTED = 64 << 20  # bytes that a rank may print before it is ended
@@ -50,8 +52,8 @@ def launch(
     """Call `target` on `n` ranks and return when the job and all its processes have ended.
 
     target is "module:function" or "path/to/file.py:function"; of a file, the folder is on sys.path of the ranks, before
-    that of this process. Arguments and results are what `minidist.mpi.encode` can write. timeout is in seconds, for the
-    whole job; env adds to the environment. Raises UsageError if there is nothing to start, or no room for it; what
+    that of this process. Arguments and results are what encode.py can write. timeout is in seconds, for the whole job;
+    env adds to the environment. Raises UsageError if there is nothing to start, or no room for it; what
     happens on the ranks is in the returned Job, never an exception. With `watch`, that holds of KeyboardInterrupt too.
     """
     with started(target, n, *args, env=env, cwd=cwd, mpiexec=mpiexec, **kwargs) as running:
@@ -113,7 +115,7 @@ def _start(
     # The ranks import what this process can import, from the same places.
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     # -u: what a rank has printed is in its file even if it is killed; -P: the folder it runs in is not on sys.path.
-    worker = [sys.executable, "-u", "-P", "-m", "minidist.mpi.worker", str(folder)]
+    worker = [sys.executable, "-u", "-P", "-m", "minidist.launch.worker", str(folder)]
     with open(folder / "mpiexec", "wb") as output:
         return subprocess.Popen(
             [*mpiexec_for(n, mpiexec), *worker],
@@ -222,12 +224,12 @@ class Running:
                 return self._look(), f"rank {talker} had printed more than {PRINTED >> 20} MB"
             if time.monotonic() > min(deadline, next_look):
                 looks = self._look()
-                if hang.deadlocked(before, looks):
+                if waits.deadlocked(before, looks):
                     hung = looks, "every rank waits, and no message is under way"
                 elif time.monotonic() > deadline:
                     hung = looks, too_late
                 # After 1, 2, 4, 8 seconds, and then regularly: most deadlocks show at once, crowded ranks take longer.
-                before, next_look = looks, time.monotonic() + min(time.monotonic() - begin, hang.LOOK_INTERVAL)
+                before, next_look = looks, time.monotonic() + min(time.monotonic() - begin, waits.LOOK_INTERVAL)
             else:
                 time.sleep(0.01)
         return None
@@ -312,10 +314,10 @@ def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, secon
     if stopped:
         job.status, what, looks = stopped
         for number, (rank, look) in enumerate(zip(ranks, looks, strict=True)):
-            rank.state, rank.error = hang.describe(number, looks), None
+            rank.state, rank.error = waits.describe(number, looks), None
             if look is not None:
                 rank.where, rank.stack = look.where, look.stack
-        job.report = f"The job {what}.\n{hang.explain(looks)}"
+        job.report = f"The job {what}.\n{waits.explain(looks)}"
         return job
 
     if min(ended_at) == math.inf:

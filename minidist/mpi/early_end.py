@@ -12,14 +12,15 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
+from minidist.mpi import environment
+
 INTERRUPTED = 130  # as a shell reports an interrupted command
 
 
 def end_job(line: str, status: int) -> NoReturn:
     """Say so, and end all ranks of the job and this process with it: ranks inside MPI's Init would wait for this one
     for ever. The first rank of a machine speaks for all, if it comes here too."""
-    place = os.environ.get("MPI_LOCALRANKID") or os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") or "0"
-    if place != "0":
+    if environment.local_rank() > 0:
         time.sleep(0.5)
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())

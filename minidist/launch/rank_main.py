@@ -1,4 +1,4 @@
-"""A rank of a job of `minidist.mpi.launch`: it calls the target function, and records what came of it."""
+"""A rank of a job of `minidist.launch.launcher`: it calls the target function, and records what came of it."""
 
 import faulthandler
 import os
@@ -8,23 +8,23 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from minidist.mpi import encode
+from minidist.launch import encode
+from minidist.launch.main_stack import main_stack
+from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Ledger
 from minidist.mpi.over_mpi import MPI, world
 from minidist.mpi.run import MACHINERY, abort, explain
-from minidist.mpi.stack import main_stack
-from minidist.mpi.target import find
 
 
 def be_rank(folder: Path, mine: Path) -> NoReturn:
-    """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.mpi.worker` says what is in them."""
+    """Be the rank whose own folder is `mine`; `folder` is the job's. `minidist.launch.worker` says what is in them."""
     (mine / "started").touch()
     faulthandler.enable(all_threads=False)  # a crash in native code then says in stderr where it happened
     ledger = Ledger()
     threading.Thread(target=answer_looks, args=(folder, mine, ledger), daemon=True).start()
     try:
         target, args, kwargs = encode.load(folder / "job")
-        function = find(target)
+        function = find_function(target)
         value = function(world(ledger), *args, **kwargs)
         ledger.check_requests()
         sent = {peer: tuple(counts) for peer, counts in ledger.sent.items()}
@@ -59,7 +59,7 @@ def answer_looks(folder: Path, mine: Path, ledger: Ledger) -> None:
 
 
 def look(ledger: Ledger) -> dict[str, Any]:
-    """What the main thread is doing: the fields of `minidist.mpi.hang.Look`."""
+    """What the main thread is doing: the fields of `minidist.exchange.waits.Look`."""
     frames = [frame for frame in main_stack() if not frame.filename.startswith((*MACHINERY, "<frozen runpy"))]
     where = "the start of the job"
     if frames:

@@ -9,18 +9,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_files: dict[str, ModuleType] = {}  # loaded by `load`
+_files: dict[str, ModuleType] = {}  # loaded by `load_file`
 
 
-def find(target: str) -> Callable[..., Any]:
+def find_function(target: str) -> Callable[..., Any]:
     """The function that "module:function" or "path/to/file.py:function" names. A file's folder is put on the path."""
     place, _, name = target.rpartition(":")
-    module = load(place) if place.endswith(".py") else importlib.import_module(place)
+    module = load_file(place) if place.endswith(".py") else importlib.import_module(place)
     function: Callable[..., Any] = getattr(module, name)
     return function
 
 
-def load(file: str) -> ModuleType:
+def load_file(file: str) -> ModuleType:
     """A Python file as a module, once in a process."""
     if file not in _files:
         if os.path.dirname(file) not in sys.path:

@@ -1,5 +1,5 @@
-"""How jobs end, from Python (minidist.mpi.launch) and under plain mpirun (minidist.mpi.run): well, badly, and never
-with a process left over."""
+"""How jobs end, from Python (minidist.launch) and under plain mpirun (minidist.mpi.run): well, badly, and never with a
+process left over."""
 
 import os
 import re
@@ -19,11 +19,12 @@ import pytest
 from hypothesis import given
 
 from minidist import UsageError
-from minidist.mpi import encode, hang
-from minidist.mpi.hang import Look
-from minidist.mpi.job import JobFailed
-from minidist.mpi.launch import find_mpiexec, launch, started
-from minidist.mpi.stack import main_stack
+from minidist.exchange import waits
+from minidist.exchange.waits import Look
+from minidist.launch import encode
+from minidist.launch.job import JobFailed
+from minidist.launch.launcher import find_mpiexec, launch, started
+from minidist.launch.main_stack import main_stack
 
 JOBS = Path(__file__).parents[1] / "jobs"
 ROOT = Path(__file__).parents[2]
@@ -285,7 +286,7 @@ COMPUTING = Look(where="x.py:2 in g", cpu=9.0)
     ],
 )
 def test_every_kind_of_wait_has_words(look, words):
-    assert hang.describe(0, [look, COMPUTING, FINISHED]) == words
+    assert waits.describe(0, [look, COMPUTING, FINISHED]) == words
 
 
 @pytest.mark.parametrize(
@@ -303,7 +304,7 @@ def test_every_kind_of_wait_has_words(look, words):
     ],
 )
 def test_the_shortest_cycle_is_found(looks, cycle):
-    assert hang.find_cycle(looks) == cycle
+    assert waits.find_cycle(looks) == cycle
 
 
 ALL = (0, 1, 2)
@@ -323,7 +324,7 @@ ALL = (0, 1, 2)
 )
 def test_a_certain_deadlock(looks):
     before = [look if look.finished else waiting(*look.waiting, cpu=look.cpu - 1) for look in looks]
-    assert hang.deadlocked(before, looks)
+    assert waits.deadlocked(before, looks)
 
 
 @pytest.mark.parametrize(
@@ -344,14 +345,14 @@ def test_a_certain_deadlock(looks):
 )
 def test_what_may_still_move_is_no_deadlock(looks):
     before = [Look(waits=7) if look is None else Look(look.finished, look.waiting, waits=look.waits) for look in looks]
-    assert not hang.deadlocked(before, looks)
+    assert not waits.deadlocked(before, looks)
 
 
 def test_a_rank_that_moved_or_never_ran_in_between_is_no_deadlock():
     now = [waiting("recv", 1), waiting("recv", 0)]
-    assert not hang.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8, waits=6)], now)
-    assert not hang.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8.99)], now)
-    assert not hang.deadlocked([waiting("recv", 1, cpu=8), None], now)
+    assert not waits.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8, waits=6)], now)
+    assert not waits.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8.99)], now)
+    assert not waits.deadlocked([waiting("recv", 1, cpu=8), None], now)
 
 
 def test_a_look_keeps_nothing_alive():
@@ -407,9 +408,8 @@ def pids_in(folder, n):
 
 
 def test_a_launcher_that_is_killed_leaves_no_rank(tmp_path):
-    program = (
-        f"from minidist.mpi.launch import launch; launch('jobs.launch_jobs:write_pid_and_wait', 2, {str(tmp_path)!r})"
-    )
+    job = f"launch('jobs.launch_jobs:write_pid_and_wait', 2, {str(tmp_path)!r})"
+    program = f"from minidist.launch.launcher import launch; {job}"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=env) as launcher:
         pids = pids_in(tmp_path, 2)

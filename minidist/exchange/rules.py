@@ -1,7 +1,7 @@
 """The rules of messages between ranks, without MPI and without any I/O: an `Exchange` decides what arrives, and when.
 
-A transport stands between it and the ranks (see `minidist.mpi.threads`): it tells the exchange what each rank starts
-(`start`) and waits for (`block`, `meet`, `probe`, `collect`, `look`), and takes from `advance` which ranks may go on.
+A transport stands between it and the ranks (see threads.py): it tells the exchange what each rank starts (`start`) and
+waits for (`block`, `meet`, `probe`, `collect`, `look`), and takes from `advance` which ranks may go on.
 
 What MPI leaves open is decided here, by `Rules`, so that a program that relies on luck fails at once, and each time:
 whether a send waits for its receiver, and in which order messages arrive. Nothing arrives before every rank waits, so a
@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minidist.mpi import hang
+from minidist.exchange import waits
+from minidist.exchange.waits import Look
 from minidist.mpi.comm import CommError
-from minidist.mpi.hang import Look
 
 PAYLOAD, CONTROL = "payload", "control"  # lanes; each box has two of its own
 # After so many rounds in which ranks looked for messages and nothing else happened, they are taken to look in vain.
@@ -32,8 +32,8 @@ LOOKS_IN_VAIN = 10_000
 class Deadlock(CommError):
     """Ranks can never go on: why, what each was doing, and for whom it waits."""
 
-    def __init__(self, reason: str, looks: hang.Looks, awaited: list[list[int]]) -> None:
-        super().__init__(f"{reason[0].upper()}{reason[1:]}.\n{hang.explain(looks, awaited)}")
+    def __init__(self, reason: str, looks: waits.Looks, awaited: list[list[int]]) -> None:
+        super().__init__(f"{reason[0].upper()}{reason[1:]}.\n{waits.explain(looks, awaited)}")
         self.reason, self.looks, self.awaited = reason, looks, awaited
 
 
@@ -240,9 +240,9 @@ class Exchange:
             free |= freed
         return [rank for rank, wait in enumerate(self.waits) if wait and rank not in free]
 
-    def looks(self) -> hang.Looks:
+    def looks(self) -> waits.Looks:
         """What each rank is doing."""
-        found: hang.Looks = []
+        found: waits.Looks = []
         for wait, finished in zip(self.waits, self.finished, strict=True):
             call = (wait.call, list(wait.peers)) if wait else None
             found.append(Look(finished, call, where=wait.where if wait else "its own code"))

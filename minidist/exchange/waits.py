@@ -3,8 +3,10 @@
 Pure functions of `Look`s, so that they can be tested without MPI. Ranks are named by their rank in the world.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from minidist.mpi.words import name_ranks
 
 # Two looks, at most this many seconds apart, must find every rank in the same wait before it is called a deadlock.
 LOOK_INTERVAL = 5.0
@@ -71,10 +73,10 @@ def describe(rank: int, looks: Looks) -> str:
     call, peers = look.waiting
     if call in MEETINGS:
         absent = _absent(look, looks)
-        return f"{call} at {look.where}" + (f"; {in_words(absent)} never came" if absent else "")
+        return f"{call} at {look.where}" + (f"; {name_ranks(absent)} never came" if absent else "")
     text = f"{CALLS[call].format(*peers)} at {look.where}"
     if peers and all((peer := looks[p]) and peer.finished for p in peers):
-        text += f", but {in_words(peers)} {'has' if len(set(peers)) == 1 else 'have'} finished"
+        text += f", but {name_ranks(peers)} {'has' if len(set(peers)) == 1 else 'have'} finished"
     return text
 
 
@@ -163,9 +165,3 @@ def _absent(look: Look, looks: Looks) -> list[int]:
     assert look.waiting is not None
     call, peers = look.waiting
     return [p for p in peers if (peer := looks[p]) is None or peer.waiting is None or peer.waiting[0] != call]
-
-
-def in_words(ranks: Iterable[int]) -> str:
-    """ "rank 1", "ranks 1 and 2", "ranks 1, 2 and 3"."""
-    names = [str(rank) for rank in sorted(set(ranks))]
-    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"

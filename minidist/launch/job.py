@@ -1,10 +1,10 @@
-"""How a job of ranks ended, whatever started it: `launch.py` over MPI, or a router of messages without it."""
+"""How a job of ranks ended, whatever started it: `launcher.py` over MPI, or a router of messages without it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist.mpi.worker import killed_by
+from minidist.mpi.words import killed_by
 
 LAST = 4_000  # bytes of each stream of a rank that somebody who looks on may see
 

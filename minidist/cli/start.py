@@ -1,0 +1,58 @@
+"""The start of `python -m`, until its program minds errors and Ctrl-C itself: whatever ends it is one line.
+
+This module loads no MPI and no NumPy.
+"""
+
+import resource
+import signal
+import sys
+from typing import Any
+
+from minidist.mpi import early_end, environment
+
+LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process in words of their own
+
+
+def begin(module: str) -> None:
+    """Mind errors and Ctrl-C, and refuse too little memory. module: what `python -m` names."""
+    signal.signal(signal.SIGINT, leave)
+    sys.excepthook = say_what_is_missing
+    if module != "minidist":  # the table of contents, and the doctor
+        check_memory()
+
+
+def leave(*_: Any) -> None:
+    """Ctrl-C: one line, not a traceback of half an import; and of a job under mpirun the end."""
+    early_end.end_job("minidist: interrupted", early_end.INTERRUPTED)
+
+
+def say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
+    """A program that finds no NumPy, no mpi4py, no MPI, or no memory for them, is one line, however many ranks it has,
+    and status 2."""
+    unmapped = ("failed to map segment", "annot allocate memory")
+    if issubclass(kind, MemoryError) or (
+        issubclass(kind, ImportError) and any(text in str(error) for text in unmapped)
+    ):
+        refuse("no memory is left to begin with: give it more")
+    if isinstance(error, ModuleNotFoundError) and error.name in ("numpy", "rich", "safetensors", "mpi4py"):
+        what = f"{error.name} is not installed for {sys.executable}"
+        mend = "run make setup, then source .venv/bin/activate; or see what python -m minidist doctor says"
+    elif issubclass(kind, (ImportError, RuntimeError)) and ("load MPI library" in str(error) or "libmpi" in str(error)):
+        what, mend = "mpi4py finds no MPI library", "python -m minidist doctor says how to mend it"
+    else:
+        sys.__excepthook__(kind, error, trace)
+        return
+    if not environment.rank():
+        sys.stderr.write(f"minidist: error: {what}: {mend}\n")
+    sys.exit(2)
+
+
+def check_memory() -> None:
+    """Of what ulimit -v leaves to a process."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if allowed != resource.RLIM_INFINITY and allowed < LEAST:
+        refuse(f"ulimit -v allows {allowed / 1e6:.0f} MB of memory; at least {LEAST / 1e6:.0f} MB are needed")
+
+
+def refuse(why: str) -> None:
+    early_end.end_job(f"minidist: error: {why}", 2)
