@@ -110,7 +110,8 @@ def judge(sentence: str) -> Iterator[tuple[str, int, str]]:
         for found in pattern.finditer(sentence):
             if not allow.match(sentence, found.start()):
                 yield name, found.start(), sentence[max(0, found.start() - 20) : found.end() + 20]
-        if sum(any(map(str.isalnum, word)) for word in sentence.split()) > RULES[name].get("longest", len(sentence)):
+        longest = RULES[name].get("longest")
+        if longest and sum(any(map(str.isalnum, word)) for word in sentence.split()) > longest:
             yield name, 0, f"{sentence[:50]} ..."
 
 
