@@ -61,7 +61,6 @@ def read_python(source: str) -> Iterator[Lines]:
 
 
 def read_notebook(source: str) -> Iterator[Lines]:
-    """A text for each markdown cell."""
     numbered = enumerate(source.splitlines(), 1)
     for cell in json.loads(source)["cells"]:
         if cell["cell_type"] == "markdown":
