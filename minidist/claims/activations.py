@@ -31,7 +31,7 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
     after the forward, or when the last layer has run its core again, whichever is more."""
     recompute = run.options.recompute
     layer, given = (layer_keeps(run, t, shares, what, dropout) for what in (usual(recompute), "full"))
-    most = [chen.most(recompute, share.layers, *of) for share, *of in zip(shares, given, layer, strict=True)]
+    most = [chen.peak_bytes(recompute, share.layers, *of) for share, *of in zip(shares, given, layer, strict=True)]
     if recompute != "selective":
         return most
     options, s, h, wide = run.options, run.options.context, run.options.width, run.bytes.computed
@@ -39,10 +39,10 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
     for rank, share in enumerate(shares):
         part = run.places[rank].tensor
         if options.model == "gpt":
-            gone = korthikanti.gone_before_core(s, share.b, h, t, sequence, p, dropout)
+            gone = korthikanti.bytes_freed_before_core(s, share.b, h, t, sequence, p, dropout)
         else:
             f = llama.mlp_width(h)
-            gone = korthikanti.gone_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[part]
+            gone = korthikanti.bytes_freed_before_core_llama(s, share.b, h, f, t, sequence, p, dropout)[part]
         gone += (2 if options.model == "gpt" else 1) * wide * s * share.b / (t if sequence else 1)  # one norm's
         more = korthikanti.core(s, share.b, options.heads, t, p, dropout) - gone
         most[rank] += max(0, more) if share.layers else 0

@@ -85,7 +85,7 @@ def gathered_again(run: Run) -> float:
     options, f = run.options, run.layout.shard
     if options.strategy == "shard_grad_op":
         return 0
-    layers = options.accumulate * chen.gathered_again(options.recompute, options.layers)
+    layers = options.accumulate * chen.count_regathered_layers(options.recompute, options.layers)
     return fsdp.volume(run.model.units(f)[1], f, layers)
 
 

@@ -76,9 +76,9 @@ def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's links in a step, by the links' account and by the kernel's."""
     options, n, p, model = run.options, run.ranks, run.bytes.stored, run.model
     a = options.accumulate
-    again = chen.gathered_again(options.recompute, options.layers) * model.units(n)[1]
+    again = chen.count_regathered_layers(options.recompute, options.layers) * model.units(n)[1]
     states = run.optimizer_bytes + (0 if run.bytes.master else p)
-    moved = zero_infinity.moved(model.parameters(n), n, options.zero, a, again)
+    moved = zero_infinity.elements_moved(model.parameters(n), n, options.zero, a, again)
     read, written = f"{p}·{a}(2Ψ + Ψ_again)/N" if again else f"{p}·{2 * a}Ψ/N", f"{p}Ψ/N"
     down = f"{p}·{a}Ψ/N" if a > 1 and options.zero > 1 else f"{p}Ψ/N"
     rows = [
@@ -116,11 +116,11 @@ def tiling_claims() -> list[Claim]:
     h, dtype = 64, PRECISIONS["mixed"].stored
     found = []
     for t in (1, 4, 16):
-        expected, counted = zero_infinity.working_memory(h, t), tiles.needed(h, t, dtype)
+        expected, counted = zero_infinity.working_memory(h, t), tiles.bytes_needed(h, t, dtype)
         found.append(Claim("Infinity §5.1.3", f"layer, t = {t}", f"16h²/{t}", expected, counted, "bytes"))
     room = int(zero_infinity.working_memory(h))
     for t in (1, 4, 16):
-        expected, counted = zero_infinity.widest(room, t), tiles.widest(room, t, dtype)
+        expected, counted = zero_infinity.largest_width(room, t), tiles.find_widest(room, t, dtype)
         found.append(Claim("Infinity §5.1.3", f"widest, t = {t}", f"√{t}·h", expected, counted, "of width"))
     return found
 

@@ -82,7 +82,7 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     a, layers = run.options.accumulate, run.options.layers
     times = f"{a}" if a > 1 else ""
     # What runs again needs its parameters again (papers/chen.py).
-    again = chen.gathered_again(run.options.recompute, layers) * run.model.units(run.ranks)[1]
+    again = chen.count_regathered_layers(run.options.recompute, layers) * run.model.units(run.ranks)[1]
     sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept, again)
     formulas = {
         "all-reduce gradients": "2Ψ(N-1)/N",

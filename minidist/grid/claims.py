@@ -221,7 +221,7 @@ def again(run: Run) -> list[int]:
             psi = sum(sum(sizes[unit]) for part in parts for unit in part[:-1])
         else:
             layer = sum(next((sizes[unit] for unit in sizes if 1 <= unit <= options.layers), [0]))
-            psi = layer * sum(chen.gathered_again(options.recompute, n) for n in blocks_of(run, stage))
+            psi = layer * sum(chen.count_regathered_layers(options.recompute, n) for n in blocks_of(run, stage))
         found.append(psi * (run.layout.shard - 1) // run.layout.shard)
     return found
 

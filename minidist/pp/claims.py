@@ -131,7 +131,7 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     if o.recompute == "full":
         waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
         source, formula = "ZB §3" if schedule in waiting else "GPipe §2.3", waiting.get(schedule, "1")
-        promised = [pipelines.in_flight_again(schedule, in_all, stage) for stage in at]
+        promised = [pipelines.count_recomputed_in_flight(schedule, in_all, stage) for stage in at]
         made.append(on_each_rank(source, "with activations", formula, promised, of_each(run, "with_activations"), ""))
     return made
 
@@ -303,7 +303,7 @@ def crossings(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
     """How many messages of each kind every rank sends in the last step. Without a flush, the pipeline drains in it."""
     pipe = run.layout
     workers = pipe.replicas or (1,) * pipe.pp
-    each = [ptd.crossings(pipe.pp, pipe.micro_batches // workers[stage - 1], stage, pipe.chunks) for stage in at]
+    each = [ptd.count_messages(pipe.pp, pipe.micro_batches // workers[stage - 1], stage, pipe.chunks) for stage in at]
     activations, gradients = ([numbers[i] for numbers in each] for i in (0, 1))
     if not SCHEDULES[pipe.schedule].flushes:
         left = [pipedream.backwards_left(workers, stage, pipe.micro_batches, len(run.loss)) for stage in at]

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist.checkpoints.pieces import Piece, everything, overlaps, pieces
+from minidist.checkpoints.pieces import Piece, overlaps, pieces, whole_piece
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Parameter
 from minidist.tp.sliced import Sliced, cut
@@ -66,7 +66,7 @@ def test_each_element_is_found_in_the_other_layout(case: tuple[tuple[int, ...], 
 @settings(deadline=None)
 @given(SHAPES)
 def test_everything_is_one_run(shape: tuple[int, ...]) -> None:
-    assert everything(shape).runs().tolist() == [[0, 0, math.prod(shape)]]
+    assert whole_piece(shape).runs().tolist() == [[0, 0, math.prod(shape)]]
 
 
 @settings(deadline=None)
