@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_keeps
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.fsdp import print_across_hosts
 from minidist.claims.needs import Needs, Place, at_places
@@ -147,9 +147,9 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Cl
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:
-        layers = layer_keeps(run, t, shares, "none", dropout)
+        layers = layer_bytes(run, t, shares, "none", dropout)
         most = [share.layers * layer for share, layer in zip(shares, layers, strict=True)]
-        inputs = layer_keeps(run, t, shares, "full", dropout)
+        inputs = layer_bytes(run, t, shares, "full", dropout)
         # a stage that begins with the embedding, or has the head alone, keeps no layer's input
         firsts = [1 <= own[0] <= options.layers for own in own_units(run)]
         waits = [given * first for given, first in zip(inputs, firsts, strict=True)]

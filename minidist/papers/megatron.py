@@ -61,7 +61,13 @@ TABLE_1 = [_model("1.2", 1536, 40), _model("2.5", 1920, 54), _model("4.2", 2304,
 
 FIGURES = [
     Figure(
-        "Megatron-LM", "padded vocabulary", "51,200", "entries", "50,257 up to a multiple of 128·8", VOCABULARY, format_whole
+        "Megatron-LM",
+        "padded vocabulary",
+        "51,200",
+        "entries",
+        "50,257 up to a multiple of 128·8",
+        VOCABULARY,
+        format_whole,
     ),
     *(row.size for row in TABLE_1),
     Figure(

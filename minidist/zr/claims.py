@@ -1,8 +1,8 @@
 """What ZeRO says of activations and buffers, beside what a run held, sent and moved; and how much a model needs."""
 
-from minidist.claims.activations import Share, layer_keeps
+from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, ends_keep, tokens_of_batch
+from minidist.claims.needs import Needs, end_bytes, tokens_of_batch
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked, Run
 from minidist.claims.tables import number, say
@@ -187,7 +187,7 @@ def needs(asked: Asked) -> list[Needs]:
     keeps, when the last of them runs again, or the head, if that is more."""
     options, p, t, shares = asked.options, asked.bytes.stored, asked.layout.tp, shares_of(asked)
     d, stage, parts = asked.layout.dp, options.zero, checkpoint(asked)
-    layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
+    layers = layer_bytes(asked, t, shares, "none", options.dropout > 0)
     # A layer keeps its input as well: another copy, or what waited, which has gone or is that itself.
     is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
     found = []
@@ -196,7 +196,7 @@ def needs(asked: Asked) -> list[Needs]:
         passing = buffer_size(options.bucket_size, d, psi) + read_twice(asked, rank) * (stage >= 2)
         passing += gathered_at_once(asked, rank) * (stage == 3)
         waiting = 0 if options.activations == "host" else (options.layers - is_kept_once) * parts[rank] * p
-        first, last = ends_keep(asked, t, shares[rank])
+        first, last = end_bytes(asked, t, shares[rank])
         ends = first + tokens_of_batch(asked, shares[rank])
         total = states.total + p * passing + waiting + max(layers[rank], last) + ends
         kinds = {**vars(states), "passing": p * passing, "activations": waiting + layers[rank], "ends": ends + last}
