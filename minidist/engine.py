@@ -25,7 +25,7 @@ from minidist.nn.layers import Batch, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array
-from minidist.passes import Passage, Passes, reads, segments
+from minidist.passes import Passage, Passes, count_reads, segments
 
 JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds of which one peak is wanted
 
@@ -74,7 +74,7 @@ class Engine(Passes):
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
-        for flat, readers in reads(units).items():
+        for flat, readers in count_reads(units).items():
             flat.readers = readers
             flat.to_come = self.backwards(flat)
             flat.device = self.device

@@ -156,7 +156,7 @@ class Worker(WorkerPeer):
         """Call the user's map for every record of a split, and leave the pairs in R region files."""
         folder, buffer = self.disk.fresh("unfinished"), files.Buffer()
         for document, offset, text in self.records(attempt):
-            for pairs in attempt.call((document, offset), files.emitted, self.job.map, document, text):
+            for pairs in attempt.call((document, offset), files.emit_pairs, self.job.map, document, text):
                 attempt.count("pairs", *self.plan.measure(pairs))
                 for key, value in pairs:
                     buffer.add(key, value)

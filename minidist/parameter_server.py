@@ -40,7 +40,7 @@ from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.ps.engines import Gradients
 from minidist.ps.inbox import Inbox
-from minidist.ps.key_lists import dense, picked
+from minidist.ps.key_lists import dense, pick_weights
 from minidist.ps.messages import ALL, Answer, Copied, Done, Flush, Mailbox, Norm, Pull, Push, Request, ToShard, Update
 from minidist.ps.node import Node
 from minidist.ps.norms import Norms
@@ -242,7 +242,9 @@ class Server:
                 continue
             weights = None
             if isinstance(request, Pull):  # a server has them as an optimizer needs them, a worker as they are stored
-                weights = picked(request, self.state[i][0], self.ranges[i].lo).astype(self.mailbox.dtype, copy=False)
+                weights = pick_weights(request, self.state[i][0], self.ranges[i].lo).astype(
+                    self.mailbox.dtype, copy=False
+                )
             answer = Answer(shard=self.shard, range=i, held=self.cable.now - since, clocks=clocks, values=weights)
             self.mailbox.send(self.plan.workers[request.worker], answer, self.cable)
         self.chain.event()  # of which --stop names one

@@ -19,7 +19,7 @@ from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
 from minidist.mpi.launch import find_mpiexec, launch
 from minidist.nn.tensor import Parameter
-from minidist.tp.sliced import Sliced, cut
+from minidist.tp.sliced import Sliced, cut_places
 
 RANKS = [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")
@@ -173,7 +173,7 @@ def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, ax
     size = sum(sections)
     whole = Parameter("w", (size, 3) if axis == 0 else (3, size), std=1.0)
     on_axis = [*sections, 2]  # the last one lies beyond the end: padding
-    assert sorted(np.concatenate(cut(on_axis, ranks))) == list(range(size + 2))
+    assert sorted(np.concatenate(cut_places(on_axis, ranks))) == list(range(size + 2))
     group = [SimpleNamespace(rank=rank, size=ranks) for rank in range(ranks)]
     parts = [Sliced(whole, axis, on_axis, comm) for comm in group]  # type: ignore[arg-type]
     assert sum(part.size for part in parts) == 3 * (size + 2)

@@ -24,7 +24,7 @@ from minidist import Finished, UsageError
 from minidist.files import is_own_folder, make_own_folder, write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
-from minidist.mr.checksums import is_intact, read_note, sealed
+from minidist.mr.checksums import is_intact, read_note, seal_note
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
 
 MB = 1 << 20
@@ -50,7 +50,7 @@ class Result(NamedTuple):
 
     def note(self, task: TaskName) -> str:
         """As it is written when the task is committed. It says of which task it is: files may be swapped."""
-        return sealed({"task": task, **self._asdict()})
+        return seal_note({"task": task, **self._asdict()})
 
     def describes(self, files: Iterable[Path]) -> bool:
         """Whether these files are what the task left."""
@@ -111,8 +111,8 @@ class Plan:
         return {
             "job": f"{self.job.map.__module__}:{self.job.map.__qualname__}",
             "pattern": getattr(self.job, "pattern", ""),
-            "code": fingerprint.of_code(self.job),
-            "files": [fingerprint.of_file(path, size) for path, size in self.files],
+            "code": fingerprint.fingerprint_code(self.job),
+            "files": [fingerprint.fingerprint_file(path, size) for path, size in self.files],
             "maps": self.maps,
             "reducers": self.reducers,
             "combine": self.combine,
@@ -205,7 +205,7 @@ class Plan:
 
     def write_job(self, **state: Any) -> None:
         """Note what the job is, and how far: there as a whole, or not at all."""
-        write_whole(str(self.folder / "job.json"), sealed({**self.manifest, **state}).encode())
+        write_whole(str(self.folder / "job.json"), seal_note({**self.manifest, **state}).encode())
 
     def gasp(self, worker: int) -> Path:
         """Where stands what a worker is at."""

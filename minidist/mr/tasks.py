@@ -28,7 +28,7 @@ class Failure:
     skip_bad: int = 0  # records that have been left out, as many as may be
 
 
-def no_answer(seconds: float) -> str:
+def explain_silence(seconds: float) -> str:
     """Why a record is bad on which a function does not return."""
     return f"no answer for {seconds:g} s; if the function may take so long, give a longer --timeout"
 

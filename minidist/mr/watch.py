@@ -13,7 +13,7 @@ from minidist.mpi.mailbox import Mailbox
 from minidist.mr import last_gasp, messages
 from minidist.mr.plan import Plan, Record, Result, TaskName
 from minidist.mr.report import Events, Outcome
-from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, no_answer
+from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, explain_silence
 
 
 class MasterPeer:
@@ -172,7 +172,7 @@ class MasterPeer:
         what = "awaited" if last else "lost" if self.ended is None else "left"
         self.events.note(what, name, worker, (self.plan.timeout, record))
         if record is not None and self.ended is None and not self.tasks[name].done:
-            why = no_answer(self.plan.timeout)
+            why = explain_silence(self.plan.timeout)
             self.blame(self.tasks[name], Failure(name, worker, record, why), times=2)
             if last and record in self.tasks[name].skip:
                 why = f"{why}\nNo other worker is left that could do without this record."
@@ -191,7 +191,7 @@ class MasterPeer:
     def despair(self, worker: int, silent: float) -> None:
         """The last worker has been awaited for too long: its function never returns, as far as one can know."""
         name, record = self.at(worker)
-        self.end(Failure(name, worker, record, no_answer(round(silent, 1)) + "\nNo other worker is left."))
+        self.end(Failure(name, worker, record, explain_silence(round(silent, 1)) + "\nNo other worker is left."))
 
     def at(self, worker: int) -> tuple[TaskName, Record | None]:
         """Task and record that a worker is at, as far as that is known."""

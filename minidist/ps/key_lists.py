@@ -53,6 +53,6 @@ def dense(push: Push, lo: int, hi: int, dtype: type[np.generic]) -> Array:
     return whole
 
 
-def picked(pull: Pull, weights: Array, lo: int) -> Array:
+def pick_weights(pull: Pull, weights: Array, lo: int) -> Array:
     """The weights of the keys that a pull lists, (n,), from those of a range that begins at key `lo`."""
     return weights if pull.keys is None else weights[pull.keys - lo]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minidist.checkpoints.pieces import Piece, overlaps, pieces, whole_piece
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Parameter
-from minidist.tp.sliced import Sliced, cut
+from minidist.tp.sliced import Sliced, cut_places
 
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple)
 
@@ -26,7 +26,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], list[list[Piece]]]:
         ranks, shards = draw(st.integers(1, 4)), draw(st.integers(1, 3))
         first = draw(st.integers(0, shape[axis]))
         sections = [first, shape[axis] - first + draw(st.integers(0, 3))]
-        places = cut(sections, ranks)
+        places = cut_places(sections, ranks)
         held = []
         for rank in range(ranks):
             if not len(places[rank]):
