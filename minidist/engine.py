@@ -164,7 +164,7 @@ class Engine(Passes):
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
         return self.loss_share(float(loss) * batch.tokens.size / x.size)
 
-    def layers_keep(self, x: Array, y: Array, dropout: float) -> int:
+    def count_layer_bytes(self, x: Array, y: Array, dropout: float) -> int:
         """Bytes that the layers would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)

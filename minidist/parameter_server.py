@@ -94,11 +94,13 @@ class Worker:
         if self.clock == self.plan.iterations:
             return [Flush(shard=shard, clock=self.clock) for shard in range(len(self.plan.servers))]
         ranges = enumerate(self.plan.ranges)
-        return [Pull(shard=each.shard, range=i, clock=self.clock, keys=self.plan.listed(each)) for i, each in ranges]
+        return [
+            Pull(shard=each.shard, range=i, clock=self.clock, keys=self.plan.keys_of_range(each)) for i, each in ranges
+        ]
 
     def receive(self, answer: Answer) -> None:
         """Weights have come, and for each worker how many of its iterations are in them."""
-        self.requests.answered(answer)
+        self.requests.note_answer(answer)
         if answer.range != ALL:
             self.engine.weights[self.plan.ranges[answer.range].keys] = answer.values
             self.log.read(self.clock, answer.clocks, self.engine.number)

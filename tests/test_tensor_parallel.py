@@ -227,7 +227,7 @@ def test_a_look_at_another_dropout_changes_nothing() -> None:
     plain, looked = (Engine(jobs.model("gpt"), jobs.settings("fp64", "adamw", 1, "none")) for _ in range(2))
     tokens = np.random.default_rng(3).integers(0, jobs.VOCABULARY, (jobs.BATCH, jobs.CONTEXT + 1))
     x, y = tokens[:, :-1], tokens[:, 1:]
-    kept = {p: looked.layers_keep(x, y, p) for p in (0.0, 0.1, 0.5)}
+    kept = {p: looked.count_layer_bytes(x, y, p) for p in (0.0, 0.1, 0.5)}
     truth, found = jobs.train(plain), jobs.train(looked)
     np.testing.assert_array_equal(found["losses"], truth["losses"])
     assert all(np.array_equal(found["parameters"][name], array) for name, array in truth["parameters"].items())

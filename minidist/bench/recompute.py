@@ -38,7 +38,7 @@ class Shape(NamedTuple):
     v: int = 11
 
     @property
-    def given(self) -> int:
+    def input_bytes(self) -> int:
         """Bytes of a layer's input."""
         return 4 * self.s * self.b * self.h
 
@@ -95,7 +95,7 @@ def print_chain() -> list[bool]:
 
 def print_intervals() -> list[bool]:
     """The best interval of a transformer, by formula and by trying them all."""
-    n, given, layer = DEEP.layers, DEEP.given, DEEP.layer
+    n, given, layer = DEEP.layers, DEEP.input_bytes, DEEP.layer
     tried = range(1, n // 4 + 1)
     best = chain.best_interval(tried, lambda k: step(DEEP, f"every:{k}")[0])
     shown = sorted({*range(1, 7), best, chen.interval("sqrt", n), n // 4})

@@ -162,8 +162,8 @@ def in_words(needs: Sequence[Needs], capacity: int) -> str:
     )
     more = f" Not in it, for want of a formula: {', '.join(most.without)}." if most.without else ""
     text = (
-        f"{where} will need, by formula: {', '.join(kinds)}. Together at most {format_unbroken(most.total)} bytes at a time,"
-        f" of {format_unbroken(capacity)}: {verdict}.{more}"
+        f"{where} will need, by formula: {', '.join(kinds)}. Together at most {format_unbroken(most.total)} bytes"
+        f" at a time, of {format_unbroken(capacity)}: {verdict}.{more}"
     )
     return textwrap.fill(text, 80, break_on_hyphens=False).replace("_", " ")
 

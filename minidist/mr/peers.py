@@ -63,7 +63,7 @@ class WorkerPeer:
         self.alone = inbox.comm.size == 1 and threading.current_thread() is threading.main_thread()
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
         self.gasp = LastGasp(plan.gasp(rank))
-        held = disk.held(plan.reducers)
+        held = disk.kept_results(plan.reducers)
         self.sums = {m: result.sums for m, result in held.items() if result}  # of the maps whose output is here
         self.tell_master(messages.Hello(held))
         self.audited = os.environ.get(AUDIT)  # a folder, if somebody compares what is read and written

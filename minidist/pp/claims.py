@@ -205,7 +205,7 @@ def share_of(asked: Asked, stage: int, b: int) -> Share:
 
 
 def most_in_flight(asked: Asked, stage: int) -> int:
-    """Micro-batches under way on a stage at most; one where what the others hold follows no formula, see `list_unpredicted`."""
+    """Micro-batches under way on a stage at most; 1 if the others' bytes follow no formula (`list_unpredicted`)."""
     pipe = asked.layout
     if pipe.chunks > 1 or not SCHEDULES[pipe.schedule].flushes or pipe.schedule.startswith("zb"):
         return 1

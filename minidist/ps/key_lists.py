@@ -29,7 +29,7 @@ class KeyLists:
         self.told.add((receiver, signature))
         return message
 
-    def listed(self, message: Request) -> Request:
+    def restore_keys(self, message: Request) -> Request:
         """The message as it was before it was shortened."""
         if not self.cache or not isinstance(message, Push | Pull) or message.keys is None:
             return message

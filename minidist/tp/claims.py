@@ -82,7 +82,7 @@ def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
     if options.dropout > 0 or options.device_memory is not None:  # which need not have room for more than the training
         return {}
     x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
-    return {"layer_activations_with_dropout": engine.layers_keep(x, y, PAPERS_DROPOUT)}
+    return {"layer_activations_with_dropout": engine.count_layer_bytes(x, y, PAPERS_DROPOUT)}
 
 
 def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
