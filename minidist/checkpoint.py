@@ -106,7 +106,7 @@ def save(
 def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -> Manifest | None:
     """Every rank's shard, synced, in a new folder: on rank 0, the manifest to be. Raises OSError, on rank 0 alone, if
     some rank could not write its shard."""
-    mine = {name: held for flat in engine.flats for name, held in held_of(engine, flat).items()}
+    mine = {name: held for flat in engine.flats for name, held in collect_pieces(engine, flat).items()}
     everyone = comm.all_gather_object({name: piece for name, (piece, _) in mine.items()})
     kept = share_out(everyone)[comm.rank]
 
@@ -150,7 +150,7 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
     )
 
 
-def held_of(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Array]]]:
+def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Array]]]:
     """What this rank could write of a Flat: of every parameter a piece, and what is there of it and of its moments.
 
     That is what its optimizer updates. In data parallelism, where this is everything on every rank, a chunk of it.
@@ -242,7 +242,7 @@ def tagged(folder: str, tag: str) -> str:
 
 def opened(path: str) -> Manifest:
     """The manifest of a folder, or of a single file."""
-    return manifest.read(path) if os.path.isdir(path) else manifest.of_file(path)
+    return manifest.read(path) if os.path.isdir(path) else manifest.read_single_file(path)
 
 
 # ---- one file --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from minidist.nn.layers import Batch, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array
-from minidist.passes import Passage, Passes, reads, segments
+from minidist.passes import Passage, Passes, count_reads, segments
 
 JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds of which one peak is wanted
 
@@ -74,7 +74,7 @@ class Engine(Passes):
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
-        for flat, readers in reads(units).items():
+        for flat, readers in count_reads(units).items():
             flat.readers = readers
             flat.to_come = self.backwards(flat)
             flat.device = self.device
@@ -164,7 +164,7 @@ class Engine(Passes):
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
         return self.loss_share(float(loss) * batch.tokens.size / x.size)
 
-    def layers_keep(self, x: Array, y: Array, dropout: float) -> int:
+    def count_layer_bytes(self, x: Array, y: Array, dropout: float) -> int:
         """Bytes that the layers would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)

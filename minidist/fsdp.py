@@ -66,17 +66,20 @@ def start_all_gather(comm: Comm, x: Array, out: Array) -> list[Request]:
     which every message has to wait for the one before."""
     parts = ring.cut(out, comm.size)
     parts[comm.rank][...] = x
-    return [*(comm.irecv(parts[peer], peer) for peer in others(comm)), *(comm.isend(x, peer) for peer in others(comm))]
+    return [
+        *(comm.irecv(parts[peer], peer) for peer in other_ranks(comm)),
+        *(comm.isend(x, peer) for peer in other_ranks(comm)),
+    ]
 
 
 def start_reduce_scatter(comm: Comm, x: Array, arriving: Array) -> list[Request]:
     """Send each rank its shard of x (S,), and receive what the others have of this rank's: arriving (N-1, S/N)."""
     parts = ring.cut(x, comm.size)
-    receives = [comm.irecv(shard, peer) for shard, peer in zip(arriving, others(comm), strict=True)]
-    return [*receives, *(comm.isend(parts[peer], peer) for peer in others(comm))]
+    receives = [comm.irecv(shard, peer) for shard, peer in zip(arriving, other_ranks(comm), strict=True)]
+    return [*receives, *(comm.isend(parts[peer], peer) for peer in other_ranks(comm))]
 
 
-def others(comm: Comm) -> list[int]:
+def other_ranks(comm: Comm) -> list[int]:
     """From the next rank on, around: the order in which the ring adds up."""
     return [(comm.rank + distance) % comm.size for distance in range(1, comm.size)]
 

@@ -45,7 +45,7 @@ from minidist.data_parallel import Axes
 from minidist.engine import JOINT, Loss, Settings
 from minidist.memory.files import Ahead, DiskLink, Files, Folder, Mover, Moves, Room, Rooms, wait
 from minidist.memory.pool import Pool
-from minidist.memory.recompute import Turn, gathered_in
+from minidist.memory.recompute import Turn, list_gathers
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
@@ -176,7 +176,7 @@ class Infinity3(Infinity, Offload3):
     def expect(self, turns: Sequence[Turn]) -> None:
         """Send for the first units of a pass: each is lifted one turn ahead of its use, and read one ahead of that."""
         self.drop()
-        self.coming = Ahead(map(self.lift, Ahead(map(self.read, gathered_in(turns)))))
+        self.coming = Ahead(map(self.lift, Ahead(map(self.read, list_gathers(turns)))))
 
     def read(self, flat: Flat) -> tuple[Flat, Room]:
         """nc: a shard, from its file into a room of the host."""

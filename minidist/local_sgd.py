@@ -10,9 +10,9 @@ In data parallelism all ranks agree after every step, and send 2Ψ(N-1)/N elemen
 gradient of its own rows, and sends nothing for H steps. Then θ becomes the mean of the ranks' θᵣ: 2Ψ(N-1)/N elements.
 The price is that ranks drift apart in between: losses are not those of serial training.
 
-DiLoCo (algorithm 1) takes the way that the mean has gone since the last averaging for a gradient, Δ = θ - mean θᵣ, and
-follows it by SGD with Nesterov momentum (section 3.1), v ← μ v + Δ and θ ← θ - η (Δ + μ v). With η = 1 and μ = 0 that
-is the mean. Every rank keeps θ and v for it: 8Ψ bytes in float32, added to data parallelism's 16Ψ.
+DiLoCo (algorithm 1) takes for a gradient how far the mean has gone since the last averaging, Δ = θ - mean θᵣ. SGD with
+Nesterov momentum follows it (section 3.1): v ← μ v + Δ, θ ← θ - η (Δ + μ v). With η = 1 and μ = 0 that is the mean.
+Every rank keeps θ and v for it: 8Ψ bytes in float32, added to data parallelism's 16Ψ.
 """
 
 from functools import partial

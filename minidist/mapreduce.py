@@ -156,7 +156,7 @@ class Worker(WorkerPeer):
         """Call the user's map for every record of a split, and leave the pairs in R region files."""
         folder, buffer = self.disk.fresh("unfinished"), files.Buffer()
         for document, offset, text in self.records(attempt):
-            for pairs in attempt.call((document, offset), files.emitted, self.job.map, document, text):
+            for pairs in attempt.call((document, offset), files.emit_pairs, self.job.map, document, text):
                 attempt.count("pairs", *self.plan.measure(pairs))
                 for key, value in pairs:
                     buffer.add(key, value)
@@ -239,7 +239,7 @@ class Worker(WorkerPeer):
             self.asked, self.arrived = {}, {}  # what still comes, nobody waits for
         attempt.stats.update({"pairs reduced": sorter.count, "runs on disk": sorter.written})
         result = attempt.result(files=1)
-        self.disk.note(self.plan.counted(r), attempt.name, result)
+        self.disk.note(self.plan.counts_path(r), attempt.name, result)
         self.disk.rename(unfinished, self.plan.part(r))  # all of it is there, or nothing: however many attempts end so
         return result
 
@@ -266,7 +266,7 @@ class FaultTolerantMaster(Master):
         self.lose_output([task for task in self.tasks.map if task.done and task.worker == worker], "lost")
         for task in self.tasks.doing[worker].copy():
             self.tasks.release(task, worker)
-            self.again(task, "lost")
+            self.requeue(task, "lost")
             if task.name[0] == "reduce":
                 self.tell([worker], messages.Drop(task.name))  # should it come back: it knows not where regions are
 
@@ -275,9 +275,9 @@ class FaultTolerantMaster(Master):
         self.tell(self.alive, messages.Lost([task.name[1] for task in maps]))
         for task in maps:
             self.tasks.undo(task)
-            self.again(task, why)
+            self.requeue(task, why)
 
-    def again(self, task: Task, why: str) -> None:
+    def requeue(self, task: Task, why: str) -> None:
         """A task is idle again, unless someone else is at it."""
         if self.tasks.put_back(task):
             self.events.note("again", task.name, detail=why)
@@ -297,7 +297,7 @@ class FaultTolerantMaster(Master):
         usual, now = self.tasks.usual_time(), self.clock()
         if self.plan.backup and usual is not None and not self.tasks.idle[self.tasks.kind]:
             too_long = max(BACKUP_AFTER, 2 * usual)
-            self.late = [task for task in self.tasks.in_progress() if now - min(task.running.values()) > too_long]
+            self.late = [task for task in self.tasks.tasks_in_progress() if now - min(task.running.values()) > too_long]
         super().hand_out()
 
     def pick(self, worker: int) -> Task | None:

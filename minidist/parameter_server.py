@@ -40,7 +40,7 @@ from minidist.nn.optim import clipping_factor
 from minidist.nn.tensor import Array
 from minidist.ps.engines import Gradients
 from minidist.ps.inbox import Inbox
-from minidist.ps.key_lists import dense, picked
+from minidist.ps.key_lists import dense, pick_weights
 from minidist.ps.messages import ALL, Answer, Copied, Done, Flush, Mailbox, Norm, Pull, Push, Request, ToShard, Update
 from minidist.ps.node import Node
 from minidist.ps.norms import Norms
@@ -94,11 +94,13 @@ class Worker:
         if self.clock == self.plan.iterations:
             return [Flush(shard=shard, clock=self.clock) for shard in range(len(self.plan.servers))]
         ranges = enumerate(self.plan.ranges)
-        return [Pull(shard=each.shard, range=i, clock=self.clock, keys=self.plan.listed(each)) for i, each in ranges]
+        return [
+            Pull(shard=each.shard, range=i, clock=self.clock, keys=self.plan.keys_of_range(each)) for i, each in ranges
+        ]
 
     def receive(self, answer: Answer) -> None:
         """Weights have come, and for each worker how many of its iterations are in them."""
-        self.requests.answered(answer)
+        self.requests.note_answer(answer)
         if answer.range != ALL:
             self.engine.weights[self.plan.ranges[answer.range].keys] = answer.values
             self.log.read(self.clock, answer.clocks, self.engine.number)
@@ -242,7 +244,9 @@ class Server:
                 continue
             weights = None
             if isinstance(request, Pull):  # a server has them as an optimizer needs them, a worker as they are stored
-                weights = picked(request, self.state[i][0], self.ranges[i].lo).astype(self.mailbox.dtype, copy=False)
+                weights = pick_weights(request, self.state[i][0], self.ranges[i].lo).astype(
+                    self.mailbox.dtype, copy=False
+                )
             answer = Answer(shard=self.shard, range=i, held=self.cable.now - since, clocks=clocks, values=weights)
             self.mailbox.send(self.plan.workers[request.worker], answer, self.cable)
         self.chain.event()  # of which --stop names one

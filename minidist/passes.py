@@ -87,7 +87,7 @@ class Passes:
         `keep`, what the backward needs."""
         self.direction = "forward"
         self.expect([Turn(unit, "forward", 1) for unit in all_units(segments)])
-        return self.run_through(segments, x, batch, keep, reads(all_units(segments)))
+        return self.run_through(segments, x, batch, keep, count_reads(all_units(segments)))
 
     def run_through(
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool, left: Counter[Flat]
@@ -134,7 +134,7 @@ class Passes:
         """Backward through some passages, from the gradient of their output: that of their input. Without `weights`
         the gradients of matrices wait for `run_weights`."""
         self.expect([turn for passage in reversed(passages) for turn in way_back(passage.segment)])
-        left = reads(all_units(passage.segment for passage in passages))
+        left = count_reads(all_units(passage.segment for passage in passages))
         dx: Array | None = dy
         waiting = list(passages)
         while waiting:
@@ -167,7 +167,7 @@ class Passes:
         x, passage.x = self.passing(passage.x.fetch()), None
         *segments, last = passage.segment.within
         self.direction = "again"
-        x, passage.within = self.run_through(segments, x, passage.batch, True, reads(passage.segment.units))
+        x, passage.within = self.run_through(segments, x, passage.batch, True, count_reads(passage.segment.units))
         tape = Tape(self.store_of(last.units[0]))
         passage.within.append(Passage(last, passage.batch, tape, start=x))
         return passage.within
@@ -226,6 +226,6 @@ def all_units(segments: Iterable[Segment]) -> Iterable[Unit]:
     return chain.from_iterable(segment.units for segment in segments)
 
 
-def reads(units: Iterable[Unit]) -> Counter[Flat]:
+def count_reads(units: Iterable[Unit]) -> Counter[Flat]:
     """How often the units read each Flat, all together."""
     return Counter(flat for unit in units for flat in unit.reads)

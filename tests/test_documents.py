@@ -210,7 +210,7 @@ def test_readme_counts_right() -> None:
     library = papers.library()
     figures = [outcome for paper in library.values() for outcome in papers.outcomes(paper, {})]
     chapters = chapter.find_all()
-    lines = audit.lines_of(chapters)
+    lines = audit.list_lines(chapters)
     broken = [mutant for file in mutants.TABLE.glob("*.toml") for mutant in mutants.mutants_of(file)]
     readme = " ".join((ROOT / "README.md").read_text().split())
     for sentence in (

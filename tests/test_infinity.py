@@ -67,7 +67,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
 
         def watched_expect(turns: Any) -> None:
             listed = list(turns)
-            expected.append([flat.name for flat in infinity.gathered_in(listed)])
+            expected.append([flat.name for flat in infinity.list_gathers(listed)])
             gathered.append([])
             expect(listed)
 
@@ -100,7 +100,7 @@ def test_what_was_sent_for_is_what_is_gathered(recompute: str) -> None:
 def test_a_turn_again_is_gathered_again() -> None:
     embedding, one, two, head = engines.model("gpt")
     back = [Turn(head, "backward", 2), Turn(one, "again", 1), Turn(two, "backward", 3), Turn(one, "backward", 2)]
-    names = [flat.name for flat in infinity.gathered_in([*back, Turn(embedding, "backward", 2)])]
+    names = [flat.name for flat in infinity.list_gathers([*back, Turn(embedding, "backward", 2)])]
     assert names == ["head", "embedding", "block0", "block1", "block0"]  # the head reads the embedding's matrix
 
 

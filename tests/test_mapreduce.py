@@ -368,7 +368,7 @@ def test_maps_are_placed_near_their_split() -> None:
     plan = Plan(WordCount(), [__file__], Path("nowhere"), maps=400, replicas=1)
     for replicas in (1, 2, 3):
         plan.replicas = replicas
-        places = [plan.near(m, workers) for m in range(400)]
+        places = [plan.workers_near(m, workers) for m in range(400)]
         assert all(len(set(near)) == replicas for near in places)
         share = [sum(worker in near for near in places) for worker in workers]
         assert min(share) > 400 * replicas / 4 * 0.7

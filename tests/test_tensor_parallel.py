@@ -19,7 +19,7 @@ from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
 from minidist.launch.launcher import find_mpiexec, launch
 from minidist.nn.tensor import Parameter
-from minidist.tp.sliced import Sliced, cut
+from minidist.tp.sliced import Sliced, cut_places
 
 RANKS = [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")
@@ -173,7 +173,7 @@ def test_parts_of_a_parameter_make_the_whole(sections: list[int], ranks: int, ax
     size = sum(sections)
     whole = Parameter("w", (size, 3) if axis == 0 else (3, size), std=1.0)
     on_axis = [*sections, 2]  # the last one lies beyond the end: padding
-    assert sorted(np.concatenate(cut(on_axis, ranks))) == list(range(size + 2))
+    assert sorted(np.concatenate(cut_places(on_axis, ranks))) == list(range(size + 2))
     group = [SimpleNamespace(rank=rank, size=ranks) for rank in range(ranks)]
     parts = [Sliced(whole, axis, on_axis, comm) for comm in group]  # type: ignore[arg-type]
     assert sum(part.size for part in parts) == 3 * (size + 2)
@@ -227,7 +227,7 @@ def test_a_look_at_another_dropout_changes_nothing() -> None:
     plain, looked = (Engine(jobs.model("gpt"), jobs.settings("fp64", "adamw", 1, "none")) for _ in range(2))
     tokens = np.random.default_rng(3).integers(0, jobs.VOCABULARY, (jobs.BATCH, jobs.CONTEXT + 1))
     x, y = tokens[:, :-1], tokens[:, 1:]
-    kept = {p: looked.layers_keep(x, y, p) for p in (0.0, 0.1, 0.5)}
+    kept = {p: looked.count_layer_bytes(x, y, p) for p in (0.0, 0.1, 0.5)}
     truth, found = jobs.train(plain), jobs.train(looked)
     np.testing.assert_array_equal(found["losses"], truth["losses"])
     assert all(np.array_equal(found["parameters"][name], array) for name, array in truth["parameters"].items())

@@ -267,6 +267,6 @@ def test_bisection(most: int) -> None:
             asked.append(n)
             return n <= truth
 
-        assert configurations.largest(works, most) == truth
+        assert configurations.find_largest(works, most) == truth
         assert len(asked) == len(set(asked)) <= 2 * most.bit_length() + 1
         assert all(1 <= n <= most for n in asked)

@@ -15,10 +15,10 @@ from functools import partial
 
 from minidist import Finished, UsageError
 from minidist.bench import jobs, machine, one_process, plot, results
-from minidist.bench.mapreduce import word_count
+from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Row
 from minidist.claims.files import check_apart, check_writable, write_json, write_output
-from minidist.claims.tables import mark, show, table_of
+from minidist.claims.tables import make_table, mark, show
 from minidist.cli.options import Parser, in_one_process, path_name
 from minidist.data import load
 from minidist.memory.allocator import keep_freed_memory
@@ -33,14 +33,14 @@ SECTIONS: dict[str, Section] = {
     "parallel": jobs.parallel_steps,
     "ranks": jobs.many_ranks,
     "memory": jobs.memory,
-    "mapreduce": word_count,
+    "mapreduce": measure_word_count,
     "start": jobs.start,
 }
 
 
 def print_rows(rows: list[Row]) -> None:
     """The table of ratios. What stands beside the same thing stands under one heading."""
-    table = table_of(left=("what, and beside what",), right=("ours / theirs", "ratio", "quartiles", "target", ""))
+    table = make_table(left=("what, and beside what",), right=("ours / theirs", "ratio", "quartiles", "target", ""))
     name = ""
     for row in rows:
         if row.name != name:
@@ -106,7 +106,7 @@ def main() -> None:
     if options.plot:
         write_output(options.plot, plot.draw(rows, machine.name_of(here), format_of(options.plot)))
     if options.keep:
-        results.keep(here, measured)
+        results.write_results(here, measured)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from minidist import UsageError
-from minidist.bench.measure import Row, absent, compare
+from minidist.bench.measure import Row, compare, missing_row
 from minidist.bench.one_process import HAS_TORCH, MISSING, SMALL
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, launch, mpiexec_for
 from minidist.mpi import shm
@@ -33,7 +33,7 @@ def collectives() -> Iterator[Row]:
     """
     sizes = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22, "32 MiB": 1 << 25}
     for n in (2, 4):
-        jobs = [on_ranks("all_reduces", n, list(sizes.values()))[0] for _ in range(3)]
+        jobs = [run_on_ranks("all_reduces", n, list(sizes.values()))[0] for _ in range(3)]
         for label, nbytes in sizes.items():
             found, title = [job[str(nbytes)] for job in jobs], f"ring, {label}, {n} ranks"
             times = {name: [seconds for job in found for seconds in job[name]] for name in found[0]}
@@ -42,7 +42,7 @@ def collectives() -> Iterator[Row]:
             if "gloo" in times:
                 yield compare(title, "gloo", times["ring"], times["gloo"], beside_gloo, "ms")
             else:
-                yield absent(title, "gloo", beside_gloo, MISSING)
+                yield missing_row(title, "gloo", beside_gloo, MISSING)
             yield compare(title, "recursive doubling", times["ring"], times["doubling"], None, "ms")
             yield compare(title, "its bare messages, sums", times["ring"], times["bare"], None, "ms")
             in_place = times["ring in place"], times["mpi in place"]
@@ -62,9 +62,9 @@ def parallel_steps() -> Iterator[Row]:
     ):
         title = f"{ours}, {n} ranks, {precision}"
         if theirs in ("ddp", "fsdp") and not HAS_TORCH:
-            yield absent(title, beside, target, MISSING)
+            yield missing_row(title, beside, target, MISSING)
             continue
-        times = on_ranks("steps", n, [ours, theirs], config, batch, precision)[0]
+        times = run_on_ranks("steps", n, [ours, theirs], config, batch, precision)[0]
         yield compare(title, beside, times[ours], times[theirs], target, "ms")
 
 
@@ -109,7 +109,7 @@ def many_ranks() -> Iterator[Row]:
     for n, pairs in CURVE:
         titles = "a message of a zero3 step", "zero3: model states", "zero3: growth of a rank"
         if shm.shortage(n):
-            found = [absent(title, f"{n} ranks", None, "too little /dev/shm") for title in titles]
+            found = [missing_row(title, f"{n} ranks", None, "too little /dev/shm") for title in titles]
         else:
             ranks = launch("minidist.bench.ranks:step_and_messages", n, TINY, pairs, timeout=300).values
             messages = sum(rank["messages"] for rank in ranks)
@@ -151,7 +151,7 @@ def start() -> Iterator[Row]:
     yield compare("start of zero3, 4 ranks", "1 s", seconds, [1.0] * len(seconds), 0.5, "s")
 
 
-def on_ranks(function: str, n: int, *args: Any) -> list[Any]:
+def run_on_ranks(function: str, n: int, *args: Any) -> list[Any]:
     """Run a function of minidist.bench.ranks; its last argument is a file in which gloo's processes meet."""
     with tempfile.TemporaryDirectory() as folder:
         return launch(f"minidist.bench.ranks:{function}", n, *args, os.path.join(folder, "store"), timeout=600).values

@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from minidist.bench.measure import Row, absent, alternate, compare
+from minidist.bench.measure import Row, alternate, compare, missing_row
 from minidist.data import load
 from minidist.launch.launcher import launch
 from minidist.mapreduce import run
@@ -28,7 +28,7 @@ SIZE = 300_000_000  # bytes
 PAIRS = 3
 
 
-def word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Row]:
+def measure_word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Row]:
     """MapReduce with a master and two workers beside two threads of DuckDB and Polars, and beside what has one core."""
     title = f"word count, {size / 1e6:.0f} MB, {RANKS} ranks"
     with tempfile.TemporaryDirectory() as folder:
@@ -36,9 +36,9 @@ def word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Row]:
         write_text(text, size)
         for beside, theirs, package in PROGRAMS:
             if package and find_spec(package) is None:
-                yield absent(title, beside, 1.0, f"no {beside} here")
+                yield missing_row(title, beside, 1.0, f"no {beside} here")
                 continue
-            times = alternate(partial(ours, text, output), partial(theirs, text, other), pairs, warm_up=0)
+            times = alternate(partial(run_minidist, text, output), partial(theirs, text, other), pairs, warm_up=0)
             if counts_of(output.glob("part-*")) != counts_of([other]):
                 raise AssertionError(f"MapReduce and {beside} do not agree")
             row, megabytes = compare(title, beside, *times, 1.0, "s"), text.stat().st_size / 1e6
@@ -61,7 +61,7 @@ def write_text(path: Path, nbytes: int) -> None:
             copy += 1
 
 
-def ours(path: Path, output: Path) -> None:
+def run_minidist(path: Path, output: Path) -> None:
     """From nothing to files of sorted counts, the start of the ranks included."""
     shutil.rmtree(output, ignore_errors=True)
     launch("minidist.bench.mapreduce:count", RANKS, str(path), str(output), timeout=600).values  # noqa: B018

@@ -45,7 +45,7 @@ def compare(name: str, beside: str, ours: list[float], theirs: list[float], targ
     return Row(name, beside, statistics.median(ratios), quartiles, target, mine, other, unit)
 
 
-def absent(name: str, beside: str, target: float | None, missing: str) -> Row:
+def missing_row(name: str, beside: str, target: float | None, missing: str) -> Row:
     """A row that could not be measured here, and why."""
     return Row(name, beside, None, None, target, missing=missing)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.bench.measure import Row, absent, alternate, compare
+from minidist.bench.measure import Row, alternate, compare, missing_row
 from minidist.data import Corpus
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
@@ -23,7 +23,7 @@ WIDE: Setting = ({"vocabulary": 65, "context": 256, "layers": 6, "heads": 6, "wi
 HAS_TORCH, MISSING = importlib.util.find_spec("torch") is not None, "no PyTorch here"
 
 
-def one_step(engine: Engine, tokens: np.ndarray) -> None:
+def run_step(engine: Engine, tokens: np.ndarray) -> None:
     """Forward, backward and update on one global batch (B, T+1)."""
     engine.backward(engine.forward(tokens[:, :-1], tokens[:, 1:]))
     engine.step()
@@ -36,8 +36,8 @@ def training_step() -> Iterator[Row]:
     """
     for title, (config, batch, pairs), target in (("step, width 128", SMALL, 1.0), ("step, width 384", WIDE, 1.0)):
         if not HAS_TORCH:
-            yield absent(title, "PyTorch eager", target, MISSING)
-            yield absent(title, "PyTorch compiled", None, MISSING)
+            yield missing_row(title, "PyTorch eager", target, MISSING)
+            yield missing_row(title, "PyTorch compiled", None, MISSING)
             continue
         from minidist.bench import pytorch
 
@@ -45,13 +45,13 @@ def training_step() -> Iterator[Row]:
         sizes = GPTConfig(**config)
         tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (batch, sizes.context + 1))
         x, y = tokens[:, :-1], tokens[:, 1:]
-        ours = partial(one_step, Engine(gpt(sizes), Settings(PRECISIONS["fp32"], AdamW(weight_decay=0.1))), tokens)
+        ours = partial(run_step, Engine(gpt(sizes), Settings(PRECISIONS["fp32"], AdamW(weight_decay=0.1))), tokens)
         eager = partial(pytorch.Step(pytorch.GPT(sizes)), x, y)
         yield compare(title, "PyTorch eager", *alternate(ours, eager, pairs), target, "ms")
         if compiled := pytorch.compiled_step(sizes, x, y):
             yield compare(title, "PyTorch compiled", *alternate(ours, partial(compiled, x, y), pairs), None, "ms")
         else:
-            yield absent(title, "PyTorch compiled", None, "no compiler here")
+            yield missing_row(title, "PyTorch compiled", None, "no compiler here")
 
 
 PUBLISHED = 1.88  # what nanoGPT's README says that its run on a CPU comes to
@@ -62,7 +62,7 @@ def whole_run(corpus: Corpus) -> Iterator[Row]:
     config, batch, _ = SMALL
     title = "nanoGPT's CPU run, 2000 steps"
     if not HAS_TORCH:
-        yield absent(title, "PyTorch eager", 1.0, MISSING)
+        yield missing_row(title, "PyTorch eager", 1.0, MISSING)
         return
     from minidist.bench import pytorch
 
@@ -93,7 +93,7 @@ def adam() -> Iterator[Row]:
     """AdamW alone, on ten million parameters, as ZeRO-Offload's host runs it: in one thread and in two."""
     titles = {1: "AdamW, 10 M", 2: "AdamW, 10 M, 2 threads"}
     if not HAS_TORCH:
-        yield from (absent(title, "PyTorch fused", {1: 1.5}.get(n), MISSING) for n, title in titles.items())
+        yield from (missing_row(title, "PyTorch fused", {1: 1.5}.get(n), MISSING) for n, title in titles.items())
         return
     import torch
 

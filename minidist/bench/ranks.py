@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minidist.bench.one_process import HAS_TORCH, one_step
+from minidist.bench.one_process import HAS_TORCH, run_step
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine, Settings
 from minidist.memory.allocator import keep_freed_memory
@@ -38,7 +38,7 @@ def share_cores(comm: Comm) -> None:
             os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
 
 
-def in_turn(
+def time_in_turn(
     comm: Comm, functions: dict[str, Callable[[], object]], pairs: int, repeat: int = 1, warm_up: int = 3
 ) -> dict[str, list[float]]:
     """Seconds of each function, called in turn on all ranks together: of each call, the slowest rank's time.
@@ -83,11 +83,11 @@ def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str
             "mpi in place": partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE, zeros),
             "doubling": partial(doubling_all_reduce, comm, x),
             "bare": bare_ring(comm, x, out),
-            "copy": partial(copy_twice, out[:moved], x[:moved]),
+            "copy": partial(copy_chunks, out[:moved], x[:moved]),
         }
         if HAS_TORCH:
             functions["gloo"] = partial(torch.distributed.all_reduce, torch.zeros(size // 4))  # in place
-        found[str(size)] = in_turn(comm, functions, pairs=7, repeat=max(1, (1 << 23) // size))
+        found[str(size)] = time_in_turn(comm, functions, pairs=7, repeat=max(1, (1 << 23) // size))
     return found
 
 
@@ -109,7 +109,7 @@ def bare_ring(comm: Comm, x: np.ndarray, out: np.ndarray) -> Callable[[], None]:
     return all_reduce
 
 
-def copy_twice(to: np.ndarray, source: np.ndarray) -> None:
+def copy_chunks(to: np.ndarray, source: np.ndarray) -> None:
     """The least that an all-reduce must move: (N-1)/N of the array for each of its halves."""
     np.copyto(to, source)
     np.copyto(to, source)
@@ -127,7 +127,7 @@ def steps(
     for name in names:
         if name in ENGINES:
             engine = ENGINES[name](gpt(sizes), Settings(PRECISIONS[precision], AdamW(weight_decay=0.1)), comm)
-            functions[name] = partial(one_step, engine, tokens)
+            functions[name] = partial(run_step, engine, tokens)
         else:
             from minidist.bench import pytorch
 
@@ -136,7 +136,7 @@ def steps(
             wrap = {"ddp": pytorch.data_parallel, "fsdp": pytorch.fully_sharded}[name]
             rows = np.array_split(tokens, comm.size)[comm.rank]
             functions[name] = partial(pytorch.Step(wrap(pytorch.GPT(sizes))), rows[:, :-1], rows[:, 1:])
-    return in_turn(comm, functions, pairs=20)
+    return time_in_turn(comm, functions, pairs=20)
 
 
 def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[str, Any]:
@@ -146,15 +146,15 @@ def step_and_messages(comm: Comm, config: dict[str, Any], pairs: int) -> dict[st
     keep_freed_memory()
     sizes = GPTConfig(**config)
     tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (comm.size, sizes.context + 1))
-    together = partial(one_step, ZeRO3(gpt(sizes), Settings(), comm), tokens)
+    together = partial(run_step, ZeRO3(gpt(sizes), Settings(), comm), tokens)
     by_itself = ZeRO3(gpt(sizes), Settings(), comm.split(comm.rank))
     together()
     before = comm.ledger.ever()
     together()
     sent = comm.ledger.ever() - before
     messages = sum(number for (*_, what), number in sent.items() if what == "messages")
-    alone = partial(one_step, by_itself, tokens[comm.rank :][:1])
-    return {"messages": messages, **in_turn(comm, {"step": together, "alone": alone}, pairs, warm_up=1)}
+    alone = partial(run_step, by_itself, tokens[comm.rank :][:1])
+    return {"messages": messages, **time_in_turn(comm, {"step": together, "alone": alone}, pairs, warm_up=1)}
 
 
 def resident(comm: Comm, name: str, config: dict[str, Any], batch: int) -> dict[str, int]:
@@ -163,6 +163,6 @@ def resident(comm: Comm, name: str, config: dict[str, Any], batch: int) -> dict[
     engine = ENGINES[name](gpt(GPTConfig(**config)), Settings(), comm)
     tokens = np.random.default_rng(0).integers(0, config["vocabulary"], (batch, config["context"] + 1))
     for _ in range(2):
-        one_step(engine, tokens)
+        run_step(engine, tokens)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"before": before, "after": after, **engine.memory()}

@@ -38,7 +38,7 @@ class Shape(NamedTuple):
     v: int = 11
 
     @property
-    def given(self) -> int:
+    def input_bytes(self) -> int:
         """Bytes of a layer's input."""
         return 4 * self.s * self.b * self.h
 
@@ -78,7 +78,7 @@ def print_chain() -> list[bool]:
     n, rows, agree = CHAIN, [], []
     for policy in ("none", *(f"every:{k}" for k in INTERVALS), "sqrt", "log"):
         found, calls = chain.count(n, policy), n + chen.runs_again(policy, n)
-        values = 1 + chen.most(policy, n, given=1, layer=1)  # the inputs that are kept, and one layer's output
+        values = 1 + chen.peak_bytes(policy, n, given=1, layer=1)  # the inputs that are kept, and one layer's output
         others = {"none": "n + 1", "log": "⌊log₂n⌋ + 2"}
         formula = others[policy] if policy in others else f"{chen.interval(policy, n)} + n/K"
         agree.append((found.values, found.calls) == (values, calls))
@@ -95,13 +95,13 @@ def print_chain() -> list[bool]:
 
 def print_intervals() -> list[bool]:
     """The best interval of a transformer, by formula and by trying them all."""
-    n, given, layer = DEEP.layers, DEEP.given, DEEP.layer
+    n, given, layer = DEEP.layers, DEEP.input_bytes, DEEP.layer
     tried = range(1, n // 4 + 1)
     best = chain.best_interval(tried, lambda k: step(DEEP, f"every:{k}")[0])
     shown = sorted({*range(1, 7), best, chen.interval("sqrt", n), n // 4})
     rows, agree = [], []
     for policy in ("none", *(f"every:{k}" for k in shown), "sqrt", "log"):
-        found, promised = step(DEEP, policy)[0], chen.most(policy, n, given, layer)
+        found, promised = step(DEEP, policy)[0], chen.peak_bytes(policy, n, given, layer)
         agree.append(found == promised)
         rows.append([policy, number(promised), number(found), f"{found / given:.0f}", mark(agree[-1])])
     title = f"A transformer of {n} layers: bytes of activations at the peak of a step"

@@ -39,7 +39,7 @@ def read() -> list[Entry]:
     return found
 
 
-def keep(machine: Machine, measured: dict[str, list[Row]]) -> None:
+def write_results(machine: Machine, measured: dict[str, list[Row]]) -> None:
     """Put sections that were measured on this machine into its entry, and the table into README."""
     entries = read()
     place = next((i for i, entry in enumerate(entries) if name_of(entry["machine"]) == name_of(machine)), len(entries))
@@ -51,7 +51,7 @@ def keep(machine: Machine, measured: dict[str, list[Row]]) -> None:
         sections[name] = {"date": date.today().isoformat(), "rows": kept}
     entries[place : place + 1] = [{"machine": machine, "sections": sections}]
     write_whole(str(RESULTS), (json.dumps(entries, indent=1, ensure_ascii=False) + "\n").encode())
-    write_whole(str(README), with_table(README.read_text(encoding="utf-8"), entries).encode())
+    write_whole(str(README), replace_table(README.read_text(encoding="utf-8"), entries).encode())
 
 
 def table(entries: Sequence[Entry]) -> str:
@@ -78,7 +78,7 @@ def cell(row: Row) -> str:
     return f"{ratio} ({row.figures})"
 
 
-def with_table(readme: str, entries: Sequence[Entry]) -> str:
+def replace_table(readme: str, entries: Sequence[Entry]) -> str:
     """README with the table that these entries give in the place of its first one."""
     before, _, rest = readme.partition("| what |")
     return before + table(entries) + rest[rest.index("\n\n") + 1 :]

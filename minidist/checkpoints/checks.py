@@ -104,7 +104,7 @@ def check_run(option: str, path: str, units: list[Unit], identity: dict[str, Any
 
 def _check_file(path: str, parameters: dict[str, Shape], identity: dict[str, Any], moments: int) -> dict[str, Any]:
     """The state that a file of --export has."""
-    with files.opened(path) as file:
+    with files.open_safetensors(path) as file:
         metadata = file.metadata() or {}
         arrays = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         shapes = {name: tuple(array.get_shape()) for name, array in arrays.items()}

@@ -80,7 +80,7 @@ def checksum_of(path: str) -> str:
     return checksum.hexdigest()
 
 
-def opened(path: str) -> Any:
+def open_safetensors(path: str) -> Any:
     """A safetensors file, whose tensors are read when they are asked for. Raises OSError, SafetensorError."""
     open_regular(path).close()
     return safe_open(path, framework="numpy")

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from minidist import UsageError
 from minidist.checkpoints import files
-from minidist.checkpoints.pieces import Piece, Shape, everything, overlaps
+from minidist.checkpoints.pieces import Piece, Shape, overlaps, whole_piece
 from minidist.files import is_draft, open_regular
 from minidist.nn.tensor import Array
 
@@ -74,7 +74,7 @@ class Manifest:
             start, stop = found[:, 1].min(), (found[:, 1] + found[:, 2]).max()
             file = self.opened.get(shard.file)
             if file is None:
-                file = self.opened[shard.file] = files.opened(os.path.join(self.folder, shard.file))
+                file = self.opened[shard.file] = files.open_safetensors(os.path.join(self.folder, shard.file))
             for prefix, array in out.items():
                 values = files.elements(file, prefix + name, int(start), int(stop))
                 for here, there, length in found:
@@ -85,7 +85,7 @@ class Manifest:
         """All of a parameter, or of a moment of it, in its shape."""
         shape = self.parameters[name]
         array: Array = np.empty((math.prod(shape),), files.DTYPES[self.dtype])
-        self.read(name, everything(shape), {prefix: array})
+        self.read(name, whole_piece(shape), {prefix: array})
         return array.reshape(shape)
 
     def as_json(self) -> str:
@@ -129,7 +129,7 @@ def drafts_in(folder: str) -> list[str]:
     return [name for name in os.listdir(folder) if is_draft(name)]
 
 
-def newest(path: str) -> str:
+def find_newest(path: str) -> str:
     """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError."""
     if os.path.isfile(os.path.join(path, NAME)):
         return path
@@ -156,7 +156,7 @@ def _others(folder: str) -> str:
 
 def read(path: str) -> Manifest:
     """Of a checkpoint, or the newest in a folder of them. Raises UsageError in one line, which names the file."""
-    folder = newest(path)
+    folder = find_newest(path)
     file = os.path.join(folder, NAME)
     try:
         with open_regular(file) as stream:
@@ -183,7 +183,7 @@ def check_shard(manifest: Manifest, shard: Shard) -> None:
     path = os.path.join(manifest.folder, shard.file)
     try:
         size = os.stat(path).st_size
-        with files.opened(path) as file:
+        with files.open_safetensors(path) as file:
             save = (file.metadata() or {}).get("save")
     except FileNotFoundError:
         raise UsageError(f"{path} is missing") from None
@@ -199,15 +199,15 @@ def check_shard(manifest: Manifest, shard: Shard) -> None:
         raise UsageError(f"{path} is damaged: its checksum is not that of its content")
 
 
-def of_file(path: str) -> Manifest:
+def read_single_file(path: str) -> Manifest:
     """Of a single file, which must be sound."""
-    with files.opened(path) as file:
+    with files.open_safetensors(path) as file:
         metadata = file.metadata() or {}
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         dtype = next((file.get_slice(name).get_dtype() for name in shapes), "F32")
     parameters = {name: shape for name, shape in shapes.items() if "/" not in name}
     folder, name = os.path.split(path)
-    shard = Shard(name, os.path.getsize(path), "", {name: everything(shape) for name, shape in parameters.items()})
+    shard = Shard(name, os.path.getsize(path), "", {name: whole_piece(shape) for name, shape in parameters.items()})
     identity, state = (json.loads(metadata.get(each, "{}")) for each in ("identity", "state"))
     moments = len({name.split("/")[0] for name in shapes if "/" in name})
     return Manifest(folder, "", {}, identity, state, {}, {}, {}, dtype, moments, parameters, [shard])

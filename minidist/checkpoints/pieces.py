@@ -40,7 +40,7 @@ class Piece(NamedTuple):
         return found[found[:, 2] > 0]
 
 
-def everything(shape: Shape) -> Piece:
+def whole_piece(shape: Shape) -> Piece:
     """All of a parameter."""
     return Piece(shape, 0, ((0, shape[0]),), 0, math.prod(shape))
 

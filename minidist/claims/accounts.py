@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from minidist.claims.counted import report_of
-from minidist.claims.tables import mark, number, show, table_of
+from minidist.claims.counted import read_report
+from minidist.claims.tables import make_table, mark, number, show
 from minidist.cli.progress import StatusLine
 from minidist.memory.kernel import AUDIT
 
@@ -63,10 +63,10 @@ class Held(NamedTuple):
             yield f"the process has grown by {number(self.rest)} bytes that nobody has asked for"
 
 
-def held(asked: Asked) -> list[Held]:
+def compare_held(asked: Asked) -> list[Held]:
     """By rank. Raises UsageError if there is no report. Where the kernel does not tell, nothing is left over."""
     found = []
-    for counted in report_of(asked.ranks, asked.line)["counted"]:
+    for counted in read_report(asked.ranks, asked.line)["counted"]:
         seen = counted["witness"]
         pythons, mapped = seen.get("pythons", 0), seen.get("mapped", 0)
         rest = seen["process"] - seen["peak"] - pythons - mapped if "process" in seen else 0
@@ -78,10 +78,10 @@ def held(asked: Asked) -> list[Held]:
 def audit_memory(runs: Sequence[Asked]) -> int:
     """Run, compare, print; 1 if a rank's accounts do not agree."""
     each_rank = len(runs) <= 2
-    table = table_of(left=("chapter",), right=("N", "pools", "scratch", "Python", "mapped", "rest", "process"))
+    table = make_table(left=("chapter",), right=("N", "pools", "scratch", "Python", "mapped", "rest", "process"))
     table.add_column("", no_wrap=True)
     boundaries, agree, trouble, within = 0, 0, list[str](), list[str]()
-    for asked, ranks in performed(runs, held):
+    for asked, ranks in performed(runs, compare_held):
         boundaries += sum(rank.boundaries for rank in ranks)
         agree += all(rank.agrees for rank in ranks)
         trouble += [f"{asked.name}, rank {i}, {line}" for i, rank in enumerate(ranks) for line in rank.trouble()]
@@ -124,16 +124,16 @@ class Moved(NamedTuple):
         return self.kernels - self.counted - self.named
 
 
-def moved(asked: Asked) -> list[Moved]:
+def compare_moved(asked: Asked) -> list[Moved]:
     """By rank and way. Raises UsageError if there is no report."""
     with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
-        report = report_of(asked.ranks, asked.line, **{AUDIT: folder})
+        report = read_report(asked.ranks, asked.line, **{AUDIT: folder})
         if "moved" in report:
-            return [*of_links(report)]
-        return [*of_workers(Path(folder))]
+            return [*read_links(report)]
+        return [*read_workers(Path(folder))]
 
 
-def of_links(report: dict[str, Any]) -> Iterator[Moved]:
+def read_links(report: dict[str, Any]) -> Iterator[Moved]:
     """ZeRO-Infinity's links to the disk, in its last step."""
     for rank, (counted, links) in enumerate(zip(report["counted"], report["moved"], strict=True)):
         for way, direction, named in (("read", "disk to host", counted["looked"]), ("written", "host to disk", 0)):
@@ -141,7 +141,7 @@ def of_links(report: dict[str, Any]) -> Iterator[Moved]:
             yield Moved(rank, way, nbytes, named, counted[f"process {way}"])
 
 
-def of_workers(folder: Path) -> Iterator[Moved]:
+def read_workers(folder: Path) -> Iterator[Moved]:
     """MapReduce's workers, in a whole job. The master has no disk."""
     for file in sorted(folder.glob("*.disk.json")):
         account = json.loads(file.read_text(encoding="utf-8"))
@@ -153,10 +153,10 @@ def of_workers(folder: Path) -> Iterator[Moved]:
 
 def audit_files(runs: Sequence[Asked]) -> int:
     """Run, compare, print; 1 if the kernel has seen what nobody has counted, or not seen what somebody has."""
-    table = table_of(left=("chapter",), right=("N", "", "counted", "named", "kernel's", "differ"))
+    table = make_table(left=("chapter",), right=("N", "", "counted", "named", "kernel's", "differ"))
     table.add_column("", no_wrap=True)
     each_rank, different = len(runs) <= 2, 0
-    for asked, rows in performed(runs, moved):
+    for asked, rows in performed(runs, compare_moved):
         different += any(row.difference for row in rows)
         ways = [[row for row in rows if row.way == way] for way in ("read", "written")]
         for some in [[row] for row in rows] if each_rank else ways:

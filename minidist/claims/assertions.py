@@ -68,7 +68,7 @@ class Holding:
         for kind, nbytes in pool.held.items():
             self._most[kind] = max(self._most[kind], nbytes)
 
-    def passed(self, pool: Pool, what: str, name: str) -> None:
+    def note_boundary(self, pool: Pool, what: str, name: str) -> None:
         """At a boundary nothing comes."""
 
     def peak(self, kind: str = "all but workspace") -> int:

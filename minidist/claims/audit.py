@@ -24,7 +24,7 @@ import minidist
 from minidist import UsageError
 from minidist.claims import counted
 from minidist.claims.accounts import Asked, audit_files, audit_memory
-from minidist.claims.tables import mark, number, show, table_of
+from minidist.claims.tables import make_table, mark, number, show
 from minidist.cli.options import Parser, at_least
 from minidist.cli.progress import StatusLine
 from minidist.launch import launcher
@@ -71,10 +71,10 @@ def watch(line: str, n: int) -> list[Sent]:
             said = [line for line in done.stderr.splitlines() if any(map(str.isalnum, line))]  # Open MPI frames it
             *_, last = ["it failed", *said]
             raise UsageError(f"mpirun -n {n} python -m minidist.{line}: {last}")
-        return [sent for rank in range(n) for sent in of_rank(rank, n, Path(folder))]
+        return [sent for rank in range(n) for sent in read_sent(rank, n, Path(folder))]
 
 
-def of_rank(rank: int, n: int, folder: Path) -> Iterator[Sent]:
+def read_sent(rank: int, n: int, folder: Path) -> Iterator[Sent]:
     """What a rank has sent to each other, of both accounts, from the files that they have left."""
     own: Counter[tuple[str, int, str]] = Counter()
     for (kind, _, peer, unit), count in json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")):
@@ -88,21 +88,21 @@ def of_rank(rank: int, n: int, folder: Path) -> Iterator[Sent]:
         yield Sent(rank, peer, payload, control, library.get(peer, (0, 0)))
 
 
-def line_of(chapter: str, options: str, n: int) -> str:
+def fill_line(chapter: str, options: str, n: int) -> str:
     """A chapter and its options, sized for n ranks."""
     return f"{chapter} {options}".format(n=n, width=8 * n, batch=2 * n)
 
 
-def asked(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
+def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
     """A run that is not watched by the library."""
-    line = line_of(chapter, options, n) + (" " + LARGER.format(width=192 // n * n)) * larger
+    line = fill_line(chapter, options, n) + (" " + LARGER.format(width=192 // n * n)) * larger
     return Asked(f"{chapter} {variant}".strip(), line, n)
 
 
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def lines_of(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def list_lines(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Of each chapter, by what sets one apart from its others, the lines that are compared; {n}: ranks."""
     return {
         name: {case: f"{SMALL} {options}" if chapter.trains else options for case, options in chapter.cases.items()}
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
 
     chapters: their values (`minidist/programs/chapter.py`), by name, whose cases are run.
     """
-    lines, ranks = lines_of(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
+    lines, ranks = list_lines(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
     made = Parser("audit", __doc__ or "")
     made.prog = "python -m minidist audit"
     made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(lines)}; default: all")
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     if options.memory or options.disk:
         apart = [
-            asked(chapter, variant, line, options.ranks or max(ranks.get(chapter, (4,))), options.memory)
+            make_run(chapter, variant, line, options.ranks or max(ranks.get(chapter, (4,))), options.memory)
             for chapter in options.chapters or lines
             for variant, line in lines[chapter].items()
         ]
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
         return audit_memory(apart) if options.memory else audit_files(apart)
     return audit_wire(
         [
-            (Asked(f"{chapter} {variant}".strip(), line_of(chapter, line, n), n))
+            (Asked(f"{chapter} {variant}".strip(), fill_line(chapter, line, n), n))
             for chapter in options.chapters or lines
             for n in ([options.ranks] if options.ranks else ranks.get(chapter, USUAL))
             for variant, line in lines[chapter].items()
@@ -164,7 +164,7 @@ def audit_wire(runs: Sequence[Asked]) -> int:
     if not launcher.is_open_mpi(launcher.find_mpiexec()):
         raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
     status, different = StatusLine(shown=True), 0
-    table = table_of(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
+    table = make_table(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
     table.add_column("", no_wrap=True)
     for i, (called, line, n) in enumerate(runs):
         status.show(f"mpirun -n {n} python -m minidist.{line.split()[0]}", i / len(runs))

@@ -36,11 +36,11 @@ class Job(NamedTuple):
 
 def run(job: Job) -> list[tuple[Figure, float]]:
     """Start its ranks, and read their report. Raises UsageError if they leave none."""
-    report = report_of(job.ranks, job.line) if job.line else None
+    report = read_report(job.ranks, job.line) if job.line else None
     return [(figure, read(report)) for figure, read in job.gives]
 
 
-def report_of(ranks: int, line: str, **environment: str) -> Any:
+def read_report(ranks: int, line: str, **environment: str) -> Any:
     """What a chapter reports for machines, whether its claims hold or not. Raises UsageError if there is nothing. Files
     that it leaves in the folder in which it runs go with that."""
     with tempfile.TemporaryDirectory(prefix="minidist-run-") as folder:
@@ -87,7 +87,7 @@ def states(psi: float) -> Callable[[Any], float]:
     return read
 
 
-def largest(mp: int, billion: float) -> Callable[[Any], float]:
+def largest_model(mp: int, billion: float) -> Callable[[Any], float]:
     """The parameters that fill 32 GB of each of n·mp GPUs, in so many billions, at the bytes that one takes here."""
 
     def read(report: dict[str, Any]) -> float:
@@ -111,7 +111,7 @@ def zero_on(n: int, stage: int) -> Job:
         cells = {figure.cell: figure for figure in zero.TABLE_2}
         for mp in zero.PRINTED_TABLE_2:
             cell = cells[f"MP = {mp}, {zero.STAGES[stage]}"]
-            gives.append((cell, largest(mp, 1000 if cell.unit.startswith("T") else 1)))
+            gives.append((cell, largest_model(mp, 1000 if cell.unit.startswith("T") else 1)))
     return Job(n, f"{CHAPTERS[stage]} --batch {n} {SMALL}", gives)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.published import as_printed, print_zero_closing
+from minidist.claims.published import count_agreeing, print_zero_closing
 from minidist.claims.run import Run
 from minidist.claims.tables import number, say
 from minidist.claims.zero import memory_claims, traffic_claims
@@ -29,10 +29,10 @@ def passing_claims(run: Run) -> list[Claim]:
     units, psi, tied = run.model.units(f), run.model.parameters(f), " + ψ_emb" * run.model.tied
     ahead = options.forward_prefetch or options.backward_prefetch == "pre"
     window = options.prefetch + 1 if ahead else options.prefetch if options.backward_prefetch == "post" else 1
-    gathered, formula = together(run, window), f"{p}·(max of {window} ψ{tied})"
+    gathered, formula = window_parameters(run, window), f"{p}·(max of {window} ψ{tied})"
     if options.strategy == "shard_grad_op":
         gathered, formula = psi, f"{p}Ψ"
-    bucket, held = (psi, f"{p}Ψ") if options.no_sync else (together(run, 1), f"{p}·(max ψ{tied})")
+    bucket, held = (psi, f"{p}Ψ") if options.no_sync else (window_parameters(run, 1), f"{p}·(max ψ{tied})")
     arriving = max(units) * (f - 1) // f
     return [
         on_each_rank("FSDP §3.4", "gathered at a time", formula, p * gathered, run.memory_of("gathered"), "bytes"),
@@ -43,7 +43,7 @@ def passing_claims(run: Run) -> list[Claim]:
     ]
 
 
-def together(run: Run, window: int) -> int:
+def window_parameters(run: Run, window: int) -> int:
     """Parameters of so many consecutive units, the largest there are; of a tied embedding besides."""
     units = run.model.units(run.layout.shard)
     always = units.pop(0) if run.model.tied else 0
@@ -59,7 +59,7 @@ def sent_claims(run: Run) -> list[Claim]:
     for phase, times in collectives.items():
         formula, elements = f"{p}·{times if times != 1 else ''}Ψ(F-1)/F", fsdp.volume(psi, f, times)
         claims.append(on_each_rank("FSDP §3.2.1", phase, formula, p * elements, run.sent_in(phase), "bytes"))
-    again = gathered_again(run)
+    again = regathered_elements(run)
     if again:
         formula, counted = f"{p}·Ψ_again(F-1)/F", run.sent_in("all-gather again")
         claims.append(on_each_rank("ZeRO §7", "all-gather again", formula, p * again, counted, "bytes"))
@@ -80,12 +80,12 @@ def sent_claims(run: Run) -> list[Claim]:
     return claims
 
 
-def gathered_again(run: Run) -> float:
+def regathered_elements(run: Run) -> float:
     """Elements that each rank sends so that layers can run again (papers/chen.py): none if they are still here."""
     options, f = run.options, run.layout.shard
     if options.strategy == "shard_grad_op":
         return 0
-    layers = options.accumulate * chen.gathered_again(options.recompute, options.layers)
+    layers = options.accumulate * chen.count_regathered_layers(options.recompute, options.layers)
     return fsdp.volume(run.model.units(f)[1], f, layers)
 
 
@@ -115,7 +115,7 @@ def time(run: Run) -> float:
     """Of all forwards and backwards of a step: in a unit of time a rank runs a parameter's forward, half its backward,
     or sends it."""
     options, times, tied = run.options, collectives_of(run), run.model.tied
-    forward, backward = computing(run)
+    forward, backward = unit_times(run)
     units = [fsdp.volume(psi, run.layout.shard, 1) for psi in run.model.units(run.layout.shard)]
     again = [0 if tied else units[0], *units[1:-1], units[-1] + units[0] * tied]  # the head gathers the embedding
     nothing = [0.0] * len(units)
@@ -129,7 +129,7 @@ def time(run: Run) -> float:
     return total
 
 
-def computing(run: Run) -> tuple[list[float], list[float]]:
+def unit_times(run: Run) -> tuple[list[float], list[float]]:
     """The time of each unit's forward and backward, with what runs again, of which each block has a share."""
     forward: list[float] = [*run.model.units(run.layout.shard)[:-1], run.model.read_by_head(run.layout.shard)]
     embedding, *blocks, head = forward
@@ -153,14 +153,14 @@ def print_closing(run: Run) -> None:
     print_overlap(run)
     if f < w:
         print_across_hosts(run.bytes.stored * run.model.parameters(f), w, f)
-    say(f"Figures of the paper that come out: {as_printed(fsdp.FIGURES)}; python -m minidist papers --paper fsdp")
+    say(f"Figures of the paper that come out: {count_agreeing(fsdp.FIGURES)}; python -m minidist papers --paper fsdp")
 
 
 def print_overlap(run: Run) -> None:
     """How much of the time on the wire went by while units computed."""
     f, collectives = run.layout.shard, sum(collectives_of(run).values())
-    wire = fsdp.volume(run.model.parameters(f), f, collectives) + gathered_again(run)
-    computed = run.options.accumulate * sum(map(sum, computing(run)))
+    wire = fsdp.volume(run.model.parameters(f), f, collectives) + regathered_elements(run)
+    computed = run.options.accumulate * sum(map(sum, unit_times(run)))
     waited = run.counted[0]["time"] - computed
     hidden = f"{1 - waited / wire:.0%}" if wire else "none"
     print(f"A step's forwards and backwards: {number(computed)} to compute, {number(waited)} to wait")

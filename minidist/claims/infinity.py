@@ -11,9 +11,9 @@ from minidist.claims.files import write_json
 from minidist.claims.needs import Needs, of_data_axis
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
-from minidist.claims.published import as_printed
+from minidist.claims.published import count_agreeing
 from minidist.claims.run import Asked, Run
-from minidist.claims.tables import mark, number, show, table_of
+from minidist.claims.tables import make_table, mark, number, show
 from minidist.claims.zero import peak_claim, traffic_claims
 from minidist.memory import tiles
 from minidist.memory.files import DiskLink, Files, Folder
@@ -76,9 +76,9 @@ def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's links in a step, by the links' account and by the kernel's."""
     options, n, p, model = run.options, run.ranks, run.bytes.stored, run.model
     a = options.accumulate
-    again = chen.gathered_again(options.recompute, options.layers) * model.units(n)[1]
+    again = chen.count_regathered_layers(options.recompute, options.layers) * model.units(n)[1]
     states = run.optimizer_bytes + (0 if run.bytes.master else p)
-    moved = zero_infinity.moved(model.parameters(n), n, options.zero, a, again)
+    moved = zero_infinity.elements_moved(model.parameters(n), n, options.zero, a, again)
     read, written = f"{p}·{a}(2Ψ + Ψ_again)/N" if again else f"{p}·{2 * a}Ψ/N", f"{p}Ψ/N"
     down = f"{p}·{a}Ψ/N" if a > 1 and options.zero > 1 else f"{p}Ψ/N"
     rows = [
@@ -116,11 +116,11 @@ def tiling_claims() -> list[Claim]:
     h, dtype = 64, PRECISIONS["mixed"].stored
     found = []
     for t in (1, 4, 16):
-        expected, counted = zero_infinity.working_memory(h, t), tiles.needed(h, t, dtype)
+        expected, counted = zero_infinity.working_memory(h, t), tiles.bytes_needed(h, t, dtype)
         found.append(Claim("Infinity §5.1.3", f"layer, t = {t}", f"16h²/{t}", expected, counted, "bytes"))
     room = int(zero_infinity.working_memory(h))
     for t in (1, 4, 16):
-        expected, counted = zero_infinity.widest(room, t), tiles.widest(room, t, dtype)
+        expected, counted = zero_infinity.largest_width(room, t), tiles.find_widest(room, t, dtype)
         found.append(Claim("Infinity §5.1.3", f"widest, t = {t}", f"√{t}·h", expected, counted, "of width"))
     return found
 
@@ -137,7 +137,7 @@ def print_closing(run: Run) -> None:
     tokens = run.options.batch * run.options.context / n
     print(f"By the paper's equations {number(tokens)} tokens to a rank and step are {number(tokens)} FLOP to")
     print(f"a byte of parameters and gradients, and {number(tokens / 4)} to a byte of optimizer states.\n")
-    table = table_of(left=("what is moved", ""), right=("FLOP a\nbyte", "GB/s for\n50 %", "GB/s for\n90 %"))
+    table = make_table(left=("what is moved", ""), right=("FLOP a\nbyte", "GB/s for\n50 %", "GB/s for\n90 %"))
     for what, example, ait in (
         ("parameters, gradients", "bsz 1", zero_infinity.ait_of_passes(1, zero_infinity.SEQ)),
         ("optimizer states", "bsz 2", zero_infinity.ait_of_update(2, zero_infinity.SEQ)),
@@ -147,7 +147,7 @@ def print_closing(run: Run) -> None:
         rates = [zero_infinity.bandwidth_for(share, ait, zero_infinity.PEAK) / 1e9 for share in (0.5, 0.9)]
         table.add_row(what, example, number(ait), *(f"{rate:,.1f}".replace(",", " ") for rate in rates))
     show("By its equations, for its examples: 1,024 tokens to a sequence, 70 TFLOP/s", table)
-    print(f"{as_printed(zero_infinity.NEEDS)} efficiencies that it prints (over 50, 80 or 90 %) come out of them.")
+    print(f"{count_agreeing(zero_infinity.NEEDS)} efficiencies that it prints (over 50, 80 or 90 %) come out of them.")
     print("16 tiles make a layer √16 = 4 times as wide. The paper's 8K to 64K is 8 times:")
     print("widths were doubled, and 16K in one piece did not fit, whose weights have 2 GB")
     print("as each of 16 tiles of 64K has.")
@@ -197,7 +197,7 @@ def bandwidth_table(
     for n in (2**i for i in range(comm.size.bit_length())):
         ranks = comm.split(int(comm.rank >= n))
         if comm.rank < n:
-            rows.append(Fetched(n, fetched(ranks, folder, shards, n), fetched(ranks, folder, owner, 1)))
+            rows.append(Fetched(n, time_fetch(ranks, folder, shards, n), time_fetch(ranks, folder, owner, 1)))
     if comm.rank == 0 and json != "-":
         print_bandwidth(rows)
     if comm.rank == 0 and json:
@@ -206,7 +206,7 @@ def bandwidth_table(
     return comm.broadcast_object(int(not all(map(agrees, rows))) if comm.rank == 0 else None)
 
 
-def fetched(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -> Took:
+def time_fetch(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -> Took:
     """What it takes where each rank's file has one of so many parts of the unit. Raises RuntimeError if a rank has not
     got it."""
     host, disk = Pool("host"), Pool("disk")
@@ -235,7 +235,7 @@ def agrees(row: Fetched) -> bool:
 
 def print_bandwidth(rows: Sequence[Fetched]) -> None:
     """Both beside what section 6.1 says."""
-    table = table_of(left=(), right=("N", "1/N", "by clock", "", "ms", "owner: 1", "by clock", "", "ms"))
+    table = make_table(left=(), right=("N", "1/N", "by clock", "", "ms", "owner: 1", "by clock", "", "ms"))
     for n, *ways in rows:
         row = [str(n)]
         for took, promised in zip(ways, (zero_infinity.fetch(n), zero_infinity.fetch(1)), strict=True):

@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_keeps, usual
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes, name_recomputation
 from minidist.claims.run import Asked
 from minidist.claims.tables import number
-from minidist.claims.zero import of_constant_size
+from minidist.claims.zero import constant_buffer_size
 from minidist.papers import chen, megatron, zero
 from minidist.papers.collectives import chunk_sizes
 
@@ -62,7 +62,7 @@ def of_data_axis(stage: int, on_device: Callable[[Asked], zero.ModelStates] | No
         everything = zero.model_states(asked.model.parameters(n), n, stage, p, p, asked.optimizer_bytes)
         states = on_device(asked) if on_device else everything
         rows, both = chunk_sizes(o.batch // o.accumulate, n), embedding if asked.model.tied else 0
-        buffer = of_constant_size(asked)
+        buffer = constant_buffer_size(asked)
         return at_places(
             asked,
             1,
@@ -76,8 +76,8 @@ def at_places(asked: Asked, t: int, places: Sequence[Place], without: Sequence[s
     """What each rank needs, of t that share every layer."""
     dropout = asked.options.dropout > 0
     shares = [place.share for place in places]
-    layers = layer_keeps(asked, t, shares, usual(asked.options.recompute), dropout)
-    inputs = layer_keeps(asked, t, shares, "full", dropout)
+    layers = layer_bytes(asked, t, shares, name_recomputation(asked.options.recompute), dropout)
+    inputs = layer_bytes(asked, t, shares, "full", dropout)
     kept, most = keep_after_forward(asked, t, shares, dropout), keep_at_most(asked, t, shares, dropout)
     found = []
     for rank, place in enumerate(places):
@@ -95,7 +95,7 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
 
     kept, most: bytes of its layers' activations after a forward, and at most; layer, given: of one, of its input."""
     recompute, layers, p = asked.options.recompute, at.share.layers, asked.bytes.stored
-    first, last = ends_keep(asked, t, at.share)
+    first, last = end_bytes(asked, t, at.share)
     tokens, gather, bucket = tokens_of_batch(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
     if at.share.ends_again:  # a stage keeps its input alone, and runs again as a whole
         kept = most = layers * layer
@@ -126,7 +126,7 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
     return [Moment(*(one + others * other for one, other in zip(moment, waits, strict=True))) for moment in moments]
 
 
-def ends_keep(asked: Asked, t: int, share: Share) -> tuple[float, float]:
+def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
     """Bytes that embedding and head keep of a micro-batch, tokens apart: a dropout mask; the input of the last norm and
     of the matrix, the norm's statistics, and the probabilities, which like these are in full precision."""
     o, p, wide = asked.options, asked.bytes.stored, asked.bytes.computed
@@ -155,17 +155,19 @@ def in_words(needs: Sequence[Needs], capacity: int) -> str:
     """What the rank that needs most needs, and whether that fits; 80 columns wide."""
     most = max(needs, key=lambda rank: rank.total)
     where = "Each rank" if all(rank == most for rank in needs) else f"Rank {needs.index(most)}, which needs most,"
-    kinds = [f"{CALLED.get(kind, kind)} {whole(nbytes)}" for kind, nbytes in most.kinds.items() if nbytes]
+    kinds = [f"{CALLED.get(kind, kind)} {format_unbroken(nbytes)}" for kind, nbytes in most.kinds.items() if nbytes]
     left = capacity - most.total
-    verdict = f"{whole(left)} are left" if left >= 0 else f"{whole(-left)} too many: it will not fit"
+    verdict = (
+        f"{format_unbroken(left)} are left" if left >= 0 else f"{format_unbroken(-left)} too many: it will not fit"
+    )
     more = f" Not in it, for want of a formula: {', '.join(most.without)}." if most.without else ""
     text = (
-        f"{where} will need, by formula: {', '.join(kinds)}. Together at most {whole(most.total)} bytes at a time, of"
-        f" {whole(capacity)}: {verdict}.{more}"
+        f"{where} will need, by formula: {', '.join(kinds)}. Together at most {format_unbroken(most.total)} bytes"
+        f" at a time, of {format_unbroken(capacity)}: {verdict}.{more}"
     )
     return textwrap.fill(text, 80, break_on_hyphens=False).replace("_", " ")
 
 
-def whole(nbytes: float) -> str:
+def format_unbroken(nbytes: float) -> str:
     """A number in which no line is broken."""
     return number(nbytes).replace(" ", "_")

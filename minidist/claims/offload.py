@@ -46,7 +46,7 @@ def needs(asked: Asked) -> list[Needs]:
 def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's link in a step."""
     stage, a, n, p = run.options.zero, run.options.accumulate, run.ranks, run.bytes.stored
-    elements = zero_offload.moved(run.model.parameters(n), n, stage, a)
+    elements = zero_offload.elements_moved(run.model.parameters(n), n, stage, a)
     gradients, parameters = p * elements["gradients"], p * elements["parameters"]
     times = a if stage > 1 else 1
     everything = [sum(moved) for moved in zip(run.moved_in(DOWN), run.moved_in(UP), strict=True)]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from minidist import papers
 from minidist.claims import counted
 from minidist.claims.files import check_writable, write_json
-from minidist.claims.tables import mark, show, table_of
+from minidist.claims.tables import make_table, mark, show
 from minidist.cli.options import Parser
 from minidist.cli.progress import StatusLine
 from minidist.papers.figure import Figure
@@ -146,7 +146,7 @@ def as_row(name: str, outcome: Outcome) -> dict[str, Any]:
 
 def print_papers(chosen: Sequence[Paper], found: dict[str, list[Outcome]]) -> None:
     """A row for each paper: its figures, how many agree, how many ranks count, and where it disagrees with itself."""
-    table = table_of(left=("", "paper"), right=("printed", "agree", "on ranks", "differ", "theirs"))
+    table = make_table(left=("", "paper"), right=("printed", "agree", "on ranks", "differ", "theirs"))
     sums = [0] * 5
     for paper in chosen:
         rows = found[paper.name]
@@ -170,7 +170,7 @@ def print_figures(paper: Paper, rows: Sequence[Outcome]) -> None:
     """A row for each of its figures, and below, why some do not come out as printed."""
     from rich.markup import escape
 
-    table = table_of(left=("", "number"), right=("printed", "comes out"))
+    table = make_table(left=("", "number"), right=("printed", "comes out"))
     table.columns[0].no_wrap = True
     table.add_column("", no_wrap=True)
     table.add_column("how", overflow="fold")

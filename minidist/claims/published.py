@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minidist.claims.run import Run
-from minidist.claims.tables import mark, number, say, show, table_of
+from minidist.claims.tables import make_table, mark, number, say, show
 from minidist.memory.partition import partitions
 from minidist.papers import korthikanti, ptd, zero, zero_offload
 from minidist.papers.figure import Figure
 
 
-def as_printed(figures: Iterable[Figure]) -> str:
+def count_agreeing(figures: Iterable[Figure]) -> str:
     """How many of some computed figures come out as printed."""
     agree = [figure.agrees() for figure in figures]
     return f"{sum(agree)} of {len(agree)}"
@@ -33,21 +33,21 @@ def print_zero_closing(run: Run) -> None:
     activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
     say(f"Besides, on rank 0: activations {number(activations)}, fp32 workspace {number(workspace)}.")
     print()
-    table = table_of(left=(), right=("N",))
+    table = make_table(left=(), right=("N",))
     for model, stage in itertools.product(zero.TABLE_1, zero.STAGES[1:]):
         table.add_column(f"{model}\n{stage}", justify="right")
     rows = {n: [cell for rows in zero.TABLE_1.values() for cell in rows[n]] for n in zero.TABLE_1["7.5B"]}
     for n, cells in rows.items():
         table.add_row(str(n), *(cell.shown() for cell in cells))
     show("ZeRO's Table 1 by the same formulas: GB of model states on each of N ranks", table)
-    print(f"{as_printed(itertools.chain(*rows.values()))} cells are as the paper prints them.")
+    print(f"{count_agreeing(itertools.chain(*rows.values()))} cells are as the paper prints them.")
     print(f"Figure 1 (7.5B, N = 64): {' -> '.join(bar.shown() for bar in zero.FIGURE_1)} GB")
 
 
 def print_zero_table_2() -> None:
     """ZeRO's table 2: the largest model by its states, and beside it the largest that the authors could train."""
     measured = ("measured,\nbaseline", "measured,\nP_os")
-    table = table_of(left=(), right=("MP", "GPUs", "baseline", *zero.STAGES[1:], *measured))
+    table = make_table(left=(), right=("MP", "GPUs", "baseline", *zero.STAGES[1:], *measured))
     computed = [figure for figure in zero.TABLE_2 if figure.value is not None]
     for mp in zero.PRINTED_TABLE_2:
         row = [figure for figure in zero.TABLE_2 if figure.cell.startswith(f"MP = {mp},")]
@@ -56,7 +56,7 @@ def print_zero_table_2() -> None:
             str(mp), str(64 * mp), *(f"{size}{figure.unit[0]}" for size, figure in zip(sizes, row, strict=True))
         )
     show("ZeRO's Table 2: parameters of the largest model on GPUs of 32 GB", table)
-    print(f"{as_printed(computed)} cells by formula are as the paper prints them.")
+    print(f"{count_agreeing(computed)} cells by formula are as the paper prints them.")
 
 
 def print_offload_closing(run: Run) -> None:
@@ -71,7 +71,9 @@ def print_offload_closing(run: Run) -> None:
         took = f"The last update took {seen['update ms']:.1f} ms of rank 0's host, beside a step's passes"
         say(f"{took}, and {seen['waited ms']:.1f} ms were left when they had ended.")
     print()
-    table = table_of(left=("on the CPU",), right=("moved", "left on the GPU", "as printed", "times less", "as printed"))
+    table = make_table(
+        left=("on the CPU",), right=("moved", "left on the GPU", "as printed", "times less", "as printed")
+    )
     everything = list(partitions(zero_offload.NODES, zero_offload.EDGES, zero_offload.FWD_BWD))
     cheapest = [each for each in everything if each.moved <= zero_offload.LEAST]
     for partition in sorted(cheapest, key=lambda each: -each.device):
@@ -91,7 +93,7 @@ def print_activations_closing(run: Run) -> None:
     print("Elements are those of one micro-batch; l: layers.")
     print("b: sequences of a micro-batch; s: their length; h: width; a: heads;")
     print("v: vocabulary, padded; t: ranks; Ψ: parameters, cut or the same on every rank.\n")
-    table = table_of(
+    table = make_table(
         left=("model",),
         right=("a", "h", "b", "tensor\nparallel", "and\nsequence", "and\nselective", "both", "full", "both /\nfirst"),
     )
@@ -108,7 +110,7 @@ def print_activations_closing(run: Run) -> None:
 
 def print_ptd() -> None:
     """The models of PTD's table 1, and what a GPU holds of them by the formulas that the run was held against."""
-    table = table_of(
+    table = make_table(
         left=("model",),
         right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
     )
@@ -118,13 +120,13 @@ def print_ptd() -> None:
         gigabytes = [number(round(state.total / 1e9)) for state in [*states, zero.model_states(psi / (t * p), w, 1)]]
         table.add_row(f"{size.printed}B", *map(str, (h, layers, t, p, w, gpus)), *gigabytes, f"{size.shown()}B")
     show("PTD's table 1, by the same formulas: GB of model states on a GPU", table)
-    print(f"{as_printed(model.size for model in ptd.TABLE_1)} sizes by equation 2 are as the paper prints them.")
+    print(f"{count_agreeing(model.size for model in ptd.TABLE_1)} sizes by equation 2 are as the paper prints them.")
 
 
 def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
     """Zero Bubble's table 5: a line for each model and m, each rate as the ranks' clocks have it and as printed."""
     schedules = list(dict.fromkeys(row["schedule"] for row in rows))
-    table = table_of(left=("model",), right=("p", "m"))
+    table = make_table(left=("model",), right=("p", "m"))
     for schedule in schedules:
         table.add_column(schedule, justify="right", no_wrap=True)
     for i in range(0, len(rows), len(schedules)):

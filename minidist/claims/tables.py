@@ -28,11 +28,11 @@ def print_summary(run: Run) -> None:
         print(f"training loss   {run.loss[0]:.3f} -> {run.loss[-1]:.3f} in {steps}", end=" ")
         print(f"of {run.step_ms['median']:.0f} ms (median)")
     print(f"validation loss {run.validation_loss:.3f}; letter frequencies alone give {run.unigram_entropy:.3f}")
-    if others := other_training(run.options):
+    if others := describe_training(run.options):
         print(f"trained with    {others}")
 
 
-def other_training(options: argparse.Namespace) -> str:
+def describe_training(options: argparse.Namespace) -> str:
     """What else than the usual the losses come from."""
     others = {
         f"dropout {options.dropout:g}": options.dropout > 0,
@@ -46,19 +46,19 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
     """The table of claims on each rank, and below it that of claims on all ranks together, if there are any."""
     for scope, heading in (("each rank", title), ("all ranks", "On all ranks together")):
         rows = [claim for claim in claims if claim.scope == scope]
-        table = table_of(left=("paper", "claim", "formula"), right=("expected", "counted"))
+        table = make_table(left=("paper", "claim", "formula"), right=("expected", "counted"))
         table.add_column("", no_wrap=True)
         for claim in rows:
             numbers = (number(claim.expected), number(claim.counted))
             table.add_row(claim.source, claim.claim, claim.formula, *numbers, mark(claim.holds))
         if rows:
             show(heading, table)
-    if units := units_of(claims):
+    if units := describe_units(claims):
         say(units)
     _print_failures(claims)
 
 
-def units_of(claims: Sequence[Claim]) -> str:
+def describe_units(claims: Sequence[Claim]) -> str:
     """Whether volumes are in bytes or in elements; what is counted in pieces says so by its name."""
     units = {claim.unit for claim in claims}
     if "bytes" not in units:
@@ -73,7 +73,7 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     """One row for each collective, from its six claims."""
     print(f"S = {number(size)} float32 elements, {number(4 * size)} bytes, on N = {ranks} rank{'s' * (ranks > 1)}\n")
     columns = ("calls", "idlest", "busiest", "formula", "promised", "in all")
-    table = table_of(left=("collective",), right=columns)
+    table = make_table(left=("collective",), right=columns)
     table.add_column("", no_wrap=True)
     for i in range(0, len(claims), 6):
         row = claims[i : i + 6]
@@ -91,7 +91,7 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
 def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of texts: one column to the left, the others to the right."""
     print()
-    table = table_of((left,), right)
+    table = make_table((left,), right)
     for row in rows:
         table.add_row(*row)
     show(title, table)
@@ -109,7 +109,7 @@ def _print_failures(claims: Sequence[Claim]) -> None:
             print(f"does not hold: {claim.source}, {claim.claim}: {numbers}")
 
 
-def table_of(left: Sequence[str], right: Sequence[str]) -> Any:
+def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
     """An empty table of rich's, its first columns adjusted to the left and the others to the right."""
     from rich import box
     from rich.table import Table

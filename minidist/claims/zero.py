@@ -52,10 +52,10 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
     formula, expected = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ", buckets * largest
-    if of_constant_size(run):
+    if constant_buffer_size(run):
         gathered = "(max ψ + ψ_emb) + " if run.model.tied else "max ψ + "
         formula = f"{p}({gathered * (buckets - 1)}{'ψ_emb + ' * run.model.tied}B)"
-        expected = (buckets - 1) * largest + embedding * run.model.tied + of_constant_size(run)
+        expected = (buckets - 1) * largest + embedding * run.model.tied + constant_buffer_size(run)
     return on_each_rank(source, claim, formula, p * expected, run.memory_of("transient"), "bytes")
 
 
@@ -66,12 +66,12 @@ def buffer_size(bucket_size: int, n: int, psi: int) -> int:
 
 def buffer_claims(run: Run) -> list[Claim]:
     """What is held beside gradients that are held for good: the buffer, if there is one, whose size is constant."""
-    p, elements = run.bytes.stored, of_constant_size(run)
+    p, elements = run.bytes.stored, constant_buffer_size(run)
     made = on_each_rank("ZeRO §6.2", "buffer", f"{p}B", p * elements, run.memory_of("transient"), "bytes")
     return [made] if elements else []
 
 
-def of_constant_size(run: Asked) -> int:
+def constant_buffer_size(run: Asked) -> int:
     """B, where all ranks share out the batch; 0 where there is no buffer."""
     asked = vars(run.options).get("bucket_size")  # of chapters that have the option
     return buffer_size(asked, run.ranks, run.model.parameters(run.ranks)) if asked else 0
@@ -82,7 +82,7 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     a, layers = run.options.accumulate, run.options.layers
     times = f"{a}" if a > 1 else ""
     # What runs again needs its parameters again (papers/chen.py).
-    again = chen.gathered_again(run.options.recompute, layers) * run.model.units(run.ranks)[1]
+    again = chen.count_regathered_layers(run.options.recompute, layers) * run.model.units(run.ranks)[1]
     sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept, again)
     formulas = {
         "all-reduce gradients": "2Ψ(N-1)/N",

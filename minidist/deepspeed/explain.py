@@ -220,7 +220,7 @@ def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
 
 def again(plan: Plan, model: Model) -> int:
     """Parameters of the layers that stage 3 gathers so that they can run again."""
-    return chen.gathered_again(plan.recompute, model.layers) * model.units[1]
+    return chen.count_regathered_layers(plan.recompute, model.layers) * model.units[1]
 
 
 def traffic(plan: Plan, model: Model) -> Iterator[str]:
@@ -247,7 +247,7 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
     if plan.nvme:
         yield from of_files(plan, model)
     elif plan.offload:
-        moved = zero_offload.moved(model.parameters, plan.ranks, plan.stage, a)
+        moved = zero_offload.elements_moved(model.parameters, plan.ranks, plan.stage, a)
         yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
         yield line("parameters from the host", f"{p}·Ψ/N", p * moved["parameters"])
 
@@ -256,7 +256,7 @@ def of_files(plan: Plan, model: Model) -> Iterator[str]:
     """What a rank reads and writes in a step, and what goes between its device and its host."""
     (p, k), a = sizes(plan), plan.accumulate
     states = k + (0 if BYTES[plan.precision].master else p)
-    moved = zero_infinity.moved(model.parameters, plan.ranks, plan.stage, a, again(plan, model))
+    moved = zero_infinity.elements_moved(model.parameters, plan.ranks, plan.stage, a, again(plan, model))
     up = "parameters read" if plan.stage == 3 else "parameters up"
     yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
     passes = "a(2Ψ + Ψ_again)/N" if again(plan, model) else "2aΨ/N"

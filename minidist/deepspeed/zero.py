@@ -175,7 +175,7 @@ class TiledLinear:
         self.gradient = self.device.zeros("gradients", self.shards.shape, dtype)
         for tile, shard in enumerate(self.shards):
             drawn = np.random.default_rng([seed, tile]).normal(0, 0.02, self.shape)
-            shard[...] = self.laid_out("workspace", drawn)[ring.chunk(self.padded, n, comm.rank)]
+            shard[...] = self.lay_out("workspace", drawn)[ring.chunk(self.padded, n, comm.rank)]
 
     def forward(self, x: Array) -> Array:
         """y = x Wᵀ (n, out), of this rank's rows x (n, in)."""
@@ -195,9 +195,9 @@ class TiledLinear:
     def give(self, tile: int, gradient: Array) -> None:
         """Sum a tile's gradient (out/t, in) over the ranks, and keep this rank's shard."""
         with self.comm.phase("reduce tile"):
-            self.gradient[tile] += ring.reduce_scatter(self.comm, self.laid_out("bucket", gradient))
+            self.gradient[tile] += ring.reduce_scatter(self.comm, self.lay_out("bucket", gradient))
 
-    def laid_out(self, kind: str, values: Array) -> Array:
+    def lay_out(self, kind: str, values: Array) -> Array:
         """A tile's values (out/t, in) as they are divided: flat, and padded to a multiple of the ranks."""
         flat = self.device.zeros(kind, self.padded, self.shards.dtype)
         flat[: values.size] = values.reshape(-1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_keeps
+from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.fsdp import print_across_hosts
 from minidist.claims.needs import Needs, Place, at_places
@@ -18,18 +18,18 @@ from minidist.tp import claims as tensor
 def claims(run: Run) -> list[Claim]:
     """Axis by axis; then everything together."""
     options, t, p, d = run.options, run.layout.tp, run.layout.pp, run.layout.dp
-    at, shares = standing(run), shares_of(run)
+    at, shares = rank_stages(run), shares_of(run)
     of_axes = [
-        *tensor.of_layers(run, t, shares),
-        *tensor.of_ends(run, t, shares),
-        *of_data(run),
-        *of_tied(run),
+        *tensor.layer_volumes(run, t, shares),
+        *tensor.end_volumes(run, t, shares),
+        *data_volumes(run),
+        *tied_volumes(run),
     ]
     everything = list(of_axes)
     copies = d if options.zero == 0 else d // run.layout.shard
     rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
-        tensor.SHARD_GRADIENTS: (rest, tensor.not_cut(run, t, copies, run.layout.shard) if t > 1 else 0),
+        tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, run.layout.shard) if t > 1 else 0),
         tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
         "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.ranks),
         "norm": ("8(G-1)Wpt", 8 * (run.layout.shard - 1) * run.ranks if options.zero else 0),
@@ -37,7 +37,7 @@ def claims(run: Run) -> list[Claim]:
     staged, stamps = [], 0
     if p > 1:
         crossing = [size // (t if options.sequence_parallel else 1) for size in tensor.elements(run, shares)]
-        each, shape = pipeline.crossings(run, at), "bsh/t" if options.sequence_parallel else "bsh"
+        each, shape = pipeline.count_messages(run, at), "bsh/t" if options.sequence_parallel else "bsh"
         of_messages = pipeline.message_claims(run, each, [run.bytes.stored * size for size in crossing], shape)
         timed = [*pipeline.bubble_claims(run, at), *pipeline.in_flight_claims(run, at)]
         staged = [*timed, *pipeline.weight_claims(run, at), *of_messages]
@@ -46,20 +46,20 @@ def claims(run: Run) -> list[Claim]:
             everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
             stamps += sum(messages)
     return [
-        *states_claims(run, held(run), run.layout.shard, run.options.zero, among="G"),
-        *layers_keep(run, at, shares),
+        *states_claims(run, stored_parameters(run), run.layout.shard, run.options.zero, among="G"),
+        *activation_claims(run, at, shares),
         *staged,
         *(tensor.collectives(run, t, shares) if t > 1 else []),
         *(volume.claim(run) for volume in of_axes if any(volume.elements)),
         *left_host(run),
-        *tensor.in_all(run, everything, beside, stamps),
+        *tensor.total_claims(run, everything, beside, stamps),
     ]
 
 
 # ---- who has what ----------------------------------------------------------------------------------------------------
 
 
-def standing(run: Asked) -> list[int]:
+def rank_stages(run: Asked) -> list[int]:
     """Each rank's stage, from 1."""
     return [place.pipeline + 1 for place in run.places]
 
@@ -86,7 +86,7 @@ def shares_of(run: Asked) -> list[Share]:
             sum(chen.runs_again(options.recompute, n) for n in blocks_of(run, stage)),
             ends_again,
         )
-        for rank, (own, stage) in enumerate(zip(own_units(run), standing(run), strict=True))
+        for rank, (own, stage) in enumerate(zip(own_units(run), rank_stages(run), strict=True))
     ]
 
 
@@ -109,7 +109,7 @@ def flats(run: Asked, rank: int) -> dict[int, list[int]]:
     return {unit: [models.padded(size, run.layout.shard) for size in of] for unit, of in found.items()}
 
 
-def held(run: Asked) -> list[int]:
+def stored_parameters(run: Asked) -> list[int]:
     """Ψr: of each rank, what it stores apart, all together."""
     return [sum(map(sum, flats(run, rank).values())) for rank in range(run.ranks)]
 
@@ -118,7 +118,9 @@ def needs(asked: Asked) -> list[Needs]:
     """What each rank will need: of its stage, its part of every layer, divided as ZeRO's stage has it."""
     o, p, k, head = asked.options, asked.bytes.stored, asked.optimizer_bytes, asked.options.layers + 1
     places = []
-    for rank, (share, stage, psi) in enumerate(zip(shares_of(asked), standing(asked), held(asked), strict=True)):
+    for rank, (share, stage, psi) in enumerate(
+        zip(shares_of(asked), rank_stages(asked), stored_parameters(asked), strict=True)
+    ):
         of_unit = flats(asked, rank)
         reads = {unit: sum(sizes) for unit, sizes in of_unit.items()}
         layer = next((size for unit, size in reads.items() if 0 < unit < head), 0)
@@ -130,13 +132,13 @@ def needs(asked: Asked) -> list[Needs]:
         flying = pipeline.most_in_flight(asked, stage) if asked.layout.pp > 1 else 1
         starts = 1 <= asked.layout.parts[stage - 1][0] <= o.layers
         places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
-    return at_places(asked, asked.layout.tp, places, pipeline.without(asked) if asked.layout.pp > 1 else ())
+    return at_places(asked, asked.layout.tp, places, pipeline.list_unpredicted(asked) if asked.layout.pp > 1 else ())
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Claim]:
+def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Claim]:
     """Activations: of a layer; or in a pipeline of all layers of the stage, for all micro-batches in flight. With full
     recomputation a stage keeps the input of each of these, but of the one that runs again all that its layers keep
     (GPipe, section 2.3)."""
@@ -147,9 +149,9 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Cl
         return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:
-        layers = layer_keeps(run, t, shares, "none", dropout)
+        layers = layer_bytes(run, t, shares, "none", dropout)
         most = [share.layers * layer for share, layer in zip(shares, layers, strict=True)]
-        inputs = layer_keeps(run, t, shares, "full", dropout)
+        inputs = layer_bytes(run, t, shares, "full", dropout)
         # a stage that begins with the embedding, or has the head alone, keeps no layer's input
         firsts = [1 <= own[0] <= options.layers for own in own_units(run)]
         waits = [given * first for given, first in zip(inputs, firsts, strict=True)]
@@ -168,14 +170,14 @@ def layers_keep(run: Run, at: Sequence[int], shares: Sequence[Share]) -> list[Cl
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def of_tied(run: Run) -> list[tensor.Volume]:
+def tied_volumes(run: Run) -> list[tensor.Volume]:
     """What the first and the last stage send to sum the gradients of an embedding that both hold."""
     options = run.options
     if run.layout.pp == 1 or not run.model.tied:
         return []
     pieces = run.layout.shard if options.zero else 1
     sent = []
-    for rank, stage in enumerate(standing(run)):
+    for rank, stage in enumerate(rank_stages(run)):
         ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
         both = ring_all_reduce(ends[0] // pieces, 2).sent
         sent.append(both[0] if stage == 1 else both[1] if stage == run.layout.pp else 0)
@@ -183,11 +185,11 @@ def of_tied(run: Run) -> list[tensor.Volume]:
     return [tensor.Volume("PTD §3", "tied embedding", formula, ["shared gradients"], sent, 1, run.bytes.stored)]
 
 
-def of_data(run: Run) -> list[tensor.Volume]:
+def data_volumes(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.bytes.stored
     g, a, stage = run.layout.shard, options.accumulate, options.zero
-    once = [psi * (g - 1) // g for psi in held(run)]
+    once = [psi * (g - 1) // g for psi in stored_parameters(run)]
     if stage == 0:
         twice = [2 * n for n in once]
         return [tensor.Volume("ZeRO §7", "sum gradients", "2Ψr(G-1)/G", ["all-reduce gradients"], twice, 1, p)]
@@ -200,28 +202,30 @@ def of_data(run: Run) -> list[tensor.Volume]:
         ]
     gathers, twice = ["all-gather forward", "all-gather backward"], [2 * n for n in once]
     volumes = [tensor.Volume("ZeRO §7", "get parameters", "2Ψr(G-1)/G", gathers, twice, a, p), scatter]
-    if any(sent := again(run)):
+    if any(sent := regathered_elements(run)):
         formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
         volumes.append(tensor.Volume("GPipe §2.3", "get them again", formula, ["all-gather again"], sent, a, p))
     if run.layout.dp > g:
         volumes.append(
-            tensor.Volume("FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], across(run), 1, p)
+            tensor.Volume(
+                "FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], host_elements(run), 1, p
+            )
         )
     return volumes
 
 
-def again(run: Run) -> list[int]:
+def regathered_elements(run: Run) -> list[int]:
     """Elements that each rank sends so that layers can run once more: of what runs again together all but the last,
     which is gathered for its backward that follows at once. With full recomputation a pipeline's chunk runs again as a
     whole."""
     options, found = run.options, []
-    for rank, stage in enumerate(standing(run)):
+    for rank, stage in enumerate(rank_stages(run)):
         parts, sizes = run.layout.parts[stage - 1 :: run.layout.pp], flats(run, rank)
         if options.recompute == "full" and run.layout.pp > 1:
             psi = sum(sum(sizes[unit]) for part in parts for unit in part[:-1])
         else:
             layer = sum(next((sizes[unit] for unit in sizes if 1 <= unit <= options.layers), [0]))
-            psi = layer * sum(chen.gathered_again(options.recompute, n) for n in blocks_of(run, stage))
+            psi = layer * sum(chen.count_regathered_layers(options.recompute, n) for n in blocks_of(run, stage))
         found.append(psi * (run.layout.shard - 1) // run.layout.shard)
     return found
 
@@ -229,7 +233,7 @@ def again(run: Run) -> list[int]:
 HYBRID = "2Ψr(W-G)/(GW)"
 
 
-def across(run: Run) -> list[int]:
+def host_elements(run: Run) -> list[int]:
     """Elements that each rank sends to sum its shard of every Flat over the hosts."""
     hosts = run.layout.hosts
     sizes = [[size for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
@@ -245,7 +249,7 @@ def left_host(run: Run) -> list[Claim]:
         return []
     host = [place.host for place in run.places]
     p = run.bytes.stored
-    promised = [p * elements for elements in across(run)]
+    promised = [p * elements for elements in host_elements(run)]
     counted = [
         sum(nbytes for peer, nbytes in sent.items() if host[peer] != host[rank])
         for rank, sent in enumerate(run.sent_to)
@@ -255,7 +259,7 @@ def left_host(run: Run) -> list[Claim]:
 
 def print_closing(run: Run) -> None:
     """The letters; and of hybrid sharding, the paper's own figure."""
-    m = held(run)[0] * run.bytes.stored
+    m = stored_parameters(run)[0] * run.bytes.stored
     w, g, t, p = run.layout.dp, run.layout.shard, run.layout.tp, run.layout.pp
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")

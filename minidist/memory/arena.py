@@ -70,7 +70,7 @@ class Arena:
             i -= 1
         self.holes.insert(i, (start, end))
 
-    def passed(self, what: str, name: str) -> None:
+    def note_boundary(self, what: str, name: str) -> None:
         """A boundary, see Pool.mark. With a step the next one's course begins."""
         self.course.boundaries.append((self.clock, name))
         if what == "step":
@@ -82,11 +82,11 @@ class Arena:
         self.course = Course(list(self.here), [], self.clock, self.clock)
 
     @property
-    def largest(self) -> int:
+    def largest_hole(self) -> int:
         """Bytes of the longest hole."""
         return max((end - start for start, end in self.holes), default=0)
 
     @property
-    def vacant(self) -> int:
+    def vacant_bytes(self) -> int:
         """Bytes of all holes."""
         return sum(end - start for start, end in self.holes)

@@ -66,7 +66,7 @@ class Recorder:
             held = each.held
             self.histories[each.name].states.append(tuple(held[kind] for kind in KINDS))
 
-    def passed(self, pool: Pool, what: str, name: str) -> None:
+    def note_boundary(self, pool: Pool, what: str, name: str) -> None:
         self.changed(pool)  # what has gone since the last array came
         for history in self.histories.values():
             history.boundaries.append((len(history.states), what, name))

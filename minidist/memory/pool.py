@@ -50,7 +50,7 @@ class Watcher(Protocol):
     def changed(self, pool: "Pool") -> None:
         """Something has come. Of what has gone since the last time, each is told by its bytes in `pool.held` only."""
 
-    def passed(self, pool: "Pool", what: str, name: str) -> None:
+    def note_boundary(self, pool: "Pool", what: str, name: str) -> None:
         """A boundary has been passed, see Pool.mark."""
 
 
@@ -179,11 +179,11 @@ class Pool:
     def mark(self, what: str, name: str) -> None:
         """A boundary: a "unit", an "instruction", a "message" or a "step" of this name has come to its end."""
         for watcher in self.watchers:
-            watcher.passed(self, what, name)
+            watcher.note_boundary(self, what, name)
         if self.arena:
             with self._lock:
                 self._bury()  # what has gone before the boundary
-            self.arena.passed(what, name)
+            self.arena.note_boundary(what, name)
 
     # ---- accounts; the lock is held ---------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Pool:
             return None
         block = self.arena.place(nbytes, kind)
         if block is None:
-            vacant, largest = self.arena.vacant, self.arena.largest
+            vacant, largest = self.arena.vacant_bytes, self.arena.largest_hole
             raise OutOfMemory(
                 f"out of memory {(self.beside or self).doing}: {nbytes:,} bytes of {kind} do not fit into a hole of the"
                 f" {self.name}, though {vacant:,} of its {self.arena.capacity:,} are free"

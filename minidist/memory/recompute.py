@@ -84,7 +84,7 @@ def way_back(segment: Segment) -> list[Turn]:
     return [*again, Turn(last.units[0], "backward", 3), *back]
 
 
-def gathered_in(turns: Iterable[Turn]) -> Iterator[Any]:
+def list_gathers(turns: Iterable[Turn]) -> Iterator[Any]:
     """What is gathered in a pass, in order: once for all that reads it, and for what runs again once more."""
     here: set[Any] = set()
     for turn in turns:

@@ -32,7 +32,7 @@ def backward(dy: Array, x: Array, fetch: Fetch, give: Callable[[int, Array], obj
     return dx
 
 
-def needed(width: int, tiles: int, dtype: np.typing.DTypeLike, capacity: int | None = None) -> int:
+def bytes_needed(width: int, tiles: int, dtype: np.typing.DTypeLike, capacity: int | None = None) -> int:
     """Bytes, at the most, of the weights and gradients of a layer of h inputs and 4h outputs in a forward and a
     backward. Raises OutOfMemory if they are more than a capacity."""
     pool = Pool("device", capacity)
@@ -46,12 +46,12 @@ def needed(width: int, tiles: int, dtype: np.typing.DTypeLike, capacity: int | N
     return pool.peak["all"]
 
 
-def widest(capacity: int, tiles: int, dtype: np.typing.DTypeLike, step: int = 16) -> int:
+def find_widest(capacity: int, tiles: int, dtype: np.typing.DTypeLike, step: int = 16) -> int:
     """The widest such layer that a capacity has room for, by trying one after the other."""
     width = 0
     while True:
         try:
-            needed(width + step, tiles, dtype, capacity)
+            bytes_needed(width + step, tiles, dtype, capacity)
         except OutOfMemory:
             return width
         width += step

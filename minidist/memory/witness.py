@@ -42,7 +42,7 @@ class Witness:
         for pool in pools:
             pool.watchers.append(self)
 
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes in all pools now."""
         return sum(pool.held[ALL] for pool in self.pools)
 
@@ -53,11 +53,11 @@ class Witness:
         return self.peak - self.pool_peak
 
     def changed(self, pool: Pool) -> None:
-        self._most = max(self._most, self.held())
+        self._most = max(self._most, self.held_bytes())
 
-    def passed(self, pool: Pool, what: str, name: str) -> None:
+    def note_boundary(self, pool: Pool, what: str, name: str) -> None:
         traced, most_traced = tracemalloc.get_traced_memory()
-        arrays, held = arrays_held(), self.held()
+        arrays, held = arrays_held(), self.held_bytes()
         self.boundaries += 1
         if abs(arrays - held) > SLACK:
             self.unnamed[f"{what} {self.boundaries}, {name}"] = arrays - held

@@ -50,7 +50,7 @@ def is_intact(path: Path, size: int, sums: list[int]) -> bool:
     return (found.size, found.sums) == (size, sums)
 
 
-def sealed(document: dict[str, Any]) -> str:
+def seal_note(document: dict[str, Any]) -> str:
     """A note as JSON, with a checksum of its own."""
     return json.dumps({**document, "crc32": crc32(json.dumps(document).encode())})
 

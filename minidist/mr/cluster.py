@@ -86,7 +86,7 @@ def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float,
     workers, to_master, to_workers = range(1, WORKERS + 1), Box(), Box()
     tasks = Tasks(plan, [[] for _ in range(MAPS)], workers)
     master = make_master(plan, workers, tasks, to_master, to_workers, lambda: now)
-    done = {"map": Result([0] * REDUCES, *Result.nothing()[1:]), "reduce": Result.nothing()}
+    done = {"map": Result([0] * REDUCES, *Result.empty()[1:]), "reduce": Result.empty()}
     under_way: list[tuple[float, int, int, TaskName]] = []  # (when it will be done, order, worker, task)
     dropped: set[tuple[int, TaskName]] = set()
     for worker in workers:

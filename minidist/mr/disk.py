@@ -44,7 +44,7 @@ class Disk:
                         entry.rename(self.folder / entry.name)
                 self.remove(folder)
 
-    def held(self, reducers: int) -> dict[int, Result | None]:
+    def kept_results(self, reducers: int) -> dict[int, Result | None]:
         """The results of the maps whose output is here from before; None where it is damaged."""
         results = {}
         for entry in self.folder.iterdir():

@@ -69,7 +69,7 @@ def count_bytes(text: bytes) -> Iterator[tuple[list[bytes], list[int]]]:
     two, which are sorted by a hash of both, so that equal ones come together; should others have the same hash, a word
     may come more than once, with a part of its count.
     """
-    short, first, second, long = zip(*map(numbers, parts(text.translate(WORD_BYTES))), strict=True)
+    short, first, second, long = zip(*map(numbers, split_words(text.translate(WORD_BYTES))), strict=True)
     (words,), counts = runs(np.sort(np.concatenate(short)))
     yield words.view("S8").tolist(), counts
     halves = [np.concatenate(first), np.concatenate(second)]
@@ -80,7 +80,7 @@ def count_bytes(text: bytes) -> Iterator[tuple[list[bytes], list[int]]]:
     yield list(others), list(others.values())
 
 
-def parts(folded: bytes) -> Iterator[bytes]:
+def split_words(folded: bytes) -> Iterator[bytes]:
     """Whole words, with zeros around them, so many that what becomes of them stays in the cache."""
     begin = end = 0
     while end >= 0:
@@ -94,14 +94,14 @@ def numbers(folded: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[byt
     in_word = np.frombuffer(folded, np.uint8) != 0
     starts = np.flatnonzero(in_word[1:] > in_word[:-1]) + 1
     windows = np.ndarray(len(folded) - 7, "<u8", folded, strides=(1,))  # the eight bytes from each place on
-    first, full = word_of(windows[starts])
+    first, full = cut_word(windows[starts])
     short, starts, first = first[~full], starts[full], first[full]
-    second, full = word_of(windows[starts + 8])
+    second, full = cut_word(windows[starts + 8])
     long = [folded[start : folded.find(b"\0", start)] for start in starts[full].tolist()]
     return short, first[~full], second[~full], long
 
 
-def word_of(window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def cut_word(window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of eight bytes, the first of them the lowest, those before a zero, with zeros behind; and where there is none."""
     zero = (window - LOWEST) & ~window & HIGHEST  # the lowest bit that is set is the highest of the first zero byte
     return window & (zero ^ (zero - np.uint64(1))), zero == 0

@@ -72,7 +72,7 @@ class Faults:
 
         job.map = failing
 
-    def at(self, point: str) -> None:
+    def reach(self, point: str) -> None:
         """This rank has come to a point where the job may be killed."""
         self.passed[point] += 1
         if (point, self.passed[point]) in self.kills:
@@ -89,7 +89,7 @@ class MasterMailbox(Mailbox):
     def poll(self) -> Mail | None:
         mail = super().poll()
         if mail is not None and isinstance(mail.message, Done):
-            self.faults.at(mail.message.task[0])
+            self.faults.reach(mail.message.task[0])
         return mail
 
 
@@ -138,19 +138,19 @@ class FaultyDisk(Disk):
     def append(self, path: Path, data: bytes) -> None:
         self._may_hang("map")
         super().append(path, data)
-        self.faults.at("region")
+        self.faults.reach("region")
 
     def write(self, path: Path, pieces: Iterable[bytes]) -> None:
         self._may_hang("reduce")
         super().write(path, pieces)
-        self.faults.at("write")
+        self.faults.reach("write")
 
     def rename(self, path: Path, name: Path) -> None:
         if path.is_dir():
             self._may_hang("map")  # at the latest: it may have had nothing to write
         super().rename(path, name)
         if not name.is_dir():
-            self.faults.at("commit")
+            self.faults.reach("commit")
 
 
 def parse(injected: Sequence[str], rank: int, workers: Sequence[int]) -> Faults:

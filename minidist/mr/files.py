@@ -188,16 +188,16 @@ def write_pair(key: str, value: str) -> str:
     return line
 
 
-def each(made: Any, function: str) -> Iterable[Any]:
+def iterate_returned(made: Any, function: str) -> Iterable[Any]:
     """What the user's function has returned, one by one. Raises JobError if it has not."""
     if isinstance(made, str) or not hasattr(made, "__iter__"):
         raise JobError(f"{function} returned {made!r}; it must return a list, or yield one after another")
     return made
 
 
-def emitted(map: Callable[[str, str], Iterable[Any]], document: str, text: str) -> Iterator[tuple[str, str]]:
+def emit_pairs(map: Callable[[str, str], Iterable[Any]], document: str, text: str) -> Iterator[tuple[str, str]]:
     """The pairs that the user's map emits for a record. Raises JobError for what is no pair of texts."""
-    for pair in each(map(document, text), "map"):
+    for pair in iterate_returned(map(document, text), "map"):
         if not (type(pair) is tuple and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], str)):
             raise JobError(f"map must emit pairs of two texts, not {pair!r}")
         yield pair
@@ -207,7 +207,7 @@ def combined(
     combine: Callable[[str, Iterable[str]], Iterable[Any]], key: str, values: Iterable[str]
 ) -> list[tuple[str, str]]:
     """The pairs that the user's combine makes of a key's. Raises JobError for what is no text."""
-    pairs = [(key, value) for value in each(combine(key, values), f"combine({key!r}, ...)")]
+    pairs = [(key, value) for value in iterate_returned(combine(key, values), f"combine({key!r}, ...)")]
     for _, value in pairs:
         if not isinstance(value, str):
             raise JobError(f"combine({key!r}, ...) must give texts, not {value!r}")
@@ -343,7 +343,7 @@ def output_lines(
     reduce: Callable[[str, Iterable[str]], Iterable[Any]], key: str, values: Iterable[str]
 ) -> Iterator[str]:
     """The lines of a key: what the user's reduce makes of its values. Raises JobError for what is no line."""
-    for value in each(reduce(key, values), "reduce"):
+    for value in iterate_returned(reduce(key, values), "reduce"):
         if not isinstance(value, str | None | Number):
             raise JobError(f"reduce must give texts or None, not {value!r}")
         line = key if value is None else f"{key}\t{value}"

@@ -9,7 +9,7 @@ from typing import Any
 SAMPLES, SAMPLE = 16, 1 << 16  # of a file so many pieces of so many bytes are read: up to 1 MB it is all of it
 
 
-def of_file(path: str, size: int) -> list[Any]:
+def fingerprint_file(path: str, size: int) -> list[Any]:
     """Path, size, time, and a digest of what stands at evenly spaced places: a copy may bear the time of another."""
     digest = blake2b(digest_size=8)
     with open(path, "rb") as file:
@@ -20,7 +20,7 @@ def of_file(path: str, size: int) -> list[Any]:
         return [path, size, os.fstat(file.fileno()).st_mtime_ns, digest.hexdigest()]
 
 
-def of_code(job: Any) -> str:
+def fingerprint_code(job: Any) -> str:
     """A digest of the source files in which a job's functions stand."""
     functions = [getattr(job, name, None) for name in ("map", "reduce", "combine", "partition")]
     digest = blake2b(digest_size=8)

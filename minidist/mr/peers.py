@@ -34,7 +34,7 @@ from minidist.mr.last_gasp import LastGasp
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.plan import Plan, Record, Result, TaskName
 from minidist.mr.report import Outcome
-from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, no_answer
+from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, explain_silence
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class WorkerPeer:
         self.alone = inbox.comm.size == 1 and threading.current_thread() is threading.main_thread()
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
         self.gasp = LastGasp(plan.gasp(rank))
-        held = disk.held(plan.reducers)
+        held = disk.kept_results(plan.reducers)
         self.sums = {m: result.sums for m, result in held.items() if result}  # of the maps whose output is here
         self.tell_master(messages.Hello(held))
         self.audited = os.environ.get(AUDIT)  # a folder, if somebody compares what is read and written
@@ -96,7 +96,7 @@ class WorkerPeer:
         """Do a task, and tell the master how it went."""
         outer, self.job.counters = getattr(self.job, "counters", None), attempt.counters
         try:
-            with no_way_out(), self.alarm(attempt):
+            with forbid_exit(), self.alarm(attempt):
                 result = self.map(attempt) if attempt.name[0] == "map" else self.reduce(attempt)
         except Abandoned:
             self.tell_master(messages.Dropped(attempt.name, attempt.progress))
@@ -122,7 +122,7 @@ class WorkerPeer:
 
         def ring(*_: object) -> None:
             if attempt.record is not None and time.monotonic() > self.next_breath + patience:
-                raise JobError(no_answer(patience))
+                raise JobError(explain_silence(patience))
 
         before = signal.signal(signal.SIGALRM, ring)
         signal.setitimer(signal.ITIMER_REAL, patience / 5, patience / 5)
@@ -252,7 +252,7 @@ class WorkerPeer:
 
 
 @contextmanager
-def no_way_out() -> Iterator[None]:
+def forbid_exit() -> Iterator[None]:
     """A user's function that calls os._exit would end this process, and with it the job, without a word: in here that
     is an error like others. Processes that it has forked may leave so, and so may other threads."""
     leave, here = os._exit, (os.getpid(), threading.get_ident())

@@ -24,7 +24,7 @@ from minidist import Finished, UsageError
 from minidist.files import is_own_folder, make_own_folder, write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
-from minidist.mr.checksums import is_intact, read_note, sealed
+from minidist.mr.checksums import is_intact, read_note, seal_note
 from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part, sample
 
 MB = 1 << 20
@@ -45,12 +45,12 @@ class Result(NamedTuple):
     sums: Sequence[list[int]] = ()  # of each of these files: the checksums of its pieces
 
     @classmethod
-    def nothing(cls) -> "Result":
+    def empty(cls) -> "Result":
         return cls([], Counter(), Counter(), [])
 
     def note(self, task: TaskName) -> str:
         """As it is written when the task is committed. It says of which task it is: files may be swapped."""
-        return sealed({"task": task, **self._asdict()})
+        return seal_note({"task": task, **self._asdict()})
 
     def describes(self, files: Iterable[Path]) -> bool:
         """Whether these files are what the task left."""
@@ -98,7 +98,7 @@ class Plan:
         self.token = ""  # that makes the name of the local folder one which nobody can know before
         self.name = self.job.map.__qualname__.removesuffix(".map")
 
-    def near(self, m: int, workers: Iterable[int]) -> list[int]:
+    def workers_near(self, m: int, workers: Iterable[int]) -> list[int]:
         """The workers with a replica of split m (3.4). Simulated: here all ranks read from the same disk."""
         order = sorted(workers, key=lambda worker: blake2b(f"{m} {worker}".encode()).digest())
         return order[: self.replicas]
@@ -111,8 +111,8 @@ class Plan:
         return {
             "job": f"{self.job.map.__module__}:{self.job.map.__qualname__}",
             "pattern": getattr(self.job, "pattern", ""),
-            "code": fingerprint.of_code(self.job),
-            "files": [fingerprint.of_file(path, size) for path, size in self.files],
+            "code": fingerprint.fingerprint_code(self.job),
+            "files": [fingerprint.fingerprint_file(path, size) for path, size in self.files],
             "maps": self.maps,
             "reducers": self.reducers,
             "combine": self.combine,
@@ -131,12 +131,12 @@ class Plan:
         if not held:
             return
         if not self.resume:
-            if held == [self.folder.name] and self.earlier().get("finished"):  # its parts have been taken away
+            if held == [self.folder.name] and self.read_earlier().get("finished"):  # its parts have been taken away
                 return
-            begun = (self.folder / "job.json").exists() and not self.earlier().get("finished")
+            begun = (self.folder / "job.json").exists() and not self.read_earlier().get("finished")
             hint = "finish the job that was begun there with --resume, or " if begun else ""
             raise UsageError(f"--output {output} is not empty: {hint}remove it, or name another")
-        earlier = self.earlier()
+        earlier = self.read_earlier()
         if not earlier:
             raise UsageError(f"--resume: there is no unfinished job in {output}")
         for name, value in self.manifest.items():
@@ -157,11 +157,11 @@ class Plan:
         job to resume there may be something that somebody else has put there."""
         if self.local:
             check_folder("--local", self.local)
-        self.token = self.earlier().get("token", "") if self.resume else ""
+        self.token = self.read_earlier().get("token", "") if self.resume else ""
         if self.local and self.token and os.path.lexists(self.locals) and not is_own_folder(self.locals):
             raise UsageError(f"{self.locals} is not a folder of yours; delete it, or do without --resume")
 
-    def earlier(self) -> dict[str, Any]:
+    def read_earlier(self) -> dict[str, Any]:
         """What stands of the job that was begun here; nothing if there is none. Raises UsageError if it is damaged."""
         path = self.folder / "job.json"
         try:
@@ -195,7 +195,7 @@ class Plan:
     def make_folder(self) -> str:
         """On one rank; the token, which all must know."""
         self.check_output()
-        self.token = self.earlier().get("token", "") if self.resume else ""
+        self.token = self.read_earlier().get("token", "") if self.resume else ""
         self.token = self.token or secrets.token_hex(8)
         if not self.resume:
             shutil.rmtree(self.folder, ignore_errors=True)  # of a finished job of which the parts have been taken away
@@ -205,7 +205,7 @@ class Plan:
 
     def write_job(self, **state: Any) -> None:
         """Note what the job is, and how far: there as a whole, or not at all."""
-        write_whole(str(self.folder / "job.json"), sealed({**self.manifest, **state}).encode())
+        write_whole(str(self.folder / "job.json"), seal_note({**self.manifest, **state}).encode())
 
     def gasp(self, worker: int) -> Path:
         """Where stands what a worker is at."""
@@ -215,7 +215,7 @@ class Plan:
         """Where the output of a reduce is when it has been committed."""
         return self.output / part(r, self.reducers)
 
-    def counted(self, r: int) -> Path:
+    def counts_path(self, r: int) -> Path:
         """Where stands what that reduce has counted."""
         return self.folder / f"reduce-{r:05}.json"
 
@@ -223,7 +223,7 @@ class Plan:
         """The results of the reduces whose output is there from before; None where it is damaged, or what they have
         counted is."""
         there = [r for r in range(self.reducers) if os.path.lexists(self.part(r))]
-        return {r: read_result(self.counted(r), ("reduce", r), [self.part(r)]) for r in there}
+        return {r: read_result(self.counts_path(r), ("reduce", r), [self.part(r)]) for r in there}
 
     def clear(self) -> None:
         """On each rank, however it ends: leave nothing on this machine, neither of workers that do not answer."""
@@ -232,7 +232,7 @@ class Plan:
 
     def end(self, left_out: int) -> None:
         """On one rank, last of all: what stays is the note on which job the parts are of."""
-        results = [read_result(self.counted(r), ("reduce", r)) or Result.nothing() for r in range(self.reducers)]
+        results = [read_result(self.counts_path(r), ("reduce", r)) or Result.empty() for r in range(self.reducers)]
         parts = [[*result.sizes, *result.sums] or [-1, []] for result in results]
         self.write_job(token="", finished=True, left_out=left_out, parts=parts)
         for entry in self.folder.iterdir():

@@ -28,7 +28,7 @@ class Failure:
     skip_bad: int = 0  # records that have been left out, as many as may be
 
 
-def no_answer(seconds: float) -> str:
+def explain_silence(seconds: float) -> str:
     """Why a record is bad on which a function does not return."""
     return f"no answer for {seconds:g} s; if the function may take so long, give a longer --timeout"
 
@@ -43,7 +43,7 @@ class Task:
     running: dict[int, float] = field(default_factory=dict)  # worker: since when
     done: bool = False
     worker: int = NOWHERE  # that has done it, and holds the output of a map
-    result: Result = field(default_factory=Result.nothing)
+    result: Result = field(default_factory=Result.empty)
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
     lost_by: set[int] = field(default_factory=set)  # workers that had done it, and could not read their output any more
     refused: dict[int, Failure] = field(default_factory=dict)  # workers whose machines could not do it, and why
@@ -54,7 +54,7 @@ class Tasks:
     """All M + R of them, those that are idle, and those that each worker is at."""
 
     def __init__(self, plan: Plan, splits: Sequence[list[Piece]], workers: Iterable[int]) -> None:
-        self.map = [Task(("map", m), split, plan.near(m, workers)) for m, split in enumerate(splits)]
+        self.map = [Task(("map", m), split, plan.workers_near(m, workers)) for m, split in enumerate(splits)]
         self.reduce = [Task(("reduce", r)) for r in range(plan.reducers)]
         self.idle = {"map": {task.name: task for task in self.map}, "reduce": {task.name: task for task in self.reduce}}
         self.left = {kind: len(tasks) for kind, tasks in self.idle.items()}  # not done yet
@@ -120,7 +120,7 @@ class Tasks:
             idle[task.name] = task
         return back
 
-    def in_progress(self) -> Iterator[Task]:
+    def tasks_in_progress(self) -> Iterator[Task]:
         """Those of the present kind that somebody is at, and nobody has done."""
         for task in itertools.chain.from_iterable(self.doing.values()):
             if task.name[0] == self.kind and not task.done:

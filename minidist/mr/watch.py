@@ -13,7 +13,7 @@ from minidist.mpi.mailbox import Mailbox
 from minidist.mr import last_gasp, messages
 from minidist.mr.plan import Plan, Record, Result, TaskName
 from minidist.mr.report import Events, Outcome
-from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, no_answer
+from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, explain_silence
 
 
 class MasterPeer:
@@ -60,7 +60,7 @@ class MasterPeer:
     def lose_output(self, maps: list[Task], why: str) -> None:
         raise NotImplementedError
 
-    def again(self, task: Task, why: str) -> None:
+    def requeue(self, task: Task, why: str) -> None:
         raise NotImplementedError
 
     # ---- what it hears ----------------------------------------------------------------------------------------------
@@ -163,16 +163,16 @@ class MasterPeer:
             if silent > timeout and worker not in self.awaited:
                 self.miss(worker)
             elif silent > PATIENCE * timeout and self.ended is None:
-                self.despair(worker, silent)
+                self.give_up_last(worker, silent)
 
     def miss(self, worker: int) -> None:
         """A worker does not answer. The last one is not given up: nobody could do its work, and it may only be slow."""
-        name, record = self.at(worker)
+        name, record = self.find_record(worker)
         last = len(self.alive) == 1 and self.ended is None
         what = "awaited" if last else "lost" if self.ended is None else "left"
         self.events.note(what, name, worker, (self.plan.timeout, record))
         if record is not None and self.ended is None and not self.tasks[name].done:
-            why = no_answer(self.plan.timeout)
+            why = explain_silence(self.plan.timeout)
             self.blame(self.tasks[name], Failure(name, worker, record, why), times=2)
             if last and record in self.tasks[name].skip:
                 why = f"{why}\nNo other worker is left that could do without this record."
@@ -188,17 +188,17 @@ class MasterPeer:
         else:
             self.tell(self.alive, messages.End(set(self.workers) - self.alive))
 
-    def despair(self, worker: int, silent: float) -> None:
+    def give_up_last(self, worker: int, silent: float) -> None:
         """The last worker has been awaited for too long: its function never returns, as far as one can know."""
-        name, record = self.at(worker)
-        self.end(Failure(name, worker, record, no_answer(round(silent, 1)) + "\nNo other worker is left."))
+        name, record = self.find_record(worker)
+        self.end(Failure(name, worker, record, explain_silence(round(silent, 1)) + "\nNo other worker is left."))
 
-    def at(self, worker: int) -> tuple[TaskName, Record | None]:
+    def find_record(self, worker: int) -> tuple[TaskName, Record | None]:
         """Task and record that a worker is at, as far as that is known."""
         doing = [task.name for task in self.tasks.doing[worker]]
-        return self.place(worker) or (doing[-1] if doing else ("", -1), None)
+        return self.current_record(worker) or (doing[-1] if doing else ("", -1), None)
 
-    def place(self, worker: int) -> tuple[TaskName, Record] | None:
+    def current_record(self, worker: int) -> tuple[TaskName, Record] | None:
         """The record that a worker's function is at, if that can be known here."""
         hosts = self.plan.hosts
         return last_gasp.read(self.plan.gasp(worker)) if hosts and hosts[worker] == hosts[0] else None
@@ -213,12 +213,12 @@ class MasterPeer:
             self.end(failure)
         else:
             self.blame(task, failure, times=2 if self.plan.skip_bad else 1)
-            self.again(task, "failed")
+            self.requeue(task, "failed")
 
     def refuse(self, task: Task, failure: Failure) -> None:
         """A worker cannot read or write what the task needs: it is not to try again."""
         task.refused[failure.worker] = failure
-        self.again(task, "machine")
+        self.requeue(task, "machine")
         self.check_refusals(task)
 
     def check_refusals(self, task: Task) -> None:

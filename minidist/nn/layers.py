@@ -29,7 +29,7 @@ class Batch:
     selective: bool = False
     dropout: float | None = None
 
-    def dropped(self, p: float) -> float:
+    def drop_probability(self, p: float) -> float:
         """With what probability a layer whose own is p zeroes an element now."""
         if self.key is None:
             return 0.0
@@ -135,7 +135,7 @@ class Dropout:
     part: tuple[int, int] = (0, 1)
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        p = batch.dropped(self.p)
+        p = batch.drop_probability(self.p)
         return ops.dropout(x, batch.mask(self.name, p, x.shape[1:], self.part), p) if p > 0 else x
 
 
@@ -157,7 +157,7 @@ class Attention:
         what selective recomputation recomputes (Korthikanti et al. 2022, section 5)."""
 
         def core(qkv: Tensor) -> Tensor:
-            length, p = qkv.shape[1], batch.dropped(self.p)
+            length, p = qkv.shape[1], batch.drop_probability(self.p)
             mask = batch.mask(self.name, p, (self.heads, length, length), self.part) if p > 0 else None
             return ops.attention(qkv, self.heads, self.kv_heads, mask, p)
 

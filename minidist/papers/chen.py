@@ -52,7 +52,7 @@ def at_most(recompute: str, n: int) -> list[Kept]:
     return [last, Kept(segments - 2, k)] if segments > 1 else [last]
 
 
-def most(recompute: str, n: int, given: float, layer: float) -> float:
+def peak_bytes(recompute: str, n: int, given: float, layer: float) -> float:
     """Bytes at the fullest moment, of an input and of a layer's activations."""
     return max(kept.inputs * given + kept.layers * layer for kept in at_most(recompute, n))
 
@@ -65,7 +65,7 @@ def runs_again(recompute: str, n: int) -> int:
     return _halved(n, lambda half: half) if recompute == "log" else n
 
 
-def gathered_again(recompute: str, n: int) -> int:
+def count_regathered_layers(recompute: str, n: int) -> int:
     """Layers whose divided parameters must come for those forwards alone: all but the last one of a segment, whose
     backward follows at once."""
     if n == 0 or recompute in ("none", "selective"):

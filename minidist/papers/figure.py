@@ -64,6 +64,6 @@ def decimals(n: int) -> Callable[[float], str]:
     return lambda value: str(Decimal(str(float(value))).quantize(step, ROUND_HALF_UP))
 
 
-def whole(value: float) -> str:
+def format_whole(value: float) -> str:
     """A whole number, its thousands apart: 51,200."""
     return f"{value:,.0f}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.papers.figure import Figure, decimals, whole
+from minidist.papers.figure import Figure, decimals, format_whole
 from minidist.papers.models import padded
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -82,9 +82,15 @@ LINEAR = 4 * 3 + 3  # parameters of a layer, with its bias
 FIGURES = [
     Figure("FSDP §3.2.1", "volume of full sharding, DDP's = 1", "1.5", "times", "3Ψ/2Ψ", OVERHEAD, decimals(1)),
     Figure(
-        "FSDP Fig. 3", "a 4x3 linear layer on each of 16 GPUs", "1", "elements", "ψ/F", padded(LINEAR, 16) / 16, whole
+        "FSDP Fig. 3",
+        "a 4x3 linear layer on each of 16 GPUs",
+        "1",
+        "elements",
+        "ψ/F",
+        padded(LINEAR, 16) / 16,
+        format_whole,
     ),
-    Figure("FSDP Fig. 4", "sharding groups of 16 GPUs, F = 8", "2", "groups", "W/F", 16 / 8, whole),
-    Figure("FSDP §5.4", "175B, batch 1: 173 TFLOPS of an A100", "55", "%", "173/312", 100 * 173 / A100, whole),
-    Figure("FSDP §5.4", "175B, batch 2: 186 TFLOPS of an A100", "60", "%", "186/312", 100 * 186 / A100, whole),
+    Figure("FSDP Fig. 4", "sharding groups of 16 GPUs, F = 8", "2", "groups", "W/F", 16 / 8, format_whole),
+    Figure("FSDP §5.4", "175B, batch 1: 173 TFLOPS of an A100", "55", "%", "173/312", 100 * 173 / A100, format_whole),
+    Figure("FSDP §5.4", "175B, batch 2: 186 TFLOPS of an A100", "60", "%", "186/312", 100 * 186 / A100, format_whole),
 ]

@@ -51,7 +51,7 @@ def core(s: int, b: int, a: int, t: int = 1, p: int = 2, dropout: bool = True) -
     return a * s * s * b * (2 * p + 1 if dropout else p) / t
 
 
-def gone_before_core(
+def bytes_freed_before_core(
     s: int, b: int, h: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
 ) -> float:
     """Of a layer's activations, those that its backward has used when it comes to attention's core: the MLP's, the
@@ -60,7 +60,7 @@ def gone_before_core(
     return s * b * h * ((2 * p + 2 * dropout) / apart + 9 * p / t)
 
 
-def gone_before_core_llama(
+def bytes_freed_before_core_llama(
     s: int, b: int, h: int, f: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
 ) -> list[float]:
     """The same for a layer of Llama, for each of t ranks."""
@@ -203,7 +203,7 @@ def _table_5() -> list[Figure]:
     return made
 
 
-def more_flops(model: Model) -> float:
+def extra_flops(model: Model) -> float:
     """Per cent that appendix A says selective recomputation adds to a layer's 72bsh²."""
     return 100 * S / (6 * model.h)
 
@@ -219,7 +219,7 @@ FIGURES = [
         for name, printed, model in (("GPT-3", "70", TABLE_3["175B"]), ("MT-NLG", "65", TABLE_3["530B"]))
     ),
     *(
-        Figure("Korthikanti §5", f"{name}, more FLOPs", printed, "%", "s/6h", more_flops(model), decimals(1),
+        Figure("Korthikanti §5", f"{name}, more FLOPs", printed, "%", "s/6h", extra_flops(model), decimals(1),
                differs=_MORE)
         for name, printed, model in (("GPT-3", "2.7", TABLE_3["175B"]), ("MT-NLG", "1.6", TABLE_3["530B"]))
     ),

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from minidist.papers import chen
 from minidist.papers.collectives import chunk_sizes
-from minidist.papers.figure import Figure, whole
+from minidist.papers.figure import Figure, format_whole
 from minidist.papers.korthikanti import layer_activations_llama
 from minidist.papers.megatron import padded_vocabulary
 
@@ -19,7 +19,7 @@ def mlp_width(h: int, multiple: int = 8) -> int:
     return -(-int(8 * h / 3) // multiple) * multiple
 
 
-def cut_and_whole(
+def count_cut_and_whole(
     v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False
 ) -> list[list[tuple[int, int]]]:
     """For each of t ranks, its parameters of embedding, layers and head, of what is cut and of what every rank has (the
@@ -32,7 +32,7 @@ def cut_and_whole(
 
 def units(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[list[int]]:
     """For each of t ranks, its parameters of embedding, layers and head."""
-    return [[sum(both) for both in rank] for rank in cut_and_whole(v, h, layers, a, kv, f, t, tied)]
+    return [[sum(both) for both in rank] for rank in count_cut_and_whole(v, h, layers, a, kv, f, t, tied)]
 
 
 def parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[int]:
@@ -104,7 +104,7 @@ PRINTED = {  # of the models above
 FIGURES = [
     Figure(
         "Llama's weights", name, printed, "parameters", "2vh + h + l(2h² + 2h²·kv/a + 3hf + 2h)",
-        MODELS[model].parameters, whole, evidence="a second source",
+        MODELS[model].parameters, format_whole, evidence="a second source",
     )
     for model, (name, printed) in PRINTED.items()
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Llama 3: Grattafiori et al. 2024, arXiv 2407.21783. Its sizes, of table 3 and the released models; how the largest
 was trained, and what interrupted it."""
 
-from minidist.papers.figure import Figure, decimals, whole
+from minidist.papers.figure import Figure, decimals, format_whole
 from minidist.papers.llama import Model
 
 MODELS = {
@@ -18,7 +18,7 @@ H100 = 989.4e12  # operations a second at most, in bfloat16
 def _layout(row: str, tp: int, cp: int, pp: int, dp: int, gpus: str, rate: int, mfu: str, differs: str) -> list[Figure]:
     """A row of table 4: the GPUs of a layout, and the share of what they can do that 430, 400 or 380 teraFLOP/s are."""
     return [
-        Figure("Llama 3 Table 4", f"{row}, GPUs", gpus, "GPUs", "TP·CP·PP·DP", tp * cp * pp * dp, whole),
+        Figure("Llama 3 Table 4", f"{row}, GPUs", gpus, "GPUs", "TP·CP·PP·DP", tp * cp * pp * dp, format_whole),
         Figure(
             "Llama 3 Table 4", f"{row}, MFU", mfu, "%", "X / 989.4 teraFLOP/s", rate * 1e12 / H100 * 100, decimals(0),
             differs=differs,
@@ -40,7 +40,7 @@ FIGURES = [
     *_layout("8K, DP 128", 8, 1, 16, 128, "16,384", 400, "41", "400/989.4 is 40.4 %; 400 itself is rounded"),
     *_layout("131K, DP 8", 8, 16, 16, 8, "16,384", 380, "38", ""),
     Figure(
-        "Llama 3 §3.3.4", "interruptions, unexpected", "419", "", "466 at all - 47 planned", 466 - 47, whole
+        "Llama 3 §3.3.4", "interruptions, unexpected", "419", "", "466 at all - 47 planned", 466 - 47, format_whole
     ),
     _cause("faulty GPU", 148, "30.1", differs="148 of 419 is 35.3 %; the percentages add up to 95"),
     _cause("GPU HBM3 memory", 72, "17.2"),

@@ -5,7 +5,7 @@ t ranks share every layer; v: vocabulary, s: positions, h: width.
 
 from typing import NamedTuple
 
-from minidist.papers.figure import Figure, decimals, whole
+from minidist.papers.figure import Figure, decimals, format_whole
 
 
 def padded_vocabulary(v: int, multiple: int) -> int:
@@ -13,7 +13,7 @@ def padded_vocabulary(v: int, multiple: int) -> int:
     return -(-v // multiple) * multiple
 
 
-def cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[tuple[int, int]]:
+def count_cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[tuple[int, int]]:
     """Parameters of embedding, layers and head on each of t ranks: of what is cut, and of what every rank has.
 
     Cut: the matrices, 12h² in a layer, the biases of the column-parallel ones, 7h, and the vocabulary's. On every rank:
@@ -26,7 +26,7 @@ def cut_and_whole(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = 
 
 def units(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> list[int]:
     """Parameters of embedding, layers and head on each of t ranks."""
-    return [sum(both) for both in cut_and_whole(v, s, h, layers, t, tied)]
+    return [sum(both) for both in count_cut_and_whole(v, s, h, layers, t, tied)]
 
 
 def parameters(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = True) -> int:
@@ -61,7 +61,13 @@ TABLE_1 = [_model("1.2", 1536, 40), _model("2.5", 1920, 54), _model("4.2", 2304,
 
 FIGURES = [
     Figure(
-        "Megatron-LM", "padded vocabulary", "51,200", "entries", "50,257 up to a multiple of 128·8", VOCABULARY, whole
+        "Megatron-LM",
+        "padded vocabulary",
+        "51,200",
+        "entries",
+        "50,257 up to a multiple of 128·8",
+        VOCABULARY,
+        format_whole,
     ),
     *(row.size for row in TABLE_1),
     Figure(
@@ -70,6 +76,6 @@ FIGURES = [
     ),
     Figure(
         "GPT-2's weights", "small", "124,439,808", "parameters", "(v + s)h + l(12h² + 13h) + 2h",
-        parameters(50_257, 1024, 768, 12), whole, evidence="code",
+        parameters(50_257, 1024, 768, 12), format_whole, evidence="code",
     ),
 ]  # fmt: skip

@@ -27,8 +27,10 @@ class Model:
         """For each of t ranks that share every layer, its parameters of each unit: of what is cut, and of what every
         rank has."""
         if self.name == "gpt":
-            return [megatron.cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
-        return llama.cut_and_whole(self.v, self.h, self.layers, self.a, self.kv, llama.mlp_width(self.h), t, self.tied)
+            return [megatron.count_cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
+        return llama.count_cut_and_whole(
+            self.v, self.h, self.layers, self.a, self.kv, llama.mlp_width(self.h), t, self.tied
+        )
 
     def units(self, shards: int = 1) -> list[int]:
         """ψ of each unit, padded to a multiple of `shards`, among which it is divided evenly."""

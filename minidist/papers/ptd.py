@@ -35,7 +35,7 @@ def boundary_elements(b: int, s: int, h: int) -> int:
     return b * s * h
 
 
-def crossings(p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
+def count_messages(p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
     """Messages that stage i sends for m micro-batches: activations, one for each boundary behind its v chunks, and
     gradients, one for each before them (section 2.2). The model has none behind its last chunk and before its first;
     and a single stage sends itself none."""

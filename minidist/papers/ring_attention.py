@@ -8,7 +8,7 @@ def least_block(flops: float, bandwidth: float) -> float:
     return flops / bandwidth
 
 
-def held(block: float) -> float:
+def tokens_held(block: float) -> float:
     """Tokens whose activations a device has room for with six blocks of c: queries, keys, values, two that come, and
     the output. Table 2 calls it the least length of a sequence."""
     return 6 * block
@@ -20,7 +20,7 @@ def held(block: float) -> float:
 def _row(device: str, teraflops: int, gigabytes: float, block: str, length: str, differs: bool = False) -> list[Figure]:
     """A row of table 2: c and 6c, in thousands of tokens."""
     c = least_block(teraflops * 1e12, gigabytes * 1e9)
-    cells = (("block", block, "F/B", c), ("sequence", length, "6F/B", held(c)))
+    cells = (("block", block, "F/B", c), ("sequence", length, "6F/B", tokens_held(c)))
     return [
         Figure(
             "Ring Attention Table 2", f"{device}, {cell}", printed, "thousand tokens", formula, tokens / 1e3,

@@ -74,7 +74,7 @@ def cut_off(gigabytes: float) -> str:
     return str(int(gigabytes)) if gigabytes > 100 else three_digits(gigabytes)
 
 
-def one_decimal(gigabytes: float) -> str:
+def format_one_decimal(gigabytes: float) -> str:
     """Halves up to one decimal: 1.875 as 1.9, 120.0 as 120."""
     return decimals(1)(gigabytes).removesuffix(".0")
 
@@ -122,7 +122,7 @@ TABLE_1 = {
 }
 
 FIGURE_1 = [  # stage 0 to 3
-    _figure("ZeRO Fig. 1", "7.5B", 64, stage, printed, one_decimal)
+    _figure("ZeRO Fig. 1", "7.5B", 64, stage, printed, format_one_decimal)
     for stage, printed in enumerate(("120", "31.4", "16.6", "1.9"))
 ]
 

@@ -32,7 +32,7 @@ def working_memory(hd: int, tiles: int = 1) -> float:
     return 16 * hd**2 / tiles
 
 
-def widest(capacity: float, tiles: int = 1) -> float:
+def largest_width(capacity: float, tiles: int = 1) -> float:
     """The hidden size for which that is all of a capacity."""
     return math.sqrt(capacity * tiles / 16)
 
@@ -77,7 +77,7 @@ def ait_of_checkpoints(hd: int, ci: int = 1) -> float:
     return computation(parameters(nl, hd), bsz, seq) / (2 * checkpoints(nl, hd, bsz, seq, ci))
 
 
-def moved(psi: float, n: int, stage: int = 3, accumulate: int = 1, again: float = 0) -> dict[str, float]:
+def elements_moved(psi: float, n: int, stage: int = 3, accumulate: int = 1, again: float = 0) -> dict[str, float]:
     """Elements that each of n ranks moves in a step (section 4.1). again: of units that run again apart from their
     backward, and are read once more; the paper lets all of them.
 
@@ -123,7 +123,7 @@ NEEDS = [
 
 def _widest(tiles: int, printed: str, differs: str = "") -> Figure:
     """The largest hidden size, in K, if the weights, half of what is needed, must lie in one piece of 2 GB."""
-    largest = widest(2 * 2**31, tiles) / 1024
+    largest = largest_width(2 * 2**31, tiles) / 1024
     what = f"largest hidden size, {tiles} tiles" if tiles > 1 else "largest hidden size, without tiles"
     return Figure(
         "ZeRO-Infinity §8", what, printed, "K", "√(2 GB·t / 8)", largest, decimals(0), SOURCE, differs=differs

@@ -19,7 +19,7 @@ SUPER = ("p32", "m32", "v32", "update", "float2half")  # "update super": an edge
 LEAST = 4  # bytes that any offloading moves, of a parameter in a step (section 3.3)
 
 
-def moved(psi: float, n: int, stage: int, accumulate: int = 1) -> dict[str, float]:
+def elements_moved(psi: float, n: int, stage: int, accumulate: int = 1) -> dict[str, float]:
     """Elements that each of n ranks moves in a step: gradients down, parameters up (section 4.2). The paper's is stage
     2 with one micro-batch; what comes later is the owner's shard, so all ranks together move as much as one would.
 

@@ -31,7 +31,7 @@ def stages_of(run: Asked) -> list[int]:
     return [stage for stage, workers in enumerate(pipe.replicas or (1,) * pipe.pp, start=1) for _ in range(workers)]
 
 
-def of_each(run: Run, kind: str) -> list[Any]:
+def list_counts(run: Run, kind: str) -> list[Any]:
     """What each rank has counted."""
     return [counted[kind] for counted in run.counted]
 
@@ -40,7 +40,7 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """How long stages idle in a step. There are two definitions: of all time, and compared to the time of the work."""
     pipe = run.layout
     schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
-    starts, ends, work = of_each(run, "start"), of_each(run, "end"), of_each(run, "busy")[0]
+    starts, ends, work = list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy")[0]
     step = max(ends) - min(starts)
     made, again = [work_claim(run, at)], set(runs_again(run, at))
     if again not in ({0.0}, {1.0}):
@@ -71,7 +71,7 @@ def work_claim(run: Run, at: Sequence[int]) -> Claim:
     expected = [ptd.ideal_time(steps * pipe.micro_batches * pipe.chunks, 1.0, 2.0 + more) for more in again]
     more = "" if not any(again) else "+rF" if o.recompute == "log" else "+F"
     formula = f"{'v' * (pipe.chunks > 1)}m(F+B+W{more})"
-    counted = of_each(run, "busy")
+    counted = list_counts(run, "busy")
     if o.recompute == "log":  # a clock that adds up thirds of T_F is off in the sixteenth digit
         expected, counted = [round(time, 9) for time in expected], [round(time, 9) for time in counted]
     return on_each_rank("PTD §2.2", "work, in T_F", formula, expected, counted, "T_F")
@@ -127,12 +127,14 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
     claim = "chunks in flight" if pipe.chunks > 1 else "in flight"
     promised = [pipelines.in_flight(schedule, pipe.pp, in_all, stage, pipe.chunks) for stage in at]
-    made = [on_each_rank(source, claim, formula, promised, of_each(run, "in_flight"), "")]
+    made = [on_each_rank(source, claim, formula, promised, list_counts(run, "in_flight"), "")]
     if o.recompute == "full":
         waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
         source, formula = "ZB §3" if schedule in waiting else "GPipe §2.3", waiting.get(schedule, "1")
-        promised = [pipelines.in_flight_again(schedule, in_all, stage) for stage in at]
-        made.append(on_each_rank(source, "with activations", formula, promised, of_each(run, "with_activations"), ""))
+        promised = [pipelines.count_recomputed_in_flight(schedule, in_all, stage) for stage in at]
+        made.append(
+            on_each_rank(source, "with activations", formula, promised, list_counts(run, "with_activations"), "")
+        )
     return made
 
 
@@ -190,7 +192,7 @@ def needs(asked: Asked) -> list[Needs]:
                 starts_with_layer=1 <= pipe.parts[stage - 1][0] <= o.layers,
             )
         )
-    return at_places(asked, 1, places, without(asked))
+    return at_places(asked, 1, places, list_unpredicted(asked))
 
 
 def share_of(asked: Asked, stage: int, b: int) -> Share:
@@ -203,14 +205,14 @@ def share_of(asked: Asked, stage: int, b: int) -> Share:
 
 
 def most_in_flight(asked: Asked, stage: int) -> int:
-    """Micro-batches under way on a stage at most; one where what the others hold follows no formula, see `without`."""
+    """Micro-batches under way on a stage at most; 1 if the others' bytes follow no formula (`list_unpredicted`)."""
     pipe = asked.layout
     if pipe.chunks > 1 or not SCHEDULES[pipe.schedule].flushes or pipe.schedule.startswith("zb"):
         return 1
     return pipelines.in_flight(pipe.schedule, pipe.pp, pipe.micro_batches, stage)
 
 
-def without(asked: Asked) -> list[str]:
+def list_unpredicted(asked: Asked) -> list[str]:
     """What a pipeline holds for which the papers have no formula."""
     pipe = asked.layout
     found = ["messages on their way"]
@@ -238,11 +240,11 @@ def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     most = min(updates + 1, pipelines.weight_versions(schedule, pipe.pp, 1))  # the first update leaves at most two
     promised = [min(pipelines.weight_versions(schedule, pipe.pp, stage), most) for stage in at]
     formula = {"pipedream": "n-i+1", "vertical-sync": "n", "2bw": "2"}[schedule]
-    made.append(on_each_rank(source, "weight versions", formula, promised, of_each(run, "versions"), ""))
+    made.append(on_each_rank(source, "weight versions", formula, promised, list_counts(run, "versions"), ""))
     p, psi = run.bytes.stored, stage_parameters(run, at)
     stash = [p * n * (versions - 1) for n, versions in zip(psi, promised, strict=True)]
     formula = {"pipedream": f"{p}(n-i)Ψi", "vertical-sync": f"{p}(n-1)Ψi", "2bw": f"{p}Ψi"}[schedule]
-    return [*made, on_each_rank(source, "stashed", formula, stash, of_each(run, "stash_bytes"), "bytes")]
+    return [*made, on_each_rank(source, "stashed", formula, stash, list_counts(run, "stash_bytes"), "bytes")]
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """Everything that a rank sends: activations and gradients, and what the papers leave out."""
     pipe = run.layout
-    o, each = run.options, crossings(run, at)
+    o, each = run.options, count_messages(run, at)
     flushes = SCHEDULES[pipe.schedule].flushes
     micro_batch = ptd.boundary_elements(o.batch // pipe.micro_batches, o.context, o.width) * run.bytes.stored
     made = message_claims(run, each, [micro_batch] * run.ranks)
@@ -299,11 +301,11 @@ def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[i
     return made
 
 
-def crossings(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
+def count_messages(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
     """How many messages of each kind every rank sends in the last step. Without a flush, the pipeline drains in it."""
     pipe = run.layout
     workers = pipe.replicas or (1,) * pipe.pp
-    each = [ptd.crossings(pipe.pp, pipe.micro_batches // workers[stage - 1], stage, pipe.chunks) for stage in at]
+    each = [ptd.count_messages(pipe.pp, pipe.micro_batches // workers[stage - 1], stage, pipe.chunks) for stage in at]
     activations, gradients = ([numbers[i] for numbers in each] for i in (0, 1))
     if not SCHEDULES[pipe.schedule].flushes:
         left = [pipedream.backwards_left(workers, stage, pipe.micro_batches, len(run.loss)) for stage in at]

@@ -8,7 +8,7 @@ from minidist.claims.run import model_of
 from minidist.papers import parameter_server
 from minidist.papers.collectives import ring_all_reduce
 from minidist.papers.mixed_precision import BYTES
-from minidist.ps.consistent_hash import moved, segments
+from minidist.ps.consistent_hash import count_moved, segments
 from minidist.ps.outcome import Outcome
 
 
@@ -156,7 +156,7 @@ def clock_claims(outcome: Outcome) -> list[Claim]:
 def hash_claim(outcome: Outcome) -> Claim:
     """A server that joins takes keys from the others, and none moves between these."""
     plan, k = outcome.plan, len(outcome.plan.servers)
-    hands = moved(plan.segments, segments(range(k + 1), plan.options.virtual, plan.size))
+    hands = count_moved(plan.segments, segments(range(k + 1), plan.options.virtual, plan.size))
     elsewhere = sum(keys for (_, new), keys in hands.items() if new != k)
     return Claim("PS §4.3", "keys moved between old servers", "0", 0, elsewhere, "keys", "all ranks")
 

@@ -27,7 +27,7 @@ def segments(servers: Sequence[int], virtual: int, size: int) -> list[Segment]:
     return joined
 
 
-def moved(before: Sequence[Segment], after: Sequence[Segment]) -> dict[tuple[int, int], int]:
+def count_moved(before: Sequence[Segment], after: Sequence[Segment]) -> dict[tuple[int, int], int]:
     """How many keys change hands: {(from, to): keys}."""
     hands: dict[tuple[int, int], int] = {}
     for lo, hi, old in before:

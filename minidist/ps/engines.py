@@ -81,7 +81,7 @@ class Gradients(Engine):
         values = (self.accrued[each.keys] * self.scale).astype(self.accrued.dtype, copy=False)
         if not self.plan.options.filter:
             self.accrued[each.keys] = 0
-            return self.plan.listed(each), values
+            return self.plan.keys_of_range(each), values
         significant = np.flatnonzero(np.abs(values) > self.plan.options.filter)
         keys = each.lo + significant
         self.accrued[keys] = 0

@@ -29,7 +29,7 @@ class Inbox:
         self.key_lists = KeyLists(plan.options.keys == "cached")
 
     def add(self, message: Request) -> None:
-        self.waiting[message.worker].append(self.key_lists.listed(message))
+        self.waiting[message.worker].append(self.key_lists.restore_keys(message))
 
     def next(self, held_back: Collection[int]) -> Request | None:
         """The earliest message, or None if it is too soon to tell. held_back: workers with a pull that is held back."""

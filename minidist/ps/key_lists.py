@@ -29,7 +29,7 @@ class KeyLists:
         self.told.add((receiver, signature))
         return message
 
-    def listed(self, message: Request) -> Request:
+    def restore_keys(self, message: Request) -> Request:
         """The message as it was before it was shortened."""
         if not self.cache or not isinstance(message, Push | Pull) or message.keys is None:
             return message
@@ -53,6 +53,6 @@ def dense(push: Push, lo: int, hi: int, dtype: type[np.generic]) -> Array:
     return whole
 
 
-def picked(pull: Pull, weights: Array, lo: int) -> Array:
+def pick_weights(pull: Pull, weights: Array, lo: int) -> Array:
     """The weights of the keys that a pull lists, (n,), from those of a range that begins at key `lo`."""
     return weights if pull.keys is None else weights[pull.keys - lo]

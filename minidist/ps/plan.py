@@ -67,7 +67,7 @@ class Plan:
         """The numbers of a shard's ranges."""
         return [i for i, each in enumerate(self.ranges) if each.shard == shard]
 
-    def listed(self, each: Range) -> Array | None:
+    def keys_of_range(self, each: Range) -> Array | None:
         """The keys that go with the values of a range; None: none, both sides know them."""
         return None if self.options.keys == "none" else np.arange(each.lo, each.hi)
 

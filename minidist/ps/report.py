@@ -17,7 +17,7 @@ from minidist.nn.precision import precision
 from minidist.nn.sample import generate
 from minidist.papers.parameter_server import FIGURE_13
 from minidist.ps.claims import claims
-from minidist.ps.consistent_hash import moved, segments
+from minidist.ps.consistent_hash import count_moved, segments
 from minidist.ps.engines import Whole
 from minidist.ps.outcome import WINDOW, Outcome
 from minidist.ps.plan import Plan
@@ -50,7 +50,7 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     runs, checked = [], []
     for outcome in outcomes:
         whole.write(outcome)
-        runs.append(as_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
+        runs.append(make_run(job, whole, outcome, train.validate(whole, job.corpus, job.options)))
         checked.append(claims(outcome) if outcome.losses else [])
     options, ranks = job.options, len(outcomes[0].ranks)
     if options.json != "-":
@@ -81,7 +81,7 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     return 0 if all(claim.holds for made in checked for claim in made) else 1
 
 
-def as_run(job: command.Job, whole: Whole, outcome: Outcome, validation: float) -> Run:
+def make_run(job: command.Job, whole: Whole, outcome: Outcome, validation: float) -> Run:
     """As the other chapters report theirs. `sent` is of the whole run: workers are in different iterations."""
     sent: list[dict[str, dict[str, int]]] = []
     sent_to: list[dict[int, int]] = []  # bytes by the receiver
@@ -123,7 +123,7 @@ def as_run(job: command.Job, whole: Whole, outcome: Outcome, validation: float) 
 
 def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
     """The table of claims, and what its letters mean."""
-    made = in_every_training(checked)
+    made = merge_claims(checked)
     if not made:
         return
     title = "On each rank, in one iteration: what the papers promise, and what was counted"
@@ -136,7 +136,7 @@ def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
     print("A message has a header of 96 bytes more, not counted here.")
 
 
-def in_every_training(checked: Sequence[Sequence[Claim]]) -> list[Claim]:
+def merge_claims(checked: Sequence[Sequence[Claim]]) -> list[Claim]:
     """One claim for each promise: of the first training in which it does not hold, or else of the first of all."""
     found: dict[tuple[str, str], Claim] = {}
     for claim in (claim for made in checked for claim in made):
@@ -170,7 +170,7 @@ def print_one(outcome: Outcome) -> None:
         print(f"key caching left {(keys + values) / listed:.1%} of keys and values to send")
     if options.placement == "hash":
         k = len(plan.servers)
-        hands = moved(plan.segments, segments(range(k + 1), options.virtual, plan.size))
+        hands = count_moved(plan.segments, segments(range(k + 1), options.virtual, plan.size))
         share = sum(hands.values()) / plan.size
         print(f"a server that joined would take {share:.1%} of the keys; a fair share is {1 / (k + 1):.1%}")
 

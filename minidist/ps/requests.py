@@ -36,7 +36,7 @@ class Requests:
             if isinstance(message, Pull | Flush):
                 self.open.add((message.shard, message.range))
 
-    def answered(self, answer: Answer) -> None:
+    def note_answer(self, answer: Answer) -> None:
         """An answer has come."""
         self.answers.append(answer)
         self.open.remove((answer.shard, answer.range))

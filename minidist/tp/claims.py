@@ -32,17 +32,17 @@ def claims(run: Run) -> list[Claim]:
     options, t = run.options, run.ranks
     again = chen.runs_again(options.recompute, options.layers)
     shares = [Share(options.batch // options.accumulate, options.layers, layers_again=again)] * t
-    volumes = [*of_layers(run, t, shares), *of_ends(run, t, shares)]
+    volumes = [*layer_volumes(run, t, shares), *end_volumes(run, t, shares)]
     beside = {
         TENSOR_NORM: ("8(t-1)t", 8 * (t - 1) * t),
-        SHARD_GRADIENTS: (f"{run.bytes.stored}·2(t-1)Ψrest", not_cut(run, t)),
+        SHARD_GRADIENTS: (f"{run.bytes.stored}·2(t-1)Ψrest", replicated_bytes(run, t)),
     }
     return [
         *memory(run, t),
         *activations(run, t, shares),
         *collectives(run, t, shares),
         *(volume.claim(run) for volume in volumes),
-        *in_all(run, volumes, beside),
+        *total_claims(run, volumes, beside),
     ]
 
 
@@ -82,7 +82,7 @@ def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
     if options.dropout > 0 or options.device_memory is not None:  # which need not have room for more than the training
         return {}
     x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
-    return {"layer_activations_with_dropout": engine.layers_keep(x, y, PAPERS_DROPOUT)}
+    return {"layer_activations_with_dropout": engine.count_layer_bytes(x, y, PAPERS_DROPOUT)}
 
 
 def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
@@ -199,7 +199,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     return claims
 
 
-def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
+def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
     options, p = run.options, run.bytes.stored
     passes, layers, bsh = options.accumulate, [share.layers for share in shares], elements(run, shares)
@@ -218,7 +218,7 @@ def of_layers(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     ]
 
 
-def of_ends(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
+def end_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """The embedding, the head and the loss, one micro-batch."""
     options, p, times = run.options, run.bytes.stored, run.options.accumulate
     bsh, bs = elements(run, shares), [share.b * options.context for share in shares]
@@ -251,7 +251,7 @@ def elements(run: Run, shares: Sequence[Share]) -> list[int]:
     return [share.b * run.options.context * run.options.width for share in shares]
 
 
-def not_cut(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
+def replicated_bytes(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
     """Bytes of all ranks for the gradients that sequence parallelism must sum: of what every rank has, padded so that
     `shards` ranks can divide it. So many groups of t ranks do the same: `copies`."""
     if not run.options.sequence_parallel:
@@ -260,7 +260,9 @@ def not_cut(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
     return copies * 2 * (t - 1) * sum(padded) * run.bytes.stored
 
 
-def in_all(run: Run, volumes: Sequence[Volume], beside: dict[str, tuple[str, int]], stamps: int = 0) -> list[Claim]:
+def total_claims(
+    run: Run, volumes: Sequence[Volume], beside: dict[str, tuple[str, int]], stamps: int = 0
+) -> list[Claim]:
     """By all ranks together: what the papers leave out, `beside` it; and that nothing else was sent.
 
     beside: phase -> formula, bytes.

@@ -8,7 +8,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array, Parameter
 
 
-def cut(sections: Sequence[int], ranks: int) -> list[Array]:
+def cut_places(sections: Sequence[int], ranks: int) -> list[Array]:
     """Which places of an axis each rank holds, when sections of these sizes lie on it one after another: an equal share
     of every section. [Q | K | V] cut by heads are three sections, [gate | up] of SwiGLU two."""
     starts = np.cumsum([0, *sections[:-1]])
@@ -34,7 +34,7 @@ class Sliced(Parameter):
     @property
     def places(self) -> list[Array]:
         """Which places of the axis each rank holds; found anew when it is asked, for it is as large as a bias."""
-        return cut(self.sections, self.comm.size)
+        return cut_places(self.sections, self.comm.size)
 
     def initial(self, seed: int) -> Array:
         return self.part(self.declared.initial(seed))

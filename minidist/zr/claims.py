@@ -1,8 +1,8 @@
 """What ZeRO says of activations and buffers, beside what a run held, sent and moved; and how much a model needs."""
 
-from minidist.claims.activations import Share, layer_keeps
+from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import Needs, ends_keep, tokens_of_batch
+from minidist.claims.needs import Needs, end_bytes, tokens_of_batch
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked, Run
 from minidist.claims.tables import number, say
@@ -20,25 +20,25 @@ def claims(run: Run) -> list[Claim]:
     options, t, p = run.options, run.layout.tp, run.bytes.stored
     d, a, stage, shares = run.layout.dp, options.accumulate, options.zero, shares_of(run)
     volumes = [
-        *tensor.of_layers(run, t, shares),
-        *of_checkpoints(run),
-        *tensor.of_ends(run, t, shares),
-        *of_data(run),
+        *tensor.layer_volumes(run, t, shares),
+        *checkpoint_volumes(run),
+        *tensor.end_volumes(run, t, shares),
+        *data_volumes(run),
     ]
-    rest = tensor.not_cut(run, t, 1 if stage else d, d) if t > 1 else 0
+    rest = tensor.replicated_bytes(run, t, 1 if stage else d, d) if t > 1 else 0
     beside = {
         tensor.SHARD_GRADIENTS: (f"{p}·2(t-1)Ψrest{'' if stage else '·d'}", rest),
         tensor.TENSOR_NORM: ("8(t-1)dt", 8 * (t - 1) * run.ranks),
         "norm": ("8(d-1)dt", 8 * (d - 1) * run.ranks if stage else 0),
     }
     return [
-        *states_claims(run, held(run), d, stage, among="d"),
+        *states_claims(run, stored_parameters(run), d, stage, among="d"),
         *checkpoints_wait(run, a),
         *buffers(run),
         *(tensor.collectives(run, t, shares) if t > 1 else []),
         *(volume.claim(run) for volume in volumes if any(volume.elements)),
-        *beside_megatron(run),
-        *tensor.in_all(run, volumes, beside),
+        *checkpoint_claims(run),
+        *tensor.total_claims(run, volumes, beside),
     ]
 
 
@@ -62,19 +62,19 @@ def flats(run: Asked, rank: int) -> list[list[int]]:
     return [[padded(size, run.layout.dp) for size in of] for of in stored]
 
 
-def held(run: Asked) -> list[int]:
+def stored_parameters(run: Asked) -> list[int]:
     """Ψr: of each rank, what it stores apart, all together."""
     return [sum(map(sum, flats(run, rank))) for rank in range(run.ranks)]
 
 
-def read_twice(run: Asked, rank: int) -> int:
+def shared_parameters(run: Asked, rank: int) -> int:
     """Of these, what embedding and head share."""
     return flats(run, rank)[0][0] if run.model.tied else 0
 
 
 def gathered_at_once(run: Asked, rank: int) -> int:
     """The most parameters that a rank gathers: of the largest unit, and with it what embedding and head share."""
-    shared, (first, *others) = read_twice(run, rank), flats(run, rank)
+    shared, (first, *others) = shared_parameters(run, rank), flats(run, rank)
     return shared + max(sum(first) - shared, *map(sum, others))
 
 
@@ -118,9 +118,10 @@ def buffers(run: Run) -> list[Claim]:
     embedding and head waits beside it for its second part (stage 2)."""
     p, d, stage = run.bytes.stored, run.layout.dp, run.options.zero
     ranks = range(run.ranks)
-    waiting = [read_twice(run, rank) * (stage >= 2) for rank in ranks]
+    waiting = [shared_parameters(run, rank) * (stage >= 2) for rank in ranks]
     room = [
-        p * (buffer_size(run.options.bucket_size, d, psi) + more) for psi, more in zip(held(run), waiting, strict=True)
+        p * (buffer_size(run.options.bucket_size, d, psi) + more)
+        for psi, more in zip(stored_parameters(run), waiting, strict=True)
     ]
     formula = f"{p}(B + ψ_emb)" if any(waiting) else f"{p}B"
     made = [on_each_rank("ZeRO §6.2", "buffer", formula, room, run.memory_of("bucket"), "bytes")]
@@ -134,7 +135,7 @@ def buffers(run: Run) -> list[Claim]:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def of_checkpoints(run: Run) -> list[tensor.Volume]:
+def checkpoint_volumes(run: Run) -> list[tensor.Volume]:
     """P_a's all-gather before a layer runs again: b·s·h where Megatron's six all-reduces are 12bsh."""
     options, t = run.options, run.layout.tp
     if options.activations == "device" or options.sequence_parallel:
@@ -145,7 +146,7 @@ def of_checkpoints(run: Run) -> list[tensor.Volume]:
     return [tensor.Volume("ZeRO §8", "P_a", "l·bsh(t-1)/t", [GATHERS], sent, options.accumulate, run.bytes.stored)]
 
 
-def beside_megatron(run: Run) -> list[Claim]:
+def checkpoint_claims(run: Run) -> list[Claim]:
     """Of what the layers' all-reduces send on all ranks together, how much P_a's all-gathers send besides."""
     if not any(sent := run.sent_in(GATHERS)):
         return []
@@ -164,11 +165,11 @@ DATA = {
 }
 
 
-def of_data(run: Run) -> list[tensor.Volume]:
+def data_volumes(run: Run) -> list[tensor.Volume]:
     """What ZeRO's stage sends along the data axis, for a rank's part of the model."""
     options, d = run.options, run.layout.dp
     a = options.accumulate
-    of_ranks = [zero.volume(psi, d, options.zero) for psi in held(run)]
+    of_ranks = [zero.volume(psi, d, options.zero) for psi in stored_parameters(run)]
     often = {0: (), 1: (), 2: ("reduce-scatter gradients",), 3: tuple(DATA)}[options.zero]
     return [
         tensor.Volume(
@@ -187,16 +188,16 @@ def needs(asked: Asked) -> list[Needs]:
     keeps, when the last of them runs again, or the head, if that is more."""
     options, p, t, shares = asked.options, asked.bytes.stored, asked.layout.tp, shares_of(asked)
     d, stage, parts = asked.layout.dp, options.zero, checkpoint(asked)
-    layers = layer_keeps(asked, t, shares, "none", options.dropout > 0)
+    layers = layer_bytes(asked, t, shares, "none", options.dropout > 0)
     # A layer keeps its input as well: another copy, or what waited, which has gone or is that itself.
     is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
     found = []
-    for rank, psi in enumerate(held(asked)):
+    for rank, psi in enumerate(stored_parameters(asked)):
         states = zero.model_states(psi, d, stage, p, p, asked.optimizer_bytes)
-        passing = buffer_size(options.bucket_size, d, psi) + read_twice(asked, rank) * (stage >= 2)
+        passing = buffer_size(options.bucket_size, d, psi) + shared_parameters(asked, rank) * (stage >= 2)
         passing += gathered_at_once(asked, rank) * (stage == 3)
         waiting = 0 if options.activations == "host" else (options.layers - is_kept_once) * parts[rank] * p
-        first, last = ends_keep(asked, t, shares[rank])
+        first, last = end_bytes(asked, t, shares[rank])
         ends = first + tokens_of_batch(asked, shares[rank])
         total = states.total + p * passing + waiting + max(layers[rank], last) + ends
         kinds = {**vars(states), "passing": p * passing, "activations": waiting + layers[rank], "ends": ends + last}
@@ -207,7 +208,7 @@ def needs(asked: Asked) -> list[Needs]:
 def print_closing(run: Run) -> None:
     """The letters; what a fused buffer would take; and the paper's table 2."""
     options, p, t = run.options, run.bytes.stored, run.layout.tp
-    d, psi = run.layout.dp, held(run)[0]
+    d, psi = run.layout.dp, stored_parameters(run)[0]
     say(
         f"d = {d} data x t = {t} tensor ranks. Ψr: a rank's parameters, padded; l: layers; b: its sequences, s long,"
         " of a micro-batch; h: width; B: elements of the buffer (--bucket-size)."

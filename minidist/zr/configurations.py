@@ -63,7 +63,7 @@ def check(options: Namespace, d: int) -> None:
         plot.check("--configurations", options.configurations)
 
 
-def largest(works: Callable[[int], bool], most: int) -> int:
+def find_largest(works: Callable[[int], bool], most: int) -> int:
     """The largest number from 1 to `most` that works, where whatever is less than one that works does too; 0: none."""
     low, high = 0, 1  # low works; high is not known to
     while high <= most and works(high):
@@ -82,26 +82,26 @@ def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> in
     for each in CONFIGURATIONS:
         options = Namespace(**{**vars(job.options), "zero": each.zero, "activations": each.activations})
         asked = replace(job, options=options)
-        layers = largest(partial(trains, comm, asked), MOST_LAYERS)
-        found.append((each, layers, promised(asked, comm.size), parameters(asked, comm.size, layers)))
+        layers = find_largest(partial(trains, comm, asked), MOST_LAYERS)
+        found.append((each, layers, count_promised_layers(asked, comm.size), parameters(asked, comm.size, layers)))
     if comm.rank == 0:
         report(job, comm.size, found)
     return 0 if all(layers == predicted for _, layers, predicted, _ in found) else 1
 
 
-def asked_for(job: Job, ranks: int, layers: int) -> Asked:
+def make_run(job: Job, ranks: int, layers: int) -> Asked:
     """A run with so many layers."""
     options = Namespace(**{**vars(job.options), "layers": layers})
     return Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
 
 
-def promised(job: Job, ranks: int) -> int:
+def count_promised_layers(job: Job, ranks: int) -> int:
     """How many layers fit by the formulas."""
-    return largest(lambda n: needs(asked_for(job, ranks, n))[0].total <= job.options.device_memory, MOST_LAYERS)
+    return find_largest(lambda n: needs(make_run(job, ranks, n))[0].total <= job.options.device_memory, MOST_LAYERS)
 
 
 def parameters(job: Job, ranks: int, layers: int) -> int:
-    return asked_for(job, ranks, layers).model.parameters() if layers else 0
+    return make_run(job, ranks, layers).model.parameters() if layers else 0
 
 
 def at_most(layers: int) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from minidist.bench import __main__ as bench
 from minidist.bench import jobs, machine, mapreduce, one_process, results
-from minidist.bench.measure import Row, absent, alternate, compare
+from minidist.bench.measure import Row, alternate, compare, missing_row
 from minidist.cli.options import in_one_process
 from minidist.memory import plot as memory_plot
 from minidist.mpi import shm
@@ -52,7 +52,7 @@ def test_figures_have_three_digits_and_no_exponent():
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Row:
     """A benchmark of two sections that takes no time, on 80 columns; the row that is missing."""
-    missing = absent("data_parallel, 2 ranks, fp32", "PyTorch FSDP2, gloo", 0.9, one_process.MISSING)
+    missing = missing_row("data_parallel, 2 ranks, fp32", "PyTorch FSDP2, gloo", 0.9, one_process.MISSING)
     monkeypatch.setattr(bench, "SECTIONS", {"one": lambda: iter([ROW]), "two": lambda: iter([missing])})
     monkeypatch.setenv("COLUMNS", "80")
     return missing
@@ -143,7 +143,7 @@ def clone(tmp_path, monkeypatch):
 def test_the_table_in_the_readme_is_what_the_file_gives():
     readme = results.README.read_text(encoding="utf-8")
     assert results.table(results.read()) in readme
-    assert results.with_table(readme, results.read()) == readme
+    assert results.replace_table(readme, results.read()) == readme
 
 
 def entry_of(described: machine.Machine) -> results.Entry:
@@ -177,8 +177,8 @@ def test_rows_are_kept_under_their_machine_and_in_the_readme(measured, clone, mo
 
 def test_what_was_measured_with_other_libraries_goes(clone):
     here = machine.describe({})
-    results.keep(here, {"one": [ROW], "two": [ROW]})
-    results.keep(here | {"numpy": "1.0"}, {"one": [ROW]})
+    results.write_results(here, {"one": [ROW], "two": [ROW]})
+    results.write_results(here | {"numpy": "1.0"}, {"one": [ROW]})
     assert list(entry_of(here)["sections"]) == ["one"]
 
 
@@ -234,7 +234,7 @@ def test_a_chapter_that_does_not_start_is_a_line(measured, monkeypatch, capsys):
 
 def test_words_are_counted_as_others_count_them(monkeypatch):
     """Rows come out only if all programs that are here agree."""
-    rows = list(mapreduce.word_count(size=200_000, pairs=1))
+    rows = list(mapreduce.measure_word_count(size=200_000, pairs=1))
     assert [row.beside for row in rows] == [name for name, *_ in mapreduce.PROGRAMS]
     for row, (name, _, package) in zip(rows, mapreduce.PROGRAMS, strict=True):
         assert row.figures.endswith("MB/s" if package is None or find_spec(package) else f"no {name} here")
@@ -248,10 +248,10 @@ def test_programs_that_count_something_else_are_no_row(monkeypatch):
     def theirs(text, output):
         output.write_text("      2 a\n")
 
-    monkeypatch.setattr(mapreduce, "ours", ours)
+    monkeypatch.setattr(mapreduce, "run_minidist", ours)
     monkeypatch.setattr(mapreduce, "PROGRAMS", (("other", theirs, None),))
     with pytest.raises(AssertionError, match="MapReduce and other do not agree"):
-        list(mapreduce.word_count(size=1000, pairs=1))
+        list(mapreduce.measure_word_count(size=1000, pairs=1))
 
 
 def test_a_message_and_the_memory_of_a_rank(monkeypatch):

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist.checkpoints.pieces import Piece, everything, overlaps, pieces
+from minidist.checkpoints.pieces import Piece, overlaps, pieces, whole_piece
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Parameter
-from minidist.tp.sliced import Sliced, cut
+from minidist.tp.sliced import Sliced, cut_places
 
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple)
 
@@ -26,7 +26,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], list[list[Piece]]]:
         ranks, shards = draw(st.integers(1, 4)), draw(st.integers(1, 3))
         first = draw(st.integers(0, shape[axis]))
         sections = [first, shape[axis] - first + draw(st.integers(0, 3))]
-        places = cut(sections, ranks)
+        places = cut_places(sections, ranks)
         held = []
         for rank in range(ranks):
             if not len(places[rank]):
@@ -66,7 +66,7 @@ def test_each_element_is_found_in_the_other_layout(case: tuple[tuple[int, ...], 
 @settings(deadline=None)
 @given(SHAPES)
 def test_everything_is_one_run(shape: tuple[int, ...]) -> None:
-    assert everything(shape).runs().tolist() == [[0, 0, math.prod(shape)]]
+    assert whole_piece(shape).runs().tolist() == [[0, 0, math.prod(shape)]]
 
 
 @settings(deadline=None)

@@ -11,7 +11,7 @@ import pytest
 
 from minidist import UsageError
 from minidist.claims import accounts, audit
-from minidist.claims.accounts import ROOM, Held, Moved, of_workers
+from minidist.claims.accounts import ROOM, Held, Moved, read_workers
 from minidist.claims.mutants import PACKAGE, TABLE, mutants_of
 from minidist.memory import kernel
 from minidist.programs.chapter import find_all
@@ -85,7 +85,7 @@ def test_a_workers_account_is_read(tmp_path: Path) -> None:
     moved = {"input read": 1000, "regions read": 50, "read ahead": 8, "regions written": 70, "notes written": 5}
     account = {"moved": moved, "process read": 1160, "process written": 76, "looked": 100}
     (tmp_path / "2.disk.json").write_text(json.dumps(account))
-    rows = [*of_workers(tmp_path)]
+    rows = [*read_workers(tmp_path)]
     assert rows == [Moved(2, "read", 1050, 108, 1160), Moved(2, "written", 75, 0, 76)]
     assert [row.difference for row in rows] == [2, 1]
 
@@ -134,7 +134,7 @@ def test_bytes_written_and_not_counted_are_found(mutate: Mutate, tmp_path: Path)
     write = "            file.write(data)\n"
     mutate("mr/disk.py", write, f'{write}        path.with_name("more").write_bytes(b"!")\n')
     line = f"wordcount {text} --maps 2 --reducers 3 --no-combine --memory 0.5"
-    read, written = accounts.moved(audit.asked("mapreduce", "", line, 2, larger=False))
+    read, written = accounts.compare_moved(audit.make_run("mapreduce", "", line, 2, larger=False))
     assert (read.way, read.difference) == ("read", 0)
     assert written.way == "written"
     assert written.difference in range(2 * 3, 5 * 2 * 3)

@@ -33,12 +33,12 @@ def test_both_accounts_are_read_and_compared_peer_by_peer(tmp_path: Path) -> Non
         ("control", "", 0, "messages"): 5,
     }
     (tmp_path / "1.json").write_text(json.dumps([*sent.items()]))
-    assert list(audit.of_rank(1, 3, tmp_path)) == [
+    assert list(audit.read_sent(1, 3, tmp_path)) == [
         audit.Sent(1, 0, (0, 0), (576, 5), (576, 5)),
         audit.Sent(1, 1, (0, 0), (0, 0), (0, 0)),
         audit.Sent(1, 2, (4777320, 210), (0, 0), (4777330, 211)),
     ]
-    assert [one.difference for one in audit.of_rank(1, 3, tmp_path)] == [(0, 0), (0, 0), (10, 1)]
+    assert [one.difference for one in audit.read_sent(1, 3, tmp_path)] == [(0, 0), (0, 0), (10, 1)]
 
 
 def test_a_ledger_knows_what_was_sent_before_it_was_reset() -> None:
@@ -81,7 +81,7 @@ def test_a_run_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(counted, "TIMEOUT", 0.2)
     said = r"^mpirun -n 2 python -m minidist\.zero3 --steps 2.*: not done after 0\.2 s$"
     with pytest.raises(UsageError, match=said):
-        counted.report_of(2, "zero3 --steps 2")
+        counted.read_report(2, "zero3 --steps 2")
     with pytest.raises(UsageError, match=said):
         audit.watch("zero3 --steps 2", 2)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from minidist.claims.claim import Claim
-from minidist.claims.tables import number, print_claims, show, table_of, units_of
+from minidist.claims.tables import describe_units, make_table, number, print_claims, show
 
 
 def claim(name, unit):
@@ -23,7 +23,7 @@ def claim(name, unit):
     ],
 )
 def test_a_table_says_what_its_numbers_count(claims, line):
-    assert units_of(claims) == line
+    assert describe_units(claims) == line
 
 
 def test_thousands_are_apart():
@@ -32,7 +32,7 @@ def test_thousands_are_apart():
 
 def test_a_title_may_be_wider_than_its_table(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    table = table_of(left=("what",), right=("n",))
+    table = make_table(left=("what",), right=("n",))
     table.add_row("a", "1")
     show("A title [of more words] than the table has room for", table)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]

@@ -42,8 +42,8 @@ def test_against_a_list_of_bytes(requests: list[tuple[int, int]]) -> None:
             memory[placed.start : placed.start + size] = [number] * size
             here.append(placed)
         assert arena.holes == runs_of_free(memory)  # in order, and merged
-        assert arena.vacant == memory.count(0)
-        assert arena.largest == max((end - start for start, end in runs_of_free(memory)), default=0)
+        assert arena.vacant_bytes == memory.count(0)
+        assert arena.largest_hole == max((end - start for start, end in runs_of_free(memory)), default=0)
         assert set(arena.here) == set(here)
     for block in here:
         arena.free(block)

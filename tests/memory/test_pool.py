@@ -231,7 +231,7 @@ def test_watchers_are_told_what_comes_and_what_is_passed() -> None:
         def changed(self, pool: Pool) -> None:
             told.append(pool.held[ALL])
 
-        def passed(self, pool: Pool, what: str, name: str) -> None:
+        def note_boundary(self, pool: Pool, what: str, name: str) -> None:
             told.append((what, name, pool.held[ALL]))
 
     pool = Pool("device")

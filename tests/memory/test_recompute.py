@@ -95,12 +95,12 @@ def test_the_formulas_are_those_of_the_divisions(n: int) -> None:
                 again += len(segment.units)
                 gathered += len(segment.units) - 1
                 waiting += segment.within
-        assert (chen.runs_again(policy, n), chen.gathered_again(policy, n)) == (again, gathered)
+        assert (chen.runs_again(policy, n), chen.count_regathered_layers(policy, n)) == (again, gathered)
 
 
 def test_a_transformers_best_interval() -> None:
     """Of layers that keep 17 times their input: √(n/17), not √n."""
     assert chen.best_interval(100, 1, 1) == 10
     assert chen.best_interval(68, 1, 17) == 2
-    held = {k: chen.most(f"every:{k}", 68, 1, 17) for k in range(1, 69)}
+    held = {k: chen.peak_bytes(f"every:{k}", 68, 1, 17) for k in range(1, 69)}
     assert min(held, key=held.__getitem__) == 2

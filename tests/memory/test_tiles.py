@@ -27,14 +27,14 @@ def test_results_are_those_of_the_whole_layer(t: int) -> None:
 @pytest.mark.parametrize("h", [16, 48])
 def test_what_is_needed_is_a_tth(h: int, t: int) -> None:
     """8h² bytes of weights and as many of gradients, in float16."""
-    assert tiles.needed(h, t, np.float16) * t == 16 * h * h
-    assert tiles.needed(h, t, np.float16, capacity=16 * h * h // t) * t == 16 * h * h
+    assert tiles.bytes_needed(h, t, np.float16) * t == 16 * h * h
+    assert tiles.bytes_needed(h, t, np.float16, capacity=16 * h * h // t) * t == 16 * h * h
     with pytest.raises(OutOfMemory):
-        tiles.needed(h, t, np.float16, capacity=16 * h * h // t - 1)
+        tiles.bytes_needed(h, t, np.float16, capacity=16 * h * h // t - 1)
 
 
 @pytest.mark.parametrize("t", [1, 4, 16])
 def test_the_widest_grows_with_the_root(t: int) -> None:
     root = {1: 1, 4: 2, 16: 4}[t]
-    assert tiles.widest(16 * 48**2, t, np.float16) == 48 * root
-    assert tiles.widest(16 * 48**2 - 1, t, np.float16) == 48 * root - 16
+    assert tiles.find_widest(16 * 48**2, t, np.float16) == 48 * root
+    assert tiles.find_widest(16 * 48**2 - 1, t, np.float16) == 48 * root - 16

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minidist.mr import checksums
-from minidist.mr.checksums import Written, is_intact, sealed, unsealed
+from minidist.mr.checksums import Written, is_intact, seal_note, unsealed
 
 
 @given(parts=st.lists(st.binary(max_size=40)), piece=st.integers(1, 20), damage=st.binary(max_size=60))
@@ -32,7 +32,7 @@ def test_each_piece_has_its_checksum_however_a_file_was_written(parts: list[byte
 
 def test_a_note_is_as_it_was_written_or_damaged() -> None:
     document = {"task": ["map", 3], "counters": {"é\t": 1}, "why": "\ud800"}
-    text = sealed(document)
+    text = seal_note(document)
     assert unsealed(text) == document
     for other in ("", "{}", "[]", "null", text[:-1], text.replace("3", "4"), json.dumps(document)):
         with pytest.raises(ValueError, match=r"checksum|Expecting"):

@@ -31,7 +31,7 @@ def test_maps_of_workers_that_are_elsewhere_now_are_taken_over(tmp_path: Path) -
     leave_map(plan.locals / "worker-3", 1)  # done by two of them
     (plan.locals / "worker-5" / "unfinished").mkdir()
     disks = {rank: Disk(plan, rank) for rank in (4, 2)}
-    assert {rank: sorted(disk.held(2)) for rank, disk in disks.items()} == {2: [1, 2, 3, 5], 4: [4]}
+    assert {rank: sorted(disk.kept_results(2)) for rank, disk in disks.items()} == {2: [1, 2, 3, 5], 4: [4]}
     assert sorted(path.name for path in plan.locals.iterdir()) == ["worker-2", "worker-4"]
 
 
@@ -45,7 +45,7 @@ def test_a_map_counts_only_if_all_of_it_is_there(tmp_path: Path) -> None:
     (plan.folder / "worker-0" / "map-00000" / "region-00000").write_text("a\t1")
     (plan.folder / "worker-0" / "map-00001" / "region-00000").unlink()
     (plan.folder / "worker-0" / "map-00002" / "done.json").write_text("[[5, 0], {")
-    held = Disk(plan, 0).held(2)
+    held = Disk(plan, 0).kept_results(2)
     assert [m for m in sorted(held) if held[m]] == [3]
     assert [m for m in sorted(held) if not held[m]] == [0, 1, 2]  # damaged
     assert [path.name for path in (plan.folder / "worker-0").iterdir()] == ["map-00003"]

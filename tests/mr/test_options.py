@@ -75,7 +75,7 @@ def commit(plan: Plan) -> None:
     """Leave a finished job's parts, which are empty, and what its reduces have noted."""
     for r in range(plan.reducers):
         plan.part(r).touch()
-        plan.counted(r).write_text(Result.nothing()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
+        plan.counts_path(r).write_text(Result.empty()._replace(sizes=[0], sums=[[]]).note(("reduce", r)))
 
 
 def test_a_pipe_is_no_input(tmp_path: Path) -> None:

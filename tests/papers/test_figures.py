@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from minidist import papers
-from minidist.papers.figure import Evidence, Figure, decimals, from_rounded, plain, whole
+from minidist.papers.figure import Evidence, Figure, decimals, format_whole, from_rounded, plain
 
 MODULES = [
     importlib.import_module(f"minidist.papers.{module.name}") for module in pkgutil.iter_modules(papers.__path__)
@@ -162,4 +162,4 @@ def test_rounding_is_half_up() -> None:
     """Python rounds to even: 41.2, 0.12, 2."""
     assert [decimals(1)(41.25), decimals(2)(0.125), decimals(0)(2.5)] == ["41.3", "0.13", "3"]
     assert [decimals(1)(1008.0387), decimals(4)(0.124)] == ["1008.0", "0.1240"]
-    assert whole(51_200) == "51,200"
+    assert format_whole(51_200) == "51,200"

@@ -28,9 +28,9 @@ def test_hybrid_sharding() -> None:
 
 def test_messages_are_as_many_at_both_ends_of_the_model() -> None:
     """Of 3 stages: m micro-batches cross each boundary, there and back; with 2 chunks to a stage there are 5."""
-    assert [ptd.crossings(3, 8, stage) for stage in (1, 2, 3)] == [(8, 0), (8, 8), (0, 8)]
-    assert [ptd.crossings(3, 6, stage, 2) for stage in (1, 2, 3)] == [(12, 6), (12, 12), (6, 12)]
-    assert ptd.crossings(1, 8, 1, 4) == (0, 0)
+    assert [ptd.count_messages(3, 8, stage) for stage in (1, 2, 3)] == [(8, 0), (8, 8), (0, 8)]
+    assert [ptd.count_messages(3, 6, stage, 2) for stage in (1, 2, 3)] == [(12, 6), (12, 12), (6, 12)]
+    assert ptd.count_messages(1, 8, 1, 4) == (0, 0)
 
 
 def test_pipedreams_figure_4() -> None:

@@ -15,8 +15,8 @@ def test_memory() -> None:
 
 @pytest.mark.parametrize("tiles", [1, 4, 16, 25])
 def test_tiles_make_layers_wider_by_the_root(tiles: int) -> None:
-    assert paper.widest(2**30, tiles) == pytest.approx(8192 * tiles**0.5)
-    assert paper.working_memory(int(paper.widest(2**30, 4)), 4) == 2**30
+    assert paper.largest_width(2**30, tiles) == pytest.approx(8192 * tiles**0.5)
+    assert paper.working_memory(int(paper.largest_width(2**30, 4)), 4) == 2**30
 
 
 def test_intensity() -> None:
@@ -34,7 +34,7 @@ def test_efficiency() -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_what_is_moved(stage: int) -> None:
-    moved = paper.moved(120, 4, stage, accumulate=5, again=8)
+    moved = paper.elements_moved(120, 4, stage, accumulate=5, again=8)
     assert moved["states"] == 30
     assert moved["gradients"] == (30 if stage == 1 else 150)
     assert moved["parameters read"] == (5 * (2 * 30 + 2) if stage == 3 else 0)

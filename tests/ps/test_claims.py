@@ -7,7 +7,7 @@ import pytest
 
 from minidist.claims.claim import Claim
 from minidist.launch.launcher import launch
-from minidist.ps.report import in_every_training
+from minidist.ps.report import merge_claims
 
 SMALL = "--layers=1 --width=12 --heads=2 --context=8 --batch=9 --steps=3 --warmup=1"
 WORKER, INTO, OUT = "pushed and pulled by a worker", "into each server", "out of each server"
@@ -48,6 +48,6 @@ def test_every_claim_has_a_mutant(case: tuple[str, str]) -> None:
 def test_a_sweep_shows_the_worst_training_of_each_promise() -> None:
     good, bad = Claim("PS", "sent", "S", 3, 3, "bytes"), Claim("PS", "sent", "S", 3, 4, "bytes")
     other = Claim("PS", "copied", "r·S", 6, 6, "bytes")
-    assert in_every_training([[good], [good, other]]) == [good, other]
-    assert in_every_training([[good], [bad, other], [good]]) == [bad, other]
-    assert in_every_training([[bad], [good]]) == [bad]
+    assert merge_claims([[good], [good, other]]) == [good, other]
+    assert merge_claims([[good], [bad, other], [good]]) == [bad, other]
+    assert merge_claims([[bad], [good]]) == [bad]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidist.papers.parameter_server import keys_that_move
-from minidist.ps.consistent_hash import moved, segments
+from minidist.ps.consistent_hash import count_moved, segments
 
 
 @settings(deadline=None)
@@ -20,14 +20,14 @@ def test_a_joining_server_takes_keys_and_moves_no_other(k: int, virtual: int, si
     changed = [(old, new) for old, new in zip(*owners, strict=True) if old != new]
     assert all(new == k for _, new in changed)
     assert len(changed) == owners[1].count(k)
-    assert moved(before, after) == {pair: changed.count(pair) for pair in set(changed)}
+    assert count_moved(before, after) == {pair: changed.count(pair) for pair in set(changed)}
 
 
 def test_the_joining_servers_share_is_fair() -> None:
     """1/(k+1) of the keys; and the more virtual servers, the more even the shares."""
     size = 10**6
     for k in (2, 4, 9):
-        keys = sum(moved(segments(range(k), 100, size), segments(range(k + 1), 100, size)).values())
+        keys = sum(count_moved(segments(range(k), 100, size), segments(range(k + 1), 100, size)).values())
         assert keys == pytest.approx(keys_that_move(size, k), rel=0.2)
     spread = []
     for virtual in (1, 16, 256):

@@ -32,14 +32,14 @@ def test_a_moment_and_a_server_that_stops() -> None:
     np.testing.assert_allclose([message.left for message in first], 3 + 8 / BANDWIDTH * np.array([1, 2, 4, 4]))
 
     answers = [Answer(shard=i // 2, range=i, held=0.5, left=4.0, clocks=np.ones(1, int)) for i in range(4)]
-    requests.answered(answers[0])  # and the server stops before the other
+    requests.note_answer(answers[0])  # and the server stops before the other
     mailbox.closed.add(1)
     requests.peer_stopped([0])
     again = arrived(servers[1])
     assert names(again) == [("Push", 0, True), ("Push", 1, True), ("Pull", 1, False)]
     assert [(message.stamp, message.left) for message in again] == [(3.0, first[i].left) for i in (0, 1, 3)]
     for answer in answers[1:]:
-        requests.answered(answer)
+        requests.note_answer(answer)
     requests.wait(lambda until: None)
     assert log.held == 0.5
     assert cable.now == 3 + log.held + log.wire > 4.0
@@ -52,7 +52,7 @@ def test_a_successor_hears_of_a_workers_end() -> None:
     mailbox, _, successor = (Mailbox(FakeComm(network, rank, 3), np.float64) for rank in range(3))  # type: ignore[arg-type]
     requests = Requests(0, plan, mailbox, Cable(), WorkerLog())
     requests.send([Flush(shard=0, clock=2)])
-    requests.answered(Answer(shard=0, range=Flush.range, held=0.0, clocks=np.full(1, 2)))
+    requests.note_answer(Answer(shard=0, range=Flush.range, held=0.0, clocks=np.full(1, 2)))
     mailbox.closed.add(1)
     requests.peer_stopped([0])
     assert isinstance(successor.next(), Flush)

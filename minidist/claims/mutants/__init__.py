@@ -38,7 +38,7 @@ from typing import Any
 import minidist
 from minidist import Finished, UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches
-from minidist.claims.tables import mark, show, table_of
+from minidist.claims.tables import make_table, mark, show
 from minidist.cli.progress import StatusLine
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 from minidist.mpi import environment
@@ -189,7 +189,7 @@ def print_outcomes(chapter: str, outcomes: Sequence[Outcome]) -> None:
     """A row for each mutant: its mistake, and the claims that must fall, with those that fell besides as a number."""
     from rich.markup import escape
 
-    table = table_of(left=("mistake", "claims that fell"), right=())
+    table = make_table(left=("mistake", "claims that fell"), right=())
     table.columns[0].width, table.columns[1].width = 40, 35
     table.add_column("", no_wrap=True)
     for outcome in outcomes:
