@@ -72,6 +72,7 @@ LOADED = [
     (3, "sgd", f"zero3 --keep-last --optimizer sgd --clip 0.5 {EXACT}"),
     (8, "shards", f"parallel3d --dp 2 --pp 2 --tp 2 --zero 2 {EXACT}"),
     (8, "parts", f"parallel3d --dp 1 --pp 4 --tp 2 --schedule gpipe {EXACT}"),
+    (4, "stages", f"zero_r --tp 2 {EXACT}"),
 ]
 
 
