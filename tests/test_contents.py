@@ -45,7 +45,7 @@ def test_the_house_says_where_each_chapter_stands_and_when_to_read_it() -> None:
 
 
 def test_a_configuration_of_deepspeed_asks_for_each_chapter_or_has_no_key_for_it() -> None:
-    zero = [{"stage": stage} for stage in range(4)]
+    zero: list[dict[str, Any]] = [{"stage": stage} for stage in range(4)]
     zero += [{"stage": 2, "offload_optimizer": {"device": device, "nvme_path": "."}} for device in ("cpu", "nvme")]
     checkpoints = {"cpu_checkpointing": True}
     more: list[dict[str, Any]] = [{"zero_optimization": of} for of in zero]
