@@ -12,6 +12,7 @@ The caller passes the same global batch on every rank; the engine takes its shar
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -70,6 +71,7 @@ class Engine(Passes):
         self.training = True  # between a forward and its backward, not in evaluate: whether a backward will come
         self.micro_batch = 0  # within the step
         self.steps = self.updates = 0  # an overflow makes a step without an update
+        self.passed = Counter()
         self.make_memories()
         self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
@@ -290,6 +292,10 @@ class Engine(Passes):
     def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
         """On rank 0, arrays of all units by name, from the ranks that have them. Here: it has them all."""
         return named
+
+    def tokens_per_unit(self) -> dict[int, float]:
+        """By a batch's first sequence, the tokens that have gone forward through each unit since `passed` was empty."""
+        return {first: tokens / len(self.units) for first, tokens in self.passed.items()}
 
     def counted(self) -> dict[str, Any]:
         """What else this rank has counted, for its chapter's claims."""

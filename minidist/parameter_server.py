@@ -85,6 +85,7 @@ class Worker:
             self.requests.send([*pushes, *self.questions()])
             self.log.milliseconds.append(1000 * (time.perf_counter() - begin))
             progress.update(self.engine.steps, loss / self.engine.share, self.log.milliseconds[-1], 1.0)
+        self.log.tokens = self.engine.tokens_per_unit()
         self.requests.wait(serve)
         for rank in range(self.mailbox.comm.size):
             self.mailbox.send(rank, Done())

@@ -51,6 +51,7 @@ class Passes:
 
     device: Pool
     precision: Precision
+    passed: Counter[int]  # by a batch's first sequence, the tokens that have gone forward through units, each a time
     checkpoints: Store | None = None  # for inputs of what runs again, if a tape's store is not for them
     direction = "forward"  # "backward", or, forward once more for a backward, "again"
 
@@ -109,6 +110,8 @@ class Passes:
 
     def run_unit(self, unit: Unit, x: Array, batch: Batch, tape: Tape | None, left: Counter[Flat]) -> Array:
         """One unit's forward, on a tape if there is one."""
+        if self.direction == "forward":
+            self.passed[batch.first] += batch.tokens.size
         self.device.doing = f"in {unit.name}, {self.direction}"
         for flat in unit.reads:
             flat.bind(self.widened(self.parameters_of(flat)))

@@ -44,6 +44,7 @@ class History:
     losses: list[float]  # of the global batch, on rank 0
     milliseconds: list[float]  # of each step
     sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
+    tokens: dict[int, float] = field(default_factory=dict)  # in that step, through each unit: by their first sequence
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
     moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links in that step, by direction and phase
@@ -60,6 +61,7 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
         for step in range(engine.steps, options.steps):
             begin, updates = time.perf_counter(), engine.updates
             comm.ledger.reset()
+            engine.passed.clear()
             for link in engine.links:
                 link.reset()
             with plot.recorded(engine.pools) if step == drawn else nullcontext(history.held) as history.held:
@@ -67,6 +69,7 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
                 history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
+                history.tokens = engine.tokens_per_unit()
                 history.sent_to, history.received = comm.ledger.by_peer(), comm.ledger.received
                 history.moved = {way: phases for link in engine.links for way, phases in link.by_phase().items()}
             parts = comm.gather_object(loss)

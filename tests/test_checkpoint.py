@@ -72,6 +72,7 @@ LOADED = [
     (3, "sgd", f"zero3 --keep-last --optimizer sgd --clip 0.5 {EXACT}"),
     (8, "shards", f"parallel3d --dp 2 --pp 2 --tp 2 --zero 2 {EXACT}"),
     (8, "parts", f"parallel3d --dp 1 --pp 4 --tp 2 --schedule gpipe {EXACT}"),
+    (4, "stages", f"zero_r --tp 2 {EXACT}"),
 ]
 
 
@@ -323,6 +324,26 @@ def test_the_loss_scale_is_restored_and_a_run_of_overflows_makes_no_claims(folde
     before = arrays("scale")
     for name, array in arrays("overflows").items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+def test_a_run_with_a_skipped_step_goes_on_to_the_same_bit(folder: Path) -> None:
+    """A step that overflows makes no update: Adam's corrections go by updates, batches and masks by steps."""
+    line = f"{GPT} --precision mixed --steps"
+    job = command.prepare(command.parser("", "train"), f"{line} 0".split(), 1)
+    engine = train.Engine(job.units, job.settings)
+    engine.loss_scale = LossScale(2.0**30)
+    checkpoint.save("large-scale", engine, train.Alone(), command.about(job, 1))
+
+    whole = serial(f"{line} 20 --load large-scale --save skipped-whole")
+    half = serial(f"{line} 17 --load large-scale --save skipped")
+    rest = serial(f"{line} 20 --load skipped --save skipped-rest")
+    state = manifest.read("skipped").state
+    assert 0 < state["updates"] < state["steps"] == 17
+    assert half["loss"] + rest["loss"] == whole["loss"]
+    assert manifest.read("skipped-rest").state == manifest.read("skipped-whole").state
+    expected = arrays("skipped-whole")
+    for name, array in arrays("skipped-rest").items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
 # ---- a single file ---------------------------------------------------------------------------------------------------

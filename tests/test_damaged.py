@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from alone import train_alone
-from minidist import UsageError
-from minidist.programs.chapter import find, run_alone
+from minidist import UsageError, train
+from minidist.programs.chapter import find, find_all, run_alone
 
 MODEL = "--layers 1 --width 8 --heads 2 --context 8 --batch 2 --data text.txt"
 
@@ -151,6 +151,16 @@ def put(position: int, value: float) -> Any:
         return array
 
     return change
+
+
+@pytest.mark.parametrize("name", [name for name, chapter in find_all().items() if chapter.trains])
+def test_every_chapter_refuses_before_the_work(name: str) -> None:
+    """Of each, whichever way it goes on from a checkpoint."""
+    content = Path("good.st").read_bytes()
+    Path("other.st").write_bytes(content[:-1])
+    alone = " --colocated" * (name == "parameter_server")
+    with pytest.raises(UsageError, match=r"--load other.st"):
+        find(name).prepared(f"{MODEL} --load other.st --steps 4{alone}".split(), train.Alone())
 
 
 DAMAGED = {

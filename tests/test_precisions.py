@@ -35,6 +35,8 @@ SYNCHRONOUS = [
     *(f"pipeline --schedule {name}" for name in FLUSHING),
     *(f"parallel3d --zero {stage}" for stage in range(4)),
     "parameter_server --colocated",
+    "offload",
+    "infinity",
 ]
 WITH_A_SERVER = ["parameter_server", "parameter_server --servers 2"]  # from 2 and 3 ranks on
 ASYNCHRONOUS = [

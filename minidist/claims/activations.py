@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minidist.claims.run import Asked
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Asked, Run
 from minidist.papers import chen, korthikanti, llama
+from minidist.papers.collectives import chunk_sizes
 
 
 class Share(NamedTuple):
@@ -72,3 +74,55 @@ def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dro
         numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
         expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
     return expected
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def whole_layers_peak(run: Run) -> Claim:
+    """Of chapters on the data axis, whose ranks have all layers, and of a batch a share: see `peak_of_layers`."""
+    rows = chunk_sizes(run.options.batch // run.options.accumulate, run.layout.dp)
+    return peak_of_layers(run, 1, [Share(rows[share], run.options.layers) for share in run.data_shares])
+
+
+def peak_of_layers(run: Run, t: int, shares: Sequence[Share]) -> Claim:
+    """The most that layers keep for their backward at any moment of the training: of every micro-batch."""
+    o = run.options
+    most = keep_at_most(run, t, shares, o.dropout > 0)
+    formula = peak_formula(o.recompute, run.bytes.stored, t, run.sequence_parallel)
+    return on_each_rank("Chen", "layers' peak", formula, most, run.memory_of("activations"), "bytes")
+
+
+def formula_of_layers(recompute: str, p: int, t: int, sequence: bool) -> str:
+    """What all layers keep where some keep inputs."""
+    given = activation_formula(p, t, sequence, "full", False)
+    return f"⌊log₂l⌋{given} + layer" if recompute == "log" else f"⌈l/{letter(recompute)}⌉{given}"
+
+
+def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
+    """What they have at most."""
+    given = activation_formula(p, t, sequence, "full", False)
+    if recompute == "log":
+        return formula_of_layers(recompute, p, t, sequence)
+    k = letter(recompute)
+    others = {"none": "l·layer", "selective": "l·layer+max(0, core-gone)", "full": f"(l-1){given} + layer"}
+    return others.get(recompute, f"(⌈l/{k}⌉-1){given} + {k}·layer")
+
+
+def letter(recompute: str) -> str:
+    """How many layers run again together, for a formula."""
+    return "⌊√l⌉" if recompute == "sqrt" else recompute.removeprefix("every:")
+
+
+def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
+    """As table 2 writes it, for elements of p bytes, and with the statistics."""
+    shared, core = 4 * p + 2 * dropout, 2 * p + 1 if dropout else p
+    statistics = f"{4 * max(p, 4)}sb"
+    attention = "" if recompute == "selective" else f"+{core}as/ht"
+    if recompute == "full":
+        formula = f"{p}sbh/t" if sequence else f"{p}sbh"
+    elif sequence or t == 1:
+        formula = f"sbh({shared + 12 * p}/t{attention}) +{statistics}/t"
+    else:
+        formula = f"sbh({shared}+{12 * p}/t{attention})+{statistics}"
+    return formula if t > 1 else formula.replace("/ht", "/h").replace("/t", "")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.published import count_agreeing, print_zero_closing
 from minidist.claims.run import Run
@@ -17,10 +18,10 @@ HYBRID = "2M(W-G)/(GW)"
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run."""
     if run.options.strategy == "no_shard":
-        return [*memory_claims(run, stage=0), *traffic_claims(run, stage=0)]
+        return [*memory_claims(run, stage=0), whole_layers_peak(run), *traffic_claims(run, stage=0)]
     # On each host as if there were no other.
     states = memory_claims(replace(run, layout=Layout(dp=run.layout.shard)), stage=3)
-    return [*states, *passing_claims(run), *sent_claims(run), *time_claims(run)]
+    return [*states, *passing_claims(run), whole_layers_peak(run), *sent_claims(run), *time_claims(run)]
 
 
 def passing_claims(run: Run) -> list[Claim]:

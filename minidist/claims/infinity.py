@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.files import write_json
 from minidist.claims.needs import Needs, of_data_axis
@@ -30,7 +31,8 @@ def claims(run: Run) -> list[Claim]:
     passing = []
     if run.options.zero > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
         passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.options.zero - 1))
-    return [*memory_claims(run), *passing, *link_claims(run), *traffic_claims(run, run.options.zero), *tiling_claims()]
+    held = [*memory_claims(run), *passing, whole_layers_peak(run)]
+    return [*held, *link_claims(run), *traffic_claims(run, run.options.zero), *tiling_claims()]
 
 
 def needs(asked: Asked) -> list[Needs]:

@@ -66,7 +66,8 @@ def describe_units(claims: Sequence[Claim]) -> str:
     if units == {"bytes"}:
         return "All in bytes."
     in_elements = ", ".join(claim.claim for claim in claims if claim.unit == "elements")
-    return f"Volumes in bytes; in elements: {in_elements}." if in_elements else "Volumes in bytes."
+    shared = " W ranks share a step's b sequences of s tokens." * ("tokens" in units)
+    return f"Volumes in bytes{f'; in elements: {in_elements}' * bool(in_elements)}.{shared}"
 
 
 def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:

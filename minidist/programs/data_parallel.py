@@ -1,6 +1,7 @@
 """Data parallelism as a program: its options, and what the papers say of its runs."""
 
 from minidist import data_parallel
+from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
@@ -23,7 +24,7 @@ def add_bucket_size(parser: Parser) -> None:
 
 def claims(run: Run) -> list[Claim]:
     """Of the ring ZeRO's formulas, which begin with data parallelism; of a master its load."""
-    held = [*memory_claims(run, stage=0), *buffer_claims(run)]
+    held = [*memory_claims(run, stage=0), *buffer_claims(run), whole_layers_peak(run)]
     if run.options.reduce == "ring":
         return [*held, *traffic_claims(run, stage=0)]
     all_gradients, n = run.model.parameters(run.ranks) * run.bytes.stored, run.ranks

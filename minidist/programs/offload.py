@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minidist import UsageError, checkpoint, command, offload
+from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.offload import link_claims, memory_claims, needs, optimum_claims, time_claims
 from minidist.claims.published import print_offload_closing
@@ -24,6 +25,7 @@ def claims(run: Run) -> list[Claim]:
     return [
         *memory_claims(run),
         *passing,
+        whole_layers_peak(run),
         *link_claims(run),
         *traffic_claims(run, stage),
         *time_claims(run, offload.FORWARD + offload.BACKWARD, offload.UPDATE),

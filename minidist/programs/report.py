@@ -7,6 +7,7 @@ from typing import Any
 
 from minidist import checkpoint
 from minidist.claims import needs
+from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
 from minidist.claims.files import write_json, write_output
 from minidist.claims.run import Asked, Run
@@ -46,7 +47,7 @@ def train_and_report(
     seen = {"witness": watching.close()} if watching else {}
     validation, memory = validate(driver, corpus, options), engine.memory()
     below = {pool.name: pool.peak for pool in engine.pools if pool is not engine.device}
-    counted = {**driver.counted(), **count(), **seen}
+    counted = {"tokens": history.tokens, **driver.counted(), **count(), **seen}
     wire = history.sent or {}, history.sent_to, history.received
     everyone = comm.gather_object((validation, *wire, memory, counted, below, history.moved))
     held = comm.gather_object(history.held) if options.memory_plot else None
@@ -59,7 +60,7 @@ def train_and_report(
         return comm.broadcast_object(None)  # what rank 0 returns
     run = summarise(job, history, everyone)
     complete = history.sent is not None  # a step that overflows sends less than the papers say
-    checked = [*claims(run), *witness_claims(run)] if complete else []
+    checked = [*of_every_chapter(run, claims(run)), *witness_claims(run)] if complete else []
     if options.json != "-":
         with suppress(BrokenPipeError, SystemExit):  # the reader (head, less) has left; rich says so by SystemExit
             print_report(run, checked, closing)
@@ -77,6 +78,11 @@ def train_and_report(
     if not complete and history.losses:
         print("minidist: error: no step updated the parameters, so nothing was checked: lower --lr", file=sys.stderr)
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
+
+
+def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:
+    """A chapter's claims and one that all of them make; none where there are none, as of serial training."""
+    return [*claims, share_claim(run, [counted["tokens"] for counted in run.counted])] if claims else []
 
 
 def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:

@@ -1,6 +1,7 @@
 """ZeRO-1 as a program: its options, and what the paper says of its runs."""
 
 from minidist import zero1
+from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
@@ -10,7 +11,8 @@ from minidist.programs.data_parallel import add_bucket_size
 
 
 def claims(run: Run) -> list[Claim]:
-    return [*memory_claims(run, stage=1), *buffer_claims(run), *traffic_claims(run, stage=1)]
+    held = [*memory_claims(run, stage=1), *buffer_claims(run), whole_layers_peak(run)]
+    return [*held, *traffic_claims(run, stage=1)]
 
 
 CHAPTER = Chapter(

@@ -1,6 +1,7 @@
 """ZeRO-2 as a program: its options, and what the paper says of its runs."""
 
 from minidist import zero2
+from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
@@ -11,7 +12,7 @@ from minidist.programs.data_parallel import add_bucket_size
 
 def claims(run: Run) -> list[Claim]:
     peak = peak_claim(run, "arithmetic", "peak of buckets", buckets=1)
-    return [*memory_claims(run, stage=2), peak, *traffic_claims(run, stage=2)]
+    return [*memory_claims(run, stage=2), peak, whole_layers_peak(run), *traffic_claims(run, stage=2)]
 
 
 CHAPTER = Chapter(

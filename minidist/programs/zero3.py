@@ -1,6 +1,7 @@
 """ZeRO-3 as a program: its options, and what the paper says of its runs."""
 
 from minidist import zero3
+from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
 from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
@@ -20,6 +21,7 @@ def claims(run: Run) -> list[Claim]:
     return [
         *memory_claims(run, stage=3),
         peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
+        whole_layers_peak(run),
         *traffic_claims(run, stage=3, kept=kept),
     ]
 

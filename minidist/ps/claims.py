@@ -3,8 +3,10 @@ the run."""
 
 from itertools import accumulate, pairwise
 
+from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.run import model_of
+from minidist.claims.run import Asked, model_of
+from minidist.layout import Layout
 from minidist.papers import parameter_server
 from minidist.papers.collectives import ring_all_reduce
 from minidist.papers.mixed_precision import BYTES
@@ -30,7 +32,9 @@ def claims(outcome: Outcome) -> list[Claim]:
         made.append(hash_claim(outcome))
     if options.replicas:
         made += copy_claims(outcome)
-    return made
+    plan = outcome.plan
+    asked = Asked("parameter_server", plan.options, Layout(dp=len(plan.workers)), plan.vocabulary)
+    return [*made, share_claim(asked, [log.tokens for log in outcome.logs])]
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

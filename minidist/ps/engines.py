@@ -52,6 +52,7 @@ class Gradients(Engine):
         steps = min(options.local_steps, options.steps - first)
         slow = math.prod(factor for rank, factor in options.slow if rank == self.plan.workers[self.number])
         for step in range(first, first + steps):
+            self.passed.clear()
             loss = train.train_step(self, corpus, options, step)
             tokens = round(self.share * options.batch) * options.context
             key = (options.seed, self.number, step)

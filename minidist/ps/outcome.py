@@ -28,6 +28,7 @@ class WorkerLog:
     reads: list[tuple[int, int, int, int]] = field(default_factory=list)  # clocks: its own, oldest, newest, of itself
     pushed: Counter[int] = field(default_factory=Counter)  # to each shard, elements: all, or those that passed a filter
     milliseconds: list[float] = field(default_factory=list)
+    tokens: dict[int, float] = field(default_factory=dict)  # in a step, through each unit: by their first sequence
 
     def step(self, loss: float, seconds: float, ended: float) -> None:
         """A step has ended."""

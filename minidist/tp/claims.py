@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minidist import UsageError
-from minidist.claims.activations import Share, keep_after_forward, keep_at_most
+from minidist.claims.activations import (
+    Share,
+    activation_formula,
+    formula_of_layers,
+    keep_after_forward,
+    peak_of_layers,
+)
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
@@ -104,43 +110,7 @@ def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
         if options.model == "llama" and recompute in ("none", "selective"):
             formula = "likewise, SwiGLU"
         made.append(on_each_rank("Korthikanti" if apiece else "Chen", name, formula, expected, counted, "bytes"))
-    most, formula = keep_at_most(run, t, shares, dropout), peak_formula(recompute, p, t, sequence)
-    return [*made, on_each_rank("Chen", "layers' peak", formula, most, run.memory_of("activations"), "bytes")]
-
-
-def formula_of_layers(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """What all layers keep where some keep inputs."""
-    given = activation_formula(p, t, sequence, "full", False)
-    return f"⌊log₂l⌋{given} + layer" if recompute == "log" else f"⌈l/{letter(recompute)}⌉{given}"
-
-
-def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """What they have at most."""
-    given = activation_formula(p, t, sequence, "full", False)
-    if recompute == "log":
-        return formula_of_layers(recompute, p, t, sequence)
-    k = letter(recompute)
-    others = {"none": "l·layer", "selective": "l·layer+max(0, core-gone)", "full": f"(l-1){given} + layer"}
-    return others.get(recompute, f"(⌈l/{k}⌉-1){given} + {k}·layer")
-
-
-def letter(recompute: str) -> str:
-    """How many layers run again together, for a formula."""
-    return "⌊√l⌉" if recompute == "sqrt" else recompute.removeprefix("every:")
-
-
-def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
-    """As table 2 writes it, for elements of p bytes, and with the statistics."""
-    shared, core = 4 * p + 2 * dropout, 2 * p + 1 if dropout else p
-    statistics = f"{4 * max(p, 4)}sb"
-    attention = "" if recompute == "selective" else f"+{core}as/ht"
-    if recompute == "full":
-        formula = f"{p}sbh/t" if sequence else f"{p}sbh"
-    elif sequence or t == 1:
-        formula = f"sbh({shared + 12 * p}/t{attention}) +{statistics}/t"
-    else:
-        formula = f"sbh({shared}+{12 * p}/t{attention})+{statistics}"
-    return formula if t > 1 else formula.replace("/ht", "/h").replace("/t", "")
+    return [*made, peak_of_layers(run, t, shares)]
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

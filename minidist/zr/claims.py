@@ -34,6 +34,7 @@ def claims(run: Run) -> list[Claim]:
     return [
         *states_claims(run, stored_parameters(run), d, stage, among="d"),
         *checkpoints_wait(run, a),
+        checkpoints_pass(run),
         *buffers(run),
         *(tensor.collectives(run, t, shares) if t > 1 else []),
         *(volume.claim(run) for volume in volumes if any(volume.elements)),
@@ -111,6 +112,18 @@ def checkpoints_wait(run: Run, a: int) -> list[Claim]:
             for way in ("device to host", "host to device")
         ),
     ]
+
+
+def checkpoints_pass(run: Run) -> Claim:
+    """What of checkpoints a device holds on their way: of one layer its part, up from the host, and with it the whole
+    into which the ranks gather their parts. Nothing stays there."""
+    options, p = run.options, run.bytes.stored
+    on_host, gathers = options.activations == "host", options.activations != "device" and not options.sequence_parallel
+    bsh = tensor.elements(run, shares_of(run))
+    passing = [p * (whole * gathers + part * on_host) for whole, part in zip(bsh, checkpoint(run), strict=True)]
+    terms = [f"{p}bsh" * gathers, f"{p}bsh/t" * on_host]
+    formula = " + ".join(filter(None, terms)) or "0"
+    return on_each_rank("arithmetic", "on the way", formula, passing, run.memory_of("messages"), "bytes")
 
 
 def buffers(run: Run) -> list[Claim]:

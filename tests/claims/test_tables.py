@@ -19,6 +19,10 @@ def claim(name, unit):
             [claim("held", "bytes"), claim("sent", "elements"), claim("calls", "calls"), claim("got", "elements")],
             "Volumes in bytes; in elements: sent, got.",
         ),
+        (
+            [claim("held", "bytes"), claim("share", "tokens")],
+            "Volumes in bytes. W ranks share a step's b sequences of s tokens.",
+        ),
         ([claim("idle", ""), claim("calls", "calls")], ""),
     ],
 )

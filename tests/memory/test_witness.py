@@ -72,6 +72,7 @@ def lines(n: int) -> list[str]:
     made += [f"{name} {SHAPE} --layers 5 --recompute {policies[(i + n) % 3]}" for i, name in enumerate(deep_ones)]
     made += [f"pipeline --schedule zb-h1 {deep(n)} --recompute {policies[n % 3]} --precision mixed"]
     if n > 2:
+        made += [f"zero_r --tp 1 --activations host {SHAPE} --layers 2 --precision mixed"]
         made += [f"pipeline --schedule pipedream --replicas 2,{n - 2} {SHAPE} --layers 3"]
     if n == 4:
         grids = ("--dp 2 --tp 2 --zero 2", "--pp 2 --tp 2 --zero 1 --sequence-parallel", "--dp 4 --zero 3 --shard 2")

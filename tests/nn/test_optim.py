@@ -116,3 +116,11 @@ def test_squared_norm_of_finite_values_is_finite():
 def test_clipping(norm, limit):
     assert norm * clipping_factor(norm, limit) == pytest.approx(min(norm, limit))
     assert clipping_factor(norm, 0) == 1
+
+
+@pytest.mark.parametrize("norm", [2.0**exponent for exponent in range(-40, 41, 8)])
+def test_clipping_is_exact_for_small_norms_and_large_ones(norm):
+    """PyTorch divides by norm + 1e-6; the papers do not."""
+    for limit in (norm / 2, norm / 2**20):
+        assert norm * clipping_factor(norm, limit) == limit
+    assert clipping_factor(norm, norm) == 1

@@ -1,0 +1,33 @@
+"""Which part of the batch each rank works on. No paper has to say it, and every chapter relies on it: if two ranks work
+on the same sequences, the loss is wrong, and no byte is."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.run import Asked
+from minidist.papers.collectives import chunk_sizes
+
+
+def share_claim(asked: Asked, passed: Sequence[Mapping[int, float]]) -> Claim:
+    """W ranks share the b sequences of a step. Ranks that share layers work on the same ones, and so do all stages.
+
+    passed: of each rank that trains, the tokens that went forward through each of its units in a step, by the first
+    sequence of their micro-batch. If those of the rank's own sequences are as many as they should be, all are counted.
+    """
+    promised, counted = [], []
+    for (first, tokens), of_rank in zip(shares(asked), passed, strict=True):
+        own = of_rank.get(first, 0)
+        promised.append(tokens)
+        counted.append(sum(of_rank.values()) if own == tokens else own)
+    return on_each_rank("beside it", "tokens of a rank", "bs/W", promised, counted, "tokens")
+
+
+def shares(asked: Asked) -> list[tuple[int, int]]:
+    """Of each rank, its first sequence of a micro-batch, and its tokens of a step. Replicas of a stage take turns."""
+    o, at = asked.options, asked.layout
+    if at.replicas:
+        return [(0, o.batch // workers * o.context) for workers in at.replicas for _ in range(workers)]
+    rows = chunk_sizes(o.batch // o.accumulate, at.dp)
+    firsts = [0, *accumulate(rows)]
+    return [(firsts[share], o.accumulate * rows[share] * o.context) for share in asked.data_shares]

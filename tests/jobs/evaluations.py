@@ -1,0 +1,55 @@
+"""What tests/test_evaluations.py runs on ranks: an evaluation between two steps, with each chapter's engines."""
+
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+from unittest import mock
+
+from minidist import UsageError, data, train
+from minidist.cli.options import Parser
+from minidist.command import Job
+from minidist.mpi.comm import Comm
+from minidist.programs.chapter import Chapter, find_all
+
+SMALL = "--steps 2 --layers 4 --width 8 --heads 2 --context 4 --batch 4"
+
+
+def lines_of(chapter: Chapter) -> list[str]:
+    """Its cases, and every choice that an option of its own leaves."""
+    made = Parser(chapter.name, "")
+    chapter.add_options(made)
+    choices = [
+        f"{action.option_strings[0]} {value}"
+        for action in made._actions
+        for value in action.choices or ()
+        if action.option_strings[0] != "--draw"
+    ]
+    return [*dict.fromkeys(["", *choices, *(case.format(batch=4) for case in chapter.cases.values())])]
+
+
+def held_around_an_evaluation(comm: Comm) -> dict[str, Any]:
+    """By chapter and options: what this rank's device holds before an evaluation and after it, by kind."""
+    found: dict[str, Any] = {}
+    with mock.patch("minidist.data.load", cache(data.load)):
+        for name, chapter in find_all().items():
+            for line in lines_of(chapter) if isinstance(chapter, Chapter) else ():
+                try:
+                    job = chapter.prepared([*SMALL.split(), *line.split()], comm)
+                except UsageError:  # what does not go together, or not on these ranks
+                    continue
+                if isinstance(job, Job):
+                    found[f"{name} {line}".strip()] = around_an_evaluation(chapter, comm, job)
+    return found
+
+
+def around_an_evaluation(chapter: Chapter, comm: Comm, job: Job) -> tuple[dict[str, int], dict[str, int]]:
+    driver = chapter.driver(comm, job)
+    with getattr(driver.engine, "folder", nullcontext()):
+        train.train_step(driver, job.corpus, job.options, step=0)
+        driver.engine.settle()
+        before = dict(driver.engine.device.held)
+        train.validate(driver, job.corpus, job.options)
+        after = dict(driver.engine.device.held)
+        train.train_step(driver, job.corpus, job.options, step=1)
+        driver.engine.settle()
+        return before, after
