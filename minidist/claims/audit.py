@@ -13,7 +13,6 @@ messages. What MPI itself sends, for its barriers and to make communicators, it 
 
 import json
 import shlex
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,7 +135,6 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     for chapter in options.chapters:
         if chapter not in lines:
             raise UsageError(f"{chapter!r} cannot be audited: take of {', '.join(lines)}")
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     if options.memory or options.disk:
         apart = [
             asked(chapter, variant, line, options.ranks or max(ranks.get(chapter, (4,))), options.memory)

@@ -12,7 +12,6 @@ cluster comes out of nothing here; a chapter sets its own run beside it.
 import importlib
 import pkgutil
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -110,7 +109,6 @@ def main(arguments: Sequence[str]) -> int:
     options = made.parse_args(list(arguments))
     if options.json != "-":
         check_writable("--json", options.json)
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     chosen = [known[options.paper]] if options.paper else list(known.values())
     values = count(chosen) if options.run else {}
     found = {paper.name: outcomes(paper, values) for paper in chosen}

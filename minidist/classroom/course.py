@@ -62,7 +62,7 @@ class Journal:
         self.file = file
         self.grades: dict[str, Grade] = {}
         if file and file.exists():
-            for line in file.read_text(errors="replace").splitlines():
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, TypeError, KeyError):  # an interrupt may have left half a line
                     made = json.loads(line)
                     parts = [Part(**part) for part in made["grade"].pop("parts")]

@@ -157,4 +157,4 @@ def lesson_of(submission: Path, lessons: Sequence[Path]) -> Path | None:
 
 
 def _defined(file: Path) -> set[str]:
-    return set(re.findall(r"^(?:def|class) (\w+)", file.read_text(errors="replace"), re.MULTILINE))
+    return set(re.findall(r"^(?:def|class) (\w+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))

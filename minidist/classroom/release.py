@@ -83,7 +83,7 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
         if (copy / GIVEN).exists():
             seal(copy / GIVEN, [lesson.name])
         for notebook in copy.glob("*.ipynb"):
-            notebook.write_text(without_answers(notebook.read_text()))
+            notebook.write_text(without_answers(notebook.read_text(encoding="utf-8")), encoding="utf-8")
     for module, answered in model_answers(lessons).items():
         seal(folder / (module.replace(".", "/") + ".py"), answered)
     shutil.copy(KIT / "for_assistants.md", folder / "AGENTS.md")
@@ -95,7 +95,7 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
     for those that are to be read."""
     answered: dict[str, list[str]] = {}
     for lesson in lessons:
-        for node in ast.parse((lesson / "test_exercise.py").read_text()).body:
+        for node in ast.parse((lesson / "test_exercise.py").read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and [ast.unparse(name) for name in node.targets] == ["HIDDEN"]:
                 for module in ast.literal_eval(node.value):
                     if "." in module and module not in READABLE:  # without a dot, it is given.py
@@ -106,7 +106,7 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
 def seal(file: Path, lessons: Sequence[str]) -> None:
     """Leave of a module what runs on any Python, but cannot be read."""
     text = base64.b85encode(zlib.compress(file.read_bytes(), 9)).decode()
-    file.write_text(SEALED.format(lessons=" and ".join(lessons), text=text))
+    file.write_text(SEALED.format(lessons=" and ".join(lessons), text=text), encoding="utf-8")
 
 
 def without_answers(notebook: str) -> str:

@@ -1,14 +1,53 @@
-"""Standard output or a disk that may be full, a terminal that may be somebody else's: none of them ends the work."""
+"""Standard output or a disk that may be full, a terminal that may be somebody else's or know no Greek: none of them
+ends the work."""
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
+import codecs
 import io
 import os
+import re
 import sys
 import traceback
+import unicodedata
 
 LOST = 74  # exit status where standard output, or a file, could not take everything: EX_IOERR of sysexits.h
 _lost_files: list[str] = []  # of this program: between guard and verdict
+
+# What stands for a character where the encoding of an output (ASCII, Latin-1) has none for it.
+STAND_INS = {
+    **{"✓": "ok", "✗": "WRONG", "Ψ": "Psi", "ψ": "psi", "Σ": "sum", "β": "beta", "π": "pi", "σ": "sigma", "√": "sqrt"},
+    **{"§": "S.", "×": "x", "·": "*", "≤": "<=", "≥": ">=", "⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")"},
+    **{"…": "...", "–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "µ": "u", "μ": "u", "⁻": "-", "→": "->"},
+    **{"─": "-", "━": "-", "│": "|", "┃": "|", "\N{NO-BREAK SPACE}": " ", "\N{COMBINING CIRCUMFLEX ACCENT}": "^"},
+}
+STAND_IN = "minidist.stand_in"  # as an error handler of Python's encoders
+
+
+def stand_in(error: UnicodeError) -> tuple[str, int]:
+    """What to write instead of characters that an encoding lacks: nothing that is printed ends the work or is lost."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    written = "".join(map(_in_ascii, error.object[error.start : error.end]))
+    return re.sub(r"(?<=\^.)\^", "", written), error.end  # 2³⁰: 2^30
+
+
+def _in_ascii(character: str) -> str:
+    if character in STAND_INS:
+        return STAND_INS[character]
+    simpler = unicodedata.normalize("NFKD", character)  # é: e and an accent; ⁹: 9
+    if simpler[0].isascii():
+        return "^" * ("<super>" in unicodedata.decomposition(character)) + simpler[0]
+    return character.encode("ascii", "backslashreplace").decode()
+
+
+codecs.register_error(STAND_IN, stand_in)
+
+
+def as_shown(text: str) -> str:
+    """A text with its stand-ins: for what is to be as wide as it will be on the screen."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a notebook's
+    return text.encode(encoding, STAND_IN).decode(encoding)
 
 
 class Output(io.TextIOWrapper):
@@ -39,15 +78,16 @@ class Output(io.TextIOWrapper):
 
 
 def guard() -> None:
-    """Let sys.stdout and sys.stderr be such streams; where they are closed, silence."""
+    """Let sys.stdout and sys.stderr be such streams, which encode whatever is printed; where they are closed,
+    silence."""
     _lost_files.clear()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as we live)
         elif stream is getattr(sys, f"__{name}__") and not isinstance(stream, Output):  # nobody is capturing it
-            settings = {key: getattr(stream, key) for key in ("encoding", "errors", "line_buffering", "write_through")}
-            setattr(sys, name, Output(stream.buffer, **settings))
+            settings = {key: getattr(stream, key) for key in ("encoding", "line_buffering", "write_through")}
+            setattr(sys, name, Output(stream.buffer, errors=STAND_IN, **settings))
 
 
 def lost(path: str, error: OSError) -> None:

@@ -109,7 +109,6 @@ def mutants_of(file: Path) -> list[Mutant]:
 
 def run(table: dict[str, list[Mutant]]) -> int:
     """Run mutants, by chapter; the exit status."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     status, everything = StatusLine(shown=True), sum(map(len, table.values()))
     outcomes: list[Outcome] = []
     for chapter, mutants in table.items():
