@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidist import Finished, UsageError
 from minidist.claims.tables import mark, number, print_table, say
+from minidist.cli.options import tool
 from minidist.engine import Engine, Settings
 from minidist.memory import chain
 from minidist.nn.gpt import GPTConfig, gpt
@@ -65,10 +65,7 @@ def step(shape: Shape, recompute: str) -> tuple[int, int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the tables; the exit status: 1 if something was counted that no formula gives."""
-    if list(arguments) in (["-h"], ["--help"]):
-        raise Finished((__doc__ or "").strip())  # python -OO drops docstrings
-    if arguments:
-        raise UsageError(f"recompute takes no arguments, not {' '.join(arguments)!r}")
+    tool("recompute", __doc__).parse_args(list(arguments))
     agree = [*print_chain(), *print_intervals(), *print_flops()]
     return 0 if all(agree) else 1
 

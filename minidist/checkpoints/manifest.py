@@ -10,6 +10,7 @@ A single file of --export is read through the same eyes: one shard, which has al
 import json
 import math
 import os
+import stat
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -114,7 +115,10 @@ def names_in(folder: str) -> list[str]:
     def age(name: str) -> tuple[int, str]:
         return os.stat(os.path.join(folder, name, NAME)).st_mtime_ns, name
 
-    found = [name for name in os.listdir(folder) if not is_draft(name)]
+    try:
+        found = [name for name in os.listdir(folder) if not is_draft(name)]
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
     return sorted((name for name in found if os.path.isfile(os.path.join(folder, name, NAME))), key=age)
 
 
@@ -131,7 +135,7 @@ def drafts_in(folder: str) -> list[str]:
 
 def newest(path: str) -> str:
     """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError."""
-    if os.path.isfile(os.path.join(path, NAME)):
+    if _is_checkpoint(path):
         return path
     if not os.path.isdir(path):
         raise UsageError(f"{path} is not a folder of checkpoints")
@@ -143,9 +147,19 @@ def newest(path: str) -> str:
         raise UsageError(f"{path} has no checkpoint: there is no file {LATEST} in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{latest} cannot be read: {getattr(error, 'strerror', 'it is damaged')}") from None
-    if os.path.basename(name) != name or not os.path.isfile(os.path.join(path, name, NAME)):
+    if os.path.basename(name) != name or not _is_checkpoint(os.path.join(path, name)):
         raise UsageError(f"{latest} names a checkpoint that is not there{_others(path)}")
     return os.path.join(path, name)
+
+
+def _is_checkpoint(folder: str) -> bool:
+    """Whether a folder has a manifest. Raises UsageError for one of another user, of which nobody else can tell."""
+    try:
+        return stat.S_ISREG(os.stat(os.path.join(folder, NAME)).st_mode)
+    except PermissionError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError):  # there is none, or the name is none
+        return False
 
 
 def _others(folder: str) -> str:

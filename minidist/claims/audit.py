@@ -24,7 +24,7 @@ from minidist import UsageError
 from minidist.claims import counted
 from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.claims.tables import mark, number, show, table_of
-from minidist.cli.options import Parser, at_least
+from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
 from minidist.memory.kernel import Kernel
 from minidist.mpi import launch
@@ -116,8 +116,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     chapters: their values (`minidist/programs/chapter.py`), by name, whose cases are run.
     """
     lines, ranks = lines_of(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
-    made = Parser("audit", __doc__ or "")
-    made.prog = "python -m minidist audit"
+    made = tool("audit", __doc__)
     made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(lines)}; default: all")
     made.add_argument(
         "-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn, or 4"

@@ -20,7 +20,7 @@ from minidist import papers
 from minidist.claims import counted
 from minidist.claims.files import check_writable, write_json
 from minidist.claims.tables import mark, show, table_of
-from minidist.cli.options import Parser
+from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.papers.figure import Figure
 
@@ -101,8 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises UsageError for whatever cannot work, before anything is started.
     """
     known = library()
-    made = Parser("papers", __doc__ or "")
-    made.prog = "python -m minidist papers"
+    made = tool("papers", __doc__)
     made.add_argument("--paper", choices=tuple(known), metavar="NAME", help="its figures, one by one")
     made.add_argument("--run", action="store_true", help="start the ranks that count them")
     made.output("--json", help="for machines; - is standard output")

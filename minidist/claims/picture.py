@@ -16,7 +16,7 @@ from typing import Any
 
 from minidist import UsageError
 from minidist.claims.tables import number
-from minidist.cli.options import in_one_process
+from minidist.cli.options import Parser, in_one_process
 from minidist.mpi.launch import find_mpiexec
 
 PICTURE = Path(__file__).with_name("zero.svg")
@@ -130,6 +130,7 @@ def finish(figure: Any, first: Any, path: Path) -> None:
 
 
 def main() -> None:
+    Parser("claims.picture", __doc__ or "").parse_args()
     try:
         import matplotlib  # noqa: F401
     except ImportError:

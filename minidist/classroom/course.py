@@ -120,6 +120,7 @@ def grade_class(
 def opened(submissions: Path, scratch: Path) -> Path:
     """The folder of a class, which may come as a zip."""
     if submissions.is_dir():
+        os.listdir(submissions)  # PermissionError, where a walk would find nothing
         return submissions
     if submissions.suffix.lower() != ".zip" or not submissions.is_file():
         raise UsageError(f"there is no folder {submissions}")

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from minidist import UsageError
 from minidist.classroom.grade import check_hidden
+from minidist.files import remove
+from minidist.mpi.output import reason
 
 PACKAGE = Path(__file__).parents[1]
 CLONE = PACKAGE.parent
@@ -51,15 +53,24 @@ def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None) -> l
     )
     if inside:
         raise UsageError(f"{out} is in {inside}, which is to be released: name a folder elsewhere")
+    student, autograders, finished = out / "student", out / "autograder", False
     try:
+        is_new = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise UsageError(f"{out} is not empty: name a new folder")
-        written = [students_edition(out / "student", lessons)]
-        (out / "autograder").mkdir()
-        return written + [autograder(out / "autograder" / f"{lesson.name}.zip", lesson, hidden) for lesson in lessons]
+        try:
+            students_edition(student, lessons)
+            autograders.mkdir()
+            written = [autograder(autograders / f"{lesson.name}.zip", lesson, hidden) for lesson in lessons]
+            finished = True
+            return [student, *written]
+        finally:
+            if not finished:  # half of it would be handed out as the whole
+                remove(str(out if is_new else student))
+                remove(str(autograders))
     except OSError as error:
-        raise UsageError(f"{out} cannot be written to: {error.strerror}") from None
+        raise UsageError(f"{out} cannot be written to: {reason(error)}") from None
 
 
 # ---- for students ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 from minidist import command
 from minidist.claims.zero import buffer_size
-from minidist.cli.options import Parser, at_least, path_name
+from minidist.cli.options import Parser, at_least, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
@@ -37,8 +37,7 @@ SENT = {
 
 
 def parser() -> Parser:
-    made = Parser("explain", __doc__ or "")
-    made.prog = "python -m minidist explain"
+    made = tool("explain", __doc__)
     made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     add = made.add_argument
     add("--model", choices=tuple(MODELS), metavar="NAME", default="gpt2", help=f"one of {', '.join(MODELS)}")

@@ -7,6 +7,7 @@ import codecs
 import io
 import os
 import re
+import shutil
 import sys
 import traceback
 import unicodedata
@@ -90,10 +91,25 @@ def guard() -> None:
             setattr(sys, name, Output(stream.buffer, errors=STAND_IN, **settings))
 
 
+def reason(error: OSError) -> str:
+    """Why a file could not be read or written, in words; of several files (shutil.Error), why the first could not."""
+    if isinstance(error, shutil.Error) and (number := re.match(r"\[Errno (\d+)\]", str(error.args[0][0][2]))):
+        return os.strerror(int(number[1]))
+    return error.strerror or str(error) or type(error).__name__
+
+
 def lost(path: str, error: OSError) -> None:
     """A file could not be written: a line on stderr now, the exit status at the end, and all other work is done."""
     _lost_files.append(path)
-    print(f"minidist: error: cannot write {path}: {error.strerror}", file=sys.stderr)
+    print(f"minidist: error: cannot write {path}: {reason(error)}", file=sys.stderr)
+
+
+LONGEST_WORD = 300  # characters: a file's name may have 255
+
+
+def in_a_line(text: str) -> str:
+    """A message as one line, in which words that go on and on are cut."""
+    return " ".join(word if len(word) <= LONGEST_WORD else f"{word[:60]}...{word[-20:]}" for word in text.split())
 
 
 def no_memory(error: BaseException) -> str:
@@ -109,5 +125,5 @@ def verdict(status: int) -> int:
     failure = getattr(sys.stdout, "failure", None)
     if failure is None:
         return status or (LOST if _lost_files else 0)
-    print(f"minidist: error: cannot write to standard output: {failure.strerror}", file=sys.stderr)
+    print(f"minidist: error: cannot write to standard output: {reason(failure)}", file=sys.stderr)
     return status or LOST

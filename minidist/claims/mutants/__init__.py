@@ -36,9 +36,10 @@ from pathlib import Path
 from typing import Any
 
 import minidist
-from minidist import Finished, UsageError
+from minidist import UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches
 from minidist.claims.tables import mark, show, table_of
+from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.mpi.launch import OPEN_MPI_AS_ROOT, mpiexec_for
 
@@ -82,8 +83,9 @@ def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
 
     Raises UsageError for whatever cannot work, before anything is started.
     """
-    if arguments and arguments[0] in ("-h", "--help"):
-        raise Finished((__doc__ or "").strip())  # python -OO drops docstrings
+    made = tool("mutants", __doc__)
+    made.add_argument("chapters", nargs="*", metavar="CHAPTER", help="whose mutants; default: all")
+    made.parse_args(list(arguments))
     if "PMI_SIZE" in os.environ or "OMPI_COMM_WORLD_SIZE" in os.environ:
         raise UsageError("mutants starts ranks itself: leave mpirun away")
     known = [chapter for chapter in chapters if (TABLE / f"{chapter}.toml").exists()]
