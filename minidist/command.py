@@ -142,6 +142,8 @@ def prepare(
     check_interval(options.recompute, options.layers)
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
+    if options.untied and options.model != "gpt":
+        raise UsageError(f"--untied is of --model gpt: the head of a {options.model} is never the embedding's matrix")
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
         if vars(options)[option] and not vars(options)[needed]:
             raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
