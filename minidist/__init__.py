@@ -6,6 +6,7 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 __version__ = "0.1.0"
@@ -83,6 +84,15 @@ class Stopped(Exception):
 
 class Finished(Exception):
     """All that was asked for is this text (--help): shown once, exit status 0."""
+
+
+def how_to_install(*extras: str) -> str:
+    """The command that installs what a part needs: from the clone that this is, or by name where there is none."""
+    clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    source = clone if os.path.isfile(os.path.join(clone, "pyproject.toml")) else "minidist"
+    with suppress(FileNotFoundError):  # the working directory has been deleted
+        source = "." if source == os.getcwd() else source
+    return f"pip install '{source}[{','.join(extras)}]'"
 
 
 def load_ipython_extension(shell: Any) -> None:

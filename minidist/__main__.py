@@ -108,5 +108,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def run() -> int:
+    """The program, by either of its names; the exit status."""
+    return in_one_process(lambda: main(sys.argv[1:]))
+
+
 if __name__ == "__main__":
-    sys.exit(in_one_process(lambda: main(sys.argv[1:])))
+    sys.exit(run())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minidist import UsageError, checkpoint, data
+from minidist import UsageError, checkpoint, data, how_to_install
 from minidist.checkpoints.convert import FORMS
 from minidist.claims.files import check_apart, check_room, check_writable
 from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
@@ -164,7 +164,7 @@ def prepare(
     try:
         stored = precision(options.precision)
     except ImportError:
-        raise UsageError("--precision bf16 needs ml_dtypes: pip install '.[bf16]'") from None
+        raise UsageError(f"--precision bf16 needs ml_dtypes: {how_to_install('bf16')}") from None
     if optimizer is None and options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
     elif optimizer is None:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.claims.tables import number
 from minidist.cli.options import Parser, in_one_process
 from minidist.mpi.launch import find_mpiexec
@@ -134,7 +134,7 @@ def main() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UsageError("drawing needs matplotlib: pip install '.[mpich,lessons]'") from None
+        raise UsageError(f"drawing needs matplotlib: {how_to_install('mpich', 'lessons')}") from None
     draw({chapter: report(chapter) for chapter in CHAPTERS}, PICTURE)
     draw_memories({chapter: report(chapter, *LARGER) for chapter in BELOW}, MEMORIES)
     print(f"drawn: {PICTURE}, {MEMORIES}")

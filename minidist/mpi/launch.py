@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.mpi import encode, hang, shm
 from minidist.mpi.hang import Look, Looks
 from minidist.mpi.job import LAST, Job, RankResult, Watch, blame, describe_exit
@@ -141,7 +141,7 @@ def find_mpiexec() -> str:
     beside_python = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
     found = beside_python or shutil.which("mpiexec")
     if found is None:
-        raise UsageError("there is no mpiexec; install an MPI, for example with: pip install '.[mpich]'")
+        raise UsageError(f"there is no mpiexec; install an MPI, for example with: {how_to_install('mpich')}")
     return found
 
 

@@ -138,6 +138,6 @@ def test_a_forged_manifest(data: st.DataObject, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=3000, **PROPERTY)  # type: ignore[arg-type]
+@settings(max_examples=1000, **PROPERTY)  # type: ignore[arg-type]
 def test_many_forged_manifests(data: st.DataObject, capsys: pytest.CaptureFixture[str]) -> None:
     check_one(data, capsys)

@@ -86,7 +86,7 @@ def test_a_grade_is_not_lost(tmp_path: Path) -> None:
 
 def test_the_locale_does_not_matter() -> None:
     """Of files that are minidist's own."""
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    plain: dict[str, Any] = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for line in ("minidist lessons", f"minidist explain {CONFIG}", "minidist"):
         done = run(line, **plain)
         assert (done.returncode, done.stderr) == (0, ""), line
