@@ -17,8 +17,16 @@ from contextlib import AbstractContextManager
 import pytest
 
 from minidist.claims import assertions
+from minidist.cli.options import rank_of_launch
 from minidist.memory.pool import Pool
 from minidist.mpi.comm import Comm
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest opens the file
+def pytest_configure(config: pytest.Config) -> None:
+    """Of ranks that all run the same tests, rank 0 alone writes --junitxml."""
+    if rank_of_launch() > 0:
+        config.option.xmlpath = None
 
 
 @pytest.fixture(scope="session")

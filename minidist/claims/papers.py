@@ -112,7 +112,8 @@ def main(arguments: Sequence[str]) -> int:
     values = count(chosen) if options.run else {}
     found = {paper.name: outcomes(paper, values) for paper in chosen}
     if options.json:
-        write_json(options.json, [as_row(name, outcome) for name, rows in found.items() for outcome in rows])
+        figures = [as_row(name, outcome) for name, rows in found.items() for outcome in rows]
+        write_json(options.json, {"figures": figures})
     if options.json != "-":
         if options.paper:
             print_figures(chosen[0], found[options.paper])

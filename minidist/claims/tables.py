@@ -141,5 +141,5 @@ def say(text: str) -> None:
 
 
 def number(value: float) -> str:
-    """Thousands apart: 1 234 567."""
-    return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:,.3f}".replace(",", " ")
+    """Thousands apart: 1,234,567."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"

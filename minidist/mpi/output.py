@@ -104,6 +104,11 @@ def lost(path: str, error: OSError) -> None:
     print(f"minidist: error: cannot write {path}: {reason(error)}", file=sys.stderr)
 
 
+def is_lost(path: str) -> bool:
+    """Whether a file, or one in this folder, could not be written."""
+    return any(lost == path or lost.startswith(os.path.join(path, "")) for lost in _lost_files)
+
+
 LONGEST_WORD = 300  # characters: a file's name may have 255
 
 

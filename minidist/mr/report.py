@@ -292,4 +292,4 @@ def print_outcome(plan: Plan, outcome: Outcome) -> None:
 
 
 def _bytes(number: float) -> str:
-    return f"{number / 1e6:.1f} MB" if number >= 1e6 else f"{number:,.0f} bytes".replace(",", " ")
+    return f"{number / 1e6:.1f} MB" if number >= 1e6 else f"{number:,.0f} bytes"

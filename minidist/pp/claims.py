@@ -356,3 +356,5 @@ def show_clocks(comm: Comm, timeline: Timeline, job: Job) -> None:
         print_timelines("", [timelines[rank] for rank in pipelines[0]], goes_on=not flushes)
     if job.options.trace:
         write_trace(job.options.trace, timelines, pipelines)
+        if job.options.json != "-":
+            say_written(trace=job.options.trace)
