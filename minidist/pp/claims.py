@@ -5,6 +5,7 @@ from typing import Any
 
 from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.files import say_written
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.command import Job, Options

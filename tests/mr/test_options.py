@@ -43,7 +43,7 @@ WRONG = {
     ),
     "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
     "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
-    "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81 000 000 region files"),
+    "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81,000,000 region files"),
     "input of /proc": (["wordcount", "/proc/self/mem"], "cannot read /proc/self/mem"),
     "endless input": (["wordcount", "/dev/zero"], "/dev/zero: it is not a regular file"),
     "many repetitions": (["grep", __file__, "--pattern", "a{99999999999999}"], "is not a regular expression"),
