@@ -66,10 +66,12 @@ def _leave(*_: Any) -> None:
 # Until a program has started that minds Ctrl-C itself, its way out is at once: not a traceback of half an import. Of
 # whoever merely imports the package, notebooks and tests, the signals are theirs.
 _words = getattr(sys, "orig_argv", [])  # the doctor must be reachable from a Python that has none
-if any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:])):  # noqa: B905, RUF007
+_by_name = os.path.basename((getattr(sys, "argv", None) or [""])[0]) == "minidist"  # the command that pip installs
+_as_module = any(flag == "-m" and name.split(".")[0] == "minidist" for flag, name in zip(_words, _words[1:]))  # noqa: B905, RUF007
+if _by_name or _as_module:
     signal.signal(signal.SIGINT, _leave)
     sys.excepthook = _say_what_is_missing
-    if "minidist" not in _words:  # the table of contents, and the doctor
+    if not _by_name and "minidist" not in _words:  # the table of contents, and the doctor
         _check_memory()
 
 

@@ -85,7 +85,8 @@ def print_chain() -> list[bool]:
     print_table(f"A chain of n = {n} layers: Chen's K + n/K, and its logarithm", "--recompute", heading, rows)
     held = {k: chain.count(n, f"every:{k}").values for k in range(1, n + 1)}
     best = [str(k) for k, values in held.items() if values == min(held.values())]
-    print(f"By trying all K: the least is {min(held.values())}, with K = {', '.join(best)}. By formula K = √n.")
+    print(f"By trying all K: the least is {min(held.values())}, with K = {', '.join(best)}.")
+    print("By formula K = √n.")
     print("Of each segment that runs again one value more is held than it has layers.")
     return agree
 

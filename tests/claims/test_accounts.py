@@ -153,7 +153,7 @@ def test_what_passes_the_links_by_is_found(
     said = capsys.readouterr().out.splitlines()
     read, written = (next(line.split() for line in said if f" {way} " in line) for way in ("read", "written"))
     assert read[-2:] == ["0", "✓"]
-    assert written[-3:] == ["1", "234", "✗"]
+    assert written[-2:] == ["1,234", "✗"]
     assert max(map(len, said)) <= 80
 
 

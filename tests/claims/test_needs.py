@@ -131,8 +131,8 @@ def test_every_chapter_says_it_before_it_begins(tmp_path: Any) -> None:
     for line, report in launch("jobs.chapters:command_lines", 2, given, str(tmp_path), timeout=120).values[0].items():
         assert report["status"] == 0
         most = max(need.total for need in estimated(line, 2))
-        words, said = " ".join(report["printed"].split()), f"{most:,.0f}".replace(",", " ")
-        left = f"{10**6 - most:,.0f}".replace(",", " ")
+        words, said = " ".join(report["printed"].split()), f"{most:,.0f}"
+        left = f"{10**6 - most:,.0f}"
         assert words.startswith(("Each rank will need, by formula:", "Rank")), line
         assert f"Together at most {said} bytes at a time, of 1,000,000: {left} are left." in words, line
 
