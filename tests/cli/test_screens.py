@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -72,7 +73,7 @@ def test_a_chapter_says_what_it_has_written(name: str, tmp_path: Path) -> None:
         outputs |= {"memory plot": ["--memory-plot", "plot.svg"]} if name != "parameter_server" else {}
     outputs |= {"trace": ["--trace", "trace.json"]} if name == "pipeline" else {}
     ranks = 0 if name == "train" else 4
-    done = run("-m", f"minidist.{name}", *options, *sum(outputs.values(), []), ranks=ranks, cwd=tmp_path)
+    done = run("-m", f"minidist.{name}", *options, *chain(*outputs.values()), ranks=ranks, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert too_wide(done.stdout) == []
     said = re.findall(r"^(.+) written to (.+)$", done.stdout, re.MULTILINE)
@@ -81,8 +82,8 @@ def test_a_chapter_says_what_it_has_written(name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["format"] == 1
     if name in USUAL:
         outputs["report"] = ["--json", "-"]
-        options = [option.replace("out", "again") for option in options]
-        done = run("-m", f"minidist.{name}", *options, *sum(outputs.values(), []), ranks=ranks, cwd=tmp_path)
+        options = ["again" if option == "out" else option for option in options]
+        done = run("-m", f"minidist.{name}", *options, *chain(*outputs.values()), ranks=ranks, cwd=tmp_path)
         assert json.loads(done.stdout)["format"] == 1
 
 
