@@ -58,7 +58,7 @@ clean: ## remove what make and the tools have made, .venv included
 
 $(VENV)/.runtime: $(VENV)/bin/pip pyproject.toml
 	@echo "Installing minidist, NumPy and MPICH into $(VENV) ..."
-	@$(INSTALL) '.[mpich,deepspeed]'
+	@$(INSTALL) '.[mpich,deepspeed,bf16]'
 	@touch $@
 
 # Two MPIs share file names, so each has an environment of its own.
@@ -76,7 +76,7 @@ $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
 
 $(VENV)/.lessons: $(VENV)/bin/pip pyproject.toml
 	@echo "Installing minidist, NumPy, MPICH, JupyterLab and Matplotlib into $(VENV) ..."
-	@$(INSTALL) '.[mpich,lessons]'
+	@$(INSTALL) '.[mpich,lessons,deepspeed,bf16]'
 	@touch $@ $(VENV)/.runtime
 
 # The last file that venv writes: an interrupted set-up begins again.

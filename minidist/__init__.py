@@ -5,6 +5,7 @@ Importing the package loads no MPI, no NumPy and no plotting: `python -m minidis
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 __version__ = "0.1.0"
@@ -28,6 +29,15 @@ class Finished(Exception):
     """All that was asked for is this text (--help): shown once, exit status 0."""
 
 
+def how_to_install(*extras: str) -> str:
+    """The command that installs what a part needs: from the clone that this is, or by name where there is none."""
+    clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    source = clone if os.path.isfile(os.path.join(clone, "pyproject.toml")) else "minidist"
+    with suppress(FileNotFoundError):  # the working directory has been deleted
+        source = "." if source == os.getcwd() else source
+    return f"pip install '{source}[{','.join(extras)}]'"
+
+
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext minidist` in a notebook: cells that begin with `%%mpirun -n 4` then run on four ranks."""
     from minidist.classroom import notebook
@@ -47,6 +57,8 @@ def __getattr__(name: str) -> Any:
 def _module_to_run() -> str:
     """While Python looks for what `python -m` names: that name. Else "". Python 3.8 does not tell, and must get as far
     as the doctor."""
+    if os.path.basename((sys.argv or [""])[0]) == "minidist":  # the command that pip installs
+        return "minidist"
     looks = sys.argv[:1] == ["-m"]
     return str(sys.orig_argv[-len(sys.argv)]).removeprefix("-m") if looks and hasattr(sys, "orig_argv") else ""
 

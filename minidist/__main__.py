@@ -7,7 +7,7 @@ import sys
 
 from minidist import UsageError, __version__
 from minidist.cli import doctor
-from minidist.cli.options import Parser, in_one_process, path_name
+from minidist.cli.options import in_one_process, path_name, tool
 from minidist.contents import CHAPTERS, USUAL
 
 COURSE = "To learn how it works, from the beginning: python -m minidist lessons"
@@ -40,10 +40,17 @@ def contents() -> str:
     return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor", COURSE])
 
 
+DOES = {
+    "doctor": "What is wrong with the MPI set-up, and what mends it.",
+    "lessons": "The course: what a lesson needs, how long it takes, what it teaches.",
+    "inspect": "What is in a checkpoint, and whether it is whole; exit status 1 if not.",
+    "to-fp32": "The parameters of a checkpoint in float32, in one file (safetensors).",
+}
+
+
 def paths(command: str, arguments: list[str], *names: str) -> list[str]:
     """The files and folders that a command takes, in order."""
-    made = Parser(command, "")
-    made.prog = f"python -m minidist {command}"
+    made = tool(command, DOES[command])
     for name in names:
         made.add_argument(name, type=path_name)
     return [*vars(made.parse_args(arguments)).values()]
@@ -51,6 +58,8 @@ def paths(command: str, arguments: list[str], *names: str) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Do what the command line asks; the exit status."""
+    if arguments[:1] and arguments[0] in DOES and set(arguments[1:]) & {"-h", "--help"}:
+        paths(arguments[0], ["--help"], *{"inspect": ["DIR"], "to-fp32": ["DIR", "FILE"]}.get(arguments[0], []))
     if arguments == ["doctor"]:
         return doctor.main()
     if arguments == ["lessons"]:
@@ -99,5 +108,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def run() -> int:
+    """The program, by either of its names; the exit status."""
+    return in_one_process(lambda: main(sys.argv[1:]))
+
+
 if __name__ == "__main__":
-    sys.exit(in_one_process(lambda: main(sys.argv[1:])))
+    sys.exit(run())

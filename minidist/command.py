@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minidist import UsageError, checkpoint, data
+from minidist import UsageError, checkpoint, data, how_to_install
 from minidist.checkpoints.convert import FORMS
 from minidist.claims.files import check_apart, check_room, check_writable
 from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
@@ -142,6 +142,8 @@ def prepare(
     check_interval(options.recompute, options.layers)
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
+    if options.untied and options.model != "gpt":
+        raise UsageError(f"--untied is of --model gpt: the head of a {options.model} is never the embedding's matrix")
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
         if vars(options)[option] and not vars(options)[needed]:
             raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")
@@ -162,7 +164,7 @@ def prepare(
     try:
         stored = precision(options.precision)
     except ImportError:
-        raise UsageError("--precision bf16 needs ml_dtypes: pip install '.[bf16]'") from None
+        raise UsageError(f"--precision bf16 needs ml_dtypes: {how_to_install('bf16')}") from None
     if optimizer is None and options.optimizer == "adamw":
         optimizer = AdamW(weight_decay=options.weight_decay)
     elif optimizer is None:

@@ -1,7 +1,7 @@
 """MapReduce: two functions from the user; splitting, shuffling, sorting and surviving failures from the system.
 
     mpirun -n 4 python -m minidist.mapreduce wordcount FILE... --reducers 4 --output DIR
-    mpirun -n 4 python -m minidist.mapreduce wordcount FILE... --output DIR --inject stop:2:map:2
+    mpirun -n 4 python -m minidist.mapreduce wordcount FILE... --output DIR --maps 8 --inject stop:2:map:2
     mpirun -n 4 python -m minidist.mapreduce grep FILE... --pattern 'def \\w+' --output DIR
     mpirun -n 4 python -m minidist.mapreduce --job mymodule:MyJob FILE... --output DIR
     python -m minidist.mapreduce --cluster

@@ -539,7 +539,7 @@ def test_a_claim_that_does_not_hold_is_named_and_makes_the_exit_status_1(name: s
     claims = json.loads((tmp_path / "report.json").read_text())["claims"]
     assert {(claim["source"], claim["claim"]) for claim in claims if not claim["holds"]} == failing
     said = re.findall(
-        r"^does not hold: (.*?), (.*?): [\d ]+ bytes promised, [\d ]+ counted$", done.stdout, re.MULTILINE
+        r"^does not hold: (.*?), (.*?): [\d,]+ bytes promised, [\d,]+ counted$", done.stdout, re.MULTILINE
     )
     assert set(said) == failing
     assert done.stdout.count("✗") == len(failing)

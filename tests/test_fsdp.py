@@ -378,7 +378,7 @@ def test_what_leaves_a_host(found: dict[str, Any]) -> None:
         assert across == 2 * m // 2 * 2 // 4 == report["sent"][rank]["all-reduce across hosts"]["bytes"]
         assert paper.across_hosts(m, 4, 2) == across < paper.across_hosts_as_printed(m, 4, 2)
     assert [rank["parameters"] for rank in report["memory"]] == [m // 2] * 4
-    assert f"{paper.across_hosts_as_printed(m, 4, 2):,.0f}".replace(",", " ") in report["printed"]
+    assert f"{paper.across_hosts_as_printed(m, 4, 2):,.0f}" in report["printed"]
 
 
 def test_overlap_is_worth_what_the_clock_says(found: dict[str, Any]) -> None:

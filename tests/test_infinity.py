@@ -202,7 +202,10 @@ def test_what_is_loaded_is_refreshed_from_files(stage: int, precision: str) -> N
 def test_n_disks_are_n_times_as_fast_on_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"--bandwidth-table --json {tmp_path}/rows.json"
     assert run_threads(lambda comm: infinities.line(comm, line), 4, Rules()) == [0] * 4
-    clocks = [(row["ranks"], row["from"], row["clock"]) for row in json.loads((tmp_path / "rows.json").read_text())]
+    clocks = [
+        (row["ranks"], row["from"], row["clock"])
+        for row in json.loads((tmp_path / "rows.json").read_text())["bandwidth"]
+    ]
     shards, owner = ([(n, by, 1 / n if by == "shards" else 1.0) for n in (1, 2, 4)] for by in ("shards", "owner"))
     assert sorted(clocks) == sorted(shards + owner)
     assert capsys.readouterr().out.count("✓") == 6

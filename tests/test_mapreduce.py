@@ -971,3 +971,16 @@ def test_a_reduce_that_was_committed_is_never_done_again(tmp_path: Path) -> None
     assert (2, messages.Lost([0])) in told  # worker 2 is at reduce 1, and must not wait for worker 1
     assert orders(talk.hear(2, messages.Stalled())) == [(2, ("map", 0))]
     assert talk.master.tasks.left == {"map": 1, "reduce": 1}
+
+
+def test_faults_that_never_happened_are_named(nasty: list[str], tmp_path: Path) -> None:
+    """Of a worker that would have stopped in its sixth task, a point to which no rank came, a text that no line has."""
+    faults = ("stop:1:map:6", "kill:commit:9", "bad:nowhere to be found", "slow:2:2")
+    line = ["wordcount", *nasty, "--maps", "6", "--output", str(tmp_path / "out"), "--no-backup"]
+    done = mpirun(3, *line, *(f"--inject={fault}" for fault in faults))
+    assert done.returncode == 0
+    bad, kill, stop = sorted(done.stderr.splitlines())
+    of_text = "bad:nowhere to be found: no line that was mapped contains it"
+    assert bad == f"minidist: --inject {of_text}: it never happened"
+    assert kill == "minidist: --inject kill:commit:9: no rank came to commit 9 times: it never happened"
+    assert re.fullmatch(r"minidist: --inject stop:1:map:6: rank 1 was given \d map tasks?: it never happened", stop)

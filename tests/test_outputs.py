@@ -64,7 +64,7 @@ def test_standard_output_by_a_link_is_written_to(folder: Path) -> None:
     assert (done.returncode, done.stderr, (folder / "out").is_symlink()) == (0, "", True)
     printed = (folder / "log").read_text()
     assert "\0" not in printed
-    parts = ["before\n", "step ", '\n{\n "chapter": "train"', "The model writes:", "after\n"]
+    parts = ["before\n", "step ", '\n{\n "format": 1,\n "chapter": "train"', "The model writes:", "after\n"]
     assert sorted(parts, key=printed.index) == parts
 
 

@@ -17,7 +17,7 @@ from minidist import Finished, UsageError
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Row
-from minidist.claims.files import check_apart, check_writable, write_json, write_output
+from minidist.claims.files import check_apart, check_writable, say_written, write_json, write_output
 from minidist.claims.tables import make_table, mark, show
 from minidist.cli.options import Parser, in_one_process, path_name
 from minidist.data import load
@@ -105,6 +105,8 @@ def main() -> None:
         print_rows(rows)
     if options.plot:
         write_output(options.plot, plot.draw(rows, machine.name_of(here), format_of(options.plot)))
+        if options.json != "-":
+            say_written(plot=options.plot)
     if options.keep:
         results.write_results(here, measured)
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidist import Finished, UsageError
 from minidist.claims.tables import mark, number, print_table, say
+from minidist.cli.options import tool
 from minidist.engine import Engine, Settings
 from minidist.memory import chain
 from minidist.nn.gpt import GPTConfig, gpt
@@ -65,10 +65,7 @@ def step(shape: Shape, recompute: str) -> tuple[int, int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the tables; the exit status: 1 if something was counted that no formula gives."""
-    if list(arguments) in (["-h"], ["--help"]):
-        raise Finished((__doc__ or "").strip())  # python -OO drops docstrings
-    if arguments:
-        raise UsageError(f"recompute takes no arguments, not {' '.join(arguments)!r}")
+    tool("recompute", __doc__).parse_args(list(arguments))
     agree = [*print_chain(), *print_intervals(), *print_flops()]
     return 0 if all(agree) else 1
 
@@ -88,7 +85,8 @@ def print_chain() -> list[bool]:
     print_table(f"A chain of n = {n} layers: Chen's K + n/K, and its logarithm", "--recompute", heading, rows)
     held = {k: chain.count(n, f"every:{k}").values for k in range(1, n + 1)}
     best = [str(k) for k, values in held.items() if values == min(held.values())]
-    print(f"By trying all K: the least is {min(held.values())}, with K = {', '.join(best)}. By formula K = √n.")
+    print(f"By trying all K: the least is {min(held.values())}, with K = {', '.join(best)}.")
+    print("By formula K = √n.")
     print("Of each segment that runs again one value more is held than it has layers.")
     return agree
 

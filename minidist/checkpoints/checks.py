@@ -1,7 +1,6 @@
 """Before the work: whether what --load names holds what training can go on from. All is refused in one line."""
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,14 +11,11 @@ from safetensors import SafetensorError
 
 from minidist import UsageError
 from minidist.checkpoints import files, manifest
+from minidist.checkpoints.form import STATE, check_fields, check_state, short
 from minidist.checkpoints.manifest import MOMENTS, Manifest, Shape
 from minidist.claims.files import check_folder_takes_files, check_readable, check_writable
 from minidist.nn.layers import Unit
-from minidist.nn.precision import LossScale
 from minidist.nn.tensor import Array
-
-# What the state of a training has, beside its arrays:
-STATE = {"steps": 0, "updates": 0, "mixed": True, "loss_scale": vars(LossScale())}
 
 
 def check_folder(option: str, path: str | None) -> None:
@@ -49,8 +45,7 @@ def check(
     try:
         if os.path.isdir(path):
             found = manifest.read(path)
-            for shard in found.shards:
-                manifest.check_shard(found, shard)
+            manifest.check_shards(found)
             names = {prefix + name: shape for prefix in found.prefixes for name, shape in found.parameters.items()}
             _check_identity(found.identity, identity)
             _check_shapes(names, parameters, MOMENTS[:moments])
@@ -59,7 +54,7 @@ def check(
             check_readable(option, path)
             state = _check_file(path, parameters, identity, moments)
         if state["steps"] > steps:
-            raise UsageError(f"has {_short(state['steps'])} steps behind it: ask for at least as many with --steps")
+            raise UsageError(f"has {short(state['steps'])} steps behind it: ask for at least as many with --steps")
     except (OSError, SafetensorError):
         raise UsageError(f"cannot read {option} {path}: not a safetensors file, or a damaged one") from None
     except UsageError as error:
@@ -115,7 +110,7 @@ def _check_file(path: str, parameters: dict[str, Shape], identity: dict[str, Any
         _check_identity(_parsed("identity", metadata, identity), identity)
         _check_shapes(shapes, parameters, MOMENTS[:moments])
         state = _parsed("state", metadata, STATE)
-        _check_state(state)
+        check_state(state)
         content = {name: files.checksum(metadata[name].encode()) for name in ("identity", "state")}
         for name, array in arrays.items():
             if array.get_dtype() not in files.DTYPES:
@@ -141,26 +136,17 @@ def _parsed(name: str, metadata: dict[str, str], like: dict[str, Any]) -> dict[s
         found = json.loads(metadata[name])
     except (ValueError, RecursionError):
         raise UsageError(f"is damaged: its {name} is not JSON") from None
-    _check_fields(name, found, like)
+    check_fields(name, found, like)
     return dict(found)
-
-
-def _check_fields(where: str, found: Any, like: dict[str, Any]) -> None:
-    if not isinstance(found, dict) or found.keys() != like.keys():
-        raise UsageError(f"is damaged: its {where} should have {', '.join(like)}, and nothing else")
-    for name, value in found.items():
-        types = (float, int) if isinstance(like[name], float) else (type(like[name]),)
-        if type(value) not in types or value in (math.inf, -math.inf) or value != value:
-            raise UsageError(f"is damaged: {name} of its {where} is {_short(value)}")
-        if isinstance(value, dict):
-            _check_fields(name, value, like[name])
 
 
 def _check_identity(saved: dict[str, Any], identity: dict[str, Any]) -> None:
     """What either does not say, a script for one, is taken to be the same."""
     for name, value in saved.items():
         if value != identity.get(name, value):
-            asked = f"{_short(value)} there, {identity[name]} here" if name != "characters" else "use the same --data"
+            asked = (
+                f"{short(value)} there, {identity.get(name)} here" if name != "characters" else "use the same --data"
+            )
             raise UsageError(f"is of another model: it has other {name}: {asked}")
 
 
@@ -186,32 +172,8 @@ def _shapes(units: list[Unit]) -> dict[str, Shape]:
     return {parameter.name: parameter.shape for unit in units for parameter in unit.parameters}
 
 
-def _check_state(state: dict[str, Any]) -> None:
-    """Counters and loss scale are such as training leaves them."""
-    scale = state["loss_scale"]
-    possible = {
-        "steps": state["steps"] >= 0,
-        "updates": 0 <= state["updates"] <= state["steps"],
-        "scale": 0 < scale["scale"] < 2**1000,
-        "minimum": 0 < scale["minimum"] <= scale["scale"],
-        "window": scale["window"] > 0,
-        "hysteresis": scale["hysteresis"] > 0,
-        "forgiven_left": 0 <= scale["forgiven_left"] < scale["hysteresis"],
-        "step": scale["step"] >= 0,
-        "last_overflow": -1 <= scale["last_overflow"] < max(scale["step"], 1),
-    }
-    for name, holds in possible.items():
-        if not holds:
-            raise UsageError(f"is damaged: {name} of its state cannot be {_short({**state, **scale}[name])}")
-
-
 def _check_values(name: str, values: Array) -> None:
     if not np.isfinite(values).all():
         raise UsageError(f"is damaged: {name} has values that are not finite")
     if name.startswith("moment2/") and values.min(initial=0) < 0:
         raise UsageError(f"is damaged: {name}, a variance, has negative values")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 40 else f"{text[:40]}…"

@@ -52,8 +52,7 @@ def to_fp32(folder: str, path: str) -> int:
     """`python -m minidist to-fp32 DIR out.safetensors`: the parameters alone, in float32, by their names; the exit
     status. DeepSpeed leaves a script for that in every checkpoint, zero_to_fp32.py. Raises UsageError."""
     found = manifest.read(folder)
-    for shard in found.shards:
-        manifest.check_shard(found, shard)
+    manifest.check_shards(found)
     shards = {shard.file: f"{found.folder}/{shard.file}" for shard in found.shards}
     check_apart({"to-fp32": path}, {**shards, manifest.NAME: f"{found.folder}/{manifest.NAME}"})
     check_writable("to-fp32", path)

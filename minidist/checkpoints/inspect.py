@@ -2,9 +2,11 @@
 
 import math
 import os
+from typing import Any
 
 from minidist import UsageError
 from minidist.checkpoints import manifest
+from minidist.checkpoints.form import short
 from minidist.checkpoints.manifest import Manifest
 
 
@@ -22,7 +24,11 @@ def main(path: str) -> int:
             said = str(error).removeprefix(f"{found.folder}/{shard.file} ")
             damaged.append(shard.file)
         print(f"  {shard.file:24} {shard.bytes / 1e3:12,.1f} KB  {said}")
-    print(f"{len(damaged)} of {len(found.shards)} shards cannot be used" if damaged else "It is whole.")
+    if damaged:
+        print(f"{len(damaged)} of {len(found.shards)} shards cannot be used")
+    else:
+        manifest.check_coverage(found)
+        print("It is whole.")
     others = [] if found.folder == path else manifest.names_in(path)
     for name in others:
         if os.path.join(path, name) != found.folder:
@@ -34,14 +40,20 @@ def print_contents(found: Manifest) -> None:
     """All but the arrays, in a few lines."""
     state, layout, identity = found.state, dict(found.layout), found.identity
     chapter, ranks = layout.pop("chapter"), layout.pop("ranks")
-    model = f"{identity['model']}, " if "model" in identity else ""
-    axes = "".join(f", {axis} {size}" for axis, size in layout.items())
+    model = f"{shown(identity['model'])}, " if "model" in identity else ""
+    axes = "".join(f", {shown(axis)} {shown(size)}" for axis, size in layout.items())
     size = sum(math.prod(shape) for shape in found.parameters.values())
     print(f"{found.folder}: step {state['steps']}, {state['updates']} updates")
-    print(f"  saved by {chapter} on {ranks} rank{'s' * (ranks > 1)}{axes}")
+    print(f"  saved by {shown(chapter)} on {ranks} rank{'s' * (ranks > 1)}{axes}")
     moments = f"{found.moments} moment{'s' * (found.moments != 1)}"
     tensors = f"{size:,} parameters in {len(found.parameters)} tensors"
     print(f"  {model}{tensors}, {moments} of each, {found.dtype}")
     scale = f", loss scale {state['loss_scale']['scale']:g}" if state["mixed"] else ""
-    text = f"text {found.text['name']}, " if "name" in found.text else ""
+    text = f"text {shown(found.text['name'])}, " if "name" in found.text else ""
     print(f"  {text}next batch {found.text['position']}, seed {found.random['seed']}{scale}")
+
+
+def shown(value: Any) -> str:
+    """What a manifest says, on one line whatever it is."""
+    text = str(value)
+    return text if text.isprintable() and len(text) < 80 else short(value)

@@ -10,6 +10,7 @@ A single file of --export is read through the same eyes: one shard, which has al
 import json
 import math
 import os
+import stat
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from minidist import UsageError
-from minidist.checkpoints import files
+from minidist.checkpoints import files, form
 from minidist.checkpoints.pieces import Piece, Shape, overlaps, whole_piece
 from minidist.files import is_draft, open_regular
 from minidist.nn.tensor import Array
@@ -114,7 +115,10 @@ def names_in(folder: str) -> list[str]:
     def age(name: str) -> tuple[int, str]:
         return os.stat(os.path.join(folder, name, NAME)).st_mtime_ns, name
 
-    found = [name for name in os.listdir(folder) if not is_draft(name)]
+    try:
+        found = [name for name in os.listdir(folder) if not is_draft(name)]
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
     return sorted((name for name in found if os.path.isfile(os.path.join(folder, name, NAME))), key=age)
 
 
@@ -131,7 +135,7 @@ def drafts_in(folder: str) -> list[str]:
 
 def find_newest(path: str) -> str:
     """The folder of one checkpoint: `path` itself, or the one in it that `latest` names. Raises UsageError."""
-    if os.path.isfile(os.path.join(path, NAME)):
+    if _is_checkpoint(path):
         return path
     if not os.path.isdir(path):
         raise UsageError(f"{path} is not a folder of checkpoints")
@@ -143,9 +147,19 @@ def find_newest(path: str) -> str:
         raise UsageError(f"{path} has no checkpoint: there is no file {LATEST} in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{latest} cannot be read: {getattr(error, 'strerror', 'it is damaged')}") from None
-    if os.path.basename(name) != name or not os.path.isfile(os.path.join(path, name, NAME)):
+    if os.path.basename(name) != name or not _is_checkpoint(os.path.join(path, name)):
         raise UsageError(f"{latest} names a checkpoint that is not there{_others(path)}")
     return os.path.join(path, name)
+
+
+def _is_checkpoint(folder: str) -> bool:
+    """Whether a folder has a manifest. Raises UsageError for one of another user, of which nobody else can tell."""
+    try:
+        return stat.S_ISREG(os.stat(os.path.join(folder, NAME)).st_mode)
+    except PermissionError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError):  # there is none, or the name is none
+        return False
 
 
 def _others(folder: str) -> str:
@@ -160,7 +174,7 @@ def read(path: str) -> Manifest:
     file = os.path.join(folder, NAME)
     try:
         with open_regular(file) as stream:
-            document = json.load(stream)
+            document = json.load(stream, parse_constant=float.fromhex)  # which refuses what is no JSON: NaN
         checksum = document.pop("checksum")
         if checksum != _checksum(document):
             raise ValueError
@@ -168,14 +182,37 @@ def read(path: str) -> Manifest:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         raise UsageError(f"{file} is damaged: its checksum is not that of its content") from None
-    if document.pop("format") != FORMAT:
+    if document.pop("format", FORMAT) != FORMAT:
         raise UsageError(f"{file} was written by another version of minidist")
+    try:
+        form.check_manifest(document)
+    except UsageError as error:
+        raise UsageError(f"{file} {error}") from None
     parameters = {name: tuple(shape) for name, shape in document["parameters"].items()}
     for shard in document["shards"]:
         for name, (axis, spans, start, stop) in shard["holds"].items():
             shard["holds"][name] = Piece(parameters[name], axis, tuple(map(tuple, spans)), start, stop)
     shards = [Shard(**shard) for shard in document["shards"]]
     return Manifest(**{**document, "folder": folder, "parameters": parameters, "shards": shards})
+
+
+def check_shards(manifest: Manifest) -> None:
+    """Raise UsageError, in one line, unless all shards are sound, and have all of every parameter."""
+    for shard in manifest.shards:
+        check_shard(manifest, shard)
+    check_coverage(manifest)
+
+
+def check_coverage(manifest: Manifest) -> None:
+    """Raise UsageError, in one line, unless the shards, which are sound, have every element together."""
+    for name, shape in manifest.parameters.items():
+        runs = [shard.holds[name].runs()[:, 1:] for shard in manifest.shards if name in shard.holds]
+        begin, length = np.concatenate([np.zeros((0, 2), int), *runs]).T
+        order, size = np.argsort(begin), math.prod(shape)
+        ends = np.concatenate([[0], np.maximum.accumulate((begin + length)[order])])
+        if (begin[order] > ends[:-1]).any() or ends[-1] != size or (length > size).any():
+            file = os.path.join(manifest.folder, NAME)
+            raise UsageError(f"{file} is damaged: its shards do not have all of {form.short(name)}")
 
 
 def check_shard(manifest: Manifest, shard: Shard) -> None:
@@ -185,18 +222,22 @@ def check_shard(manifest: Manifest, shard: Shard) -> None:
         size = os.stat(path).st_size
         with files.open_safetensors(path) as file:
             save = (file.metadata() or {}).get("save")
+            held = {name: (file.get_slice(name).get_dtype(), file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise UsageError(f"{path} is missing") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except SafetensorError:
-        save = manifest.save  # no header to tell it
+        save, held = manifest.save, None  # no header to tell it
     if save != manifest.save:
         raise UsageError(f"{path} is of another checkpoint than {NAME} beside it")
     if size != shard.bytes:
         raise UsageError(f"{path} is damaged: it has {size} bytes and should have {shard.bytes}")
     if files.checksum_of(path) != shard.blake2b:
         raise UsageError(f"{path} is damaged: its checksum is not that of its content")
+    pieces = {prefix + name: piece for prefix in manifest.prefixes for name, piece in shard.holds.items()}
+    if held != {name: (manifest.dtype, [piece.stop - piece.start]) for name, piece in pieces.items()}:
+        raise UsageError(f"{path} is damaged: it has other arrays than {NAME} beside it says")
 
 
 def read_single_file(path: str) -> Manifest:

@@ -13,7 +13,6 @@ messages. What MPI itself sends, for its barriers and to make communicators, it 
 
 import json
 import shlex
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from minidist import UsageError
 from minidist.claims import counted
 from minidist.claims.accounts import Asked, audit_files, audit_memory
 from minidist.claims.tables import make_table, mark, number, show
-from minidist.cli.options import Parser, at_least
+from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
 from minidist.launch import launcher
 from minidist.memory.kernel import Kernel
@@ -117,8 +116,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     chapters: their values (`minidist/programs/chapter.py`), by name, whose cases are run.
     """
     lines, ranks = list_lines(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
-    made = Parser("audit", __doc__ or "")
-    made.prog = "python -m minidist audit"
+    made = tool("audit", __doc__)
     made.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"of {', '.join(lines)}; default: all")
     made.add_argument(
         "-n", dest="ranks", type=at_least(1), metavar="N", help="ranks; default: 2, 3, 4 and 5 in turn, or 4"
@@ -136,7 +134,6 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     for chapter in options.chapters:
         if chapter not in lines:
             raise UsageError(f"{chapter!r} cannot be audited: take of {', '.join(lines)}")
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     if options.memory or options.disk:
         apart = [
             make_run(chapter, variant, line, options.ranks or max(ranks.get(chapter, (4,))), options.memory)

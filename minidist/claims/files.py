@@ -85,15 +85,20 @@ def check_room(option: str, path: str | None, nbytes: int) -> None:
         raise UsageError(f"{option} {path} needs {nbytes / 1e6:,.1f} MB; the disk has {free / 1e6:,.1f} MB left")
 
 
-def write_json(path: str, document: dict[str, Any] | list[dict[str, Any]]) -> None:
+REPORT = 1  # the form of reports for machines: it changes when a field gets another name or meaning
+
+
+def write_json(path: str, document: dict[str, Any]) -> None:
     """Write a report for machines; "-" is standard output."""
+    written = as_json({"format": REPORT, **document})
     if path == "-":
-        sys.stdout.write(as_json(document).decode())
+        sys.stdout.write(written.decode())
     else:
-        write_output(path, as_json(document))
+        write_output(path, written)
+        say_written(report=path)
 
 
-def as_json(document: dict[str, Any] | list[dict[str, Any]]) -> bytes:
+def as_json(document: dict[str, Any]) -> bytes:
     return f"{json.dumps(document, indent=1)}\n".encode()
 
 
@@ -105,6 +110,13 @@ def write_output(path: str, content: bytes) -> None:
             file.write(content)
     except OSError as error:
         output.lost(path, error)
+
+
+def say_written(**paths: str | None) -> None:
+    """A line for each file that was asked for and is there now, by what it is. Of a stream nobody needs to be told."""
+    for what, path in paths.items():
+        if path is not None and not files.is_stream(path) and not output.is_lost(path):
+            print(f"{what.replace('_', ' ')} written to {path}")
 
 
 def write_inside(folder: str, name: str, content: bytes) -> None:

@@ -18,7 +18,15 @@ import pytest
 
 from minidist.claims import assertions
 from minidist.memory.pool import Pool
+from minidist.mpi import environment
 from minidist.mpi.comm import Comm
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest opens the file
+def pytest_configure(config: pytest.Config) -> None:
+    """Of ranks that all run the same tests, rank 0 alone writes --junitxml."""
+    if environment.rank():
+        config.option.xmlpath = None
 
 
 @pytest.fixture(scope="session")

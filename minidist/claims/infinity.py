@@ -147,7 +147,7 @@ def print_closing(run: Run) -> None:
         ("activation checkpoints", "hd 8K", zero_infinity.ait_of_checkpoints(8192)),
     ):
         rates = [zero_infinity.bandwidth_for(share, ait, zero_infinity.PEAK) / 1e9 for share in (0.5, 0.9)]
-        table.add_row(what, example, number(ait), *(f"{rate:,.1f}".replace(",", " ") for rate in rates))
+        table.add_row(what, example, number(ait), *(f"{rate:,.1f}" for rate in rates))
     show("By its equations, for its examples: 1,024 tokens to a sequence, 70 TFLOP/s", table)
     print(f"{count_agreeing(zero_infinity.NEEDS)} efficiencies that it prints (over 50, 80 or 90 %) come out of them.")
     print("16 tiles make a layer √16 = 4 times as wide. The paper's 8K to 64K is 8 times:")
@@ -204,7 +204,8 @@ def bandwidth_table(
         print_bandwidth(rows)
     if comm.rank == 0 and json:
         ways = [(row.n, way, getattr(row, way)) for row in rows for way in ("shards", "owner")]
-        write_json(json, [{"ranks": n, "from": way, **took._asdict()} for n, way, took in ways])
+        fetches = [{"ranks": n, "from": way, **took._asdict()} for n, way, took in ways]
+        write_json(json, {"chapter": "infinity", "bandwidth": fetches})
     return comm.broadcast_object(int(not all(map(agrees, rows))) if comm.rank == 0 else None)
 
 

@@ -12,7 +12,6 @@ cluster comes out of nothing here; a chapter sets its own run beside it.
 import importlib
 import pkgutil
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from minidist import papers
 from minidist.claims import counted
 from minidist.claims.files import check_writable, write_json
 from minidist.claims.tables import make_table, mark, show
-from minidist.cli.options import Parser
+from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.papers.figure import Figure
 
@@ -102,20 +101,19 @@ def main(arguments: Sequence[str]) -> int:
     Raises UsageError for whatever cannot work, before anything is started.
     """
     known = library()
-    made = Parser("papers", __doc__ or "")
-    made.prog = "python -m minidist papers"
+    made = tool("papers", __doc__)
     made.add_argument("--paper", choices=tuple(known), metavar="NAME", help="its figures, one by one")
     made.add_argument("--run", action="store_true", help="start the ranks that count them")
     made.output("--json", help="for machines; - is standard output")
     options = made.parse_args(list(arguments))
     if options.json != "-":
         check_writable("--json", options.json)
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     chosen = [known[options.paper]] if options.paper else list(known.values())
     values = count(chosen) if options.run else {}
     found = {paper.name: outcomes(paper, values) for paper in chosen}
     if options.json:
-        write_json(options.json, [as_row(name, outcome) for name, rows in found.items() for outcome in rows])
+        figures = [as_row(name, outcome) for name, rows in found.items() for outcome in rows]
+        write_json(options.json, {"figures": figures})
     if options.json != "-":
         if options.paper:
             print_figures(chosen[0], found[options.paper])

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.claims.tables import number
-from minidist.cli.options import in_one_process
+from minidist.cli.options import Parser, in_one_process
 from minidist.launch.launcher import find_mpiexec
 
 PICTURE = Path(__file__).with_name("zero.svg")
@@ -130,10 +130,11 @@ def finish(figure: Any, first: Any, path: Path) -> None:
 
 
 def main() -> None:
+    Parser("claims.picture", __doc__ or "").parse_args()
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UsageError("drawing needs matplotlib: pip install '.[mpich,lessons]'") from None
+        raise UsageError(f"drawing needs matplotlib: {how_to_install('mpich', 'lessons')}") from None
     draw({chapter: report(chapter) for chapter in CHAPTERS}, PICTURE)
     draw_memories({chapter: report(chapter, *LARGER) for chapter in BELOW}, MEMORIES)
     print(f"drawn: {PICTURE}, {MEMORIES}")

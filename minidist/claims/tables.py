@@ -1,13 +1,13 @@
 """Claims on the screen: what the paper says, the number that it gives for this run, and what was counted."""
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
+from minidist.mpi.output import as_shown
 
 
 def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None]) -> None:
@@ -20,7 +20,6 @@ def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], Non
 
 def print_summary(run: Run) -> None:
     """The model and its losses."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     print(f"\n{run.options.model} with Ψ = {number(run.model.parameters())} parameters", end=", ")
     print(f"{run.options.precision} precision, N = {run.ranks} rank{'s' * (run.ranks > 1)}")
     if run.loss:
@@ -127,6 +126,9 @@ def show(title: str, table: Any) -> None:
     """Print a table of rich's under its title, 80 columns wide where there is no terminal to ask."""
     from rich.console import Console
 
+    for column in table.columns:
+        column.header = as_shown(column.header)
+        column._cells = [as_shown(cell) for cell in column._cells]
     console = Console()
     console.print(title, style="bold", markup=False, highlight=False)
     console.print()
@@ -140,5 +142,5 @@ def say(text: str) -> None:
 
 
 def number(value: float) -> str:
-    """Thousands apart: 1 234 567."""
-    return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:,.3f}".replace(",", " ")
+    """Thousands apart: 1,234,567."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"

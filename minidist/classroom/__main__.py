@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.claims.files import as_json, check_apart, check_writable, write_inside, write_output
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
@@ -120,7 +120,7 @@ def main(arguments: list[str]) -> int:
             print(written)
         return 0
     if find_spec("pytest") is None:
-        raise UsageError("grading needs pytest: pip install '.[mpich,lessons]'")
+        raise UsageError(f"grading needs pytest: {how_to_install('mpich', 'lessons')}")
     if options.wire == "mpi":
         find_mpiexec()  # or say now that there is none
     if options.command == "grade":

@@ -19,6 +19,7 @@ from minidist.classroom import reports
 from minidist.classroom.grade import MACHINE_FAULT, grade
 from minidist.classroom.handed_in import look, sort_out
 from minidist.classroom.release import model_answers
+from minidist.cli.options import Parser, in_one_process, pathlib_path
 
 WHAT = "Submit exercise.py, the file in which you have written your functions, by this name."
 NOTEBOOK = (
@@ -82,4 +83,6 @@ def refusal(why: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve()))
+    parser = Parser("classroom.autograder", __doc__ or "")
+    parser.add_argument("folder", type=pathlib_path, metavar="FOLDER", help="with source/, submission/ and results/")
+    sys.exit(in_one_process(lambda: main(parser.parse_args().folder.resolve())))

@@ -62,7 +62,7 @@ class Journal:
         self.file = file
         self.grades: dict[str, Grade] = {}
         if file and file.exists():
-            for line in file.read_text(errors="replace").splitlines():
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, TypeError, KeyError):  # an interrupt may have left half a line
                     made = json.loads(line)
                     parts = [Part(**part) for part in made["grade"].pop("parts")]
@@ -120,6 +120,7 @@ def grade_class(
 def opened(submissions: Path, scratch: Path) -> Path:
     """The folder of a class, which may come as a zip."""
     if submissions.is_dir():
+        os.listdir(submissions)  # PermissionError, where a walk would find nothing
         return submissions
     if submissions.suffix.lower() != ".zip" or not submissions.is_file():
         raise UsageError(f"there is no folder {submissions}")

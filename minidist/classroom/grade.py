@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from minidist import UsageError
+from minidist.claims.files import check_readable
 
 WORK = "work"  # where students' copies of the lessons are
 LONGEST = 1800.0  # seconds for all parts of a submission
@@ -75,6 +76,7 @@ def grade(
         raise UsageError(f"there is no file {submission}")
     if submission.suffix.lower() != ".py":
         raise UsageError(f"{submission} is no Python file: name the student's .py file")
+    check_readable("the submission", str(submission))
     check_hidden(hidden)
     with tempfile.TemporaryFile() as written:  # without a name, so that nobody else can write to it
         command = [sys.executable, "-m", "pytest", "-p", "minidist.classroom.pytest_plugin", "-p", "no:cacheprovider"]
@@ -121,8 +123,13 @@ def grade(
 
 def check_hidden(folder: Path | None) -> None:
     """Raise UsageError unless there are tests in an instructor's folder."""
-    if folder is not None and not list(folder.glob("test_*.py")):
+    if folder is None:
+        return
+    tests = [file for file in folder.iterdir() if file.match("test_*.py")] if folder.is_dir() else []
+    if not tests:
         raise UsageError(f"there is no test_*.py in {folder}")
+    for file in tests:
+        check_readable("--hidden", str(file))
 
 
 def check_lesson(lesson: Path) -> None:
@@ -130,6 +137,7 @@ def check_lesson(lesson: Path) -> None:
     for name in ("exercise.py", "test_exercise.py", "on_ranks.py"):
         if not (lesson / name).is_file():
             raise UsageError(f"{lesson} is no lesson: it has no {name}")
+        check_readable("the lesson's", str(lesson / name))
 
 
 def exercise_of(lesson: Path) -> Path:
@@ -157,4 +165,4 @@ def lesson_of(submission: Path, lessons: Sequence[Path]) -> Path | None:
 
 
 def _defined(file: Path) -> set[str]:
-    return set(re.findall(r"^(?:def|class) (\w+)", file.read_text(errors="replace"), re.MULTILINE))
+    return set(re.findall(r"^(?:def|class) (\w+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))

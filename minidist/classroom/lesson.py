@@ -111,7 +111,7 @@ def _said_of_cells(name: str, part: Callable[[Any], None], tests: ModuleType) ->
     with tempfile.TemporaryDirectory(prefix="minidist-") as folder:
         program = Path(folder) / f"{name}.py"
         whole = text + "\n" + "\n".join(code.strip("\n") for code in more) + "\n"
-        program.write_text(whole)
+        program.write_text(whole, encoding="utf-8")
         said = _said(program, name, part, tuple(module for module in tests.HIDDEN if module != "given"))
     last, lines = len(text.splitlines()), whole.splitlines()
 
@@ -247,7 +247,7 @@ def _verdict(predicted: float | None, count: float) -> str:
 def _predictions() -> dict[str, float]:
     file = _predictions_file()
     try:
-        return dict(json.loads(file.read_text())) if file.exists() else {}
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
     except ValueError:
         print(f"{file} cannot be read: delete it, and predict again")
         return {}

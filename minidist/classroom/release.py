@@ -18,6 +18,8 @@ from pathlib import Path
 
 from minidist import UsageError
 from minidist.classroom.grade import check_hidden
+from minidist.files import remove
+from minidist.mpi.output import reason
 
 PACKAGE = Path(__file__).parents[1]
 CLONE = PACKAGE.parent
@@ -51,15 +53,24 @@ def release(out: Path, lessons: Sequence[Path], hidden: Path | None = None) -> l
     )
     if inside:
         raise UsageError(f"{out} is in {inside}, which is to be released: name a folder elsewhere")
+    student, autograders, finished = out / "student", out / "autograder", False
     try:
+        is_new = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise UsageError(f"{out} is not empty: name a new folder")
-        written = [students_edition(out / "student", lessons)]
-        (out / "autograder").mkdir()
-        return written + [autograder(out / "autograder" / f"{lesson.name}.zip", lesson, hidden) for lesson in lessons]
+        try:
+            students_edition(student, lessons)
+            autograders.mkdir()
+            written = [autograder(autograders / f"{lesson.name}.zip", lesson, hidden) for lesson in lessons]
+            finished = True
+            return [student, *written]
+        finally:
+            if not finished:  # half of it would be handed out as the whole
+                remove(str(out if is_new else student))
+                remove(str(autograders))
     except OSError as error:
-        raise UsageError(f"{out} cannot be written to: {error.strerror}") from None
+        raise UsageError(f"{out} cannot be written to: {reason(error)}") from None
 
 
 # ---- for students ----------------------------------------------------------------------------------------------------
@@ -83,7 +94,7 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
         if (copy / GIVEN).exists():
             seal(copy / GIVEN, [lesson.name])
         for notebook in copy.glob("*.ipynb"):
-            notebook.write_text(without_answers(notebook.read_text()))
+            notebook.write_text(without_answers(notebook.read_text(encoding="utf-8")), encoding="utf-8")
     for module, answered in model_answers(lessons).items():
         seal(folder / (module.replace(".", "/") + ".py"), answered)
     shutil.copy(KIT / "for_assistants.md", folder / "AGENTS.md")
@@ -95,7 +106,7 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
     for those that are to be read."""
     answered: dict[str, list[str]] = {}
     for lesson in lessons:
-        for node in ast.parse((lesson / "test_exercise.py").read_text()).body:
+        for node in ast.parse((lesson / "test_exercise.py").read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and [ast.unparse(name) for name in node.targets] == ["HIDDEN"]:
                 for module in ast.literal_eval(node.value):
                     if "." in module and module not in READABLE:  # without a dot, it is given.py
@@ -106,7 +117,7 @@ def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
 def seal(file: Path, lessons: Sequence[str]) -> None:
     """Leave of a module what runs on any Python, but cannot be read."""
     text = base64.b85encode(zlib.compress(file.read_bytes(), 9)).decode()
-    file.write_text(SEALED.format(lessons=" and ".join(lessons), text=text))
+    file.write_text(SEALED.format(lessons=" and ".join(lessons), text=text), encoding="utf-8")
 
 
 def without_answers(notebook: str) -> str:

@@ -21,7 +21,7 @@ def syllabus(lessons: Path) -> str:
         raise UsageError(f"there are no lessons in {lessons}: they come with a clone of the project, not with pip")
     paragraphs = []
     for notebook in notebooks:
-        header = "".join(json.loads(notebook.read_text())["cells"][0]["source"])
+        header = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
         title = header.splitlines()[0].removeprefix("# Lesson ")
         rows = dict(re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", header, re.MULTILINE))
         lines = [title, *(wrapped(said, plain(rows[name])) for name, said in ROWS.items())]

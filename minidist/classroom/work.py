@@ -10,8 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from minidist import UsageError
 from minidist.classroom.grade import WORK, lessons_in
-from minidist.cli.options import in_one_process
+from minidist.cli.options import Parser, in_one_process
 
 GRADING = ("test_exercise.py", "on_ranks.py")  # of the lesson alone
 
@@ -31,6 +32,9 @@ def copy_lessons(lessons: Path) -> list[tuple[Path, bool]]:
 
 
 def main() -> int:
+    Parser("classroom.work", __doc__ or "").parse_args()
+    if not lessons_in(Path("lessons")):
+        raise UsageError("there are no lessons here: go to the top of a clone, which has them in lessons/")
     for copy, new in copy_lessons(Path("lessons")):
         print(f"{copy}: {'your copy, to work in' if new else 'yours, left as it is'}")
     return 0

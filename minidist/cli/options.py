@@ -3,6 +3,7 @@
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
 import argparse
+import errno
 import os
 import re
 import signal
@@ -86,6 +87,13 @@ class Parser(argparse.ArgumentParser):
         raise Finished(self.format_help())
 
 
+def tool(command: str, doc: str | None) -> Parser:
+    """The parser of a command that is no chapter: `python -m minidist COMMAND`."""
+    made = Parser(command, doc or "")  # python -OO drops docstrings
+    made.prog = f"python -m minidist {command}"
+    return made
+
+
 def some_text(text: str) -> str:
     """An argument type: anything but nothing, which would be taken for an option that is not given."""
     if not text:
@@ -155,6 +163,7 @@ def memory_size(text: str) -> int:
     return int(float(found[1]) * 1000 ** " KMG".index(found[2].upper() or " "))
 
 
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # a path that the user gave, whatever for
 READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, less) who had left
 
 
@@ -170,7 +179,12 @@ def in_one_process(work: Callable[[], int | None]) -> int:
         except UsageError as error:
             status = 2
             if not environment.rank():
-                print(f"minidist: error: {' '.join(str(error).split())}", file=sys.stderr)
+                print(f"minidist: error: {output.in_a_line(str(error))}", file=sys.stderr)
+        except OSError as error:
+            if error.errno not in UNUSABLE or error.filename is None:
+                raise
+            status = 2
+            print(f"minidist: error: {output.in_a_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
         except Stopped as error:
             status = 1
             print(f"minidist: error: {error}", file=sys.stderr)

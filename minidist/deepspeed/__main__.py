@@ -20,6 +20,7 @@ from minidist.cli.options import Parser, path_name
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.engine import DeepSpeedEngine, engine_of
+from minidist.deepspeed.explain import wrapped
 from minidist.deepspeed.plan import Plan
 from minidist.infinity import Infinity
 from minidist.mpi.comm import Comm
@@ -88,7 +89,8 @@ def main(comm: Comm, prepared: Prepared) -> int:
     """Say what will be done, and do it; the exit status."""
     plan, job, line = prepared
     if comm.rank == 0:
-        print("\n".join(f"minidist: {text}" for text in [*plan.notes, line]), file=sys.stderr, flush=True)
+        for text in (*plan.notes, line):
+            print("\n".join(wrapped(f"minidist: {text}", "")), file=sys.stderr, flush=True)
     chapter = find(plan.chapter)
     if plan.fsdp:
         return chapter.work(comm, job)

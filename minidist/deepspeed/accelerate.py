@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.deepspeed.read import read, text_of
 
 
@@ -105,7 +105,7 @@ def parse(path: str) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise UsageError(f"{path}: YAML needs a package of its own: pip install 'minidist[deepspeed]'") from None
+        raise UsageError(f"{path}: YAML needs a package of its own: {how_to_install('deepspeed')}") from None
 
     class Unique(yaml.SafeLoader):
         """Of a key that stands twice YAML would take the last one without a word."""

@@ -15,10 +15,11 @@ from typing import Any
 
 from minidist import command
 from minidist.claims.zero import buffer_size
-from minidist.cli.options import Parser, at_least, path_name
+from minidist.cli.options import Parser, at_least, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
 from minidist.deepspeed.plan import Plan
+from minidist.mpi.output import as_shown
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
 from minidist.papers import chen, deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
@@ -37,8 +38,7 @@ SENT = {
 
 
 def parser() -> Parser:
-    made = Parser("explain", __doc__ or "")
-    made.prog = "python -m minidist explain"
+    made = tool("explain", __doc__)
     made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     add = made.add_argument
     add("--model", choices=tuple(MODELS), metavar="NAME", default="gpt2", help=f"one of {', '.join(MODELS)}")
@@ -81,7 +81,7 @@ def explain(arguments: Sequence[str]) -> str:
     per_node = min(options.ranks_per_host or 8, n)
     return "\n".join(
         [
-            f"{options.config}: {options.model}, Ψ = {model.parameters:,} parameters, N = {n} ranks",
+            *wrapped(f"{options.config}: {options.model}, Ψ = {model.parameters:,} parameters, N = {n} ranks", ""),
             *keys(plan),
             *memory(plan, model),
             *estimates(plan, model, per_node),
@@ -107,7 +107,14 @@ def keys(plan: Plan) -> Iterator[str]:
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
     """Lines of a terminal's usual width."""
-    return textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent="      ", break_on_hyphens=False)
+    return textwrap.wrap(
+        text,
+        80,
+        initial_indent=indent,
+        subsequent_indent="      ",
+        break_on_hyphens=False,
+        break_long_words=False,  # a path can be copied
+    )
 
 
 def shown(value: Any) -> str:
@@ -198,7 +205,7 @@ def on_the_host(plan: Plan, model: Model) -> Iterator[str]:
 
 
 def line(what: str, formula: str, nbytes: float) -> str:
-    return f"  {what:26} {formula:38} {nbytes / GB:12,.3f}"
+    return f"  {what:26} {as_shown(formula):38} {nbytes / GB:12,.3f}"
 
 
 def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
@@ -272,7 +279,8 @@ def command_line(plan: Plan, model: Model) -> Iterator[str]:
     yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
     yield f"  mpirun -n {plan.ranks} python -m minidist.{shlex.join([plan.chapter, *words])}"
     if plan.beyond:
-        yield f"  What no option says: {'; '.join(plan.beyond)}. mpirun -n N python -m minidist.deepspeed FILE does."
+        door = f"mpirun -n {plan.ranks} python -m minidist.deepspeed FILE"
+        yield from wrapped(f"What no option says: {'; '.join(plan.beyond)}. {door} does.")
 
 
 def main(arguments: Sequence[str]) -> int:

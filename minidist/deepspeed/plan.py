@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, defaults, precision_of, recompute_of
 from minidist.deepspeed.config import Config, check
 from minidist.deepspeed.keys import OFF_DEVICE
@@ -88,7 +88,7 @@ class Plan:
         try:
             stored = precision(self.precision)
         except ImportError:
-            raise UsageError("bf16 needs a package of its own: pip install ml_dtypes") from None
+            raise UsageError(f"bf16 needs a package of its own: {how_to_install('bf16')}") from None
         return Settings(
             precision=stored,
             optimizer=self.optimizer,

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.claims.files import check_readable
 
 LARGEST = 10**6  # bytes of a configuration
@@ -60,6 +60,6 @@ def _hjson(error: json.JSONDecodeError) -> Any:
     try:
         import hjson
     except ImportError:
-        hint = "comments and missing commas need a package of their own: pip install 'minidist[deepspeed]'"
+        hint = f"comments and missing commas need a package of their own: {how_to_install('deepspeed')}"
         raise json.JSONDecodeError(f"{error.msg} ({hint})", error.doc, error.pos) from None
     return hjson

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.exchange import waits
 from minidist.exchange.waits import Look, Looks
 from minidist.launch import encode
@@ -143,7 +143,7 @@ def find_mpiexec() -> str:
     beside_python = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
     found = beside_python or shutil.which("mpiexec")
     if found is None:
-        raise UsageError("there is no mpiexec; install an MPI, for example with: pip install '.[mpich]'")
+        raise UsageError(f"there is no mpiexec; install an MPI, for example with: {how_to_install('mpich')}")
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from minidist import UsageError
+from minidist import UsageError, how_to_install
 from minidist.memory.arena import Arena
 from minidist.memory.pool import KINDS, Pool
 
@@ -89,7 +89,7 @@ def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, History]]:
 def check(option: str, path: str) -> None:
     """Raise UsageError unless a picture can be drawn into this file."""
     if find_spec("matplotlib") is None:
-        raise UsageError(f"{option} needs matplotlib: pip install '.[lessons]'")
+        raise UsageError(f"{option} needs matplotlib: {how_to_install('lessons')}")
     if format_of(path) not in FORMATS:
         raise UsageError(f"{option} {path}: give it a name that ends in .pdf, .png or .svg")
 

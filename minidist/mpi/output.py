@@ -1,14 +1,54 @@
-"""Standard output or a disk that may be full, a terminal that may be somebody else's: none of them ends the work."""
+"""Standard output or a disk that may be full, a terminal that may be somebody else's or know no Greek: none of them
+ends the work."""
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
+import codecs
 import io
 import os
+import re
+import shutil
 import sys
 import traceback
+import unicodedata
 
 LOST = 74  # exit status where standard output, or a file, could not take everything: EX_IOERR of sysexits.h
 _lost_files: list[str] = []  # of this program: between guard and verdict
+
+# What stands for a character where the encoding of an output (ASCII, Latin-1) has none for it.
+STAND_INS = {
+    **{"✓": "ok", "✗": "WRONG", "Ψ": "Psi", "ψ": "psi", "Σ": "sum", "β": "beta", "π": "pi", "σ": "sigma", "√": "sqrt"},
+    **{"§": "S.", "×": "x", "·": "*", "≤": "<=", "≥": ">=", "⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")"},
+    **{"…": "...", "–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "µ": "u", "μ": "u", "⁻": "-", "→": "->"},
+    **{"─": "-", "━": "-", "│": "|", "┃": "|", "\N{NO-BREAK SPACE}": " ", "\N{COMBINING CIRCUMFLEX ACCENT}": "^"},
+}
+STAND_IN = "minidist.stand_in"  # as an error handler of Python's encoders
+
+
+def stand_in(error: UnicodeError) -> tuple[str, int]:
+    """What to write instead of characters that an encoding lacks: nothing that is printed ends the work or is lost."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    written = "".join(map(_in_ascii, error.object[error.start : error.end]))
+    return re.sub(r"(?<=\^.)\^", "", written), error.end  # 2³⁰: 2^30
+
+
+def _in_ascii(character: str) -> str:
+    if character in STAND_INS:
+        return STAND_INS[character]
+    simpler = unicodedata.normalize("NFKD", character)  # é: e and an accent; ⁹: 9
+    if simpler[0].isascii():
+        return "^" * ("<super>" in unicodedata.decomposition(character)) + simpler[0]
+    return character.encode("ascii", "backslashreplace").decode()
+
+
+codecs.register_error(STAND_IN, stand_in)
+
+
+def as_shown(text: str) -> str:
+    """A text with its stand-ins: for what is to be as wide as it will be on the screen."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a notebook's
+    return text.encode(encoding, STAND_IN).decode(encoding)
 
 
 class Output(io.TextIOWrapper):
@@ -39,21 +79,42 @@ class Output(io.TextIOWrapper):
 
 
 def guard() -> None:
-    """Let sys.stdout and sys.stderr be such streams; where they are closed, silence."""
+    """Let sys.stdout and sys.stderr be such streams, which encode whatever is printed; where they are closed,
+    silence."""
     _lost_files.clear()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (for as long as we live)
         elif stream is getattr(sys, f"__{name}__") and not isinstance(stream, Output):  # nobody is capturing it
-            settings = {key: getattr(stream, key) for key in ("encoding", "errors", "line_buffering", "write_through")}
-            setattr(sys, name, Output(stream.buffer, **settings))
+            settings = {key: getattr(stream, key) for key in ("encoding", "line_buffering", "write_through")}
+            setattr(sys, name, Output(stream.buffer, errors=STAND_IN, **settings))
+
+
+def reason(error: OSError) -> str:
+    """Why a file could not be read or written, in words; of several files (shutil.Error), why the first could not."""
+    if isinstance(error, shutil.Error) and (number := re.match(r"\[Errno (\d+)\]", str(error.args[0][0][2]))):
+        return os.strerror(int(number[1]))
+    return error.strerror or str(error) or type(error).__name__
 
 
 def lost(path: str, error: OSError) -> None:
     """A file could not be written: a line on stderr now, the exit status at the end, and all other work is done."""
     _lost_files.append(path)
-    print(f"minidist: error: cannot write {path}: {error.strerror}", file=sys.stderr)
+    print(f"minidist: error: cannot write {path}: {reason(error)}", file=sys.stderr)
+
+
+def is_lost(path: str) -> bool:
+    """Whether a file, or one in this folder, could not be written."""
+    return any(lost == path or lost.startswith(os.path.join(path, "")) for lost in _lost_files)
+
+
+LONGEST_WORD = 300  # characters: a file's name may have 255
+
+
+def in_a_line(text: str) -> str:
+    """A message as one line, in which words that go on and on are cut."""
+    return " ".join(word if len(word) <= LONGEST_WORD else f"{word[:60]}...{word[-20:]}" for word in text.split())
 
 
 def no_memory(error: BaseException) -> str:
@@ -69,5 +130,5 @@ def verdict(status: int) -> int:
     failure = getattr(sys.stdout, "failure", None)
     if failure is None:
         return status or (LOST if _lost_files else 0)
-    print(f"minidist: error: cannot write to standard output: {failure.strerror}", file=sys.stderr)
+    print(f"minidist: error: cannot write to standard output: {reason(failure)}", file=sys.stderr)
     return status or LOST

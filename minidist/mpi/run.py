@@ -141,7 +141,7 @@ def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[
         if comm.rank == 0:
             rank, text = next((rank, text) for rank, text in enumerate(refusals) if text is not None)
             place = "" if None not in refusals else f"on rank {rank}: "
-            print(f"minidist: error: {place}{' '.join(text.split())}", file=sys.stderr)
+            print(f"minidist: error: {place}{output.in_a_line(text)}", file=sys.stderr)
         return 2
     if any(text is not None for text in farewells):
         if comm.rank == 0:

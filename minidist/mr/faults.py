@@ -22,7 +22,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from minidist.mpi.mailbox import Mail, Mailbox
 from minidist.mr.disk import Disk
 from minidist.mr.messages import IDLE, MASTER, Do, Done, Drop, End
 from minidist.mr.plan import Plan
+from minidist.mr.report import Outcome
 
 POINTS = ("map", "reduce", "region", "write", "commit")
 
@@ -71,6 +72,17 @@ class Faults:
             return healthy(document, line)
 
         job.map = failing
+
+    def missed(self, rank: int, outcome: Outcome) -> Iterator[str]:
+        """What was asked for and did not happen in a job that has come to its end, in words: of a worker that stops
+        its own rank says so, of the rest rank 0."""
+        for kind, k in sorted(self.stops):
+            given = self.inbox.given[kind]
+            yield f"stop:{rank}:{kind}:{k}: rank {rank} was given {given} {kind} task{'s' * (given != 1)}"
+        for point, k in sorted(self.kills) if rank == 0 else ():
+            yield f"kill:{point}:{k}: no rank came to {point} {k} time{'s' * (k != 1)}"
+        if rank == 0 and self.bad is not None and not outcome.left_out:
+            yield f"bad:{self.bad}: no line that was mapped contains it"
 
     def reach(self, point: str) -> None:
         """This rank has come to a point where the job may be killed."""
@@ -151,6 +163,16 @@ class FaultyDisk(Disk):
         super().rename(path, name)
         if not name.is_dir():
             self.faults.reach("commit")
+
+
+def check_tasks(injected: Sequence[str], plan: Plan) -> None:
+    """Raise UsageError for a fault in a task that the job does not have."""
+    for text in injected:
+        words = text.split(":")
+        kind, k = (words[2], words[3]) if words[0] == "stop" else (words[1], words[-1])
+        tasks = {"map": plan.maps, "reduce": plan.reducers}.get(kind)
+        if words[0] in ("stop", "kill") and tasks is not None and int(k) > tasks:
+            raise UsageError(f"--inject {text} cannot happen: the job has {tasks} {kind} task{'s' * (tasks != 1)}")
 
 
 def parse(injected: Sequence[str], rank: int, workers: Sequence[int]) -> Faults:

@@ -84,7 +84,7 @@ class Plan:
         self.size = sum(size for _, size in self.files)
         most = min(MOST_TASKS, MOST_REGIONS // self.reducers)
         if self.maps > most:
-            regions = f"{self.maps * self.reducers:,}".replace(",", " ")
+            regions = f"{self.maps * self.reducers:,}"
             raise UsageError(f"--maps {self.maps} and --reducers {self.reducers}: {regions} region files are too many")
         self.maps = self.maps or min(max(1, -(-self.size // SPLIT)), most)
         self.combine = self.combine and getattr(self.job, "combine", None) is not None

@@ -1,6 +1,5 @@
 """What happened in a MapReduce job: the master's log, the status line, and the table of claims at the end."""
 
-import io
 import sys
 import time
 from collections import Counter
@@ -83,8 +82,6 @@ class Events:
     """Everything that happens: kept for the report, printed if there is to be a log, summed up in a status line."""
 
     def __init__(self, plan: Plan, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a notebook's is none
-            sys.stdout.reconfigure(errors="replace")  # keys that the terminal cannot show
         self.list: list[Event] = []
         self.saved = 0.0  # seconds that slower attempts would have taken beyond the first
         self.clock, self.begun, self.log, self.shown, self.workers = clock, clock(), plan.log, plan.shown, workers
@@ -295,4 +292,4 @@ def print_outcome(plan: Plan, outcome: Outcome) -> None:
 
 
 def _bytes(number: float) -> str:
-    return f"{number / 1e6:.1f} MB" if number >= 1e6 else f"{number:,.0f} bytes".replace(",", " ")
+    return f"{number / 1e6:.1f} MB" if number >= 1e6 else f"{number:,.0f} bytes"

@@ -10,7 +10,7 @@ from minidist.nn.tensor import Parameter, Tensor
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """GPT-2 small by default: 124 439 808 parameters."""
+    """GPT-2 small by default: 124,439,808 parameters."""
 
     vocabulary: int = 50257
     context: int = 1024

@@ -10,7 +10,7 @@ from minidist.nn.tensor import Tensor
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """LLaMA 7B by default: 6 738 415 616 parameters."""
+    """LLaMA 7B by default: 6,738,415,616 parameters."""
 
     vocabulary: int = 32000
     context: int = 2048

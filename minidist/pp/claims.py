@@ -5,6 +5,7 @@ from typing import Any
 
 from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.files import say_written
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.command import Job, Options
@@ -358,3 +359,5 @@ def show_clocks(comm: Comm, timeline: Timeline, job: Job) -> None:
         print_timelines("", [timelines[rank] for rank in pipelines[0]], goes_on=not flushes)
     if job.options.trace:
         write_trace(job.options.trace, timelines, pipelines)
+        if job.options.json != "-":
+            say_written(trace=job.options.trace)

@@ -54,5 +54,5 @@ def main(comm: Comm, json_file: str | None) -> int:
     if json_file != "-":
         print_zero_bubble(rows)
     if json_file:
-        write_json(json_file, rows)
+        write_json(json_file, {"chapter": "pipeline", "rows": rows})
     return int(comm.broadcast_object(0 if all(row["holds"] for row in rows) else 1))

@@ -3,6 +3,7 @@
 import math
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from minidist.cli.options import Parser, at_least, path_name, some_text, timeout
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import abort
 from minidist.mr.cluster import print_cluster
-from minidist.mr.faults import Faults, parse
+from minidist.mr.faults import Faults, check_tasks, parse
 from minidist.mr.load import JOBS, load, make
 from minidist.mr.plan import MB, MOST_TASKS, Plan
 from minidist.mr.report import report
@@ -124,6 +125,7 @@ def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> Prepared | No
     )
     if options.json not in (None, "-"):
         check_report(options.json, plan)
+    check_tasks(options.inject, plan)
     plan.check_output()
     plan.check_local()
     faults.poison(job)
@@ -148,6 +150,8 @@ def work(comm: Comm, prepared: Prepared | None) -> int:
     wrong = (faults.disk, faults.mailbox) if faults else ()
     outcome = mapreduce.run(comm, plan, *wrong)
     status = report(comm.rank, plan, outcome, json)
+    for text in faults.missed(comm.rank, outcome) if faults and not outcome.failure else ():
+        print(f"minidist: --inject {text}: it never happened", file=sys.stderr)
     if outcome.left_behind and comm.rank == 0:
         abort(status)  # the others wait in vain for these to leave with them
     return status

@@ -9,7 +9,7 @@ from minidist import checkpoint
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
-from minidist.claims.files import write_json, write_output
+from minidist.claims.files import say_written, write_json, write_output
 from minidist.claims.run import Asked, Run
 from minidist.claims.tables import print_report
 from minidist.claims.witness import print_witness, witness_claims
@@ -75,6 +75,9 @@ def train_and_report(
         units = declare(options, len(corpus.vocabulary))
         tokens = generate(units, weights, options.sample, options.context, options.seed)
         print("\nThe model writes:\n" + corpus.decode(tokens))
+    if options.json != "-":
+        plot_of = options.memory_plot if held and history.losses else None
+        say_written(checkpoint=options.save, export=options.export, memory_plot=plot_of)
     if not complete and history.losses:
         print("minidist: error: no step updated the parameters, so nothing was checked: lower --lr", file=sys.stderr)
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from minidist import checkpoint, command, train
 from minidist.claims.claim import Claim
-from minidist.claims.files import write_json
+from minidist.claims.files import say_written, write_json
 from minidist.claims.run import Run
 from minidist.claims.tables import print_claims, print_summary, print_table
 from minidist.nn.precision import precision
@@ -73,6 +73,8 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
         checkpoint.save(options.save, whole, train.Alone(), command.about(job, ranks), options.keep)
     if options.export:
         checkpoint.export(options.export, whole, train.Alone(), command.about(job, ranks), options.names)
+    if options.json != "-":
+        say_written(checkpoint=options.save, export=options.export)
     if options.sample:
         units = command.declare(options, len(job.corpus.vocabulary))
         weights = checkpoint.weights(whole, writer=True)

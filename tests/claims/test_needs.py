@@ -139,10 +139,10 @@ def test_every_chapter_says_it_before_it_begins(tmp_path: Any) -> None:
     for line, report in launch("jobs.chapters:command_lines", 2, given, str(tmp_path), timeout=120).values[0].items():
         assert report["status"] == 0
         most = max(need.total for need in estimated(line, 2))
-        words, said = " ".join(report["printed"].split()), f"{most:,.0f}".replace(",", " ")
-        left = f"{10**6 - most:,.0f}".replace(",", " ")
+        words, said = " ".join(report["printed"].split()), f"{most:,.0f}"
+        left = f"{10**6 - most:,.0f}"
         assert words.startswith(("Each rank will need, by formula:", "Rank")), line
-        assert f"Together at most {said} bytes at a time, of 1 000 000: {left} are left." in words, line
+        assert f"Together at most {said} bytes at a time, of 1,000,000: {left} are left." in words, line
 
 
 def test_what_does_not_fit() -> None:
@@ -150,6 +150,6 @@ def test_what_does_not_fit() -> None:
     assert promised[0] == promised[1]
     words = " ".join(needs.in_words(promised, int(promised[0].total) - 1000).split())
     assert words.startswith("Each rank will need, by formula: parameters")
-    assert words.endswith("1 000 too many: it will not fit.")
+    assert words.endswith("1,000 too many: it will not fit.")
     uneven = " ".join(needs.in_words(estimated(f"zero2 {SHAPE}", 3), 10**9).split())
     assert uneven.startswith("Rank 0, which needs most, will need, by formula:")

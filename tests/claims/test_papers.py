@@ -45,7 +45,7 @@ def test_ranks_count_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(counted, "JOBS", [counted.zero_on(4, 2), counted.FSDP, counted.zero_bubble_on(8)])
     file = tmp_path / "figures.json"
     assert papers.main(["--run", "--json", str(file)]) == 0
-    rows = [row for row in json.loads(file.read_text()) if row["counted"] is not None]
+    rows = [row for row in json.loads(file.read_text())["figures"] if row["counted"] is not None]
     assert len(rows) == 3 + 1 + 18
     assert all(row["agrees"] for row in rows)
     assert [row["printed"] for row in rows if row["paper"] == "zero"] == ["41.3", "704", "5500"]

@@ -31,7 +31,7 @@ def test_a_table_says_what_its_numbers_count(claims, line):
 
 
 def test_thousands_are_apart():
-    assert [number(n) for n in (7, 1234567, 2.5)] == ["7", "1 234 567", "2.500"]
+    assert [number(n) for n in (7, 1234567, 2.5)] == ["7", "1,234,567", "2.500"]
 
 
 def test_a_title_may_be_wider_than_its_table(monkeypatch, capsys):

@@ -29,6 +29,8 @@ WRONG = {
     "no map": (["--job", "json:JSONDecoder", __file__], "has no function map and no function reduce"),
     "unknown fault": (["wordcount", __file__, "--inject", "fire:1"], "cannot do --inject fire:1"),
     "the master": (["wordcount", __file__, "--inject", "stop:0:map:1"], "the workers are ranks 1 to 3"),
+    "a fault in no map": (["wordcount", __file__, "--inject", "stop:1:map:2"], "the job has 1 map task"),
+    "a fault in no reduce": (["wordcount", __file__, "--inject", "kill:reduce:5"], "the job has 4 reduce tasks"),
     "all stop": (
         ["wordcount", __file__, *(f"--inject=stop:{rank}:map:1" for rank in (1, 2, 3))],
         "one worker at least must go on answering",
@@ -41,7 +43,7 @@ WRONG = {
     ),
     "many maps": (["wordcount", __file__, "--maps", "100000"], "at most 10000"),
     "many reduces": (["wordcount", __file__, "--reducers", "100000"], "at most 10000"),
-    "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81 000 000 region files"),
+    "many of both": (["wordcount", __file__, "--maps", "9000", "--reducers", "9000"], "81,000,000 region files"),
     "input of /proc": (["wordcount", "/proc/self/mem"], "cannot read /proc/self/mem"),
     "endless input": (["wordcount", "/dev/zero"], "/dev/zero: it is not a regular file"),
     "many repetitions": (["grep", __file__, "--pattern", "a{99999999999999}"], "is not a regular expression"),

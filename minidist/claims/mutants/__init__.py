@@ -36,9 +36,10 @@ from pathlib import Path
 from typing import Any
 
 import minidist
-from minidist import Finished, UsageError
+from minidist import UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches
 from minidist.claims.tables import make_table, mark, show
+from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 from minidist.mpi import environment
@@ -83,8 +84,9 @@ def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
 
     Raises UsageError for whatever cannot work, before anything is started.
     """
-    if arguments and arguments[0] in ("-h", "--help"):
-        raise Finished((__doc__ or "").strip())  # python -OO drops docstrings
+    made = tool("mutants", __doc__)
+    made.add_argument("chapters", nargs="*", metavar="CHAPTER", help="whose mutants; default: all")
+    made.parse_args(list(arguments))
     if environment.ranks():
         raise UsageError("mutants starts ranks itself: leave mpirun away")
     known = [chapter for chapter in chapters if (TABLE / f"{chapter}.toml").exists()]
@@ -110,7 +112,6 @@ def mutants_of(file: Path) -> list[Mutant]:
 
 def run(table: dict[str, list[Mutant]]) -> int:
     """Run mutants, by chapter; the exit status."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # Ψ, where the terminal cannot show it
     status, everything = StatusLine(shown=True), sum(map(len, table.values()))
     outcomes: list[Outcome] = []
     for chapter, mutants in table.items():
