@@ -1,4 +1,4 @@
-"""The start of `python -m minidist...`, until its program minds errors and Ctrl-C itself: whatever ends it is one line.
+"""The start of a program of `minidist`, until it minds errors and Ctrl-C itself: whatever ends it is one line.
 
 This module loads no MPI and no NumPy.
 """
