@@ -4,6 +4,7 @@ With that MPI is started, and leaves nothing behind, however the job ends: see s
 """
 
 import os
+import sys
 import time
 
 import numpy as np
@@ -20,6 +21,18 @@ if CROWD > 1:  # MPICH otherwise looks a thousand times before it lets another r
 
 from mpi4py import MPI  # noqa: E402  (this is what starts it)
 
+
+def refuse_another_launcher() -> None:
+    """A launcher of another MPI than mpi4py's makes each of its ranks a job of one rank, and says nothing."""
+    started, known = environment.ranks(), MPI.COMM_WORLD.Get_size()
+    if known == 1 < started:
+        if not environment.rank():
+            line = f"mpirun or srun has started {started} ranks, and MPI knows {known}: they are not of the same MPI"
+            sys.stderr.write(f"minidist: error: {line}: python -m minidist doctor says more\n")
+        sys.exit(2)
+
+
+refuse_another_launcher()
 MPI.COMM_WORLD.Barrier()  # every rank has opened the segment: from here on nothing is left of it, see shm.py
 shm.unlink()
 

@@ -4,10 +4,10 @@ import os
 import signal
 import time
 
-import minidist
+from minidist.cli import start
 from minidist.mpi.run import run
 
-signal.signal(signal.SIGINT, minidist._leave)  # as the package does for a chapter
+signal.signal(signal.SIGINT, start.leave)  # as python -m does for a chapter
 print(f"process {os.getpid()} ", flush=True)
 if os.environ["PMI_RANK"] == "1":
     time.sleep(100)
