@@ -1,4 +1,4 @@
-"""25 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
+"""26 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
 `tests/layouts.json` keeps. They prove nothing about what is right (other tests do), but show what a change has
 touched.
 
@@ -23,6 +23,7 @@ LAYOUTS = {  # ranks: the chapters' command lines
     2: (
         f"data_parallel --reduce server --accumulate 2 {EXACT}",
         f"zero2 --accumulate 3 --model llama {MODEL}",
+        f"local_sgd --every 2 --outer-lr 0.7 --outer-momentum 0.9 {EXACT}",
         f"tensor_parallel --model llama --kv-heads 2 {EXACT}",
         f"offload --delayed-update 0 {EXACT}",
         f"pipeline --schedule pipedream --micro-batches 4 {EXACT}",
@@ -82,8 +83,8 @@ def test_numbers_stay(ranks: int, tmp_path: Path) -> None:
         assert now["bytes"] == kept[line]["bytes"], f"payload, memory or claims of {line}"
 
 
-def test_there_are_25() -> None:
-    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 25
+def test_there_are_26() -> None:
+    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 26
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ SYNCHRONOUS = [
 ]
 WITH_A_SERVER = ["parameter_server", "parameter_server --servers 2"]  # from 2 and 3 ranks on
 ASYNCHRONOUS = [
+    "local_sgd --every 2",
     *(f"pipeline --schedule {name}" for name in SCHEDULES if name not in FLUSHING),
     "parameter_server --consistency ssp",
     "parameter_server --consistency async",

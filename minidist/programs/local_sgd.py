@@ -5,7 +5,6 @@ from typing import Any
 
 from minidist import UsageError, command, local_sgd
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.needs import of_data_axis
 from minidist.claims.run import Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.options import Parser, at_least, within
@@ -59,7 +58,6 @@ CHAPTER = Chapter(
     add_options=add_options,
     prepare=prepare,
     claims=claims,
-    needs=of_data_axis(0),
     perform=lambda chapter, comm, job: chapter.train(comm, job, count=count),
     cases={"": "--every 2", "DiLoCo": "--every 2 --outer-lr 0.7 --outer-momentum 0.9"},
 )

@@ -120,7 +120,7 @@ new = "d"
         several.apply("a a", "a text")
 
 
-@pytest.mark.parametrize("arguments", [["zero9"], ["zero1", "zero2"], ["train"], ["--all"]])
+@pytest.mark.parametrize("arguments", [["zero9"], ["zero1", "zero2"], ["train"]])
 def test_no_such_chapter_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert in_one_process(lambda: main(["mutants", *arguments])) == 2
     said = capsys.readouterr()
@@ -138,7 +138,7 @@ def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help() -> None:
-    with pytest.raises(Finished, match="python -m minidist mutants zero3"):
+    with pytest.raises(Finished, match="usage: python -m minidist mutants CHAPTER"):
         main(["mutants", "--help"])
 
 

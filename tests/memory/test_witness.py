@@ -71,6 +71,7 @@ def lines(n: int) -> list[str]:
     deep_ones = ("zero2 --precision mixed", "zero3 --precision fp32 --dropout 0.1", "tensor_parallel --precision mixed")
     made += [f"{name} {SHAPE} --layers 5 --recompute {policies[(i + n) % 3]}" for i, name in enumerate(deep_ones)]
     made += [f"pipeline --schedule zb-h1 {deep(n)} --recompute {policies[n % 3]} --precision mixed"]
+    made += [f"local_sgd --every 1 --outer-lr 0.7 {SHAPE} --layers 2 --precision fp32"]
     if n > 2:
         made += [f"zero_r --tp 1 --activations host {SHAPE} --layers 2 --precision mixed"]
         made += [f"pipeline --schedule pipedream --replicas 2,{n - 2} {SHAPE} --layers 3"]
