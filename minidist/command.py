@@ -143,7 +143,7 @@ def prepare(
     if options.kv_heads and options.model != "llama":
         raise UsageError("--kv-heads is of --model llama")
     if options.untied and options.model != "gpt":
-        raise UsageError(f"--untied is of --model gpt: the head of a {options.model} is never the embedding's matrix")
+        raise UsageError(f"--untied is of --model gpt: a {options.model} has a head of its own anyway")
     for option, needed in (("save_every", "save"), ("keep", "save"), ("names", "export")):
         if vars(options)[option] and not vars(options)[needed]:
             raise UsageError(f"--{option.replace('_', '-')} is of --{needed}: use both")

@@ -311,7 +311,17 @@ def numbers(value: Any) -> Iterator[Any]:
 def check_schema(report: dict[str, Any], name: str, n: int) -> None:
     """Exactly these fields, of these types: other programs read this."""
     assert list(report) == [
-        *("chapter", "ranks", "parameters", "precision", "steps", "loss", "validation_loss", "unigram_entropy"),
+        *(
+            "format",
+            "chapter",
+            "ranks",
+            "parameters",
+            "precision",
+            "steps",
+            "loss",
+            "validation_loss",
+            "unigram_entropy",
+        ),
         *("step_ms", "claims", "sent", "sent_to", "received", "memory", "counted"),
         *(("below", "moved") if name in BELOW else ()),
     ]
@@ -447,7 +457,7 @@ def test_the_ring_chapter(n: int, size: int, tmp_path: Path) -> None:
     done = chapter(n, "ring", "--size", str(size), "--json", "report.json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads((tmp_path / "report.json").read_text())
-    assert list(report) == ["chapter", "ranks", "claims"]
+    assert list(report) == ["format", "chapter", "ranks", "claims"]
     assert (report["chapter"], report["ranks"]) == ("ring", n)
     assert len(report["claims"]) == 9 * 6
     assert all(claim["holds"] for claim in report["claims"])
@@ -794,6 +804,7 @@ BAD = [
     (0, "train", "--load FILES/model.st --layers 2", ["--load", "another model", "has no block1."]),
     (0, "train", "--load FILES/model.st --model llama --heads 1", ["--load", "another model"]),
     (0, "train", "--load FILES/model.st --context 4", ["--load", "another model", "wpe.weight of shape (8, 10)"]),
+    (0, "train", "--model llama --untied", ["--untied is of --model gpt"]),
     (0, "train", "--load FILES/model.st --untied", ["--load", "another model", "has no head.weight"]),
     (0, "train", "--load FILES/model.st --optimizer sgd", ["--load", "--optimizer"]),
     (0, "train", "--load FILES/other.st", ["--load", "other characters", "--data"]),

@@ -127,8 +127,8 @@ FSDP = Job(4, f"fsdp --batch 4 {SMALL}", [(fsdp.FIGURES[0], lambda report: volum
 def bubble(model: str, m: int, schedule: str) -> Callable[[Any], float]:
     """The bubble rate that the ranks' clocks have."""
 
-    def read(report: list[dict[str, Any]]) -> float:
-        [row] = [row for row in report if (row["model"], row["m"], row["schedule"]) == (model, m, schedule)]
+    def read(report: dict[str, Any]) -> float:
+        [row] = [row for row in report["rows"] if (row["model"], row["m"], row["schedule"]) == (model, m, schedule)]
         return row["bubble"]
 
     return read

@@ -11,6 +11,7 @@ the paper promises. Needs matplotlib: pip install '.[mpich,lessons]'.
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,8 @@ def finish(figure: Any, first: Any, path: Path) -> None:
     pyplot.close(figure)
 
 
-def main() -> None:
-    Parser("claims.picture", __doc__ or "").parse_args()
+def main(arguments: Sequence[str] = ()) -> None:
+    Parser("claims.picture", __doc__ or "").parse_args(arguments)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -141,4 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_process(main))
+    sys.exit(in_one_process(lambda: main(sys.argv[1:])))

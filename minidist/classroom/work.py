@@ -8,6 +8,7 @@ as it is. What grades stays in lessons/, and grades the copy if there is one.
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from minidist import UsageError
@@ -31,8 +32,8 @@ def copy_lessons(lessons: Path) -> list[tuple[Path, bool]]:
     return copies
 
 
-def main() -> int:
-    Parser("classroom.work", __doc__ or "").parse_args()
+def main(arguments: Sequence[str] = ()) -> int:
+    Parser("classroom.work", __doc__ or "").parse_args(arguments)
     if not lessons_in(Path("lessons")):
         raise UsageError("there are no lessons here: go to the top of a clone, which has them in lessons/")
     for copy, new in copy_lessons(Path("lessons")):
@@ -41,4 +42,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_process(main))
+    sys.exit(in_one_process(lambda: main(sys.argv[1:])))

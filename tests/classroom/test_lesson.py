@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("IPython", reason="the notebook's tests need ipykernel")
 from IPython.core.interactiveshell import InteractiveShell
 
+from minidist import UsageError
 from minidist.classroom import lesson, work
 from minidist.classroom.grade import exercise_of
 
@@ -590,3 +591,10 @@ def test_a_function_that_no_cell_has_is_said(shell, capsys):
 def test_a_name_that_is_nobodys_is_said(shell, capsys):
     shell.run_cell("check('exchagne')", store_history=True).raise_error()
     assert "there is no exchagne to check: all_gather_step, exchange, " in capsys.readouterr().out
+
+
+def test_there_is_nothing_to_copy_outside_of_a_clone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="there are no lessons here: go to the top of a clone"):
+        work.main()
+    assert not list(tmp_path.iterdir())
