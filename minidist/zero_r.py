@@ -133,7 +133,7 @@ def zero_r(
     engine = LADDER[zero](units, settings, data, axes)
     if activations != "device" or not scattered:  # otherwise each stays where it was made
         # With sequence parallelism each rank's input is a part of its own already, of its positions.
-        cut = tensor if activations != "device" and not sequence else None
+        cut = tensor if layout.tp > 1 and activations != "device" and not sequence else None
         layers = sum(isinstance(unit, Block) for unit in units)
         engine.checkpoints = Checkpoints(engine, activations == "host", cut, None if scattered else layers)
     return engine

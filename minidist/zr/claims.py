@@ -118,7 +118,8 @@ def checkpoints_pass(run: Run) -> Claim:
     """What of checkpoints a device holds on their way: of one layer its part, up from the host, and with it the whole
     into which the ranks gather their parts. Nothing stays there."""
     options, p = run.options, run.bytes.stored
-    on_host, gathers = options.activations == "host", options.activations != "device" and not options.sequence_parallel
+    on_host, cut = options.activations == "host", run.layout.tp > 1 and not options.sequence_parallel
+    gathers = options.activations != "device" and cut
     bsh = tensor.elements(run, shares_of(run))
     passing = [p * (whole * gathers + part * on_host) for whole, part in zip(bsh, checkpoint(run), strict=True)]
     terms = [f"{p}bsh" * gathers, f"{p}bsh/t" * on_host]
