@@ -18,7 +18,7 @@ from minidist.nn.precision import PRECISIONS
 from minidist.zero1 import ZeRO1
 from minidist.zero3 import ZeRO3
 
-ABOUT: dict[str, Any] = {"layout": {}, "identity": {}, "text": {}}
+ABOUT: dict[str, Any] = {"layout": {"chapter": "test", "ranks": 1}, "identity": {}, "text": {}}
 
 
 def model(layers: int, width: int) -> list[Unit]:

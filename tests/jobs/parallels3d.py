@@ -134,7 +134,7 @@ def saved_and_loaded(comm: Any, path: str, first: dict[str, Any], second: dict[s
     """Train on one grid and save; what another grid has after it has loaded that, and after one step more."""
     engine, driver = place_of(comm, first)
     train(engine, driver, context_of(first))
-    about: dict[str, Any] = {"layout": {}, "identity": {}, "text": {}}
+    about: dict[str, Any] = {"layout": {"chapter": "test", "ranks": 1}, "identity": {}, "text": {}}
     checkpoint.save(path, engine, comm, about)
     checkpoint.export(f"{path}.safetensors", engine, comm, about)
     again, other = place_of(comm, second)

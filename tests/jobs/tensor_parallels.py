@@ -80,7 +80,7 @@ def saved_and_loaded(comm: Any, path: str) -> dict[str, Any]:
     """Two steps; a checkpoint; and the parameters that an engine of another kind, with the rest of the ranks, loads."""
     engine = tensor_parallel("gpt", settings("fp64", "adamw", 1, "none"), comm)
     train(engine)
-    checkpoint.save(path, engine, comm, {"layout": {}, "identity": {}, "text": {}})
+    checkpoint.save(path, engine, comm, {"layout": {"chapter": "test", "ranks": 1}, "identity": {}, "text": {}})
     again = tensor_parallel("gpt", settings("fp64", "adamw", 1, "none"), comm, sequence=True)
     checkpoint.load(path, again)
     same = [np.array_equal(b.param, a.param) for a, b in zip(engine.flats, again.flats, strict=True)]
