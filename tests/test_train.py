@@ -79,7 +79,7 @@ def test_a_disk_with_too_little_room_is_noticed_before_the_work(refusal, monkeyp
 
 def test_a_name_that_is_too_long_is_noticed_before_the_work(refusal):
     for option in ("--save", "--export", "--json"):
-        assert refusal(option, 300 * "a") == f"{option} {300 * 'a'}: cannot write there: File name too long"
+        assert refusal(option, 256 * "a") == f"{option} {256 * 'a'}: cannot write there: File name too long"
 
 
 # ---- a file for two things -------------------------------------------------------------------------------------------
