@@ -1,5 +1,6 @@
 import compileall
 import gc
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,10 @@ def freeze_tests() -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_traces_on() -> Iterator[None]:
-    """All that came after a test that leaves tracemalloc on would take several times as long."""
+def tests_leave_the_process_as_it_was() -> Iterator[None]:
+    """All that came after a test that leaves tracemalloc on would take several times as long; after one that leaves the
+    working folder, some would fail that are green alone."""
+    before = os.getcwd()
     yield
     assert not tracemalloc.is_tracing()
+    assert os.getcwd() == before

@@ -19,13 +19,23 @@ INTERRUPTED = 130  # as a shell reports an interrupted command
 
 def end_job(line: str, status: int) -> NoReturn:
     """Say so, and end all ranks of the job and this process with it: ranks inside MPI's Init would wait for this one
-    for ever. The first rank of a machine speaks for all, if it comes here too."""
+    for ever."""
+    say_last(line)
+    abort(status)
+
+
+def say_last(line: str) -> None:
+    """Return when mpirun has it. The first rank of a machine speaks for all, if it comes here too."""
     if environment.local_rank() > 0:
         time.sleep(0.5)
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
     wait_until_read(2)
     time.sleep(0.1)  # until mpirun has it from its process here
+
+
+def abort(status: int) -> NoReturn:
+    """End the job with this status, and this process."""
     with suppress(KeyError, OSError):  # as MPI_Abort would say it to MPICH's mpirun
         os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())
         time.sleep(5)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from minidist.mpi import environment, shm
-from minidist.mpi.early_end import end_job
+from minidist.mpi.early_end import abort, say_last
 from minidist.mpi.words import name_ranks
 
 LOOK = 0.5  # seconds from one look to the next
@@ -114,9 +114,10 @@ class Watch:
         signal.setitimer(signal.ITIMER_REAL, 0)
         stop([process for process in self.ranks if process != os.getpid()])  # which may be about to make a rank
         take_names(list(self.ranks))
+        say_last(f"minidist: error: {not_answered(ranks, self.timeout)}: the job ends (as --timeout says)")
         if self.has_left:  # then mpirun does not listen to us any more, but sees them die
             kill([process for process, rank in self.ranks.items() if rank in ranks])
-        end_job(f"minidist: error: {not_answered(ranks, self.timeout)}: the job ends (as --timeout says)", 1)
+        abort(1)
 
     def follow(self) -> NoReturn:
         """mpirun's process on this machine was killed, and nobody reads what we print: end our rank, and those whose

@@ -218,11 +218,11 @@ def small_files() -> None:
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_half_a_release_is_not_left(there: bool, tmp_path: Path) -> None:
+def test_half_a_release_is_not_left(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if there:
         (tmp_path / "out").mkdir()
     shutil.copytree(ROOT / "lessons" / "04_ring_all_reduce", tmp_path / "lessons" / "04_ring_all_reduce")
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     done = run("minidist.classroom release out", before=small_files)
     assert (done.returncode, done.stderr) == (2, "minidist: error: out cannot be written to: File too large\n")
     assert os.path.isdir("out") == there

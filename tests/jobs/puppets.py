@@ -79,6 +79,9 @@ class Counting:
         self.steps += 1
         return [(0.0, self.costs[self.steps - 1])]
 
+    def tokens_per_unit(self) -> dict[int, float]:
+        return {}
+
     def gradient(self, each: Range) -> tuple[None, np.ndarray]:
         values = np.zeros(each.hi - each.lo)
         values[self.number] = -1.0
@@ -93,11 +96,15 @@ class Puppet(Worker):
         self.until: Callable[[], bool] = lambda: True
         self.mine, self.scheduler = threading.Semaphore(0), threading.Semaphore(0)
         self.ended = False
+        self.failure: BaseException | None = None
         self.thread = threading.Thread(target=self.live, daemon=True)
 
     def live(self) -> None:
         self.mine.acquire(timeout=TIMEOUT)
-        self.train(None, self.wait_for, Progress(0, shown=False))  # type: ignore[arg-type]
+        try:
+            self.train(None, self.wait_for, Progress(0, shown=False))  # type: ignore[arg-type]
+        except BaseException as error:  # the scheduler's thread is the one that pytest sees
+            self.failure = error
         self.ended = True
         self.scheduler.release()
 
@@ -111,6 +118,8 @@ class Puppet(Worker):
         """Let the worker go on until it waits again, or ends."""
         self.mine.release()
         assert self.scheduler.acquire(timeout=TIMEOUT)
+        if self.failure:
+            raise self.failure
 
 
 def plan_of(n: int, k: int, steps: int, staleness: float, aggregate: bool, replicas: int = 0, stop: Any = None) -> Plan:
