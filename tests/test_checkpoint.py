@@ -355,8 +355,8 @@ def test_an_exported_file_holds_the_parameters_in_their_shapes_and_both_moments(
     line = f"{EXACT} --steps 3 --load grid --export grid.safetensors --sample 30"
     done = program(3, "-m", "minidist.zero3", *line.split())
     assert (done.returncode, done.stderr) == (0, "")
-    _, _, after = done.stdout.partition("The model writes:\n")
-    sample = after.splitlines()[0]
+    _, _, written = done.stdout.partition("The model writes:\n")
+    sample = written.splitlines()[0]
     assert len(sample) == 30
     assert set(sample) <= set(LETTERS)
     found, expected = load_file("grid.safetensors"), arrays("grid")
