@@ -13,8 +13,8 @@ from typing import Any
 
 from minidist import UsageError, checkpoint, data, how_to_install
 from minidist.checkpoints.convert import FORMS
-from minidist.claims.files import check_apart, check_room, check_writable
 from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
+from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.engine import Settings
 from minidist.layout import Layout
 from minidist.memory import plot, witness

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from minidist import UsageError
-from minidist.claims.files import check_readable
+from minidist.cli.paths import check_readable
 
 Array = np.ndarray
 LONGEST = 2 * 10**8  # bytes of a text: every rank has all of it

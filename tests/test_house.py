@@ -4,7 +4,8 @@ Every import counts, wherever it stands: at the top of a module, inside a functi
 
 - The lowest rooms, nn, papers, memory, layout and contents, know nothing of one another or of anything but
   minidist/__init__.py, which is below all and imports nothing itself; the function in it that IPython calls opens a
-  door when it is called. The leaf files.py, with which they all write, is below them.
+  door when it is called. The leaves files.py, with which they all write, and colors.py,
+  in which they all draw, are below them.
 - Rooms on one floor do not import each other in a circle. A chapter imports earlier ones only.
 - A workshop serves one chapter. It never imports its chapter, which is above it, nor another chapter's workshop.
 - `grid/` is the workshop of `parallel3d.py`, which stands above all other chapters, so it has a floor between them: it
@@ -48,7 +49,7 @@ WORKSHOPS = {
 }
 FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("minidist",),
-    ("files",),
+    ("files", "colors"),
     ("nn", "papers", "memory", "layout", "contents"),
     ("mpi",),
     ("exchange",),
@@ -202,8 +203,8 @@ def test_the_whole_house_is_read() -> None:
     read = {(each.file, each.module, each.runs) for file in built for each in imports(built, file)}
     assert {
         ("minidist/pp/claims.py", "minidist.mpi.comm", "at the top"),
-        ("minidist/claims/files.py", "minidist", "at the top"),
-        ("minidist/claims/tables.py", "rich.table", "in a function"),
+        ("minidist/cli/paths.py", "minidist", "at the top"),
+        ("minidist/cli/tables.py", "rich.table", "in a function"),
         ("minidist/zero2.py", "minidist.zero1", "at the top"),
         ("lessons/09_zero_3/on_ranks.py", "minidist.engine", "at the top"),
     } <= read

@@ -17,9 +17,9 @@ from minidist import Finished, UsageError
 from minidist.bench import jobs, machine, one_process, plot, results
 from minidist.bench.mapreduce import measure_word_count
 from minidist.bench.measure import Row
-from minidist.claims.files import check_apart, check_writable, say_written, write_json, write_output
-from minidist.claims.tables import make_table, mark, show
 from minidist.cli.options import Parser, in_one_process, path_name
+from minidist.cli.paths import check_apart, check_writable, say_written, write_json, write_output
+from minidist.cli.tables import make_table, mark, show
 from minidist.data import load
 from minidist.memory.allocator import keep_freed_memory
 from minidist.memory.plot import check as check_picture

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from io import BytesIO
 
 from minidist.bench.measure import Row
+from minidist.colors import BLUE, ORANGE
 
-BLUE, ORANGE = "#4c8ed9", "#e8893a"  # less than theirs, and more
 TICKS = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
 
 

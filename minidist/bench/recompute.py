@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidist.claims.tables import mark, number, print_table, say
 from minidist.cli.options import tool
+from minidist.cli.tables import mark, number, print_table, say
 from minidist.engine import Engine, Settings
 from minidist.memory import chain
 from minidist.nn.gpt import GPTConfig, gpt

@@ -13,7 +13,7 @@ from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.form import STATE, check_fields, check_state, short
 from minidist.checkpoints.manifest import MOMENTS, Manifest, Shape
-from minidist.claims.files import check_folder_takes_files, check_readable, check_writable
+from minidist.cli.paths import check_folder_takes_files, check_readable, check_writable
 from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 

@@ -11,7 +11,7 @@ from minidist.checkpoints import files, manifest
 from minidist.checkpoints.files import Tensor
 from minidist.checkpoints.manifest import Manifest
 from minidist.checkpoints.names import huggingface
-from minidist.claims.files import check_apart, check_room, check_writable
+from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.files import writing
 from minidist.mpi import output
 from minidist.nn.tensor import Array

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from minidist.claims.counted import read_report
-from minidist.claims.tables import make_table, mark, number, show
 from minidist.cli.progress import StatusLine
+from minidist.cli.tables import make_table, mark, number, show
 from minidist.memory.kernel import AUDIT
 
 T = TypeVar("T")

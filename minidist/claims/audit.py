@@ -23,9 +23,9 @@ import minidist
 from minidist import UsageError
 from minidist.claims import counted
 from minidist.claims.accounts import Asked, audit_files, audit_memory
-from minidist.claims.tables import make_table, mark, number, show
 from minidist.cli.options import at_least, tool
 from minidist.cli.progress import StatusLine
+from minidist.cli.tables import make_table, mark, number, show
 from minidist.launch import launcher
 from minidist.memory.kernel import Kernel
 from minidist.mpi.run import AUDIT

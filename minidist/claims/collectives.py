@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist.claims.claim import Claim, claims_as_rows, on_each_rank
-from minidist.claims.files import write_json
-from minidist.claims.tables import print_collectives
+from minidist.claims.screen import print_collectives
+from minidist.cli.paths import write_json
 from minidist.mpi.comm import Comm
 from minidist.papers.collectives import Cost
 

@@ -6,8 +6,8 @@ from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.published import count_agreeing, print_zero_closing
 from minidist.claims.run import Run
-from minidist.claims.tables import number, say
 from minidist.claims.zero import memory_claims, traffic_claims
+from minidist.cli.tables import number, say
 from minidist.layout import Layout
 from minidist.papers import chen, fsdp
 from minidist.papers.collectives import ring_all_reduce

@@ -8,14 +8,14 @@ import numpy as np
 
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.files import write_json
 from minidist.claims.needs import Needs, of_data_axis
 from minidist.claims.offload import DOWN as TO_HOST
 from minidist.claims.offload import UP as TO_DEVICE
 from minidist.claims.published import count_agreeing
 from minidist.claims.run import Asked, Run
-from minidist.claims.tables import make_table, mark, number, show
 from minidist.claims.zero import peak_claim, traffic_claims
+from minidist.cli.paths import write_json
+from minidist.cli.tables import make_table, mark, number, show
 from minidist.memory import tiles
 from minidist.memory.files import DiskLink, Files, Folder
 from minidist.memory.pool import NEEDED, Array, Pool

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes, name_recomputation
 from minidist.claims.run import Asked
-from minidist.claims.tables import number
 from minidist.claims.zero import constant_buffer_size
+from minidist.cli.tables import number
 from minidist.papers import chen, megatron, zero
 from minidist.papers.collectives import chunk_sizes
 

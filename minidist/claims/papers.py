@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from minidist import papers
 from minidist.claims import counted
-from minidist.claims.files import check_writable, write_json
-from minidist.claims.tables import make_table, mark, show
 from minidist.cli.options import tool
+from minidist.cli.paths import check_writable, write_json
 from minidist.cli.progress import StatusLine
+from minidist.cli.tables import make_table, mark, show
 from minidist.papers.figure import Figure
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from minidist.claims.run import Run
-from minidist.claims.tables import make_table, mark, number, say, show
+from minidist.cli.tables import make_table, mark, number, say, show
 from minidist.memory.partition import partitions
 from minidist.papers import korthikanti, ptd, zero, zero_offload
 from minidist.papers.figure import Figure

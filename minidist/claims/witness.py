@@ -2,7 +2,7 @@
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
-from minidist.claims.tables import number
+from minidist.cli.tables import number
 
 
 def witness_claims(run: Run) -> list[Claim]:

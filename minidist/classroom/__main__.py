@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from minidist import UsageError, how_to_install
-from minidist.claims.files import as_json, check_apart, check_writable, write_inside, write_output
 from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
 from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
+from minidist.cli.paths import as_json, check_apart, check_writable, write_inside, write_output
 from minidist.launch.launcher import find_mpiexec
 
 LESSONS = Path("lessons")

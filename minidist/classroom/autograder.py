@@ -14,12 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from minidist.claims.files import as_json, write_inside
 from minidist.classroom import reports
 from minidist.classroom.grade import MACHINE_FAULT, grade
 from minidist.classroom.handed_in import look, sort_out
 from minidist.classroom.release import model_answers
 from minidist.cli.options import Parser, in_one_process, pathlib_path
+from minidist.cli.paths import as_json, write_inside
 
 WHAT = "Submit exercise.py, the file in which you have written your functions, by this name."
 NOTEBOOK = (

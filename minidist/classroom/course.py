@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, __version__
-from minidist.claims.files import check_apart, check_writable, write_output
 from minidist.classroom import feedback, handed_in, reports, roster
 from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade
+from minidist.cli.paths import check_apart, check_writable, write_output
 from minidist.files import is_stream
 
 

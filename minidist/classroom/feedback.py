@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from minidist.claims.files import write_inside
 from minidist.classroom.grade import Grade
+from minidist.cli.paths import write_inside
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -1,1 +1,1 @@
-"""The habits of the command line: options, progress, the doctor, and the notebook's magic."""
+"""The command line: options, paths that a user names, tables, progress, the doctor, and the start of every program."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, how_to_install
-from minidist.claims.files import check_readable
+from minidist.cli.paths import check_readable
 
 LARGEST = 10**6  # bytes of a configuration
 

@@ -15,15 +15,10 @@ from textwrap import wrap
 from typing import Any
 
 from minidist import UsageError, how_to_install
+from minidist.colors import BLUE, QUANTITIES
 from minidist.memory.arena import Arena
 from minidist.memory.pool import KINDS, Pool
 
-BLUE, ORANGE, GREEN, RED, PURPLE = "#4c8ed9", "#e8893a", "#58a55c", "#d65f5f", "#8d73b8"
-COLOURS = {  # those of ZeRO's Figure 1 for model states; what comes and goes is paler than what it is made of
-    **{"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "stash": "#2b5c94"},
-    **{"activations": PURPLE, "ends": "#c9bddd", "gathered": "#a9cbf2", "bucket": "#f6cfae"},
-    **{"messages": RED, "workspace": "#dddddd"},
-}
 FORMATS = ("pdf", "png", "svg")
 MOST_PANELS = 8
 MOST_NAMES = 60  # across a panel; of more boundaries the names would cover one another
@@ -125,7 +120,9 @@ def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) ->
         intervals = history.intervals()
         places, states = [*places, len(intervals)], [*states, states[-1]]
         rows = [[state[KINDS.index(kind)] for state in states] for kind in kinds]
-        axes.stackplot(places, rows, colors=[COLOURS[kind] for kind in kinds], labels=kinds, step="post", linewidth=0)
+        axes.stackplot(
+            places, rows, colors=[QUANTITIES[kind] for kind in kinds], labels=kinds, step="post", linewidth=0
+        )
         needed = [sum(state) - state[KINDS.index("workspace")] for state in states]
         axes.axhline(max(needed), color="black", linewidth=0.8, linestyle=":")
         peak = EngFormatter("B", places=2)(max(needed))
@@ -176,7 +173,7 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
     for block in course.blocks:
         left, right = max(block.born, course.begun), end if block.gone is None else min(block.gone, end)
         axes.broken_barh(
-            [(left, max(right - left, 0.5))], (block.start, block.nbytes), color=COLOURS[block.kind],
+            [(left, max(right - left, 0.5))], (block.start, block.nbytes), color=QUANTITIES[block.kind],
             edgecolor="white", linewidth=0.3,
         )  # fmt: skip
     for clock, _ in course.boundaries:
@@ -194,7 +191,7 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
     axes.yaxis.set_major_formatter(EngFormatter("B"))
     axes.spines[["top", "right"]].set_visible(False)
     kinds = [kind for kind in KINDS if any(block.kind == kind for block in course.blocks)]
-    handles = [Patch(color=COLOURS[kind], label=kind) for kind in reversed(kinds)]
+    handles = [Patch(color=QUANTITIES[kind], label=kind) for kind in reversed(kinds)]
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8)
     title = "Addresses of what a rank holds in a step: white is free"
     figure.suptitle("\n".join([title, *wrap(failed, 130)]), fontsize=10)

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from minidist.claims.tables import print_table
+from minidist.cli.tables import print_table
 from minidist.mpi import environment
 from minidist.mpi.mailbox import Mail
 from minidist.mr import messages

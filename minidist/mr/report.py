@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
-from minidist.claims.files import write_json
-from minidist.claims.tables import print_claims
+from minidist.claims.screen import print_claims
+from minidist.cli.paths import write_json
 from minidist.cli.progress import StatusLine
 from minidist.mr.files import line_number, text_of
 from minidist.mr.plan import MB, Plan, Record

@@ -5,9 +5,9 @@ from typing import Any
 
 from minidist.claims.activations import Share
 from minidist.claims.claim import Claim, on_each_rank
-from minidist.claims.files import say_written
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
+from minidist.cli.paths import say_written
 from minidist.command import Job, Options
 from minidist.mpi.comm import Comm
 from minidist.papers import chen, gpipe, pipedream, pipelines, ptd, zero, zero_bubble

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minidist.claims.files import write_output
+from minidist.cli.paths import write_output
 
 COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow"}
 NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient"}

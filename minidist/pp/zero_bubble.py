@@ -9,8 +9,8 @@ takes for F, B and W and how long a message takes (table 9), and derives how muc
 
 from typing import Any
 
-from minidist.claims.files import write_json
 from minidist.claims.published import print_zero_bubble
+from minidist.cli.paths import write_json
 from minidist.mpi.comm import Comm
 from minidist.papers.zero_bubble import TABLE_5, Row
 from minidist.pp.schedules import SCHEDULES, places

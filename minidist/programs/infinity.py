@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from minidist import UsageError, command, infinity
-from minidist.claims.files import check_room
 from minidist.claims.infinity import bandwidth_table, claims, needs, print_closing
 from minidist.cli.options import Parser, memory_size, path_name
+from minidist.cli.paths import check_room
 from minidist.engine import Settings
 from minidist.memory.files import Folder
 from minidist.mpi.comm import Comm

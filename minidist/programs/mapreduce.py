@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minidist import UsageError, data, mapreduce
-from minidist.claims.files import check_apart, check_writable
 from minidist.cli.options import Parser, at_least, path_name, some_text, timeout, within
+from minidist.cli.paths import check_apart, check_writable
 from minidist.mpi.comm import Comm
 from minidist.mpi.run import abort
 from minidist.mr.cluster import print_cluster

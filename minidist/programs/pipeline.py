@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from minidist import UsageError, command, pipeline
 from minidist.claims.claim import Claim
-from minidist.claims.files import check_writable
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least
+from minidist.cli.paths import check_writable
 from minidist.command import Job, Options
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm

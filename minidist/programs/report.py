@@ -9,10 +9,10 @@ from minidist import checkpoint
 from minidist.claims import needs
 from minidist.claims.batch import share_claim
 from minidist.claims.claim import Claim
-from minidist.claims.files import say_written, write_json, write_output
 from minidist.claims.run import Asked, Run
-from minidist.claims.tables import print_report
+from minidist.claims.screen import print_report
 from minidist.claims.witness import print_witness, witness_claims
+from minidist.cli.paths import say_written, write_json, write_output
 from minidist.command import Job, about, declare, say_differences
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory

@@ -7,8 +7,8 @@ import numpy as np
 
 from minidist import ring
 from minidist.claims.collectives import Collective, compare, rows_of, sum_of
-from minidist.claims.files import check_writable
 from minidist.cli.options import Parser, at_least, timeout
+from minidist.cli.paths import check_writable
 from minidist.mpi.comm import Comm
 from minidist.mpi.stops import TIMEOUT
 from minidist.papers import collectives

@@ -10,9 +10,10 @@ import numpy as np
 
 from minidist import checkpoint, command, train
 from minidist.claims.claim import Claim
-from minidist.claims.files import say_written, write_json
 from minidist.claims.run import Run
-from minidist.claims.tables import print_claims, print_summary, print_table
+from minidist.claims.screen import print_claims, print_summary
+from minidist.cli.paths import say_written, write_json
+from minidist.cli.tables import print_table
 from minidist.nn.precision import precision
 from minidist.nn.sample import generate
 from minidist.papers.parameter_server import FIGURE_13

@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minidist.claims.files import write_output
+from minidist.cli.paths import write_output
 from minidist.memory import plot
 from minidist.memory.arena import Arena
 from minidist.memory.pool import OutOfMemory, Pool

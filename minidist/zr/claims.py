@@ -5,8 +5,8 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, end_bytes, tokens_of_batch
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked, Run
-from minidist.claims.tables import number, say
 from minidist.claims.zero import buffer_size, states_claims
+from minidist.cli.tables import number, say
 from minidist.papers import zero
 from minidist.papers.collectives import chunk_sizes
 from minidist.papers.models import padded

@@ -7,10 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 from minidist import UsageError
-from minidist.claims.files import write_json, write_output
 from minidist.claims.published import print_zero_table_2
 from minidist.claims.run import Asked
-from minidist.claims.tables import mark, number, print_table, say
+from minidist.cli.paths import write_json, write_output
+from minidist.cli.tables import mark, number, print_table, say
 from minidist.command import Job
 from minidist.memory import plot
 from minidist.mpi.comm import Comm

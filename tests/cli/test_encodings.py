@@ -139,7 +139,7 @@ def test_a_line_keeps_what_a_path_needs() -> None:
 
 COMMANDS = ["inspect", "to-fp32", "explain", "papers", "recompute", "audit", "mutants", "lessons", "doctor"]
 HELPS = [f"minidist {command}" for command in COMMANDS]
-HELPS += ["minidist.bench", "minidist.classroom", "minidist.classroom.work", "minidist.claims.picture"]
+HELPS += ["minidist.bench", "minidist.classroom", "minidist.classroom.work", "minidist.bench.picture"]
 HELPS += [f"minidist.classroom {command}" for command in ("grade", "class", "release")]
 HELPS += ["minidist.classroom.autograder", "minidist.deepspeed"]
 

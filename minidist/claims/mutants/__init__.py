@@ -38,9 +38,9 @@ from typing import Any
 import minidist
 from minidist import UsageError
 from minidist.claims.mutants.patch import Patch, read_document, read_patches
-from minidist.claims.tables import make_table, mark, show
 from minidist.cli.options import tool
 from minidist.cli.progress import StatusLine
+from minidist.cli.tables import make_table, mark, show
 from minidist.launch.launcher import OPEN_MPI_AS_ROOT, mpiexec_for
 from minidist.mpi import environment
 

@@ -10,7 +10,7 @@ import pytest
 
 from minidist import UsageError, command
 from minidist.bench import __main__ as bench
-from minidist.claims.files import check_writable, write_output
+from minidist.cli.paths import check_writable, write_output
 from minidist.files import write_whole
 from minidist.programs import ring
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minidist.claims import picture
-from minidist.claims.tables import number
+from minidist.bench import picture
+from minidist.cli.tables import number
 
 ROOT = Path(__file__).parents[2]
 PSI, N = 210_752, 4

@@ -1,6 +1,6 @@
 """Pictures of bytes that ranks held and sent.
 
-    python -m minidist.claims.picture
+    python -m minidist.bench.picture
 
 README's is ZeRO's Figure 1 and its section 7: data_parallel, zero1, zero2 and zero3 on 4 ranks for a step. The other is
 Figure 1 with the two memories below the device: of a larger model, with offload and infinity besides. Each run checks
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, how_to_install
-from minidist.claims.tables import number
 from minidist.cli.options import Parser, in_one_process
+from minidist.cli.tables import number
+from minidist.colors import QUANTITIES
 from minidist.launch.launcher import find_mpiexec
 
 PICTURE = Path(__file__).with_name("zero.svg")
@@ -27,9 +28,9 @@ CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")
 POOLS = ("device", "host", "disk")
 BELOW = (*CHAPTERS, "offload", "infinity")  # of the other picture
 LARGER = ("--layers", "16", "--batch", "4")
-BLUE, ORANGE, GREEN = "#4c8ed9", "#e8893a", "#58a55c"  # the colours of the paper's figure
-GREY = "#808080"  # between a white page and a dark one, readable on both
-Bars = list[tuple[str, int, str]]  # what it is, how many bytes, its colour
+EDGE = "#808080"  # between a white page and a dark one, readable on both
+KINDS = {kind: QUANTITIES[kind] for kind in ("parameters", "gradients", "optimizer")}
+Bars = list[tuple[str, int, str]]  # what it is, how many bytes, its color
 
 
 def report(chapter: str, *options: str) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def report(chapter: str, *options: str) -> dict[str, Any]:
 def held(counted: dict[str, Any], pool: str = "device") -> Bars:
     """Model states on the rank that holds most of each, in one of its memories; on the device also what comes and goes
     while units are computed."""
-    kinds = {"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "transient": "none"}
+    kinds = KINDS | {"transient": "none"}
     below = counted.get("below", [{}] * RANKS)
     ranks = counted["memory"] if pool == "device" else [rank.get(pool, dict.fromkeys(kinds, 0)) for rank in below]
     return [(kind, max(rank[kind] for rank in ranks), color) for kind, color in kinds.items()]
@@ -51,7 +52,7 @@ def sent(counted: dict[str, Any]) -> Bars:
     """By phase, in the order of a step, from the rank that sent most."""
     busiest = max(counted["sent"], key=lambda phases: sum(phase["bytes"] for phase in phases.values()))
     bars = [(phase, total["bytes"]) for phase, total in busiest.items()]
-    return [(phase, size, ORANGE if "gradients" in phase else BLUE) for phase, size in bars]
+    return [(phase, size, KINDS["gradients" if "gradients" in phase else "parameters"]) for phase, size in bars]
 
 
 def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
@@ -63,7 +64,7 @@ def draw(reports: dict[str, dict[str, Any]], path: Path) -> None:
         for row, (chapter, counted) in enumerate(reports.items()):
             left = bars(axes, row, bars_of(counted), f"{bars_of.__name__}-{chapter}")
             promise = next(each for each in counted["claims"] if each["claim"] == claim)
-            axes.vlines(promise["expected"], row - 0.36, row + 0.36, GREY, linewidth=2)
+            axes.vlines(promise["expected"], row - 0.36, row + 0.36, EDGE, linewidth=2)
             axes.text(left, row, f"  {promise['formula']} = {number(promise['counted'])}", va="center")
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_yticks(range(len(reports)), list(reports))
@@ -99,7 +100,7 @@ def set_up(path: Path) -> Any:
 
     matplotlib.use("svg")
     matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": path.name, "font.size": 10, "hatch.linewidth": 0.6}
-    matplotlib.rcParams |= dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
+    matplotlib.rcParams |= dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), EDGE)
     from matplotlib import pyplot
 
     return pyplot
@@ -109,7 +110,7 @@ def bars(axes: Any, row: int, found: Bars, name: str) -> int:
     """A row of bars, one beside the other; where it ends."""
     left = 0
     for what, size, color in found:
-        edge = {"hatch": "////", "edgecolor": GREY} if color == "none" else {}
+        edge = {"hatch": "////", "edgecolor": EDGE} if color == "none" else {}
         (bar,) = axes.barh(row, size, 0.52, left, color=color, linewidth=0, **edge)
         bar.set_gid("-".join((name, *what.split())))
         left += size
@@ -117,21 +118,20 @@ def bars(axes: Any, row: int, found: Bars, name: str) -> int:
 
 
 def finish(figure: Any, first: Any, path: Path) -> None:
-    """The first row on top, what colours mean, and the file."""
+    """The first row on top, what colors mean, and the file."""
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 
     first.invert_yaxis()
-    named = (("parameters", BLUE), ("gradients", ORANGE), ("optimizer", GREEN))
-    patches = [Patch(color=color, label=name) for name, color in named]
-    patches += [Patch(fc="none", ec=GREY, hatch="////", lw=0, label="for a moment: bucket, gathered units")]
+    patches = [Patch(color=color, label=name) for name, color in KINDS.items()]
+    patches += [Patch(fc="none", ec=EDGE, hatch="////", lw=0, label="for a moment: bucket, gathered units")]
     figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, transparent=True, metadata={"Date": None})
     pyplot.close(figure)
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    Parser("claims.picture", __doc__ or "").parse_args(arguments)
+    Parser("bench.picture", __doc__ or "").parse_args(arguments)
     try:
         import matplotlib  # noqa: F401
     except ImportError:

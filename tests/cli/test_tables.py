@@ -3,7 +3,8 @@
 import pytest
 
 from minidist.claims.claim import Claim
-from minidist.claims.tables import describe_units, make_table, number, print_claims, show
+from minidist.claims.screen import describe_units, print_claims
+from minidist.cli.tables import make_table, number, show
 
 
 def claim(name, unit):

@@ -1,13 +1,11 @@
 """Claims on the screen: what the paper says, the number that it gives for this run, and what was counted."""
 
 import argparse
-import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
-from minidist.mpi.output import as_shown
+from minidist.cli.tables import make_table, mark, number, say, show
 
 
 def print_report(run: Run, claims: Sequence[Claim], closing: Callable[[Run], None]) -> None:
@@ -88,59 +86,8 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     _print_failures(claims)
 
 
-def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of texts: one column to the left, the others to the right."""
-    print()
-    table = make_table((left,), right)
-    for row in rows:
-        table.add_row(*row)
-    show(title, table)
-
-
-def mark(holds: bool) -> str:
-    """The mark at the end of a row."""
-    return "[green]✓[/]" if holds else "[bold red]✗[/]"
-
-
 def _print_failures(claims: Sequence[Claim]) -> None:
     for claim in claims:
         if not claim.holds:
             numbers = f"{number(claim.expected)} {claim.unit} promised, {number(claim.counted)} counted"
             print(f"does not hold: {claim.source}, {claim.claim}: {numbers}")
-
-
-def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
-    """An empty table of rich's, its first columns adjusted to the left and the others to the right."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-    for heading in left:
-        table.add_column(heading, overflow="fold")
-    for heading in right:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def show(title: str, table: Any) -> None:
-    """Print a table of rich's under its title, 80 columns wide where there is no terminal to ask."""
-    from rich.console import Console
-
-    for column in table.columns:
-        column.header = as_shown(column.header)
-        column._cells = [as_shown(cell) for cell in column._cells]
-    console = Console()
-    console.print(title, style="bold", markup=False, highlight=False)
-    console.print()
-    console.print(table)
-    console.print()
-
-
-def say(text: str) -> None:
-    """Print sentences in lines of 80 columns."""
-    print(textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False))
-
-
-def number(value: float) -> str:
-    """Thousands apart: 1,234,567."""
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"

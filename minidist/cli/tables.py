@@ -1,0 +1,58 @@
+"""Tables on the screen, in 80 columns where there is no terminal to ask."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from minidist.mpi.output import as_shown
+
+
+def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of texts: one column to the left, the others to the right."""
+    print()
+    table = make_table((left,), right)
+    for row in rows:
+        table.add_row(*row)
+    show(title, table)
+
+
+def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
+    """An empty table of rich's, its first columns adjusted to the left and the others to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def show(title: str, table: Any) -> None:
+    """Print a table of rich's under its title, 80 columns wide where there is no terminal to ask."""
+    from rich.console import Console
+
+    for column in table.columns:
+        column.header = as_shown(column.header)
+        column._cells = [as_shown(cell) for cell in column._cells]
+    console = Console()
+    console.print(title, style="bold", markup=False, highlight=False)
+    console.print()
+    console.print(table)
+    console.print()
+
+
+def mark(holds: bool) -> str:
+    """The mark at the end of a row."""
+    return "[green]✓[/]" if holds else "[bold red]✗[/]"
+
+
+def say(text: str) -> None:
+    """Print sentences in lines of 80 columns."""
+    print(textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False))
+
+
+def number(value: float) -> str:
+    """Thousands apart: 1,234,567."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"
