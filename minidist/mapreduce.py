@@ -38,7 +38,7 @@ from minidist.mr.disk import Disk
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.peers import WorkerPeer
 from minidist.mr.plan import Plan, Result
-from minidist.mr.report import Outcome
+from minidist.mr.report import EndedJob
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 from minidist.mr.watch import MasterPeer
 
@@ -51,7 +51,7 @@ def run(
     plan: Plan,
     disk: Callable[[Plan, int], Disk] = Disk,
     mailbox: Callable[[Comm, int], Mailbox] = Mailbox,
-) -> Outcome:
+) -> EndedJob:
     """Do the job. All ranks must call, with the same plan; what the master saw is returned on every rank.
 
     disk, mailbox: what makes a worker's disk and everyone's mailboxes; `minidist.mr.faults` has some that fail.

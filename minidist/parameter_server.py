@@ -44,7 +44,7 @@ from minidist.ps.key_lists import dense, pick_weights
 from minidist.ps.messages import ALL, Answer, Copied, Done, Flush, Mailbox, Norm, Pull, Push, Request, ToShard, Update
 from minidist.ps.node import Node
 from minidist.ps.norms import Norms
-from minidist.ps.outcome import Held, Outcome, RankResult, WorkerLog
+from minidist.ps.outcome import Held, RankResult, TrainedRun, WorkerLog
 from minidist.ps.plan import Plan
 from minidist.ps.replication import Chain
 from minidist.ps.requests import Requests, Serve
@@ -274,7 +274,7 @@ class Server:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> Outcome | None:
+def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> TrainedRun | None:
     """A training from its start to its end; on rank 0, all that there is to know of it. start: see `Server`."""
     comm = comm.split(0, comm.rank)  # messages of another training cannot come here
     comm.ledger.reset()
@@ -296,7 +296,7 @@ def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> 
     shards = [] if node.stopped else [Held.of(each.chain, each.state, each.clocks) for each in servers.values()]
     log, ledger = worker.log if worker else None, comm.ledger
     everyone = comm.gather_object(RankResult(log, ledger.sent, ledger.received, shards))
-    return Outcome(plan, everyone) if everyone else None
+    return TrainedRun(plan, everyone) if everyone else None
 
 
 if __name__ == "__main__":

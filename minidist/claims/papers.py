@@ -61,7 +61,7 @@ def count(chosen: Sequence[Paper]) -> dict[int, float]:
     return values
 
 
-class Outcome(NamedTuple):
+class Recounted(NamedTuple):
     """A figure, and what came out of it: on ranks, where they were asked, else by its formula."""
 
     figure: Figure
@@ -86,10 +86,10 @@ class Outcome(NamedTuple):
         return self.figure.formula if self.figure.value is not None else "ranks" if self.on_ranks else "theirs"
 
 
-def outcomes(paper: Paper, values: dict[int, float]) -> list[Outcome]:
+def outcomes(paper: Paper, values: dict[int, float]) -> list[Recounted]:
     """Its figures, in the paper's order."""
     on_ranks = {id(figure) for job in countable(paper) for figure, _ in job.gives}
-    return [Outcome(figure, id(figure) in on_ranks, values.get(id(figure))) for figure in paper.figures]
+    return [Recounted(figure, id(figure) in on_ranks, values.get(id(figure))) for figure in paper.figures]
 
 
 # ---- on the screen, and for machines ---------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(not outcome.figure.differs for outcome in missed) else 0
 
 
-def as_row(name: str, outcome: Outcome) -> dict[str, Any]:
+def as_row(name: str, outcome: Recounted) -> dict[str, Any]:
     """A figure for machines."""
     figure = outcome.figure
     return {
@@ -142,7 +142,7 @@ def as_row(name: str, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def print_papers(chosen: Sequence[Paper], found: dict[str, list[Outcome]]) -> None:
+def print_papers(chosen: Sequence[Paper], found: dict[str, list[Recounted]]) -> None:
     """A row for each paper: its figures, how many agree, how many ranks count, and where it disagrees with itself."""
     table = make_table(left=("", "paper"), right=("printed", "agree", "on ranks", "differ", "theirs"))
     sums = [0] * 5
@@ -164,7 +164,7 @@ def print_papers(chosen: Sequence[Paper], found: dict[str, list[Outcome]]) -> No
     print("paper disagrees with itself, see --paper NAME; theirs: measured by its authors.")
 
 
-def print_figures(paper: Paper, rows: Sequence[Outcome]) -> None:
+def print_figures(paper: Paper, rows: Sequence[Recounted]) -> None:
     """A row for each of its figures, and below, why some do not come out as printed."""
     from rich.markup import escape
 

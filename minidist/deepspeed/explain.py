@@ -25,7 +25,7 @@ from minidist.nn.precision import NAMES
 from minidist.papers import chen, deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
-Model = gpt2.Model | llama.Model
+Model = gpt2.GPTShape | llama.LlamaShape
 MODELS: dict[str, Model] = {**gpt2.MODELS, **llama.MODELS, **llama3.MODELS}
 GB = 10**9
 SENT = {

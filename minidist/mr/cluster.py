@@ -23,7 +23,7 @@ from minidist.mpi.mailbox import Mail
 from minidist.mr import messages
 from minidist.mr.jobs import Sort
 from minidist.mr.plan import Plan, Result, TaskName
-from minidist.mr.report import Outcome
+from minidist.mr.report import EndedJob
 from minidist.mr.tasks import Tasks
 from minidist.mr.watch import MasterPeer
 from minidist.papers.mapreduce import SORT
@@ -71,7 +71,7 @@ def seconds_of(name: TaskName) -> float:
     return SECONDS[name[0]] * (0.75 + share / 2)
 
 
-def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float, Outcome]:
+def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float, EndedJob]:
     """The seconds until all output is there, and what the master saw."""
     now, order = 0.0, itertools.count()
     plan = Plan(

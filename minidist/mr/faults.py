@@ -33,7 +33,7 @@ from minidist.mpi.mailbox import Mail, Mailbox
 from minidist.mr.disk import Disk
 from minidist.mr.messages import IDLE, MASTER, Do, Done, Drop, End
 from minidist.mr.plan import Plan
-from minidist.mr.report import Outcome
+from minidist.mr.report import EndedJob
 
 POINTS = ("map", "reduce", "region", "write", "commit")
 
@@ -73,7 +73,7 @@ class Faults:
 
         job.map = failing
 
-    def missed(self, rank: int, outcome: Outcome) -> Iterator[str]:
+    def missed(self, rank: int, outcome: EndedJob) -> Iterator[str]:
         """What was asked for and did not happen in a job that has come to its end, in words: of a worker that stops
         its own rank says so, of the rest rank 0."""
         for kind, k in sorted(self.stops):

@@ -33,7 +33,7 @@ from minidist.mr.files import JobError, blocks, region
 from minidist.mr.last_gasp import LastGasp
 from minidist.mr.messages import IDLE, Place
 from minidist.mr.plan import Plan, Record, Result, TaskName
-from minidist.mr.report import Outcome
+from minidist.mr.report import EndedJob
 from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, explain_silence
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class WorkerPeer:
         self.arrived: dict[Place, bytes] = {}
         self.ended = self.drained = self.stalled = False
         self.lost: set[int] = set()  # workers that will never take what is sent to them
-        self.outcome: Outcome | None = None  # what came of the job, when it is over
+        self.outcome: EndedJob | None = None  # what came of the job, when it is over
         self.next_breath = 0.0
         self.alone = inbox.comm.size == 1 and threading.current_thread() is threading.main_thread()
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()

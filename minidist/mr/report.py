@@ -106,7 +106,7 @@ class Events:
             progress=(maps + reduces) / sum(self.total.values()),
         )
 
-    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int], failure: Failure | None) -> "Outcome":
+    def outcome(self, tasks: Tasks, sent: list[int], left_behind: set[int], failure: Failure | None) -> "EndedJob":
         """What all of it came to: of each task, what the result says that counts (section 4.9)."""
         self.status.close()
         stats, counters = Counter[str](), Counter[str]()
@@ -115,11 +115,11 @@ class Events:
             stats.update(task.result.stats)
             counters.update(task.result.counters)
             left_out += [(task.name[0], record, why) for record, why in task.result.left_out]
-        return Outcome(self.list, self.saved, +stats, +counters, left_out, sent, left_behind, failure)
+        return EndedJob(self.list, self.saved, +stats, +counters, left_out, sent, left_behind, failure)
 
 
 @dataclass
-class Outcome:
+class EndedJob:
     """What the master knows when all is done."""
 
     events: list[Event]
@@ -143,7 +143,7 @@ class Outcome:
         return self.stats["bytes fetched from own disk"] + self.stats["bytes fetched from others"]
 
 
-def claims(plan: Plan, outcome: Outcome) -> list[Claim]:
+def claims(plan: Plan, outcome: EndedJob) -> list[Claim]:
     """What the paper says of this run, beside what it did."""
     stats, m, r = outcome.stats, plan.maps, plan.reducers
     made: list[Claim] = []
@@ -231,7 +231,7 @@ def failure_text(failure: Failure) -> str:
     return "\n".join([*lines, failure.explanation, before + hint])
 
 
-def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
+def report(rank: int, plan: Plan, outcome: EndedJob, json: str | None) -> int:
     """Say what came of the job, on rank 0; the exit status: 1 if it failed, or a claim does not hold."""
     checked = [] if outcome.failure else claims(plan, outcome)
     if rank == 0 and outcome.failure:
@@ -265,7 +265,7 @@ def report(rank: int, plan: Plan, outcome: Outcome, json: str | None) -> int:
     return 1 if outcome.failure or not all(claim.holds for claim in checked) else 0
 
 
-def print_outcome(plan: Plan, outcome: Outcome) -> None:
+def print_outcome(plan: Plan, outcome: EndedJob) -> None:
     """In sentences what is not a claim."""
     stats, size = outcome.stats, plan.size
     ranks, m, r = len(outcome.sent), plan.maps, plan.reducers

@@ -12,7 +12,7 @@ from typing import Any
 from minidist.mpi.mailbox import Mailbox
 from minidist.mr import last_gasp, messages
 from minidist.mr.plan import Plan, Record, Result, TaskName
-from minidist.mr.report import Events, Outcome
+from minidist.mr.report import EndedJob, Events
 from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, explain_silence
 
 
@@ -39,7 +39,7 @@ class MasterPeer:
         self.pinged = self.stepped = clock()
         self.ended: float | None = None  # since when there is nothing more to do
         self.failure: Failure | None = None  # that has ended the job
-        self.outcome: Outcome | None = None  # when all may leave
+        self.outcome: EndedJob | None = None  # when all may leave
         for r, result in plan.committed().items():
             if result is None:
                 self.events.note("damaged", ("reduce", r))

@@ -11,7 +11,7 @@ from minidist.papers.korthikanti import layer_activations
 
 
 @dataclass(frozen=True)
-class Model:
+class GPTShape:
     """A GPT as the papers' tables describe it."""
 
     h: int
@@ -47,9 +47,9 @@ class Model:
 
 
 MODELS = {
-    "gpt2": Model(768, 12, 12),
-    "gpt2-medium": Model(1024, 24, 16),
-    "gpt2-large": Model(1280, 36, 20),
-    "gpt2-xl": Model(1600, 48, 25),
-    "gpt3-175b": Model(12_288, 96, 96, s=2048),
+    "gpt2": GPTShape(768, 12, 12),
+    "gpt2-medium": GPTShape(1024, 24, 16),
+    "gpt2-large": GPTShape(1280, 36, 20),
+    "gpt2-xl": GPTShape(1600, 48, 25),
+    "gpt3-175b": GPTShape(12_288, 96, 96, s=2048),
 }

@@ -95,7 +95,7 @@ def hardware_flops_as_printed(s: int, b: int, h: int, layers: int, v: int) -> in
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-class Model(NamedTuple):
+class Table3Model(NamedTuple):
     """A row of table 3; s = 2,048, v = 51,200 and t = 8 in all of them."""
 
     a: int
@@ -105,16 +105,16 @@ class Model(NamedTuple):
 
 
 TABLE_3 = {
-    "22B": Model(64, 6144, 48, 4),
-    "175B": Model(96, 12288, 96, 1),
-    "530B": Model(128, 20480, 105, 1),
-    "1T": Model(160, 25600, 128, 1),
+    "22B": Table3Model(64, 6144, 48, 4),
+    "175B": Table3Model(96, 12288, 96, 1),
+    "530B": Table3Model(128, 20480, 105, 1),
+    "1T": Table3Model(160, 25600, 128, 1),
 }
 S, V, A100 = 2048, 51_200, 312e12  # A100: FLOP/s at most, in float16
 ON = {"22B": (8, 4), "175B": (64, 64), "530B": (280, 280), "1T": (512, 512)}  # table 3's GPUs, and sequences in a step
 
 
-def saved_by_selective(model: Model) -> float:
+def saved_by_selective(model: Table3Model) -> float:
     """Per cent of a layer's activations that selective recomputation does not keep: (5as/h)/(34 + 5as/h)."""
     everything, kept = (
         layer_activations(S, model.b, model.h, model.a, recompute=recompute) for recompute in ("none", "selective")
@@ -203,7 +203,7 @@ def _table_5() -> list[Figure]:
     return made
 
 
-def extra_flops(model: Model) -> float:
+def extra_flops(model: Table3Model) -> float:
     """Per cent that appendix A says selective recomputation adds to a layer's 72bsh²."""
     return 100 * S / (6 * model.h)
 

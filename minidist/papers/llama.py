@@ -41,7 +41,7 @@ def parameters(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1,
 
 
 @dataclass(frozen=True)
-class Model:
+class LlamaShape:
     """A Llama as the papers' tables describe it; s: positions that it was trained on."""
 
     h: int
@@ -83,15 +83,15 @@ class Model:
 # Llama 2 (Touvron et al. 2023, arXiv 2307.09288) has the first one's sizes, but for 70B, and twice the positions. There
 # was no Llama 2 of 34B; Code Llama (Rozière et al. 2023) has one.
 MODELS = {
-    "llama-7b": Model(4096, 32, 32, 32, 11_008, 2048),
-    "llama-13b": Model(5120, 40, 40, 40, 13_824, 2048),
-    "llama-30b": Model(6656, 60, 52, 52, 17_920, 2048),
-    "llama-65b": Model(8192, 80, 64, 64, 22_016, 2048),
-    "llama2-7b": Model(4096, 32, 32, 32, 11_008, 4096),
-    "llama2-13b": Model(5120, 40, 40, 40, 13_824, 4096),
-    "llama2-70b": Model(8192, 80, 64, 8, 28_672, 4096),
-    "codellama-7b": Model(4096, 32, 32, 32, 11_008, 16_384, v=32_016),
-    "codellama-34b": Model(8192, 48, 64, 8, 22_016, 16_384),
+    "llama-7b": LlamaShape(4096, 32, 32, 32, 11_008, 2048),
+    "llama-13b": LlamaShape(5120, 40, 40, 40, 13_824, 2048),
+    "llama-30b": LlamaShape(6656, 60, 52, 52, 17_920, 2048),
+    "llama-65b": LlamaShape(8192, 80, 64, 64, 22_016, 2048),
+    "llama2-7b": LlamaShape(4096, 32, 32, 32, 11_008, 4096),
+    "llama2-13b": LlamaShape(5120, 40, 40, 40, 13_824, 4096),
+    "llama2-70b": LlamaShape(8192, 80, 64, 8, 28_672, 4096),
+    "codellama-7b": LlamaShape(4096, 32, 32, 32, 11_008, 16_384, v=32_016),
+    "codellama-34b": LlamaShape(8192, 48, 64, 8, 22_016, 16_384),
 }
 
 PRINTED = {  # of the models above

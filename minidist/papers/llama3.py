@@ -2,12 +2,12 @@
 was trained, and what interrupted it."""
 
 from minidist.papers.figure import Figure, decimals, format_whole
-from minidist.papers.llama import Model
+from minidist.papers.llama import LlamaShape
 
 MODELS = {
-    "llama3-8b": Model(4096, 32, 32, 8, 14_336, 8192, v=128_256),
-    "llama3-70b": Model(8192, 80, 64, 8, 28_672, 8192, v=128_256),
-    "llama3-405b": Model(16_384, 126, 128, 8, 53_248, 8192, v=128_256),
+    "llama3-8b": LlamaShape(4096, 32, 32, 8, 14_336, 8192, v=128_256),
+    "llama3-70b": LlamaShape(8192, 80, 64, 8, 28_672, 8192, v=128_256),
+    "llama3-405b": LlamaShape(16_384, 126, 128, 8, 53_248, 8192, v=128_256),
 }
 
 H100 = 989.4e12  # operations a second at most, in bfloat16

@@ -39,7 +39,7 @@ def parameters(v: int, s: int, h: int, layers: int, t: int = 1, tied: bool = Tru
 VOCABULARY = padded_vocabulary(50_257, 128 * 8)
 
 
-class Model(NamedTuple):
+class SizedModel(NamedTuple):
     """A row of table 1: the size of a GPT-2 of 1,024 positions."""
 
     h: int
@@ -47,14 +47,14 @@ class Model(NamedTuple):
     size: Figure
 
 
-def _model(printed: str, h: int, layers: int) -> Model:
+def _model(printed: str, h: int, layers: int) -> SizedModel:
     """A row, its size computed."""
     billions = parameters(VOCABULARY, 1024, h, layers) / 1e9
     cell = f"h = {h}, {layers} layers"
     size = Figure(
         "Megatron-LM Table 1", cell, printed, "B parameters", "(v + s)h + l(12h² + 13h) + 2h", billions, decimals(1)
     )
-    return Model(h, layers, size)
+    return SizedModel(h, layers, size)
 
 
 TABLE_1 = [_model("1.2", 1536, 40), _model("2.5", 1920, 54), _model("4.2", 2304, 64), _model("8.3", 3072, 72)]

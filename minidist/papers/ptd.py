@@ -66,7 +66,7 @@ DAY = 24 * 60 * 60
 A100 = 312e12  # operations a second at most, in float16
 
 
-class Model(NamedTuple):
+class Table1Model(NamedTuple):
     """A row of table 1."""
 
     h: int
@@ -84,7 +84,9 @@ def _size(source: str, cell: str, printed: str, layers: int, h: int) -> Figure:
     return Figure(source, cell, printed, "B parameters", "equation 2", parameters(layers, h) / 1e9, decimals(1))
 
 
-def _model(printed: str, h: int, layers: int, t: int, p: int, gpus: int, rate: str, share: str, together: str) -> Model:
+def _model(
+    printed: str, h: int, layers: int, t: int, p: int, gpus: int, rate: str, share: str, together: str
+) -> Table1Model:
     """A row: its size, and from the teraFLOP/s of a GPU the share of what it can do, and those of all."""
     cell = f"h = {h}, {layers} layers"
     value, bounds = from_rounded(lambda rate: rate * 1e12 / A100 * 100, rate)
@@ -93,7 +95,7 @@ def _model(printed: str, h: int, layers: int, t: int, p: int, gpus: int, rate: s
     )
     value, bounds = from_rounded(lambda rate: rate * gpus / 1000, rate)
     of_all = Figure("PTD Table 1", f"{cell}, together", together, "petaFLOP/s", "nX", value, decimals(1), bounds=bounds)
-    return Model(h, layers, t, p, gpus, _size("PTD Table 1", cell, printed, layers, h), of_peak, of_all)
+    return Table1Model(h, layers, t, p, gpus, _size("PTD Table 1", cell, printed, layers, h), of_peak, of_all)
 
 
 TABLE_1 = [

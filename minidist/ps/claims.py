@@ -11,10 +11,10 @@ from minidist.papers import parameter_server
 from minidist.papers.collectives import ring_all_reduce
 from minidist.papers.mixed_precision import BYTES
 from minidist.ps.consistent_hash import count_moved, segments
-from minidist.ps.outcome import Outcome
+from minidist.ps.outcome import TrainedRun
 
 
-def claims(outcome: Outcome) -> list[Claim]:
+def claims(outcome: TrainedRun) -> list[Claim]:
     """All that can be said of this run. Where a server stops, its load moves to another rank: no claims on that."""
     options = outcome.plan.options
     made: list[Claim] = []
@@ -40,23 +40,23 @@ def claims(outcome: Outcome) -> list[Claim]:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def value_bytes(outcome: Outcome) -> int:
+def value_bytes(outcome: TrainedRun) -> int:
     """Of a weight, and of an element of a gradient."""
     return BYTES[outcome.plan.options.precision].stored
 
 
-def units_of(outcome: Outcome) -> list[int]:
+def units_of(outcome: TrainedRun) -> list[int]:
     """The keys of each unit of the model, padded so that the servers can share them evenly."""
     plan = outcome.plan
     return model_of(plan.options, plan.vocabulary).units(len(plan.servers))
 
 
-def keys_of(outcome: Outcome) -> int:
+def keys_of(outcome: TrainedRun) -> int:
     """S, the number of keys."""
     return sum(units_of(outcome))
 
 
-def ranges_of(outcome: Outcome) -> list[tuple[int, int, int]]:
+def ranges_of(outcome: TrainedRun) -> list[tuple[int, int, int]]:
     """What one server has of one unit, from lo to hi, with the number of the server: in order of keys."""
     segments = outcome.plan.segments
     borders = sorted({0, *accumulate(units_of(outcome)), *(lo for lo, _, _ in segments)})
@@ -64,13 +64,13 @@ def ranges_of(outcome: Outcome) -> list[tuple[int, int, int]]:
     return [(lo, hi, shard) for (lo, hi), shard in zip(pairwise(borders), holders, strict=False)]
 
 
-def shard_sizes(outcome: Outcome) -> list[int]:
+def shard_sizes(outcome: TrainedRun) -> list[int]:
     """S_i, the keys of each server."""
     plan = outcome.plan
     return [sum(hi - lo for lo, hi, shard in plan.segments if shard == i) for i in range(len(plan.servers))]
 
 
-def worker_claims(outcome: Outcome) -> list[Claim]:
+def worker_claims(outcome: TrainedRun) -> list[Claim]:
     """What a worker sends and receives."""
     plan, value = outcome.plan, value_bytes(outcome)
     both = [outcome.sent("push values", rank) + outcome.received("pull values", rank) for rank in plan.workers]
@@ -79,7 +79,7 @@ def worker_claims(outcome: Outcome) -> list[Claim]:
     return [on_each_rank("PS §2.1", "pushed and pulled by a worker", f"{value}·2S", promised, counted, "bytes")]
 
 
-def server_claims(outcome: Outcome) -> list[Claim]:
+def server_claims(outcome: TrainedRun) -> list[Claim]:
     """What goes into and out of each server."""
     plan, n, k, value = outcome.plan, len(outcome.plan.workers), len(outcome.plan.servers), value_bytes(outcome)
     into = [outcome.received("push values", rank) / plan.iterations for rank in plan.servers]
@@ -96,7 +96,7 @@ def server_claims(outcome: Outcome) -> list[Claim]:
     ]
 
 
-def colocated_claims(outcome: Outcome) -> list[Claim]:
+def colocated_claims(outcome: TrainedRun) -> list[Claim]:
     """What is sent where every rank is a worker and a server: as much as in a ring all-reduce, by each rank if keys are
     shared evenly, and by all together however they are shared."""
     plan, n, value = outcome.plan, len(outcome.plan.workers), value_bytes(outcome)
@@ -116,7 +116,7 @@ def colocated_claims(outcome: Outcome) -> list[Claim]:
     ]
 
 
-def filter_claims(outcome: Outcome) -> list[Claim]:
+def filter_claims(outcome: TrainedRun) -> list[Claim]:
     """What passes the filter is pushed, each value with its key; to other ranks, over the wire."""
     plan, pair = outcome.plan, 8 + value_bytes(outcome)
     pushed = [outcome.sent("push values", rank) + outcome.sent("push keys", rank) for rank in plan.workers]
@@ -127,7 +127,7 @@ def filter_claims(outcome: Outcome) -> list[Claim]:
     return [on_each_rank("PS §3.6", "pushed by a worker in the run", f"{pair}·passed", promised, pushed, "bytes")]
 
 
-def key_claim(outcome: Outcome) -> Claim:
+def key_claim(outcome: TrainedRun) -> Claim:
     """Keys that go with the values, each time or only once."""
     plan, cached = outcome.plan, outcome.plan.options.keys == "cached"
     keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
@@ -139,7 +139,7 @@ def key_claim(outcome: Outcome) -> Claim:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def clock_claims(outcome: Outcome) -> list[Claim]:
+def clock_claims(outcome: TrainedRun) -> list[Claim]:
     """What the vector clocks say, and how many there are."""
     plan, n, k = outcome.plan, len(outcome.plan.workers), len(outcome.plan.servers)
     reads = [read for log in outcome.logs for read in log.reads]
@@ -157,7 +157,7 @@ def clock_claims(outcome: Outcome) -> list[Claim]:
     ]
 
 
-def hash_claim(outcome: Outcome) -> Claim:
+def hash_claim(outcome: TrainedRun) -> Claim:
     """A server that joins takes keys from the others, and none moves between these."""
     plan, k = outcome.plan, len(outcome.plan.servers)
     hands = count_moved(plan.segments, segments(range(k + 1), plan.options.virtual, plan.size))
@@ -165,7 +165,7 @@ def hash_claim(outcome: Outcome) -> Claim:
     return Claim("PS §4.3", "keys moved between old servers", "0", 0, elsewhere, "keys", "all ranks")
 
 
-def copy_claims(outcome: Outcome) -> list[Claim]:
+def copy_claims(outcome: TrainedRun) -> list[Claim]:
     """What is sent for the copies, and whether they are copies."""
     plan, n, value, r = outcome.plan, len(outcome.plan.workers), value_bytes(outcome), outcome.plan.options.replicas
     made = []

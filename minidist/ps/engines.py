@@ -13,7 +13,7 @@ from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit
 from minidist.nn.optim import SGD, clipping_factor, squared_norm
 from minidist.nn.tensor import Array
-from minidist.ps.outcome import Outcome
+from minidist.ps.outcome import TrainedRun
 from minidist.ps.plan import Plan, Range, divided
 from minidist.ps.simulated_time import step_seconds
 
@@ -104,7 +104,7 @@ class Whole(Engine):
         rows = zip(*([flat.master, *flat.moments] for flat in self.flats), strict=True)
         return [np.concatenate(row) for row in rows]
 
-    def write(self, outcome: Outcome) -> None:
+    def write(self, outcome: TrainedRun) -> None:
         """Put in what the servers hold."""
         arrays = self.read()
         for held in outcome.held:

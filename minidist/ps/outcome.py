@@ -78,7 +78,7 @@ class RankResult:
 
 
 @dataclass
-class Outcome:
+class TrainedRun:
     """A run, as rank 0 knows it at the end."""
 
     plan: Plan

@@ -20,7 +20,7 @@ from minidist.papers.parameter_server import FIGURE_13
 from minidist.ps.claims import claims
 from minidist.ps.consistent_hash import count_moved, segments
 from minidist.ps.engines import Whole
-from minidist.ps.outcome import WINDOW, Outcome
+from minidist.ps.outcome import WINDOW, TrainedRun
 from minidist.ps.plan import Plan
 
 SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16), ("async", 0))
@@ -46,7 +46,7 @@ def say_what_differs(job: command.Job, plan: Plan) -> None:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def report(job: command.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
+def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> int:
     """Validate, print, save: the exit status."""
     runs, checked = [], []
     for outcome in outcomes:
@@ -84,7 +84,7 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[Outcome]) -> int:
     return 0 if all(claim.holds for made in checked for claim in made) else 1
 
 
-def make_run(job: command.Job, whole: Whole, outcome: Outcome, validation: float) -> Run:
+def make_run(job: command.Job, whole: Whole, outcome: TrainedRun, validation: float) -> Run:
     """As the other chapters report theirs. `sent` is of the whole run: workers are in different iterations."""
     sent: list[dict[str, dict[str, int]]] = []
     sent_to: list[dict[int, int]] = []  # bytes by the receiver
@@ -149,7 +149,7 @@ def merge_claims(checked: Sequence[Sequence[Claim]]) -> list[Claim]:
     return list(found.values())
 
 
-def print_one(outcome: Outcome) -> None:
+def print_one(outcome: TrainedRun) -> None:
     """Where the simulated time went, and what the options have done."""
     plan, options = outcome.plan, outcome.plan.options
     servers = f"{len(plan.servers)} server{'s' * (len(plan.servers) > 1)}"
@@ -178,7 +178,7 @@ def print_one(outcome: Outcome) -> None:
         print(f"a server that joined would take {share:.1%} of the keys; a fair share is {1 / (k + 1):.1%}")
 
 
-def print_sweep(outcomes: Sequence[Outcome], runs: Sequence[Run]) -> None:
+def print_sweep(outcomes: Sequence[TrainedRun], runs: Sequence[Run]) -> None:
     """Two tables: where the time goes as the bound is loosened, and what that does to the loss."""
     rows = []
     for outcome, run in zip(outcomes, runs, strict=True):

@@ -97,7 +97,7 @@ def test_estimates_are_deepspeeds(tmp_path: Path, config: str, says: str, monkey
     """The examples of its documentation, and 11.28, which its code computes where they still say 15.93. The other rows
     of papers/deepspeed.py are of models made without zero.Init, which no configuration says."""
 
-    class Documented(gpt2.Model):
+    class Documented(gpt2.GPTShape):
         parameters, largest_layer = deepspeed.PSI, deepspeed.LARGEST
 
     monkeypatch.setitem(explain.MODELS, "gpt2", Documented(768, 12, 12))

@@ -13,7 +13,7 @@ from minidist.nn.flat import Flat
 from minidist.programs.chapter import find
 from minidist.ps.claims import claims
 from minidist.ps.engines import Gradients, Whole
-from minidist.ps.outcome import Outcome
+from minidist.ps.outcome import TrainedRun
 
 
 def prepared(arguments: list[str], ranks: int) -> Any:
@@ -42,7 +42,7 @@ def train_all(comm: Any, cases: list[list[str]], naps: bool = False) -> dict[str
     return results
 
 
-def found(whole: Whole, outcome: Outcome) -> dict[str, Any]:
+def found(whole: Whole, outcome: TrainedRun) -> dict[str, Any]:
     whole.write(outcome)
     return {
         "size": outcome.plan.size,

@@ -7,7 +7,7 @@ import pytest
 
 from minidist.mapreduce import FaultTolerantMaster
 from minidist.mr.cluster import MAPS, REDUCES, WORKERS, Case, print_cluster, simulate
-from minidist.mr.report import Outcome, failures
+from minidist.mr.report import EndedJob, failures
 
 CASES = {
     "well": Case(),
@@ -19,7 +19,7 @@ CASES = {
 
 
 @cache
-def run(name: str) -> tuple[float, Outcome]:
+def run(name: str) -> tuple[float, EndedJob]:
     return simulate(FaultTolerantMaster, CASES[name])
 
 

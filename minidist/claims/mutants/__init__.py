@@ -63,7 +63,7 @@ class Mutant(Patch):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Verdict:
     """What became of a mutant: the claims that its report makes, by name, and whether they hold."""
 
     mutant: Mutant
@@ -113,7 +113,7 @@ def mutants_of(file: Path) -> list[Mutant]:
 def run(table: dict[str, list[Mutant]]) -> int:
     """Run mutants, by chapter; the exit status."""
     status, everything = StatusLine(shown=True), sum(map(len, table.values()))
-    outcomes: list[Outcome] = []
+    outcomes: list[Verdict] = []
     for chapter, mutants in table.items():
         for mutant in mutants:
             status.show(f"mutant {len(outcomes) + 1} of {everything}, of {chapter}", len(outcomes) / everything)
@@ -127,7 +127,7 @@ def run(table: dict[str, list[Mutant]]) -> int:
     return 1 if survivors else 0
 
 
-def perform(mutant: Mutant) -> Outcome:
+def perform(mutant: Mutant) -> Verdict:
     """Run it in a copy of the package, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="minidist-mutant-") as folder:
         copy = Path(folder) / "minidist"
@@ -152,7 +152,7 @@ def perform(mutant: Mutant) -> Outcome:
         try:
             printed, _ = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            return Outcome(mutant, {}, f"it had not ended after {TIMEOUT:g} s")
+            return Verdict(mutant, {}, f"it had not ended after {TIMEOUT:g} s")
         finally:
             if process.poll() is None:
                 process.terminate()  # mpiexec ends its ranks
@@ -160,13 +160,13 @@ def perform(mutant: Mutant) -> Outcome:
         report = Path(folder) / "report.json"
         if not report.exists():
             *_, last = ["", *filter(None, (line.strip() for line in printed.splitlines()))]
-            return Outcome(mutant, {}, f"it ended without a report: {last}")
+            return Verdict(mutant, {}, f"it ended without a report: {last}")
         document = json.loads(report.read_text(encoding="utf-8"))
         holds = {name_of(claim): claim["holds"] for claim in document["claims"]}
         if mutant.layout is not None:
             pairs = zip(document["loss"], losses_of_serial_training(mutant.options), strict=True)
             holds["serial training, losses"] = all(math.isclose(loss, right, rel_tol=1e-9) for loss, right in pairs)
-        return Outcome(mutant, holds)
+        return Verdict(mutant, holds)
 
 
 @functools.cache
@@ -186,7 +186,7 @@ def name_of(claim: dict[str, Any]) -> str:
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def print_outcomes(chapter: str, outcomes: Sequence[Outcome]) -> None:
+def print_outcomes(chapter: str, outcomes: Sequence[Verdict]) -> None:
     """A row for each mutant: its mistake, and the claims that must fall, with those that fell besides as a number."""
     from rich.markup import escape
 
@@ -202,7 +202,7 @@ def print_outcomes(chapter: str, outcomes: Sequence[Outcome]) -> None:
     show(chapter, table)
 
 
-def print_unfelled(outcomes: Sequence[Outcome]) -> None:
+def print_unfelled(outcomes: Sequence[Verdict]) -> None:
     """The claims that held under every mutant of their chapter."""
     made = dict.fromkeys((outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.holds)
     fallen = {(outcome.mutant.chapter, name) for outcome in outcomes for name in outcome.fallen}
