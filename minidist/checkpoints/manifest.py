@@ -184,6 +184,7 @@ def read(path: str) -> Manifest:
         raise UsageError(f"{file} is damaged: its checksum is not that of its content") from None
     if document.pop("format", FORMAT) != FORMAT:
         raise UsageError(f"{file} was written by another version of minidist")
+    document.setdefault("client", {})  # which the first checkpoints did not have
     try:
         form.check_manifest(document)
     except UsageError as error:

@@ -81,6 +81,13 @@ def test_what_is_not_forged_is_whole(capsys: pytest.CaptureFixture[str]) -> None
     assert outcomes(capsys) == ["", "", ""]
 
 
+def test_the_first_manifests_had_no_client(capsys: pytest.CaptureFixture[str]) -> None:
+    document = good()
+    del document["client"]
+    forge(document)
+    assert outcomes(capsys) == ["", "", ""]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
