@@ -240,6 +240,12 @@ def test_every_memory_has_a_limit(tmp_path: Path) -> None:
         ), done.stderr
 
 
+def test_a_model_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert run(2, "--steps 1 --host-memory 8", tmp_path).returncode == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_trains_what_two_memories_together_cannot_hold(tmp_path: Path) -> None:
     """The launch line's: a rank's model states are more than its device and its host have."""
     line = "--layers 16 --width 64 --heads 4 --context 64 --batch 8 --recompute full --steps 1 --json report.json"

@@ -48,13 +48,11 @@ def folder_of(job: command.Job, comm: Comm) -> Folder:
 
 def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
     """Measure, or train on files that go with the engine."""
-    if job.options.bandwidth_table:
-        ways = infinity.fetch_shards, infinity.fetch_from_owner
-        return bandwidth_table(comm, job.reserved, *ways, job.options.json)
-    engine = chapter.driver(comm, job)
-    assert isinstance(engine, infinity.Infinity)
-    with engine.folder:
-        return chapter.train(comm, job, engine)
+    with job.reserved as folder:  # also while the model is made, which may not fit
+        if job.options.bandwidth_table:
+            ways = infinity.fetch_shards, infinity.fetch_from_owner
+            return bandwidth_table(comm, folder, *ways, job.options.json)
+        return chapter.train(comm, job, chapter.driver(comm, job))
 
 
 CHAPTER = Chapter(
