@@ -312,9 +312,9 @@ def check_nothing_is_left(line: Line, status: int, before: dict[str, bytes | Non
     mark, new = f"MINIDIST_TEST={line.mark}", of_mpich() - shared
     assert wait_until(lambda: not processes_of(mark)), f"processes are left, {line}"
     assert wait_until(lambda: not new & of_mpich()), f"{new & of_mpich()} are left in /dev/shm, {line}"
-    after = files_of(line.folder)
     ours = f"tmp/{PREFIX}" if status == 1 and line.ranks > 1 else "none"  # of ranks that another one has ended
-    left = [name for name in after if name.startswith(("tmp/", "gone")) and not name.startswith(ours)]
+    after = {name: content for name, content in files_of(line.folder).items() if not name.startswith(ours)}
+    left = [name for name in after if name.startswith(("tmp/", "gone"))]
     assert not left, f"{left} left in TMPDIR, {line}"
     if status == 2:
         changed = {name for name in before.keys() | after.keys() if before.get(name, b"-") != after.get(name, b"-")}
