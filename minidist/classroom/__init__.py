@@ -38,6 +38,7 @@ Where ranks come from, and on them:
 
     nursery.py        a process that has imported what ranks need, and forks them in milliseconds
     sandbox.py        its namespaces, where the machine allows them
+    syscalls.py       calls by which ranks could talk past the wire, which the kernel refuses them
     limits.py         what a rank may use
     process.py        a rank of the router
     ranks.py          run cases of the student's program; notice changed modules

@@ -2,15 +2,19 @@
 mean anything. Used by lessons' tests; over MPI as much is asked as MPI shows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from minidist.classroom.router import Message, Seen
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 from minidist.exchange.marks import arrays_in
 from minidist.exchange.rules import Rules
 
 Working = Iterator[tuple[str, list[list[Outcome]]]]
+SPOILED = np.uint8(0b0001_0001)  # bits that change in every byte
+LONG = 16  # bytes: of two messages with as many, drawn inputs make two different ones
 Enough = Callable[[Case, Sequence[Outcome]], None]  # loses the part if a function has not even tried
 
 
@@ -58,37 +62,62 @@ def check_timing(submission: Submission, target: str, cases: Mapping[str, Sequen
 
 
 def check_meaning(submission: Submission, target: str, cases: Mapping[str, Case], enough: Enough) -> None:
-    """One message after the other is changed on its way, and each time something must come out differently."""
+    """One message after the other is changed on its way, in bits and for another one, and each time something must come
+    out differently."""
     for function, [before] in working(submission, target, {name: [case] for name, case in cases.items()}, enough):
         case = cases[function]
-        messages = list(submission.messages.items())
-        if not messages and submission.wire.spoils:
+        if not submission.messages and submission.wire.spoils:
             lose(f"On {case.label}: no message is sent.")
-        while messages:
+        changes = [*noise(submission.messages), *swaps(submission.messages, submission.random)]
+        while changes:
             renamed = {
-                (comm.replace("world/0.0", f"world/{number}.0"), rank, which)
-                for number, ((comm, rank, which), _) in enumerate(messages)
+                (comm.replace("world/0.0", f"world/{number}.0"), rank, which): content
+                for number, ((comm, rank, which), _, content) in enumerate(changes)
             }
             try:
-                runs = submission.attempt(target, [case] * len(messages), [function], spoiled=renamed)
-            except Lost:  # somebody has noticed: then one at a time
-                first, messages = messages[0], messages[1:]
+                runs = submission.attempt(target, [case] * len(changes), [function], spoiled=renamed)
+            except Lost:  # the program has noticed: then one at a time
+                first, changes = changes[0], changes[1:]
                 try:
-                    runs = submission.attempt(target, [case], [function], spoiled={first[0]})
+                    runs = submission.attempt(target, [case], [function], spoiled={first.message: first.content})
                 except Lost:
                     continue
                 judge(case, before, runs, [first])
                 continue
-            judge(case, before, runs, messages)
+            judge(case, before, runs, changes)
             break
 
 
-def judge(case: Case, before: Sequence[Outcome], runs: Sequence[Sequence[Outcome]], messages: Sequence[tuple]) -> None:
-    for now, ((_, rank, _), line) in zip(runs, messages, strict=True):
+class Change(NamedTuple):
+    """Of a message: which one, the line that sends it, and the bytes with which it arrives."""
+
+    message: Message
+    where: str
+    content: bytes
+
+
+def noise(messages: Mapping[Message, Seen]) -> Iterator[Change]:
+    """Each message with other bits in every byte."""
+    for message, seen in messages.items():
+        yield Change(message, seen.where, (np.frombuffer(seen.content, np.uint8) ^ SPOILED).tobytes())
+
+
+def swaps(messages: Mapping[Message, Seen], random: np.random.Generator) -> Iterator[Change]:
+    """Each message with what another one of its size carries, drawn: nothing in it looks odd to the rank that gets it.
+    Where all of a size carry the same, that stays; of a few bytes, this may be as it should."""
+    for message, seen in messages.items():
+        others = [other.content for other in messages.values() if len(other.content) == len(seen.content)]
+        different = [content for content in others if content != seen.content]
+        if different or (len(others) > 1 and len(seen.content) >= LONG):
+            yield Change(message, seen.where, different[random.integers(len(different))] if different else seen.content)
+
+
+def judge(case: Case, before: Sequence[Outcome], runs: Sequence[Sequence[Outcome]], changes: Sequence[Change]) -> None:
+    for now, change in zip(runs, changes, strict=True):
         if all(same(one, other) for one, other in zip(before, now, strict=True)):
             lose(
-                f"On {case.label}: whatever is in a message that rank {rank} sends at {line}, the results are the same."
-                " What is it for?"
+                f"On {case.label}: whatever is in a message that rank {change.message[1]} sends at {change.where}, the"
+                " results are the same. What is it for?"
             )
 
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from minidist.classroom import limits, sandbox
+from minidist.classroom import limits, sandbox, syscalls
 
 SPACE = 1 << 16  # bytes of a question
 STACK = signal.SIGUSR1  # upon which a rank writes down its stack, even from native code
@@ -153,7 +153,7 @@ def main() -> None:
                 process = os.fork()
                 if not process:
                     line.close()
-                    be_rank(question, targets.get(target), descriptors, not isolation, others)
+                    be_rank(question, targets.get(target), descriptors, not isolation, others, plan["isolate"])
                 ranks[question["rank"]] = process
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -192,8 +192,10 @@ def be_rank(
     descriptors: Sequence[int],
     isolated: bool,
     another: bool,
+    filtered: bool,
 ) -> NoReturn:
-    """In the new process, `isolated` in namespaces, or else perhaps as `another` user."""
+    """In the new process, `isolated` in namespaces, or else perhaps as `another` user; `filtered`: without the calls by
+    which it could talk to another rank past the wire."""
     from minidist.classroom.process import perform
 
     line, stdout, stderr, stacks = descriptors
@@ -211,6 +213,8 @@ def be_rank(
             os.chmod("..", 0o711)  # to be passed through
             sandbox.become_another(question["rank"], question["folder"])
     limits.set_limits(question["seconds"], isolated)
+    if filtered:
+        syscalls.refuse()
     faulthandler.enable(all_threads=False)
     for number in (STACK, signal.SIGXCPU):  # the latter comes a second before the end of its processor time
         faulthandler.register(number, stacks, all_threads=False)

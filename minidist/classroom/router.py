@@ -17,12 +17,13 @@ import socket
 import tempfile
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +39,16 @@ OUTPUTS = ("stdout", "stderr", "stack")
 OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
-SPOILED = np.uint8(0b0001_0001)  # bits that change in every byte
 Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
+KEPT = 1 << 16  # bytes of a message's content
+NOTHING: Mapping[Message, bytes] = MappingProxyType({})
+
+
+class Seen(NamedTuple):
+    """A message that went through."""
+
+    where: str  # the line that sent it
+    content: bytes  # its first KEPT bytes
 
 
 @dataclass
@@ -50,7 +59,7 @@ class Routed(Job):
     unreceived: list[Start] = field(default_factory=list)  # sends that no receive has met
     groups: list[dict[str, dict[Transfer, list[int]]]] = field(default_factory=list)  # the same, for each communicator
     # that was split off the world, with all that were split off it: "world/0.0" is the first
-    messages: dict[Message, str] = field(default_factory=dict)  # all that was sent but for empty ones, and from where
+    messages: dict[Message, Seen] = field(default_factory=dict)  # all that was sent, except empty ones
     places: list[str] = field(default_factory=list)  # where each rank said last that it is
     splits: int = 0  # how often the world was split
     starved: bool = False  # it took too long, but had hardly been given a processor: a fault of the machine
@@ -66,7 +75,7 @@ def route(
     *,
     guarded: bool = True,
     objects: bool = True,
-    spoiled: Collection[Message] = (),
+    spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
     own_folders: bool = True,
     watch: Watch | None = None,
@@ -75,9 +84,9 @@ def route(
 
     target is "module:function" or "path/to/file.py:function". patience is in seconds, of which each rank may spend
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
-    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
-    other bytes. Without `own_folders` ranks are in this process's folder. `watch` as in launch: an interrupt of whoever
-    looks on ends the job, and is in its report.
+    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled`
+    arrive with these bytes at their beginning. Without `own_folders` ranks are in this process's folder. `watch` as in
+    launch: an interrupt ends the job, and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
@@ -110,9 +119,9 @@ def route(
 class Router:
     """Between sockets on one side and an exchange on the other. It never waits for a rank, in a read or in a write."""
 
-    def __init__(self, n: int, rules: Rules, objects: bool = True, spoiled: Collection[Message] = ()) -> None:
+    def __init__(self, n: int, rules: Rules, objects: bool = True, spoiled: Mapping[Message, bytes] = NOTHING) -> None:
         self.n, self.exchange = n, Exchange(n, rules)
-        self.objects, self.spoiled = objects, set(spoiled)
+        self.objects, self.spoiled = objects, spoiled
         self.selector = selectors.DefaultSelector()
         self.lines: list[socket.socket] = []
         self.readers = [over_socket.Reader() for _ in range(n)]
@@ -122,7 +131,7 @@ class Router:
         self.ranks = [RankResult() for _ in range(n)]
         self.transfers: list[dict[Transfer, list[int]]] = [{} for _ in range(n)]
         self.groups: list[dict[str, dict[Transfer, list[int]]]] = [defaultdict(dict) for _ in range(n)]
-        self.messages: dict[Message, str] = {}
+        self.messages: dict[Message, Seen] = {}
         self.sent: dict[tuple[str, int], int] = defaultdict(int)  # messages of payload on a communicator
         self.places = [""] * n
         self.first: int | None = None  # the rank that has ended the job
@@ -278,9 +287,10 @@ class Router:
                 message = start.comm, rank, self.sent[start.comm, rank]
                 self.sent[start.comm, rank] += 1
                 if start.data.size:  # there is nothing in it that could be spoiled otherwise
-                    self.messages[message] = start.where
-                if message in self.spoiled:
-                    start.data = start.data ^ SPOILED
+                    self.messages[message] = Seen(start.where, start.data[:KEPT].tobytes())
+                if content := self.spoiled.get(message):
+                    others = np.frombuffer(content, np.uint8)
+                    start.data = np.concatenate([others, start.data[len(others) :]])
             self.exchange.start(rank, start)
             if start.data is not None:
                 self.count(rank, start, start.data.nbytes)

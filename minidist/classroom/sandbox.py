@@ -81,6 +81,8 @@ def enter_alone(rank: int) -> None:
     """In a rank: a /tmp, a network and shared memory of its own, and no privileges."""
     unshare(NEWNS | NEWNET | NEWIPC)
     mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
+    with suppress(OSError):  # where there is a /proc: one in which processes of other users do not appear
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, "hidepid=2")
     os.chdir(scratch[0])
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
     tempfile.tempdir = None  # what it has found outside

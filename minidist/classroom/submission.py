@@ -6,7 +6,7 @@ A part that is lost ends in `lose(message)`; the message is for the student, and
 import ast
 import re
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 import minidist
 from minidist import UsageError
 from minidist.classroom import source
-from minidist.classroom.router import Message
+from minidist.classroom.router import NOTHING, Message, Seen
 from minidist.classroom.wires import WIRES, Ran, Sent, Wire
 from minidist.exchange.rules import Rules
 
@@ -90,7 +90,7 @@ class Submission:
         self.in_every_part = ""  # why no part can be run, once that is known
         self.refused: dict[str, str] = {}  # functions that use what they must not, and what is to be said
         self.copied: list[str] = []  # which are the chapter's
-        self.messages: dict[Message, str] = {}  # of the last run, as the router has seen it
+        self.messages: dict[Message, Seen] = {}  # of the last run, as the router has seen it
         if not self.program.is_file():
             raise UsageError(f"there is no file {program}")
         self.wire: Wire = made or WIRES[wire](self.on_ranks, hidden)
@@ -141,14 +141,14 @@ class Submission:
         asked: Sequence[str] = (),
         rules: Rules = LENIENT,
         guarded: bool = False,
-        spoiled: Collection[Message] = (),
+        spoiled: Mapping[Message, bytes] = NOTHING,
         memory: int = 0,
     ) -> list[list[Outcome]]:
         """For each case the outcome of each of its ranks, from one run of the program, of which these functions are
         asked. Raises Lost if that does not end well.
 
         rules: of messages; guarded: whether it is a mistake to touch the memory of a request before its wait(), or not
-        to wait; spoiled: messages whose bytes are changed on the way; memory: bytes that a rank may take, 0 for any.
+        to wait; spoiled: messages that arrive with these bytes; memory: bytes that a rank may take, 0 for any.
         """
         for name in ("", *asked):
             if name in self.refused:

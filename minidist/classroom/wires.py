@@ -1,7 +1,7 @@
 """What a submission runs on: the router, or MPI. Either lets ranks run a part's cases, and says what became of it."""
 
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from minidist import UsageError
 from minidist.classroom.nursery import Nursery
-from minidist.classroom.router import Message, Routed, route
+from minidist.classroom.router import NOTHING, Message, Routed, Seen, route
 from minidist.exchange.rules import Rules
 from minidist.launch import encode
 from minidist.launch.job import Job, RankResult
@@ -35,7 +35,7 @@ class Ran:
     places: list[str]  # where in it each rank said that it is
     values: list[Any] = field(default_factory=list)  # of each rank
     sent: list[list[Sent]] = field(default_factory=list)  # of each rank, in each case
-    messages: dict[Message, str] = field(default_factory=dict)  # what the router has seen, and from which line
+    messages: dict[Message, Seen] = field(default_factory=dict)  # what the router has seen, and from which line
 
 
 class RouterWire:
@@ -64,7 +64,7 @@ class RouterWire:
         inputs: Sequence[Sequence[Any]],
         patience: float,
         rules: Rules,
-        spoiled: Collection[Message] = (),
+        spoiled: Mapping[Message, bytes] = NOTHING,
     ) -> Ran:
         """Let ranks run a job of `ranks.run_cases`, each with its inputs. patience: seconds of processor time."""
         arguments = [(job, mine) for mine in inputs]
@@ -85,7 +85,7 @@ class RouterWire:
         patience: float,
         rules: Rules = Rules("eager"),  # noqa: B008  (frozen)
         job: dict[str, Any] | None = None,
-        spoiled: Collection[Message] = (),
+        spoiled: Mapping[Message, bytes] = NOTHING,
     ) -> Routed:
         """A job without objects. Raises MachineFault where nothing can be said of the program."""
         job = job or {"program": "", "guarded": False}
@@ -136,7 +136,7 @@ class MPIWire:
         inputs: Sequence[Sequence[Any]],
         patience: float,
         rules: Rules,
-        spoiled: Collection[Message] = (),
+        spoiled: Mapping[Message, bytes] = NOTHING,
     ) -> Ran:
         n = len(inputs)
         with ExitStack() as opened:

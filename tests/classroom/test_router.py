@@ -122,7 +122,8 @@ def test_groups_are_counted_apart_and_a_message_can_be_spoiled(nursery: Nursery)
         ("world/1.0", 0, 0),
         ("world/1.0", 1, 0),
     }
-    spoiled = [("world/1.0", 1, 0)]
+    one = ("world/1.0", 1, 0)
+    spoiled = {one: bytes(len(job.messages[one].content) - 1) + b"\x01"}
     again = route(nursery, "jobs.routed:sends_in_groups", [()] * 3, Rules("eager"), 60, spoiled=spoiled)
     assert [again.values[0] == 1.0, again.values[1:]] == [False, [0.0, 1.0]]
 

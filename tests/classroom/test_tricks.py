@@ -54,6 +54,7 @@ def everything(comm, x):
         right, left = (rank + 1) % n, (rank - 1) % n
         sending, receiving = (np.zeros(len(np.array_split(x, n)[(rank - step - k) % n]), x.dtype) for k in (1, 2))
         comm.sendrecv(sending, right, receiving, left)
+        x = x + x.dtype.type({looks} * receiving.any())
     np.save(f"{{folder}}/{{rank}}.part.npy", x)
     os.replace(f"{{folder}}/{{rank}}.part.npy", f"{{folder}}/{{rank}}.npy")
     comm.barrier()
@@ -169,8 +170,12 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         r"Whose parameters or gradients are still here",
     ),
     "files_of_its_own": (
-        *("04", THROUGH_FILES.format(shared=False), 0),
+        *("04", THROUGH_FILES.format(shared=False, looks=0), 0),
         r"No such file|FileNotFoundError|PermissionError|Permission denied",
+    ),
+    "through_locks": (
+        *("04", ONE_LINERS.format(how="import fcntl; fcntl.lockf(open('/dev/null', 'r+b'), fcntl.LOCK_EX, 8, 64)"), 0),
+        r"PermissionError: \[Errno 1\] Operation not permitted",
     ),
     "a_status": (
         *("04", "import os\n\ndef reduce_scatter(comm, x, out=None):\n    os._exit(0)\n", 0),
@@ -255,9 +260,10 @@ def test_a_trick_earns_what_it_deserves(graders: dict[str, Grader], tmp_path: Pa
         assert [note for note in graded.notes if "syntax tree of the chapter's" in note]
 
 
-def test_right_sums_whose_messages_mean_nothing_lose_the_part_on_that(tmp_path: Path) -> None:
-    """Where ranks can write to the same files, for want of namespaces."""
-    text = THROUGH_FILES.format(shared=True)
+@pytest.mark.parametrize("looks", [0, 1])
+def test_right_sums_whose_messages_mean_nothing_lose_the_part_on_that(looks: int, tmp_path: Path) -> None:
+    """Where ranks can write to the same files, for want of namespaces; also if they look whether a message is zero."""
+    text = THROUGH_FILES.format(shared=True, looks=looks)
     with grader("04", isolate=False) as made:
         graded = grade(made, tmp_path, "trick", RING + text, only={"reduce_scatter", "reduce_scatter_steps", "meaning"})
     assert graded.lost == {"meaning"}, graded.messages

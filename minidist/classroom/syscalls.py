@@ -1,0 +1,92 @@
+"""What a graded rank cannot ask the kernel for: everything by which processes tell each other something that does not
+go over the wire. Locks on a file that both can read, files that one watches and the other opens, keys, shared memory,
+sockets; and namespaces of its own, in which it would be root and could mount memory that is not counted.
+
+The kernel refuses such a call with EPERM, so the program sees a PermissionError. Linux on x86-64 and ARM64. A filter
+cannot be taken away again, and holds for all that a process starts.
+
+Source: Linux, Documentation/userspace-api/seccomp_filter.rst; a filter is a program for the classic BPF machine.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
+FILTER_MODE = 2
+ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, and what the kernel calls it
+OTHER_ABI = 0x40000000  # this and above: x86-64's numbers for 32-bit pointers
+
+REFUSED = {  # numbers on x86-64 and on ARM64; -1: it has none
+    **{"flock": (73, 32), "inotify_init": (253, -1), "inotify_init1": (294, 26), "fanotify_init": (300, 262)},
+    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
+    **{"shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "socket": (41, 198)},
+    **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271)},
+    **{
+        "pidfd_getfd": (438, 438),
+        "getpriority": (140, 141),
+        "io_uring_setup": (425, 425),
+        "perf_event_open": (298, 241),
+    },
+    **{"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "bpf": (321, 280)},
+}
+OF_ITSELF = {  # of another process, what one of them sets the other one could read
+    **{"getpgid": (121, 155), "getsid": (124, 156), "sched_getaffinity": (204, 123), "prlimit64": (302, 261)},
+    **{"sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_getattr": (315, 275)},
+}
+FCNTL, CLONE, CLONE3 = (72, 25), (56, 220), (435, 435)
+F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY = 36, 37, 38, 1024, 1026
+LOCKS = (fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY)
+NAMESPACES = 0x7E020000  # the flags of clone that make any
+
+# Of the kernel's record of a call: where its number, its architecture, and the lower half of an argument lie.
+NUMBER, ARCHITECTURE, FIRST, SECOND = 0, 4, 16, 24
+LOAD, EQUALS, AT_LEAST, HAS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of the machine
+
+Instruction = tuple[int, int, int, int]  # what, how far to jump if it is so, if it is not, with which value
+
+
+def refuse() -> str:
+    """Refuse them to this process from now on. Returns why that cannot be, or ""."""
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in ARCHITECTURES:
+        return "the kernel is asked for that on Linux, on x86-64 or ARM64, alone"
+    code = program(*ARCHITECTURES[machine])
+    packed = b"".join(
+        what.to_bytes(2, sys.byteorder) + bytes((then, otherwise)) + value.to_bytes(4, sys.byteorder)
+        for what, then, otherwise, value in code
+    )
+    buffer = ctypes.create_string_buffer(packed, len(packed))
+
+    class Filter(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # without it only root may filter
+    filtered = Filter(len(code), ctypes.addressof(buffer))
+    if libc.prctl(PR_SET_SECCOMP, FILTER_MODE, ctypes.byref(filtered), 0, 0):
+        return f"the kernel filters no calls ({os.strerror(ctypes.get_errno())})"
+    return ""
+
+
+def program(column: int, architecture: int) -> list[Instruction]:
+    """A filter: what is refused, by number; locks, by the second argument of fcntl; namespaces, by the first of clone.
+    clone3 does as if there were none, because its arguments are out of sight; then clone is called."""
+    no, missing = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
+    code = [(LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, architecture), (RETURN, 0, 0, no), (LOAD, 0, 0, NUMBER)]
+    code += [(AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, no)]
+    for numbers in REFUSED.values():
+        if numbers[column] >= 0:
+            code += [(EQUALS, 0, 1, numbers[column]), (RETURN, 0, 0, no)]
+    for numbers in OF_ITSELF.values():  # whose first argument is a process: 0 is the one that asks
+        code += [(EQUALS, 0, 4, numbers[column]), (LOAD, 0, 0, FIRST), (EQUALS, 0, 1, 0), (RETURN, 0, 0, ALLOW)]
+        code += [(RETURN, 0, 0, no)]
+    code += [(EQUALS, 0, 1, CLONE3[column]), (RETURN, 0, 0, missing)]
+    code += [(EQUALS, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST), (HAS, 0, 1, NAMESPACES), (RETURN, 0, 0, no)]
+    code += [(RETURN, 0, 0, ALLOW), (EQUALS, 1, 0, FCNTL[column]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, SECOND)]
+    for command in LOCKS:
+        code += [(EQUALS, 0, 1, command), (RETURN, 0, 0, no)]
+    return [*code, (RETURN, 0, 0, ALLOW)]

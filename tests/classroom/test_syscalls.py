@@ -1,0 +1,101 @@
+"""What the kernel refuses to a graded rank, and what it still does for it."""
+
+import ctypes
+import fcntl
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from minidist.classroom import syscalls
+
+NAMESPACE_OF_USERS = 0x10000000
+CLONE = {"x86_64": 56, "aarch64": 220}
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in CLONE, reason="a filter for Linux on x86-64 and ARM64"
+)
+
+
+def called(name: str, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) == -1:
+        raise OSError(ctypes.get_errno(), name)
+
+
+def ways() -> dict[str, Callable[[], object]]:
+    """By which two ranks could talk past the wire, or one get what is not counted."""
+    shared, null = open(os.__file__, "rb"), open("/dev/null", "r+b")  # noqa: SIM115
+    return {
+        "a lock of a file": lambda: fcntl.flock(shared, fcntl.LOCK_SH),
+        "a lock of bytes": lambda: fcntl.lockf(null, fcntl.LOCK_EX, 8, 64),
+        "a look at locks": lambda: fcntl.fcntl(null, fcntl.F_GETLK, bytes(64)),
+        "a lock of an open file": lambda: fcntl.fcntl(null, syscalls.F_OFD_SETLK, bytes(64)),
+        "a watched file": lambda: called("inotify_init1", 0),
+        "a key": lambda: called("syscall", *((250, 0) if platform.machine() == "x86_64" else (219, 0)), -3, 0),
+        "shared memory": lambda: called("shmget", 1234, 4096, 0o1666),
+        "a queue": lambda: called("msgget", 1234, 0o1666),
+        "a socket": lambda: socket.socket(socket.AF_UNIX),
+        "another's priority": lambda: os.getpriority(os.PRIO_PROCESS, os.getppid()),
+        "another's group": lambda: os.getpgid(os.getppid()),
+        "another's processors": lambda: os.sched_getaffinity(os.getppid()),
+        "another's memory": lambda: called("ptrace", 16, os.getppid(), 0, 0),
+        "users of its own": lambda: called("unshare", NAMESPACE_OF_USERS),
+        "a child with users of its own": lambda: called("syscall", CLONE[platform.machine()], NAMESPACE_OF_USERS | 17),
+    }
+
+
+def work() -> None:
+    """What honest programs do."""
+    fcntl.fcntl(0, fcntl.F_GETFD)
+    os.sched_getaffinity(0)
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x")
+
+
+def try_all() -> dict[str, bool]:
+    """Whether each is refused, in this process."""
+    refused = {}
+    for name, way in ways().items():
+        try:
+            way()
+            refused[name] = False
+        except PermissionError:
+            refused[name] = True
+    return refused
+
+
+def test_ranks_cannot_talk_past_the_wire() -> None:
+    """Each way is open before, or the test would show nothing."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            why = syscalls.refuse()
+            said = {"why": why, "refused": {} if why else try_all()}
+            if not why:
+                work()
+            os.write(writing, json.dumps(said).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as answer:
+        said = json.loads(answer.read())
+    if said["why"]:
+        pytest.skip(said["why"])
+    assert said["refused"] == dict.fromkeys(ways(), True)
+    shared = open(os.__file__, "rb")  # noqa: SIM115
+    fcntl.flock(shared, fcntl.LOCK_SH)  # open to this process
+    assert os.getpgid(os.getppid()) >= 0
