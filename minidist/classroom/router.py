@@ -40,6 +40,7 @@ OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
 Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
+SPLITS = 8  # that a graded program may ask for in a case
 KEPT = 1 << 16  # bytes of a message's content
 NOTHING: Mapping[Message, bytes] = MappingProxyType({})
 
@@ -134,6 +135,7 @@ class Router:
         self.messages: dict[Message, Seen] = {}
         self.sent: dict[tuple[str, int], int] = defaultdict(int)  # messages of payload on a communicator
         self.places = [""] * n
+        self.split = [0] * n  # how often each rank has asked for that
         self.first: int | None = None  # the rank that has ended the job
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
@@ -263,6 +265,10 @@ class Router:
                 sense.sensible(self.exchange.waits[rank] is None)
                 self.start(rank, starts)
                 sense.check_question(self.exchange, rank, question, arguments)
+                if question == "meet" and arguments[0] == "split" and not self.objects:
+                    self.split[rank] += 1  # a color says something, and is not counted
+                    most = SPLITS * (1 + self.exchange.met["world"])  # each case is on a split of its own
+                    sense.sensible(self.split[rank] <= most, f"more than {SPLITS} splits, which no exercise needs")
                 getattr(self.exchange, question)(rank, *arguments)
             case ["at", str(place)]:
                 self.places[rank] = place[:200]

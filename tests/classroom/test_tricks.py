@@ -177,6 +177,14 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         *("04", ONE_LINERS.format(how="import fcntl; fcntl.lockf(open('/dev/null', 'r+b'), fcntl.LOCK_EX, 8, 64)"), 0),
         r"PermissionError: \[Errno 1\] Operation not permitted",
     ),
+    "through_splits": (
+        "04",
+        ONE_LINERS.format(
+            how="bits = np.unpackbits(x.view(np.uint8)); found = [comm.split(int(b)).size for b in bits]"
+        ),
+        0,
+        r"more than 8 splits, which no exercise needs",
+    ),
     "a_status": (
         *("04", "import os\n\ndef reduce_scatter(comm, x, out=None):\n    os._exit(0)\n", 0),
         "ended with status 0",
