@@ -16,7 +16,7 @@ from minidist.classroom import course, reports
 from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercise_of, grade, lessons_in
 from minidist.classroom.release import release
 from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
-from minidist.cli.paths import as_json, check_apart, check_writable, write_inside, write_output
+from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
 from minidist.launch.launcher import find_mpiexec
 
 LESSONS = Path("lessons")
@@ -59,6 +59,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         )
         parser.add_argument(
             "--csv", type=pathlib_path, metavar="FILE", help="write a row for each student; goes on where it was"
+        )
+        parser.add_argument(
+            "--jobs",
+            type=at_least(1),
+            default=1,
+            metavar="N",
+            help="how many exercises are graded at a time; default: 1",
         )
         parser.add_argument("--feedback", type=pathlib_path, metavar="FOLDER", help="write a page for each student")
     else:
@@ -104,6 +111,7 @@ def grade_lessons(options: argparse.Namespace) -> int:
         write_inside(str(options.gradescope), "results.json", as_json(reports.gradescope(grades[0])))
     if options.junit:
         write_output(options.junit, reports.junit(grades).encode())
+        say_written(JUnit=options.junit)
     if any(graded.machine for graded in grades):
         return MACHINE_FAULT
     return 0 if all(graded.earned == graded.possible and not graded.error for graded in grades) else 1
@@ -127,7 +135,7 @@ def main(arguments: list[str]) -> int:
         return grade_lessons(options)
     how = {name: getattr(options, name) for name in ("hidden", "patience", "wire", "seed")}
     outputs = course.Outputs(options.csv, options.feedback)
-    return course.grade_class(options.submissions, lessons, options.roster, outputs, how)
+    return course.grade_class(options.submissions, lessons, options.roster, outputs, how, options.jobs)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,18 @@ import io
 import json
 import os
 import tempfile
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minidist import UsageError, __version__
 from minidist.classroom import feedback, handed_in, reports, roster
 from minidist.classroom.grade import MACHINE_FAULT, Grade, Part, check_hidden, check_lesson, grade
-from minidist.cli.paths import check_apart, check_writable, write_output
+from minidist.cli.paths import check_apart, check_writable, say_written, write_output
 from minidist.files import is_stream
 
 
@@ -76,15 +78,34 @@ class Journal:
                 file.write("\n" + json.dumps({"of": key, "grade": asdict(graded)}, default=str))
 
 
+def as_text(cell: str) -> str:
+    """A cell that a spreadsheet does not compute: a name may begin like a formula."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
 def not_by_a_link(path: str, flags: int) -> int:
     """How a file is opened whose name is made up: a link there leads elsewhere."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
+class Task(NamedTuple):
+    """An exercise to be graded."""
+
+    student: str
+    lesson: Path
+    exercise: Path
+
+
 def grade_class(
-    submissions: Path, lessons: Sequence[Path], people: Path | None, outputs: Outputs, options: dict[str, Any]
+    submissions: Path,
+    lessons: Sequence[Path],
+    people: Path | None,
+    outputs: Outputs,
+    options: dict[str, Any],
+    jobs: int = 1,
 ) -> int:
-    """Grade all that a folder or a zip holds, whatever it is; the exit status. options: `grade`'s."""
+    """Grade all that a folder or a zip holds, whatever it is; the exit status. options: `grade`'s. jobs: how many
+    exercises are graded at a time."""
     for lesson in lessons:
         check_lesson(lesson)
     check_hidden(options["hidden"])
@@ -102,19 +123,42 @@ def grade_class(
         if outputs.journal:
             result.write_csv()
         for student in handed:
-            for lesson in lessons:
-                if exercise := result.sorted[student].exercises.get(lesson.name):
-                    assert exercise.file is not None
-                    key = fingerprint(exercise.file, lesson, options)
-                    graded = journal.grades.get(key) or grade(lesson, exercise.file, **options)
-                    if key not in journal.grades and not graded.machine:
-                        journal.add(key, graded)
-                    result.take(student, graded)
-            result.finish(student)
+            result.finish(student)  # says who has handed in nothing that can be graded
+        grade_all(result, result.tasks(lessons), journal, options, jobs)
+        again = [task for task in result.tasks(lessons) if result.grades[task.student][task.lesson.name].machine]
+        if again:
+            print(f"\nOnce more, one at a time, what could not be graded for a fault of this machine: {len(again)}")
+            grade_all(result, again, journal, options, jobs=1)
     if not outputs.journal:
         result.write_csv()
     print("\n" + result.summary())
+    say_written(points=str(outputs.csv) if outputs.csv else None)
     return MACHINE_FAULT if any(graded.machine for of in result.grades.values() for graded in of.values()) else 0
+
+
+def grade_all(result: "Class", tasks: Sequence[Task], journal: Journal, options: dict[str, Any], jobs: int) -> None:
+    """Grade each of the tasks, if the journal has no grade of it, and note it as soon as it is known."""
+    keys = {task: fingerprint(task.exercise, task.lesson, options) for task in tasks}
+    known = [task for task in tasks if keys[task] in journal.grades]
+    for task in known:
+        result.take(task, journal.grades[keys[task]])
+    anew, begin = [task for task in tasks if task not in set(known)], time.monotonic()
+    with ThreadPoolExecutor(jobs) as pool:  # each only waits for a process
+        running = {pool.submit(grade, task.lesson, task.exercise, **options): task for task in anew}
+        try:
+            for done, future in enumerate(as_completed(running), start=1):
+                task, graded = running[future], future.result()
+                if not graded.machine:
+                    journal.add(keys[task], graded)
+                left = (time.monotonic() - begin) / done * (len(anew) - done)
+                result.take(task, graded, f"{done} of {len(anew)}, {describe_time(left)} left" if left else "")
+        except BaseException:  # an interrupt, above all: nothing more is begun
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def describe_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def opened(submissions: Path, scratch: Path) -> Path:
@@ -167,16 +211,26 @@ class Class:
         said += problems + ([f"no {name}" for name in absent] if exercises else [])
         return said + [" ".join(graded.error.split()) for graded in self.grades[student].values() if graded.error]
 
-    def take(self, student: str, graded: Grade) -> None:
-        self.grades[student][graded.lesson] = graded
+    def tasks(self, lessons: Sequence[Path]) -> list[Task]:
+        """All exercises that were handed in."""
+        return [
+            Task(student, lesson, exercise.file)
+            for student, (exercises, _) in self.sorted.items()
+            for lesson in lessons
+            if (exercise := exercises.get(lesson.name)) and exercise.file
+        ]
+
+    def take(self, task: Task, graded: Grade, progress: str = "") -> None:
+        self.grades[task.student][graded.lesson] = graded
         outcome = graded.error.splitlines()[0] if graded.error else f"{graded.earned:g} of {graded.possible:g}"
-        print(f"{student:30} {graded.lesson:25} {outcome}", flush=True)
+        print(f"{task.student:30} {graded.lesson:25} {outcome:10} {progress}".rstrip(), flush=True)
         if self.outputs.journal:  # a stream gets the table once, at the end
             self.write_csv()
+        self.finish(task.student)
 
     def finish(self, student: str) -> None:
-        """All of a student's lessons are graded."""
-        if not self.grades[student]:
+        """Write the student's page; of one who has handed in nothing that can be graded, say so."""
+        if not self.sorted[student].exercises:
             print(f"{student:30} {'; '.join(self.problems(student))}", flush=True)
         if self.outputs.feedback:
             page = self.outputs.feedback / self.pages[student]
@@ -188,16 +242,16 @@ class Class:
         header = self.known.header if self.known else ["student"]
         text = io.StringIO(newline="")
         writer = csv.writer(text)
-        writer.writerow([*header, *self.lessons, "note"])
+        writer.writerow([*header, *self.lessons, "total", "note"])
         for student, grades in self.grades.items():
             row = self.known.rows.get(student) if self.known else None
             points = [
                 "" if name not in grades or grades[name].machine else f"{grades[name].earned:g}"
                 for name in self.lessons
             ]
-            writer.writerow(
-                [*(row or [student] + [""] * (len(header) - 1)), *points, "; ".join(self.problems(student))]
-            )
+            total = f"{sum(graded.earned for graded in grades.values() if not graded.machine):g}" if grades else ""
+            named = row or [student] + [""] * (len(header) - 1)
+            writer.writerow([as_text(cell) for cell in (*named, *points, total, "; ".join(self.problems(student)))])
         write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))
 
     def summary(self) -> str:
