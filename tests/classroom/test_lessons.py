@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
+SHORT = LESSONS[10:]  # notebooks whose instrumentation is out of their cells
 IN_EVERY_RUN = {"10_activations"}  # executed open, over MPI, and filled, over the router; the others with -m slow
 FORGET = """\
 import os, sys
@@ -167,6 +168,24 @@ def test_a_lesson_has_the_form(lesson):
     compared = "\n".join(sources).partition("compare({")[2]
     assert asked
     assert all(f'"{question}":' in compared for question in asked)
+
+
+@pytest.mark.parametrize("lesson", SHORT, ids=lambda lesson: lesson.name)
+def test_a_notebook_has_little_code(lesson):
+    """What only notes, draws or prints tables is in given.py and pictures.py: no cell of more than 25 lines, and 200
+    lines of code in a notebook, blank ones and comments not counted."""
+    cells = [cell for cell in json.loads((lesson / "lesson.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+    long = [cell["id"] for cell in cells if len(cell["source"]) > 25]
+    lines = [line.strip() for cell in cells for line in cell["source"]]
+    assert not long
+    assert sum(1 for line in lines if line and not line.startswith("#")) <= 200
+
+
+@pytest.mark.parametrize("lesson", SHORT, ids=lambda lesson: lesson.name)
+def test_pictures_have_the_palette_of_the_package(lesson):
+    found = re.findall(r"#[0-9a-fA-F]{6}", (lesson / "pictures.py").read_text())
+    assert all(color[1:3] == color[3:5] == color[5:7] for color in found), found  # greys
+    assert "from minidist.colors import" in (lesson / "pictures.py").read_text()
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
