@@ -512,7 +512,7 @@ def check_cut_qkv(submission: Submission) -> None:
     for rank, found in enumerate(outcome.value):
         if isinstance(found, np.ndarray) and found.shape == (3, 6) and np.array_equal(found, blocks(w, 4, 1)[rank]):
             lose(
-                f"On {each.label}: rank {rank} has the {rank + 1}-th of four equal blocks of all columns. Of Q, of K"
+                f"On {each.label}: rank {rank} has block {rank} of four equal blocks of all columns. Of Q, of K"
                 " and of V it needs a fourth each."
             )
         check_array(each, found, f"rank {rank}'s part", np.concatenate([part[rank] for part in sections], axis=1))

@@ -216,3 +216,25 @@ def test_nothing_is_shown_before_it_is_asked(lesson):
         for output in cell.get("outputs", [])
     ]
     assert not any("def " in text for text in shown)
+
+
+def test_the_last_hint_for_shorter_is_shorter():
+    """Lesson 13: followed to the letter, at every limit."""
+    lesson = next(it for it in LESSONS if it.name.startswith("13"))
+    [ahead] = re.findall(
+        r"`ahead = (min\(limit .*?)`, and `late = limit - ahead`", (lesson / "lesson.ipynb").read_text()
+    )
+    given, one = load(lesson / "given.py"), {"F": 1, "B": 1, "W": 1}
+    for p, m in ((2, 4), (3, 7), (4, 8), (6, 12)):
+        for limit in range(p, 2 * p):
+            numbers = [eval(ahead, {"min": min, "limit": limit, "p": p, "s": s}) for s in range(p)]
+            spans = given.clock([given.b_and_w_apart(m, number, limit - number) for number in numbers], one)
+            assert max(of[-1][3] - of[0][2] for of in spans) == 3 * m + 2 * p - 1 - limit  # 1F1B: 3m + 3(p-1)
+
+
+def test_the_question_of_lesson_14_does_not_answer_its_prediction():
+    lesson = next(it for it in LESSONS if it.name.startswith("14"))
+    question = "".join(json.loads((lesson / "lesson.ipynb").read_text())["cells"][0]["source"])
+    layouts = re.findall(r"(\d+) · (\d+) · (\d+)", question)
+    assert len(layouts) == 3
+    assert all(int(d) * int(p) * int(t) == 64 and t != "4" for d, p, t in layouts)
