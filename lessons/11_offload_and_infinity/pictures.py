@@ -7,15 +7,20 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RED
 
-BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#c4c4c4"
-MEMORIES = {"device": BLUE, "host": ORANGE, "disk": GREY}
+MEMORIES = {"device": BLUE, "host": ORANGE, "disk": LIGHT}
 LANES = {"read": ORANGE, "update": BLUE, "write": GREEN}
 
 
-def draw_memories(held: Mapping[str, Mapping[str, int]], psi: int, limit: int, title: str) -> None:
-    """A bar for each way to train: what a rank holds on its device, its host and its disk at most, {way: {memory:
-    bytes}}; and the device's limit."""
+def draw_memories(runs: Mapping[str, Mapping[str, Any]], psi: int, limit: int, title: str) -> None:
+    """A bar for each way to train: what a rank holds on its device, its host and its disk at most, and the device's
+    limit; as a table, too, with what was said under the limit."""
+    print(f"Ψ = {psi:,}; a device has {limit:,} bytes = {limit / psi:.2f}Ψ\n")
+    print(f"{'':22}{'device, counted':>16}    under the limit")
+    for way, run in runs.items():
+        print(f"{way:22}{run['held']['device']:>16,}    {run['said']}")
+    held = {way: run["held"] for way, run in runs.items()}
     fig, ax = plt.subplots(figsize=(9.6, 3.6))
     words = []
     for row, (way, memories) in enumerate(held.items()):
@@ -28,7 +33,7 @@ def draw_memories(held: Mapping[str, Mapping[str, int]], psi: int, limit: int, t
         ax.text(left + 0.15, row, ", ".join(mine), va="center", fontsize=8.5)
         words.append(f"{way}: {', '.join(mine)}")
     ax.axvline(limit / psi, color=RED, ls="--", lw=1.4)
-    ax.text(limit / psi + 0.1, -0.78, "limit of a device", color=RED, fontsize=8.5, va="center")
+    ax.text(limit / psi + 0.1, -0.78, "limit of a device", color=DARK, fontsize=8.5, va="center")
     ax.set_yticks(range(len(held)), list(held))
     ax.set(xlim=(0, 20.5), ylim=(len(held) - 0.5, -1.1), xlabel="bytes on a rank, in units of $\\Psi$")
     ax.tick_params(axis="y", length=0)
@@ -51,7 +56,7 @@ def draw_placements(points: Sequence[tuple[int, int]], best: tuple[int, int], ti
         f"moves {best[0]}, leaves {best[1]}",
         best,
         (best[0] + 3.1, best[1] - 1.5),
-        color=RED,
+        color=DARK,
         fontsize=9.5,
         arrowprops={"arrowstyle": "-", "color": RED},
     )
@@ -68,6 +73,20 @@ def draw_placements(points: Sequence[tuple[int, int]], best: tuple[int, int], ti
     )
 
 
+def show_moves(
+    runs: Sequence[Mapping[str, Any]], ways: Sequence[str], kinds: Sequence[str], psi: int
+) -> dict[str, list[float]]:
+    """A table of the bytes that all ranks together moved in a step, for each parameter, by kind."""
+    found = {}
+    print(f"{'bytes a parameter':22}" + "".join(f"{kind:>16}" for kind in kinds))
+    for way in ways:
+        every = [pair for rank in runs for pair in rank[way]["moved"].items()]
+        found[way] = [sum(nbytes for what, nbytes in every if what.startswith(kind)) / psi for kind in kinds]
+        print(f"{way:22}" + "".join(f"{nbytes:>16.3g}" for nbytes in found[way]))
+    print()
+    return found
+
+
 def draw_moves(logs: Mapping[str, Sequence[Any]], title: str) -> None:
     """What was read, updated and written when: a panel for each program, a lane for each kind."""
     longest = max(took.end for log in logs.values() for took in log)
@@ -77,7 +96,7 @@ def draw_moves(logs: Mapping[str, Sequence[Any]], title: str) -> None:
         for took in log:
             lane = list(LANES).index(took.what)
             ax.barh(lane, took.end - took.begin, left=took.begin, height=0.78, color=LANES[took.what], ec="white")
-            ax.text((took.begin + took.end) / 2, lane, took.number, ha="center", va="center", color="white", fontsize=9)
+            ax.text((took.begin + took.end) / 2, lane, took.number, ha="center", va="center", color=DARK, fontsize=9)
         end = max(took.end for took in log)
         ax.axvline(end, color=RED, ls="--", lw=1.2)
         ax.set_yticks(range(len(LANES)), list(LANES))

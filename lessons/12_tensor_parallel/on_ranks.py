@@ -98,6 +98,10 @@ def both_parts(comm: Comm, exercise: ModuleType, mine: list[Array], t: int) -> A
     return [several(exercise.cut_both(*[array.copy() for array in mine], t, rank), 2) for rank in range(t)]
 
 
+def qkv_parts(comm: Comm, exercise: ModuleType, w: Array, t: int) -> list[Any]:
+    return [returned(exercise.cut_qkv(w.copy(), t, rank)) for rank in range(t)]
+
+
 def mlp(comm: Comm, exercise: ModuleType, mine: list[Array]) -> dict[str, Any]:
     return {"returned": several(exercise.mlp_forward(comm, *[array.copy() for array in mine]), 2)}
 

@@ -504,6 +504,20 @@ def check_cut_both(submission: Submission) -> None:
         check_array(each, found[1], f"rank {rank}'s part of B", blocks(b, 4, 0)[rank])
 
 
+def check_cut_qkv(submission: Submission) -> None:
+    w = submission.random.standard_normal((3, 24))
+    each = Case(1, "cut_qkv of [Q | K | V] (3, 24), t = 4", [w], {"t": 4})
+    [[outcome]] = submission.run("qkv_parts", [each], ["cut_qkv"])
+    sections = [blocks(section, 4, 1) for section in np.split(w, 3, axis=1)]
+    for rank, found in enumerate(outcome.value):
+        if isinstance(found, np.ndarray) and found.shape == (3, 6) and np.array_equal(found, blocks(w, 4, 1)[rank]):
+            lose(
+                f"On {each.label}: rank {rank} has block {rank} of four equal blocks of all columns. Of Q, of K"
+                " and of V it needs a fourth each."
+            )
+        check_array(each, found, f"rank {rank}'s part", np.concatenate([part[rank] for part in sections], axis=1))
+
+
 def mlp_case(submission: Submission, t: int, function: str) -> tuple[Case, list[Array]]:
     random = submission.random.standard_normal
     x, a, b, dy = random((3, 4)), random((4, 2 * t)), random((2 * t, 4)), random((3, 4))
@@ -568,6 +582,7 @@ def check_cut_loss(submission: Submission) -> None:
 
 GAPS = {
     "cut_both": check_cut_both,
+    "cut_qkv": check_cut_qkv,
     "mlp_forward": check_mlp_forward,
     "mlp_backward": check_mlp_backward,
     "cut_loss": check_cut_loss,

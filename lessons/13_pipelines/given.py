@@ -1,11 +1,12 @@
 """What the notebook of lesson 13 goes on with where something is not filled in: look here after you have tried."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from minidist.mpi.comm import Comm
+from minidist.papers.zero_bubble import TABLE_5
 
 Array = np.ndarray
 Order = list[tuple[str, int]]
@@ -30,6 +31,17 @@ def in_flight(order: Order) -> int:
         now += (letter == "F") - (letter in ("W", "BW"))
         most = max(most, now)
     return most
+
+
+def b_and_w_apart(m: int, ahead: int, late: int) -> Order:
+    order: Order = [("F", k) for k in range(ahead)]
+    for k in range(m):
+        order.append(("B", k))
+        if k >= late:
+            order.append(("W", k - late))
+        if k + ahead < m:
+            order.append(("F", k + ahead))
+    return order + [("W", k) for k in range(m - late, m)]
 
 
 def updates_between(order: Order, k: int) -> int:
@@ -85,20 +97,7 @@ def one_f_one_b(s: int, p: int, m: int) -> Order:
 
 
 def zb_h1(s: int, p: int, m: int) -> Order:
-    return _apart(m, p - s, s)
-
-
-def _apart(m: int, ahead: int, late: int) -> Order:
-    """1F1B with so many forwards ahead, and each W so many backwards late."""
-    order: Order = []
-    for k in range(m + ahead):
-        if k >= ahead:
-            order.append(("B", k - ahead))
-            if k - ahead >= late:
-                order.append(("W", k - ahead - late))
-        if k < m:
-            order.append(("F", k))
-    return order + [("W", k) for k in range(max(m - late, 0), m)]
+    return b_and_w_apart(m, min(p - s, m), min(s, m))
 
 
 def perform(comm: Comm, stage: Any, order: Order) -> None:
@@ -111,8 +110,8 @@ def perform(comm: Comm, stage: Any, order: Order) -> None:
 
 
 def shorter(s: int, p: int, m: int, limit: int) -> Order:
-    ahead = min(p - s + limit - p, 2 * (p - s) - 1)
-    return _apart(m, ahead, limit - ahead)
+    ahead = min(limit - s, 2 * (p - s) - 1)
+    return b_and_w_apart(m, ahead, limit - ahead)
 
 
 def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
@@ -125,7 +124,7 @@ def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
     return order
 
 
-# ---- beside it -------------------------------------------------------------------------------------------------------
+# ---- for the notebook ------------------------------------------------------------------------------------------------
 
 
 def perform_with(comm: Comm, stage: Any, order: Order, receive: Callable[[int], Array]) -> None:
@@ -174,3 +173,27 @@ def clock_of_chunks(orders: Sequence[Sequence[tuple[str, int, int]]], costs: dic
     if any(len(of_stage) < len(order) for of_stage, order in zip(spans, orders, strict=True)):
         raise ValueError("deadlock")
     return spans
+
+
+def in_time(spans: Sequence[Sequence[Span]]) -> list[tuple[str, int, int]]:
+    """What all stages do, as (letter, stage, micro-batch), in order of time."""
+    happened = sorted((start, s, letter, k) for s, of in enumerate(spans) for letter, k, start, _ in of)
+    return [(letter, s, k) for _, s, letter, k in happened]
+
+
+def reproduce_table_5(
+    schedules: Mapping[str, Callable[[int, int, int], Order]], longest: Callable[[Any], float]
+) -> int:
+    """Idle shares with the times that the paper measured, next to those that it prints: how many agree."""
+    names, agree = {"1f1b": "1F1B", "zb-h1": "ZB-H1", "zb-h2": "ZB-H2"}, 0
+    print(f"{'model':7}{'p':>3}{'m':>5}" + "".join(f"{name:>9}{'printed':>9}" for name in names.values()))
+    for row in TABLE_5:
+        line = f"{row.model:7}{row.p:>3}{row.m:>5}"
+        for key, figure in row.bubble.items():
+            orders = [schedules[names[key]](s, row.p, row.m) for s in range(row.p)]
+            cost = longest(clock(orders, {"F": row.t_f, "B": row.t_b, "W": row.t_w}, row.t_comm))
+            rate = (cost - row.m * (row.t_f + row.t_b + row.t_w)) / cost
+            agree += f"{rate:.4f}" == figure.printed
+            line += f"{rate:>9.4f}{figure.printed:>9}"
+        print(line)
+    return agree

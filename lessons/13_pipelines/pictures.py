@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from matplotlib.colors import to_rgba
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, RANKS, RED
 from minidist.pp.timeline import Mail, Timeline, write_trace
 from minidist.pp.timeline import Span as Slice
 
-BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#9a9a9a"
-COLOURS = {"F": BLUE, "B": GREEN, "W": ORANGE}
-LIGHT = {"F": "#8fb3d9", "B": "#a3d0b2", "W": ORANGE}  # of second chunks
+COLORS = {"F": BLUE, "B": GREEN, "W": ORANGE}
 Span = tuple[str, int, float, float]
 
 
@@ -31,23 +31,26 @@ def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> N
     """A panel for each schedule, a row for each stage. A span may have its chunk as a fifth number."""
     longest = max(of[-1][3] for spans in schedules.values() for of in spans)
     rows = sum(len(spans) for spans in schedules.values())
-    height = 0.34 * rows + 0.55 * len(schedules) + 0.5
+    height = 0.34 * rows + 0.55 * len(schedules) + 0.7
     fig, axes = plt.subplots(len(schedules), 1, figsize=(9.6, height), squeeze=False, sharex=True)
     words = []
     for ax, (name, spans) in zip(axes[:, 0], schedules.items(), strict=True):
         end = max(of[-1][3] for of in spans)
-        ax.axvspan(0, end, color="#efefef", zorder=0)
+        ax.axvspan(0, end, color=LIGHT, lw=0, zorder=0)
         numbered: dict[int, list[tuple[float, int]]] = {}  # where each micro-batch's number is to stand
         for s, of_stage in enumerate(spans):
             drawn = [(span, piece) for span in of_stage for piece in pieces(span)]
             places = [(start, stop - start) for _, (_, _, start, stop) in drawn]
-            colours = [(LIGHT if len(span) > 4 and span[4] else COLOURS)[letter] for span, (letter, *_) in drawn]
-            ax.broken_barh(places, (s - 0.43, 0.86), facecolors=colours, edgecolors="white", linewidths=0.6)
+            chunks = [span[4] if len(span) > 4 else 0 for span, _ in drawn]
+            paler = [0.45 if chunk else 1.0 for chunk in chunks]  # those that are not the first
+            colors = [to_rgba(COLORS[letter], pale) for pale, (_, (letter, *_)) in zip(paler, drawn, strict=True)]
+            ax.broken_barh(places, (s - 0.43, 0.86), facecolors="white")
+            ax.broken_barh(places, (s - 0.43, 0.86), facecolors=colors, edgecolors="white", linewidths=0.6)
             for _, (_, k, start, stop) in drawn:
                 if stop - start > longest / 60:
                     numbered.setdefault(k, []).append(((start + stop) / 2, s))
         for k, at in numbered.items():  # its number as a marker, which is drawn much faster than a text for each
-            ax.plot(*zip(*at, strict=True), ls="", marker=f"${k}$", ms=5, mew=0, color="white")
+            ax.plot(*zip(*at, strict=True), ls="", marker=f"${k}$", ms=5, mew=0, color=DARK)
         busy = sum(stop - start for of in spans for _, _, start, stop, *_ in of)
         idle = 100 * (1 - busy / (len(spans) * end))
         ax.set(yticks=range(len(spans)), yticklabels=[f"stage {s}" for s in range(len(spans))])
@@ -57,8 +60,11 @@ def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> N
         ax.set_title(f"{name}: {end:g} units of time, {idle:.1f}% idle", loc="left", fontsize=9)
         orders = "; ".join(f"stage {s} {in_words(spans[s])}" for s in (0, len(spans) - 1))
         words.append(f"{name}: ends at {end:g}, {idle:.1f}% idle. The orders: {orders}.")
-    fig.suptitle(f"{title}   F blue, B green, W orange, idle grey", x=0.01, ha="left", fontsize=10)
-    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / height, bottom=0.25 / height, hspace=0.42)
+    axes[-1, 0].set_xlabel("time", fontsize=8.5)
+    fig.suptitle(title, x=0.01, y=1 - 0.08 / height, ha="left", va="top", fontsize=10)
+    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in (*COLORS.values(), LIGHT)]
+    fig.legend(patches, [*COLORS, "idle"], loc="upper right", ncol=4, frameon=False, fontsize=8.5)
+    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / height, bottom=0.45 / height, hspace=0.42)
     show(fig, f"{title}. {' '.join(words)}")
 
 
@@ -86,8 +92,7 @@ def draw_held(schedules: Mapping[str, Sequence[Sequence[Span]]], title: str) -> 
     for ax, (name, spans) in zip(axes[0], schedules.items(), strict=True):
         for s, of_stage in enumerate(spans):
             times, counts = held_over_time(of_stage)
-            colour = plt.get_cmap("viridis")(s / max(len(spans), 1))
-            ax.step(times, counts, where="post", color=colour, lw=1.5, label=f"stage {s}")
+            ax.step(times, counts, where="post", color=RANKS[s], lw=1.5, label=f"stage {s}")
         ax.set(xlabel="time", title=name, ylim=(0, None), xlim=(0, None))
         ax.title.set_fontsize(9.5)
         ax.spines[["top", "right"]].set_visible(False)
@@ -105,8 +110,8 @@ def draw_goal(limits: Sequence[int], lines: Mapping[str, Sequence[float]], title
     fig, ax = plt.subplots(figsize=(9.6, 3.0))
     words = []
     styles = [(GREY, "-", None), (BLUE, "-", "o"), (RED, "--", "s"), (GREEN, ":", None)]
-    for (colour, dashes, marker), (name, idle) in zip(styles, lines.items(), strict=False):
-        ax.plot(limits, idle, color=colour, ls=dashes, marker=marker, lw=1.8, label=name)
+    for (color, dashes, marker), (name, idle) in zip(styles, lines.items(), strict=False):
+        ax.plot(limits, idle, color=color, ls=dashes, marker=marker, lw=1.8, label=name)
         words.append(f"{name}: {', '.join(f'{value:g}' for value in idle)}.")
     ax.set(xlabel="micro-batches that a stage may hold", ylabel="units of idle time", ylim=(0, None), xticks=limits)
     ax.spines[["top", "right"]].set_visible(False)

@@ -123,3 +123,54 @@ def off(found: Sequence[Sequence[Array]], truth: Sequence[Array]) -> float:
     """By how many per cent the gradients of all stages, one after the other, miss the truth."""
     both = [np.concatenate([np.ravel(array) for array in of]) for of in ([*chain.from_iterable(found)], truth)]
     return float(100 * np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1]))
+
+
+# ---- stages of two matrices, whose weights move ----------------------------------------------------------------------
+
+MICRO, WIDTH = 60, 8  # micro-batches of 16 rows
+_random = np.random.default_rng(0)
+X = _random.standard_normal((MICRO, 16, WIDTH))
+WANTED = np.tanh(X @ _random.standard_normal((WIDTH, WIDTH)))
+
+
+def start_weights(p: int) -> list[Array]:
+    random = np.random.default_rng(1)
+    return [0.5 * random.standard_normal((2, WIDTH, WIDTH)) for _ in range(p)]
+
+
+def first_inputs(m: int) -> dict[tuple[int, int], Array]:
+    """Those of stage 0: (micro-batch, 0) -> x."""
+    return {(k, 0): X[k] for k in range(m)}
+
+
+def forward(w: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    """y = x + tanh(x w[0]) w[1], and what the backward needs."""
+    a = np.tanh(x @ w[0])
+    return x + a @ w[1], (x, a)
+
+
+def backward(w: Array, dy: Array, kept: tuple[Array, Array]) -> tuple[Array, Array]:
+    """dx and dw."""
+    x, a = kept
+    dz = (dy @ w[1].T) * (1 - a * a)
+    return dy + dz @ w[0].T, np.stack([x.T @ dz, a.T @ dy])
+
+
+def loss_of(y: Array, k: int) -> tuple[Array, float]:
+    """(dy, loss) of micro-batch k, at the end of the last stage."""
+    miss = y - WANTED[k]
+    return miss / miss.size, float((miss**2).mean() / 2)
+
+
+def miss_of(dw: Array, weights: list[Array], k: int, s: int) -> float:
+    """By how many per cent dw misses the gradient of stage s: that of the whole model with these weights, without a
+    pipeline."""
+    x, kept, found = X[k], [], []
+    for w in weights:
+        x, of_stage = forward(w, x)
+        kept.append(of_stage)
+    dy, _ = loss_of(x, k)
+    for w, of_stage in zip(reversed(weights), reversed(kept), strict=True):
+        dy, truth = backward(w, dy, of_stage)
+        found.insert(0, truth)
+    return float(100 * np.linalg.norm(dw - found[s]) / np.linalg.norm(found[s]))

@@ -554,10 +554,20 @@ def check_updates_between(submission: Submission) -> None:
     check_values(submission, "updates_between", cases, "order_of")
 
 
+def check_b_and_w_apart(submission: Submission) -> None:
+    pipelines = ((4, 6, 2, 2), (3, 5, 0, 0), (5, 7, 1, 1), (2, 4, 0, 3))  # p, m, the stage, how late
+    cases = {
+        f"{m}, {p - s}, {late}": ([m, p - s, late], in_turns(p, m, lambda s, late=late: late)[s])
+        for p, m, s, late in pipelines
+    }
+    check_values(submission, "b_and_w_apart", cases, "order_of")
+
+
 GAPS = {
     "idle_share": check_idle_share,
     "forwards_first": check_forwards_first,
     "in_flight": check_in_flight,
+    "b_and_w_apart": check_b_and_w_apart,
     "updates_between": check_updates_between,
 }
 

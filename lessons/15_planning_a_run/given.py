@@ -3,6 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from minidist.engine import Settings
+from minidist.memory.plot import recorded
+from minidist.memory.pool import KINDS, NEEDED, OutOfMemory
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+
+Array = np.ndarray
 Unit = tuple[int, int, int | None]  # parameters, bytes kept for a sequence, bytes of the input
 Plan = tuple[int, bool, bool, int]  # stage, offload, recompute, sequences of a micro-batch
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -100,3 +109,85 @@ def choose(
         if needs_device <= device and needs_host <= host:
             fitting.append(plan)
     return min(fitting, key=lambda plan: seconds(*plan), default=None)
+
+
+# ---- the notebook's runs ---------------------------------------------------------------------------------------------
+
+
+def run_plan(
+    make: Any, shape: dict[str, Any], tokens: Array, comm: Comm, recompute: bool, micro: int, limit: int | None = None
+) -> dict[str, int]:
+    """One step: the bytes that are held at most, sent to other ranks, and moved over the link."""
+    accumulate, recomputed = len(tokens) // (micro * comm.size), "full" if recompute else "none"
+    settings = Settings(recompute=recomputed, accumulate=accumulate, capacity=limit)
+    engine = make(gpt(GPTConfig(**shape)), settings, comm)
+    comm.ledger.reset()
+    engine.link.reset()
+    engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    by_phase, moved = comm.ledger.by_phase(), engine.link.by_phase()
+    sent = sum(counts["bytes"] for phase, counts in by_phase.items() if phase != "norm")
+    link = sum(counts["bytes"] for way in moved.values() for counts in way.values())
+    return {"held": engine.device.peak[NEEDED], "sent": sent, "link": link}
+
+
+def try_plan(
+    make: Any, shape: dict[str, Any], tokens: Array, comm: Comm, recompute: bool, micro: int, limit: int
+) -> str:
+    """What happens under the limit of a device."""
+    try:
+        found = run_plan(make, shape, tokens, comm, recompute, micro, limit)
+    except OutOfMemory as error:
+        return str(error)
+    return f"fits: {found['held']:,} bytes"
+
+
+def take_largest(runs: Sequence[Mapping[Plan, Mapping[str, int]]]) -> dict[Plan, dict[str, int]]:
+    """For each plan and each count the largest of all ranks."""
+    return {plan: {kind: max(rank[plan][kind] for rank in runs) for kind in runs[0][plan]} for plan in runs[0]}
+
+
+def record_step(make: Any, shape: dict[str, Any], tokens: Array, comm: Comm) -> dict[str, list[int]]:
+    """The second step of one micro-batch in which blocks run again: for each kind the bytes after each change."""
+    engine = make(gpt(GPTConfig(**shape)), Settings(recompute="full", accumulate=1), comm)
+    engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    with recorded([engine.device]) as histories:
+        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    states = histories["device"].states
+    return {kind: [int(state[place]) for state in states] for place, kind in enumerate(KINDS)}
+
+
+def make_planner(
+    functions: Mapping[str, Callable[..., Any]],
+    units: Sequence[Unit],
+    psi: int,
+    tokens: int,
+    rates: tuple[float, float, float, float],
+) -> Callable[..., tuple[Callable[..., tuple[float, float]], Callable[..., float]]]:
+    """(ranks, batch) -> memory(plan) and seconds(plan), made of the five functions. rates: operations, bytes to other
+    ranks, bytes over the link and updated parameters, in a second."""
+    rate, wire, slow, update = rates
+
+    def of(ranks: int, batch: int, always: int = 0) -> Any:
+        def memory(stage: int, offload: bool, recompute: bool, micro: int) -> tuple[float, float]:
+            device, host = functions["model_states"](psi, ranks, stage, offload)
+            return device + functions["passing_peak"](units, stage, recompute, micro) + always, host
+
+        def time(stage: int, offload: bool, recompute: bool, micro: int) -> float:
+            sent, link = functions["traffic"](psi, ranks, stage, offload, batch // (micro * ranks))
+            work = (8 if recompute else 6) * psi * batch * tokens / ranks / rate
+            return work + sent / wire + link / slow + (psi / ranks / update if offload else 0)
+
+        return memory, time
+
+    return of
+
+
+def list_units(model: Any) -> list[Unit]:
+    """Those of a published size, by explain's formulas; what the head keeps is an estimate."""
+    layer, given_to_it = (model.activations(1, what, 2) / model.layers for what in ("none", "full"))
+    embedding, *blocks, head = model.units
+    return [
+        (embedding, 0, None),
+        *((size, layer, given_to_it) for size in blocks),
+        (head, model.s * (4 * model.h + 4 * model.v), None),
+    ]

@@ -1,4 +1,4 @@
-"""The pictures of lesson 15. They draw what was counted, and what was computed beside it."""
+"""The pictures of lesson 15. They draw what was counted, and what was computed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,27 +6,36 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
 
-BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#c4c4c4"
 STAGES = (GREY, BLUE, GREEN, ORANGE)
-HELD = {"model states": BLUE, "kept for the backward": GREEN, "units in passing": ORANGE}
+HELD = {  # what is drawn -> kinds of bytes
+    "model states": ("parameters", "gradients", "optimizer"),
+    "kept for the backward": ("activations", "ends"),
+    "gathered parameters": ("gathered",),
+    "a unit's gradient": ("bucket",),
+}
 
 
-def draw_step(held: Mapping[str, Sequence[int]], states: float, peak: float, title: str) -> None:
+def draw_step(history: Mapping[str, Sequence[int]], states: float, peak: float, title: str) -> int:
     """What a device holds in the course of a step, by kind, one number for each change; and two lines: model states
-    alone, and the peak as it was computed."""
+    alone, and the peak as it was computed. Returns the most that it holds."""
+    held = {
+        name: [sum(at) for at in zip(*(history[kind] for kind in kinds), strict=True)] for name, kinds in HELD.items()
+    }
+    colors = [QUANTITIES[kinds[0]] for kinds in HELD.values()]
     fig, ax = plt.subplots(figsize=(9.6, 3.8))
     across = range(len(next(iter(held.values()))))
     rows = [[nbytes / 1000 for nbytes in held[kind]] for kind in HELD]
-    ax.stackplot(across, *rows, colors=list(HELD.values()), labels=list(HELD), step="post", lw=0)
+    ax.stackplot(across, *rows, colors=colors, labels=list(HELD), step="post", lw=0)
     most = max(sum(at) for at in zip(*rows, strict=True))
     ax.axhline(peak / 1000, color=RED, ls="--", lw=1.3)
-    ax.text(len(across), peak / 1000 + 0.02 * most, "peak, computed", color=RED, fontsize=9, ha="right", va="bottom")
-    ax.axhline(states / 1000, color="black", ls="--", lw=1.3)
-    ax.text(0.5 * len(across), states / 2000, "model states, computed: up to the line", color="white", ha="center")
+    ax.text(len(across), peak / 1000 + 0.02 * most, "peak, computed", color=DARK, fontsize=9, ha="right", va="bottom")
+    ax.axhline(states / 1000, color=DARK, ls="--", lw=1.3)
+    ax.text(0.5 * len(across), states / 2000, "model states, computed: up to the line", color=DARK, ha="center")
     ax.set(xlim=(0, len(across)), ylim=(0, 1.22 * most), ylabel="KB (1,000 bytes)", xticks=[])
     ax.set_xlabel("one step, from left to right: each time that something came")
-    ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=3)
+    ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=4)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10)
     fig.subplots_adjust(left=0.08, right=0.99, top=0.92, bottom=0.1)
@@ -35,6 +44,7 @@ def draw_step(held: Mapping[str, Sequence[int]], states: float, peak: float, tit
         f"{title}. Model states are {states / 1000:,.1f} KB all the time; the most that is held is {most:,.1f} KB, and"
         f" {peak / 1000:,.1f} KB was computed.",
     )
+    return max(map(sum, zip(*held.values(), strict=True)))
 
 
 def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: Mapping[str, Any], title: str) -> None:
@@ -46,15 +56,15 @@ def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: M
     ax.axvline(limit / 1000, color=RED, ls="--", lw=1.4)
     times = [time for _, time in plans.values()]
     high = max(times) * 1.06
-    ax.text(limit / 1000 + 8, high, "limit of a device", color=RED, fontsize=9, va="top")
+    ax.text(limit / 1000 + 8, high, "limit of a device", color=DARK, fontsize=9, va="top")
     for number, (name, plan) in enumerate(marked.items()):  # the first one's name below, where there are no others
         nbytes, time = plans[plan]
         at = (nbytes / 1000 - 150, time - 0.32 * high) if number == 0 else (nbytes / 1000 + 90, time + 0.22 * high)
-        ax.annotate(name, (nbytes / 1000, time), at, fontsize=9, arrowprops={"arrowstyle": "-", "color": "black"})
+        ax.annotate(name, (nbytes / 1000, time), at, fontsize=9, arrowprops={"arrowstyle": "-", "color": DARK})
     handles = [plt.Line2D([], [], marker="o", ls="", color=colour) for colour in STAGES]
     names = [f"stage {stage}" for stage in range(4)]
     marks = ({"marker": "s"}, {"marker": "o"}, {"marker": "o", "markerfacecolor": "none"})
-    handles += [plt.Line2D([], [], ls="", color="black", **mark) for mark in marks]
+    handles += [plt.Line2D([], [], ls="", color=DARK, **mark) for mark in marks]
     ax.legend(handles, [*names, "all kept", "run again", "hollow: offload"], frameon=False, fontsize=8.5,
               loc="upper right", ncols=2)  # fmt: skip
     ax.set(xlabel="most that a device holds, KB", ylabel="time of a step, ms", ylim=(0, high))

@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]
 LESSONS = sorted(file.parent for file in ROOT.glob("lessons/*/lesson.ipynb"))
 ANSWERS = ROOT / "tests" / "classroom" / "answers"
+SHORT = LESSONS[10:]  # notebooks whose instrumentation is out of their cells
 IN_EVERY_RUN = {"10_activations"}  # executed open, over MPI, and filled, over the router; the others with -m slow
 FORGET = """\
 import os, sys
@@ -169,6 +170,24 @@ def test_a_lesson_has_the_form(lesson):
     assert all(f'"{question}":' in compared for question in asked)
 
 
+@pytest.mark.parametrize("lesson", SHORT, ids=lambda lesson: lesson.name)
+def test_a_notebook_has_little_code(lesson):
+    """What only notes, draws or prints tables is in given.py and pictures.py: no cell of more than 25 lines, and 200
+    lines of code in a notebook, blank ones and comments not counted."""
+    cells = [cell for cell in json.loads((lesson / "lesson.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+    long = [cell["id"] for cell in cells if len(cell["source"]) > 25]
+    lines = [line.strip() for cell in cells for line in cell["source"]]
+    assert not long
+    assert sum(1 for line in lines if line and not line.startswith("#")) <= 200
+
+
+@pytest.mark.parametrize("lesson", SHORT, ids=lambda lesson: lesson.name)
+def test_pictures_have_the_palette_of_the_package(lesson):
+    found = re.findall(r"#[0-9a-fA-F]{6}", (lesson / "pictures.py").read_text())
+    assert all(color[1:3] == color[3:5] == color[5:7] for color in found), found  # greys
+    assert "from minidist.colors import" in (lesson / "pictures.py").read_text()
+
+
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_what_is_asked_for_cannot_be_imported_from_the_lesson(lesson):
     tests = load(lesson / "test_exercise.py")
@@ -197,3 +216,25 @@ def test_nothing_is_shown_before_it_is_asked(lesson):
         for output in cell.get("outputs", [])
     ]
     assert not any("def " in text for text in shown)
+
+
+def test_the_last_hint_for_shorter_is_shorter():
+    """Lesson 13: followed to the letter, at every limit."""
+    lesson = next(it for it in LESSONS if it.name.startswith("13"))
+    [ahead] = re.findall(
+        r"`ahead = (min\(limit .*?)`, and `late = limit - ahead`", (lesson / "lesson.ipynb").read_text()
+    )
+    given, one = load(lesson / "given.py"), {"F": 1, "B": 1, "W": 1}
+    for p, m in ((2, 4), (3, 7), (4, 8), (6, 12)):
+        for limit in range(p, 2 * p):
+            numbers = [eval(ahead, {"min": min, "limit": limit, "p": p, "s": s}) for s in range(p)]
+            spans = given.clock([given.b_and_w_apart(m, number, limit - number) for number in numbers], one)
+            assert max(of[-1][3] - of[0][2] for of in spans) == 3 * m + 2 * p - 1 - limit  # 1F1B: 3m + 3(p-1)
+
+
+def test_the_question_of_lesson_14_does_not_answer_its_prediction():
+    lesson = next(it for it in LESSONS if it.name.startswith("14"))
+    question = "".join(json.loads((lesson / "lesson.ipynb").read_text())["cells"][0]["source"])
+    layouts = re.findall(r"(\d+) · (\d+) · (\d+)", question)
+    assert len(layouts) == 3
+    assert all(int(d) * int(p) * int(t) == 64 and t != "4" for d, p, t in layouts)
