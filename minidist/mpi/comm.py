@@ -49,6 +49,8 @@ class Ledger:
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.sent_control: dict[int, list[int]] = {}  # world rank of the peer -> [bytes, messages]
         self.received = 0  # payload bytes, as they arrived: whatever the sender has counted
+        self.set_out: dict[int, int] = {}  # world rank -> messages of payload that ever set out for it; no reset
+        self.arrived: dict[int, int] = {}  # world rank -> messages of payload that ever arrived from it
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
@@ -291,7 +293,9 @@ class Comm:
         buffer = array if flat else self._bytes(array)
         if self.ledger.open_requests:
             self._check_overlap(array, "send", "irecv")
-        self.ledger.count(self.world_ranks[dest], array.nbytes)
+        ledger, peer = self.ledger, self.world_ranks[dest]
+        ledger.count(peer, array.nbytes)
+        ledger.set_out[peer] = ledger.set_out.get(peer, 0) + 1
         return buffer, tag
 
     def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
@@ -348,6 +352,8 @@ class Comm:
         """Compare what the sender's tag says that it sent with what `out` expects."""
         tag, nbytes = arrival
         self.ledger.received += nbytes
+        peer = self.world_ranks[source]
+        self.ledger.arrived[peer] = self.ledger.arrived.get(peer, 0) + 1
         if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
         name, size = described(tag)
