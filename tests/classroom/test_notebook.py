@@ -1,10 +1,12 @@
 """`%%mpirun` in plain IPython, and in a kernel under nbclient, as JupyterLab runs it."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -290,6 +292,26 @@ def test_a_name_that_only_ranks_have_is_explained_where_it_is_missing(shell, cap
     said = [line for line in capsys.readouterr().out.splitlines() if "%%mpirun" in line]
     assert len(said) == bool(words)
     assert not words or said[0].endswith(words)
+
+
+def test_before_the_extension_is_loaded_the_magic_says_what_to_do(tmp_path):
+    """In the environment that make sets up, which also keeps JupyterLab from asking about news. No profile is touched."""
+    venv, profile = tmp_path / "venv", tmp_path / "profile"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (venv / "bin" / "pip").touch()
+    (next(venv.glob("lib/python*/site-packages")) / "all.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    made = [venv / "etc" / "ipython" / "ipython_config.py", venv / "etc" / "jupyter" / "labconfig" / "page_config.json"]
+    subprocess.run(["make", f"VENV={venv}", *made], cwd=ROOT, check=True, capture_output=True)
+    cells = ["# note\n%%mpirun -n 2\nprint(1)", "%load_ext minidist", "# note\n%%mpirun --help\n1"]
+    program = f"for cell in {cells!r}: get_ipython().run_cell(cell)"
+    command = [venv / "bin" / "python", "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", program]
+    env = {**os.environ, "IPYTHONDIR": str(profile)}
+    run = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "UsageError: %%mpirun is not loaded" in run.stderr
+    assert "Run %load_ext minidist first, or all cells from the top." in run.stderr
+    assert run.stdout.startswith("usage: %%mpirun")
+    assert not [file for file in profile.rglob("*config.py")]
+    assert json.loads(made[1].read_text())["disabledExtensions"] == {"@jupyterlab/apputils-extension:announcements": True}
 
 
 def test_the_core_does_not_need_ipython():
