@@ -1,7 +1,7 @@
-"""work/index.ipynb, on which `make lessons` opens: a tour, the map of the course, its lessons and paths, and your points.
+"""work/index.ipynb, which `make lessons` opens: a tour, the map of the course, its lessons and paths, and your points.
 
-All of it is made from what is said elsewhere: the first cell of each lesson's notebook, and lessons/README.md. Links of
-the latter hold in work/ as well, which is as deep.
+Lessons and paths are read from the first cell of each lesson's notebook and from lessons/README.md. Links of the README
+also hold in work/, because that folder is as deep.
 """
 
 import hashlib
@@ -40,22 +40,22 @@ def notebook_text(lessons: Path) -> str:
         ),
         markdown(
             "## A tour of one minute\n\nThe second cell below runs on four processes, called ranks. Each has a gradient"
-            " of its own; `all_reduce` leaves the sum on every rank, and counts what it sends.\n\n**Before you run it:**"
-            " each rank has 4,000,000 bytes. How many will it send?"
+            " of its own. `all_reduce` leaves the sum on every rank, and each rank counts the bytes that it sends.\n\n"
+            "**Before you run it:** a gradient has 4,000,000 bytes. How many bytes will a rank send?"
         ),
         code("%load_ext minidist"),
         code(TOUR),
         markdown(
-            "Each rank sends 2(N-1)/N of its bytes, here one and a half times what it has, and only to its neighbor:"
-            " with a thousand ranks it would be twice. [Lesson 04](04_ring_all_reduce/lesson.ipynb) builds it from"
-            " `send` and `recv`, and shows that no way needs less."
+            "With N ranks each one sends 2(N-1)/N times its gradient, and only to its neighbor: 1.5 times with four"
+            " ranks, almost twice with a thousand. [Lesson 04](04_ring_all_reduce/lesson.ipynb) builds this all-reduce"
+            " from `send` and `recv`, and shows why no other one sends less."
         ),
         markdown(f"## The map\n\n{course_map(headers)}"),
         markdown(f"## Lessons\n\n{table(headers)}"),
         *paths(lessons),
         markdown(
-            "## Your points so far\n\nThe next cell grades each `exercise.py` that you have begun: about ten seconds a"
-            " lesson. In a terminal, `make grade` says more: what each lost part asks for."
+            "## Your points so far\n\nThe next cell grades each `exercise.py` that you have begun, in about ten seconds"
+            " a lesson. `make grade`, in a terminal, also says what to look at next."
         ),
         code(POINTS),
     ]

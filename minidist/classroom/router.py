@@ -352,6 +352,7 @@ class Router:
                 look.where = place_of(frames)
         for number, (rank, look) in enumerate(zip(self.ranks, hung.looks, strict=True)):
             rank.where, rank.state = look.where if look else "", waits.describe(number, hung.looks)
+            rank.awaited = hung.awaited[number]
         reason = waits.find_cause(hung.looks, hung.stuck, hung.awaited) if hung.stuck else hung.reason
         what = reason if self.interrupted or self.late else f"hung: {reason}"
         return f"The job {what}.\n{waits.explain(hung.looks, hung.awaited)}"

@@ -54,3 +54,8 @@ def plain(text: str) -> str:
 def wrapped(label: str, text: str) -> str:
     indent = LABEL.format("")
     return textwrap.fill(text, 80, initial_indent=LABEL.format(label), subsequent_indent=indent)
+
+
+def main() -> int:
+    print(syllabus(LESSONS))
+    return 0

@@ -54,7 +54,7 @@ MEETINGS = ("barrier", "split")  # calls that return only when every rank has co
 def explain(looks: Looks, awaited: Sequence[Sequence[int]] | None = None) -> str:
     """One line for each rank, and the cycle of waits if there is one.
 
-    awaited: for each rank those that it waits for in vain, where that is known better than looks can tell.
+    awaited: for each rank those that will not answer it, where that is known better than looks can tell.
     """
     lines = [f"rank {rank}: {describe(rank, looks)}" for rank in range(len(looks))]
     cycle = find_cycle(looks) if awaited is None else shortest_cycle(awaited)
@@ -88,10 +88,10 @@ def describe(rank: int, looks: Looks) -> str:
 def find_stuck(before: Looks, now: Looks) -> list[int]:
     """The ranks that can certainly never go on, from two looks, whatever those that compute will do.
 
-    Each of them has been in one and the same wait all the time, polling; nothing that it waits for may be under way;
-    and a rank that would have to send or receive it has finished, or is stuck as well. A send or receive that has begun
-    might be the one that is awaited and merely be slow, on a loaded machine or with a huge message, so then the rank is
-    not taken to be stuck, and the timeout decides.
+    A stuck rank has polled in the same wait all the time. Nothing that it waits for is under way, and a rank that would
+    have to send or receive it has finished or is also stuck. Where a send or receive has begun, it might be the awaited
+    one and merely slow, on a loaded machine or with a huge message. Then the rank is not called stuck: the timeout
+    decides.
     """
     awaited = {rank: waits_in_vain_for(rank, now) for rank in range(len(now)) if _stayed(before[rank], now[rank])}
     finished = {rank for rank, look in enumerate(now) if look and look.finished}

@@ -324,6 +324,7 @@ def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, secon
         job.status, what, looks = stopped
         for number, (rank, look) in enumerate(zip(ranks, looks, strict=True)):
             rank.state, rank.error = waits.describe(number, looks), None
+            rank.awaited = waits.waits_in_vain_for(number, looks)
             if look is not None:
                 rank.where, rank.stack = look.where, look.stack
         job.report = f"The job {what}.\n{waits.explain(looks)}"

@@ -356,6 +356,12 @@ GAPS = {
         PASS + "    out = np.empty_like(x)\n    comm.send(x, (rank + 1) % n)\n    comm.recv(out, (rank - 1) % n)",
         r"(?s)\A✗ .*rank 0: send\(dest=1\) at line 6 of the cell.*A cycle of waits",
     ),
+    "leaves": (
+        "pass_right",
+        PASS + "    if rank == 1:\n        return x\n    out = np.empty_like(x)\n"
+        "    comm.sendrecv(x, (rank + 1) % n, out, (rank - 1) % n)\n    return out",
+        r"(?s)\A✗ .*hung: rank 1 has left without what rank [02] waits for\.\n.*rank 1: has come out of the function",
+    ),
     "another out": (
         "exchange",
         EXCHANGE + "    out = np.empty_like(array)\n    if comm.rank:\n        comm.send(array, dest)\n"

@@ -294,8 +294,11 @@ def test_a_name_that_only_ranks_have_is_explained_where_it_is_missing(shell, cap
     assert not words or said[0].endswith(words)
 
 
+NEWS = "@jupyterlab/apputils-extension:announcements"
+
+
 def test_before_the_extension_is_loaded_the_magic_says_what_to_do(tmp_path):
-    """In the environment that make sets up, which also keeps JupyterLab from asking about news. No profile is touched."""
+    """In the environment that make sets up, which also keeps JupyterLab from asking about news: no profile changes."""
     venv, profile = tmp_path / "venv", tmp_path / "profile"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (venv / "bin" / "pip").touch()
@@ -311,7 +314,7 @@ def test_before_the_extension_is_loaded_the_magic_says_what_to_do(tmp_path):
     assert "Run %load_ext minidist first, or all cells from the top." in run.stderr
     assert run.stdout.startswith("usage: %%mpirun")
     assert not [file for file in profile.rglob("*config.py")]
-    assert json.loads(made[1].read_text())["disabledExtensions"] == {"@jupyterlab/apputils-extension:announcements": True}
+    assert json.loads(made[1].read_text()) == {"disabledExtensions": {NEWS: True}}
 
 
 def test_the_core_does_not_need_ipython():
