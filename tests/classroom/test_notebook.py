@@ -232,7 +232,7 @@ COLLECTIVES = {
     "reduce_scatter": "reduce_scatter(comm, np.ones(8))",
     "all_gather": "all_gather(comm, np.ones(2), 8)",
     "broadcast": "broadcast(comm, np.ones(8))",
-    "all_to_all": "all_to_all(comm, np.ones(8))",
+    "all_to_all": "all_to_all(comm, np.ones((4, 2)))",
     "barrier": "comm.barrier()",
 }
 
