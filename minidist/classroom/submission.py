@@ -21,8 +21,10 @@ from minidist.classroom import source
 from minidist.classroom.router import NOTHING, Message, Seen
 from minidist.classroom.wires import WIRES, Ran, Sent, Wire
 from minidist.exchange.rules import Rules
+from minidist.mpi.words import name_ranks
 
 AFTER_A_HANG = 3.0  # seconds of patience with the next parts, once a part has been ended for taking too long
+TOO_LONG, PROCESSOR_TIME = "had not ended", "processor time"  # in reports of jobs that may only be slow
 LONGEST_FILE = 1_000_000  # bytes of a submission
 
 PACKAGE = Path(minidist.__file__).parent
@@ -190,7 +192,7 @@ class Submission:
     def explain(self, ran: Ran, cases: Sequence[Case]) -> str:
         """For the student: what happened, in which case, at which of their lines."""
         if ran.status == "hung":
-            if "had not ended" in ran.report or "processor time" in ran.report:
+            if TOO_LONG in ran.report or PROCESSOR_TIME in ran.report:
                 self.patience = min(self.patience, AFTER_A_HANG)
             return self.explain_hang(ran, cases)
         failed = next((rank for rank in range(len(ran.ranks)) if ran.ranks[rank].error), None)
@@ -210,10 +212,12 @@ class Submission:
 
     def explain_hang(self, ran: Ran, cases: Sequence[Case]) -> str:
         """Who waits for whom, among the ranks that are in the student's program."""
-        lines = [f": {ran.report.splitlines()[0].removeprefix('The job ')}"]
-        for rank in range(cases[ran.case].n) if ran.case >= 0 else range(len(ran.ranks)):
+        numbers = range(cases[ran.case].n) if ran.case >= 0 else range(len(ran.ranks))
+        inside = [rank for rank in numbers if str(self.program) in ran.ranks[rank].stack]
+        lines = [f": {self.why_hung(ran, inside)}"]
+        for rank in numbers:
             result = ran.ranks[rank]
-            if str(self.program) in result.stack:
+            if rank in inside:
                 state = result.state.replace(result.where, self.innermost(result.stack)) + at(ran.places[rank])
             else:
                 state = "has come out of the function and waits for the others"
@@ -222,6 +226,15 @@ class Submission:
             line for line in ran.report.splitlines() if re.match(r"A cycle of waits|Rank \d+ waits for itself", line)
         ]
         return self.located(ran, cases, "\n".join(lines))
+
+    def why_hung(self, ran: Ran, inside: Sequence[int]) -> str:
+        """In a line. inside: the ranks that are in the student's program; the others have left it."""
+        said = ran.report.splitlines()[0].removeprefix("The job ")
+        for rank in inside if TOO_LONG not in said and PROCESSOR_TIME not in said else []:
+            if left := set(ran.ranks[rank].awaited).difference(inside):
+                has = "has" if len(left) == 1 else "have"
+                return f"hung: {name_ranks(left)} {has} left without what rank {rank} waits for."
+        return said
 
     def located(self, ran: Ran, cases: Sequence[Case], what: str) -> str:
         """What happened, with the case in which it did. What happens before the first will happen in every part."""

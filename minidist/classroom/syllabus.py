@@ -5,6 +5,7 @@ import json
 import re
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import minidist
 from minidist import UsageError
@@ -14,19 +15,35 @@ ROWS = {"You need": "needs", "It takes": "takes", "You will be able to": "then y
 LABEL = "  {:14}"
 
 
+class Header(NamedTuple):
+    """What the first cell of a lesson's notebook says."""
+
+    folder: str  # "04_ring_all_reduce"
+    title: str  # "04. All-reduce around a ring"
+    rows: dict[str, str]  # "You need" -> Markdown
+
+
 def syllabus(lessons: Path) -> str:
     """All lessons in a folder, in lines of 80 columns. Raises UsageError where there are none."""
-    notebooks = sorted(lessons.glob("*/lesson.ipynb"))
-    if not notebooks:
+    headers = read_headers(lessons)
+    if not headers:
         raise UsageError(f"there are no lessons in {lessons}: they come with a clone of the project, not with pip")
-    paragraphs = []
-    for notebook in notebooks:
-        header = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
-        title = header.splitlines()[0].removeprefix("# Lesson ")
-        rows = dict(re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", header, re.MULTILINE))
-        lines = [title, *(wrapped(said, plain(rows[name])) for name, said in ROWS.items())]
-        paragraphs.append("\n".join(lines))
+    paragraphs = [
+        "\n".join([header.title, *(wrapped(said, plain(header.rows[name])) for name, said in ROWS.items())])
+        for header in headers
+    ]
     return "\n\n".join([*paragraphs, "make lessons copies them to work/, and opens JupyterLab there."])
+
+
+def read_headers(lessons: Path) -> list[Header]:
+    """Of all lessons in a folder, in order."""
+    headers = []
+    for notebook in sorted(lessons.glob("*/lesson.ipynb")):
+        text = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+        title = text.splitlines()[0].removeprefix("# Lesson ")
+        rows = dict(re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", text, re.MULTILINE))
+        headers.append(Header(notebook.parent.name, title, rows))
+    return headers
 
 
 def plain(text: str) -> str:

@@ -3,9 +3,11 @@
 python -m minidist.classroom.work
 
 Each lesson's notebook, skeleton and what the notebook imports are copied to work/LESSON/. A file that is there is left
-as it is. What grades stays in lessons/, and grades the copy if there is one.
+as it is. Notebooks are copied without outputs, which would answer what they ask. What grades stays in lessons/, and
+grades the copy if there is one. Over them stands work/index.ipynb (see index.py).
 """
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from minidist import UsageError
 from minidist.classroom.grade import WORK, lessons_in
+from minidist.classroom.index import place_notebook
 from minidist.cli.options import Parser, in_one_process
 
 GRADING = ("test_exercise.py", "on_ranks.py")  # of the lesson alone
@@ -27,9 +30,21 @@ def copy_lessons(lessons: Path) -> list[tuple[Path, bool]]:
         files = [file for file in [*lesson.glob("*.py"), *lesson.glob("*.ipynb")] if file.name not in GRADING]
         new = [file for file in files if not (copy / file.name).exists()]
         for file in new:
-            shutil.copy(file, copy / file.name)
+            if file.suffix == ".ipynb":
+                (copy / file.name).write_text(without_outputs(file.read_text(encoding="utf-8")), encoding="utf-8")
+            else:
+                shutil.copy(file, copy / file.name)
         copies.append((copy, bool(new)))
     return copies
+
+
+def without_outputs(notebook: str) -> str:
+    """A notebook's text as if it had never run, and otherwise as it was written."""
+    content = json.loads(notebook)
+    for cell in content["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -38,6 +53,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         raise UsageError("there are no lessons here: go to the top of a clone, which has them in lessons/")
     for copy, new in copy_lessons(Path("lessons")):
         print(f"{copy}: {'your copy, to work in' if new else 'yours, left as it is'}")
+    print(f"{place_notebook(Path('lessons'))}: the map of the course, to begin with")
     return 0
 
 

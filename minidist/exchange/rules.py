@@ -14,7 +14,7 @@ For the same reason a deadlock is no matter of patience: it is certain, and has 
 
 import hashlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,9 +32,10 @@ LOOKS_IN_VAIN = 10_000
 class Deadlock(CommError):
     """Ranks can never go on: why, what each was doing, and for whom it waits."""
 
-    def __init__(self, reason: str, looks: waits.Looks, awaited: list[list[int]]) -> None:
+    def __init__(self, reason: str, looks: waits.Looks, awaited: list[list[int]], stuck: Sequence[int] = ()) -> None:
         super().__init__(f"{reason[0].upper()}{reason[1:]}.\n{waits.explain(looks, awaited)}")
         self.reason, self.looks, self.awaited = reason, looks, awaited
+        self.stuck = stuck  # the ranks that can never go on, where that is the reason
 
 
 @dataclass(frozen=True)
@@ -227,9 +228,8 @@ class Exchange:
         stuck = self.stuck()
         if not stuck:
             return None
-        all_wait = len(stuck) + sum(self.finished) == self.n
-        reason = "every rank waits, and no message is under way" if all_wait else "some ranks can never go on"
-        return Deadlock(reason, self.looks(), self.awaited())
+        looks, awaited = self.looks(), self.awaited()
+        return Deadlock(waits.find_cause(looks, stuck, awaited), looks, awaited, stuck)
 
     def stuck(self) -> list[int]:
         """The ranks that can certainly not go on, whatever those that compute will do: each waits for something that a

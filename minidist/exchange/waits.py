@@ -3,6 +3,7 @@
 Pure functions of `Look`s, so that they can be tested without MPI. Ranks are named by their rank in the world.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,9 @@ class Look:
     cpu: float = 0.0  # seconds of processor time that it had used
     where: str = ""  # "exercise.py:31 in exchange"
     stack: str = ""
+    # World rank -> messages of payload that have ever set out for it, and that have ever arrived from it, if known.
+    set_out: dict[int, int] | None = None
+    arrived: dict[int, int] | None = None
 
 
 # None stands for a rank that did not answer.
@@ -43,13 +47,14 @@ CALLS = {
     "collect": "looking for mail (poll)",
     "done": "looking whether requests are through (done)",
 }
+STILL_COMPUTING = "still computing"  # as reports have it
 MEETINGS = ("barrier", "split")  # calls that return only when every rank has come
 
 
 def explain(looks: Looks, awaited: Sequence[Sequence[int]] | None = None) -> str:
     """One line for each rank, and the cycle of waits if there is one.
 
-    awaited: for each rank those that it waits for in vain, where that is known better than looks can tell.
+    awaited: for each rank those that will not answer it, where that is known better than looks can tell.
     """
     lines = [f"rank {rank}: {describe(rank, looks)}" for rank in range(len(looks))]
     cycle = find_cycle(looks) if awaited is None else shortest_cycle(awaited)
@@ -80,18 +85,58 @@ def describe(rank: int, looks: Looks) -> str:
     return text
 
 
-def deadlocked(before: Looks, now: Looks) -> bool:
-    """Whether it is certain, from two looks one after the other, that no rank can ever go on.
+def find_stuck(before: Looks, now: Looks) -> list[int]:
+    """The ranks that can certainly never go on, from two looks, whatever those that compute will do.
 
-    Every rank that has not finished has been in one and the same wait all the time, polling; and nothing that it waits
-    for may be under way: no rank that it receives from has begun a send to it, no rank that it sends to has begun a
-    receive from it. Such a send or receive might be the one that is awaited and merely be slow, on a loaded machine or
-    with a huge message, so then the answer is no, and the timeout decides.
+    A stuck rank has polled in the same wait all the time. Nothing that it waits for is under way, and a rank that would
+    have to send or receive it has finished or is also stuck. Where a send or receive has begun, it might be the awaited
+    one and merely slow, on a loaded machine or with a huge message. Then the rank is not called stuck: the timeout
+    decides.
     """
-    unfinished = [rank for rank, look in enumerate(now) if look is None or not look.finished]
-    return bool(unfinished) and all(
-        _stayed(before[rank], now[rank]) and waits_in_vain_for(rank, now) for rank in unfinished
-    )
+    awaited = {rank: waits_in_vain_for(rank, now) for rank in range(len(now)) if _stayed(before[rank], now[rank])}
+    finished = {rank for rank, look in enumerate(now) if look and look.finished}
+    stuck = {rank for rank, peers in awaited.items() if peers}
+    while free := {rank for rank in stuck if not (finished | stuck).intersection(awaited[rank])}:
+        stuck -= free
+    return sorted(stuck)
+
+
+def find_cause(looks: Looks, stuck: Sequence[int], awaited: Sequence[Sequence[int]] | None = None) -> str:
+    """Why these ranks can never go on: another one has left without what they wait for, or all wait. awaited: as in
+    explain."""
+    awaited = awaited or [waits_in_vain_for(rank, looks) for rank in range(len(looks))]
+    for rank in stuck:
+        gone = [peer for peer in awaited[rank] if (look := looks[peer]) and look.finished]
+        if gone:
+            has = "has" if len(set(gone)) == 1 else "have"
+            return f"{name_ranks(gone)} {has} left without {_what_is_missing(rank, gone, looks)}"
+    if len(stuck) + sum(bool(look and look.finished) for look in looks) == len(looks):
+        return "every rank waits, and no message is under way"
+    return "some ranks can never go on"
+
+
+def _what_is_missing(rank: int, gone: Sequence[int], looks: Looks) -> str:
+    """What ranks should have done before they finished, so that `rank` could go on."""
+    look = looks[rank]
+    assert look is not None
+    assert look.waiting is not None
+    call, peers = look.waiting
+    collective = re.search(r'[/"]minidist/ring\.py", line \d+,? in ([a-z]\w*)', look.stack)
+    if call in MEETINGS or collective:
+        return f"calling {collective[1] if collective else call}, in which rank {rank} waits"
+    _, sources = _ends(call, peers)
+    if set(gone) & set(sources):
+        return f"sending what rank {rank} waits for"
+    return f"receiving what rank {rank} sends"
+
+
+def tell_late(looks: Looks, seconds: float) -> str:
+    """That a job has not ended in time: ranks that compute may need longer, and are not called hung."""
+    computing = [rank for rank, look in enumerate(looks) if look is None or not (look.finished or look.waiting)]
+    if not computing:
+        return f"hung: it had not ended after {seconds:g} s"
+    were = "was" if len(computing) == 1 else "were"
+    return f"had not ended after {seconds:g} s: {name_ranks(computing)} {were} {STILL_COMPUTING}"
 
 
 def _stayed(before: Look | None, now: Look | None) -> bool:
@@ -113,9 +158,19 @@ def waits_in_vain_for(rank: int, looks: Looks) -> list[int]:
     if call in MEETINGS:
         return _absent(look, looks)
     dests, sources = _ends(call, peers)
-    slow_but_coming = [p for p in sources if rank in _transfers(looks[p])[0]]
-    slow_but_going = [p for p in dests if rank in _transfers(looks[p])[1]]
-    return [] if slow_but_coming or slow_but_going else [*sources, *dests]
+    if sources:  # of a sendrecv the send may be through: MPI does not say
+        return [] if any(_may_come(p, rank, looks, "control" in call) for p in sources) else sources
+    return [] if any(rank in _transfers(looks[p])[1] for p in dests) else dests
+
+
+def _may_come(source: int, rank: int, looks: Looks, control: bool) -> bool:
+    """Whether a message from `source` to `rank` may be under way."""
+    there, here = looks[source], looks[rank]
+    if rank not in _transfers(there)[0]:
+        return False
+    if control or there is None or here is None or there.set_out is None or here.arrived is None:
+        return True
+    return there.set_out.get(rank, 0) > here.arrived.get(source, 0)
 
 
 def find_cycle(looks: Looks) -> list[int]:

@@ -29,6 +29,7 @@ class RankResult:
     state: str = ""  # in one line, as the report says it: "finished", "ended because rank 2 failed", ...
     where: str = ""  # of a rank in a job that hung: "exercise.py:31 in exchange"
     stack: str = ""  # of a rank in a job that hung: all its frames, the innermost last
+    awaited: list[int] = field(default_factory=list)  # of a rank in a job that hung: those that it waits for
     stdout: str = ""
     stderr: str = ""
     sent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # (phase, peer) -> (bytes, messages)

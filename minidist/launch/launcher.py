@@ -34,6 +34,7 @@ from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_ex
 from minidist.launch.worker import locked
 from minidist.mpi import shm
 
+AFTER_ONE_LEFT = 0.25  # seconds after a rank has finished, until the first look at whether the others wait for it
 OUTPUT_LIMIT = 1_000_000  # bytes of a rank's output that are read; a rank that prints in an endless loop prints more
 PRINTED = 64 << 20  # bytes that a rank may print before it is ended
 
@@ -193,11 +194,11 @@ class Running:
     def wait_until(self, done: Callable[[], bool], timeout: float) -> Job | None:
         """None as soon as `done()`, and the job goes on. A job that ends before that, hangs, or takes longer than
         `timeout` seconds from now is ended; then how it ended."""
-        hung = self._watch(done, time.monotonic() + timeout, f"it had not ended after {timeout:g} s")
+        hung = self._watch(done, timeout)
         if hung is None and done():
             return None
         self.end()
-        return _collect(self.folder, self.n, hung and ("hung", f"hung: {hung[1]}", hung[0]), self._seconds())
+        return _collect(self.folder, self.n, hung and ("hung", hung[1], hung[0]), self._seconds())
 
     def _seconds(self) -> float:
         return time.monotonic() - self.start
@@ -207,12 +208,13 @@ class Running:
         mine = [self.folder / str(rank) for rank in range(self.n)]
         return [last_of(folder / "stdout") + last_of(folder / "stderr") for folder in mine]
 
-    def _watch(self, done: Callable[[], bool], deadline: float, too_late: str) -> tuple[Looks, str] | None:
-        """Return None when it is done, the job has ended or a rank has failed; if it hangs, what the ranks were doing,
-        and why."""
+    def _watch(self, done: Callable[[], bool], timeout: float) -> tuple[Looks, str] | None:
+        """Return None when it is done, the job has ended or a rank has failed; if it hangs or takes too long, what the
+        ranks were doing, and what is to be said of it."""
         before: Looks = [None] * self.n
         begin = time.monotonic()
-        next_look, hung = begin + 1.0, None
+        deadline, next_look, hung = begin + timeout, begin + 1.0, None
+        left = self._count_left()
         while self.process.poll() is None:
             if any((self.folder / str(rank) / record).exists() for rank in range(self.n) for record in FAILURES):
                 with suppress(subprocess.TimeoutExpired):
@@ -221,18 +223,25 @@ class Running:
             if hung or done():
                 return hung
             if (talker := self._talker()) is not None:
-                return self._look(), f"rank {talker} had printed more than {PRINTED >> 20} MB"
+                return self._look(), f"hung: rank {talker} had printed more than {PRINTED >> 20} MB"
+            if left != (left := self._count_left()):  # the others may wait for it now: look again from the beginning
+                begin = time.monotonic()
+                next_look = begin + AFTER_ONE_LEFT
             if time.monotonic() > min(deadline, next_look):
                 looks = self._look()
-                if waits.deadlocked(before, looks):
-                    hung = looks, "every rank waits, and no message is under way"
+                if stuck := waits.find_stuck(before, looks):
+                    hung = looks, f"hung: {waits.find_cause(looks, stuck)}"
                 elif time.monotonic() > deadline:
-                    hung = looks, too_late
+                    hung = looks, waits.tell_late(looks, timeout)
                 # After 1, 2, 4, 8 seconds, and then regularly: most deadlocks show at once, crowded ranks take longer.
                 before, next_look = looks, time.monotonic() + min(time.monotonic() - begin, waits.LOOK_INTERVAL)
             else:
                 time.sleep(0.01)
         return None
+
+    def _count_left(self) -> int:
+        """The ranks that have finished."""
+        return sum((self.folder / str(rank) / "result").exists() for rank in range(self.n))
 
     def _talker(self) -> int | None:
         """A rank that has printed more than a disk is for."""
@@ -315,6 +324,7 @@ def _collect(folder: Path, n: int, stopped: tuple[str, str, Looks] | None, secon
         job.status, what, looks = stopped
         for number, (rank, look) in enumerate(zip(ranks, looks, strict=True)):
             rank.state, rank.error = waits.describe(number, looks), None
+            rank.awaited = waits.waits_in_vain_for(number, looks)
             if look is not None:
                 rank.where, rank.stack = look.where, look.stack
         job.report = f"The job {what}.\n{waits.explain(looks)}"

@@ -1,10 +1,12 @@
-"""Where the main thread is, seen by another one."""
+"""Where the main thread is, seen by another one, or by another process."""
 
 import faulthandler
+import os
 import re
 import tempfile
 import threading
 import traceback
+from collections.abc import Sequence
 
 
 def main_stack() -> list[traceback.FrameSummary]:
@@ -19,5 +21,21 @@ def main_stack() -> list[traceback.FrameSummary]:
         threads = file.read().decode(errors="replace")
     _, _, stack = threads.partition(f"Thread 0x{threading.main_thread().ident:016x} ")
     own, _, _ = stack.partition("\n\n")
-    frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', own, re.MULTILINE)
+    return frames_in(own)
+
+
+def frames_in(written: str) -> list[traceback.FrameSummary]:
+    """The frames of a stack that faulthandler has written, the outermost first."""
+    frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', written, re.MULTILINE)
     return [traceback.FrameSummary(filename, int(line), name) for filename, line, name in reversed(frames)]
+
+
+def place_of(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Where these frames have come to, and from which line of the outermost one's file: "ring.py:74 in _sum_around,
+    called from exercise.py:31"."""
+    here, outermost = frames[-1], frames[0].filename
+    where = f"{os.path.basename(here.filename)}:{here.lineno} in {here.name}"
+    in_target = [frame for frame in frames if frame.filename == outermost]
+    if here in in_target:
+        return where
+    return f"{where}, called from {os.path.basename(outermost)}:{in_target[-1].lineno}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minidist.launch import encode
-from minidist.launch.main_stack import main_stack
+from minidist.launch.main_stack import main_stack, place_of
 from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Ledger
 from minidist.mpi.over_mpi import MPI, world
@@ -61,13 +61,7 @@ def answer_looks(folder: Path, mine: Path, ledger: Ledger) -> None:
 def look(ledger: Ledger) -> dict[str, Any]:
     """What the main thread is doing: the fields of `minidist.exchange.waits.Look`."""
     frames = [frame for frame in main_stack() if not frame.filename.startswith((*MACHINERY, "<frozen runpy"))]
-    where = "the start of the job"
-    if frames:
-        here = frames[-1]
-        where = f"{Path(here.filename).name}:{here.lineno} in {here.name}"
-        in_target = [frame for frame in frames if frame.filename == frames[0].filename]
-        if here not in in_target:
-            where += f", called from {Path(in_target[-1].filename).name}:{in_target[-1].lineno}"
+    where = place_of(frames) if frames else "the start of the job"
     waiting = None
     if wait := ledger.waiting:  # read once: the main thread may leave it at any moment
         call, comm, peers = wait
@@ -76,6 +70,8 @@ def look(ledger: Ledger) -> dict[str, Any]:
         "where": where,
         "stack": "".join(traceback.format_list(frames)),
         "waiting": waiting,
+        "set_out": dict(ledger.set_out),
+        "arrived": dict(ledger.arrived),
         "open": [(request.kind, request.comm.world_ranks[request.peer]) for request in ledger.open_requests],
         # Last: if two looks agree on these, the main thread was in the same wait when the rest was read.
         "waits": ledger.waits,

@@ -14,7 +14,7 @@ so.
 import functools
 import pickle
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -49,6 +49,9 @@ class Ledger:
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.sent_control: dict[int, list[int]] = {}  # world rank of the peer -> [bytes, messages]
         self.received = 0  # payload bytes, as they arrived: whatever the sender has counted
+        # World rank -> messages of payload that have ever set out for it, and that have ever arrived from it.
+        self.set_out: defaultdict[int, int] = defaultdict(int)
+        self.arrived: defaultdict[int, int] = defaultdict(int)
         self.open_requests: list[Request] = []
         self.waiting: tuple[str, Comm, Sequence[int]] | None = None  # in "recv", on this, for these ranks of it
         self.waits = 0  # how many times this process has begun to wait
@@ -292,6 +295,7 @@ class Comm:
         if self.ledger.open_requests:
             self._check_overlap(array, "send", "irecv")
         self.ledger.count(self.world_ranks[dest], array.nbytes)
+        self.ledger.set_out[self.world_ranks[dest]] += 1
         return buffer, tag
 
     def _incoming(self, out: np.ndarray, source: int) -> np.ndarray:
@@ -348,6 +352,7 @@ class Comm:
         """Compare what the sender's tag says that it sent with what `out` expects."""
         tag, nbytes = arrival
         self.ledger.received += nbytes
+        self.ledger.arrived[self.world_ranks[source]] += 1
         if tag == message_tag(out.dtype, out.size, self._largest_tag) and nbytes == out.nbytes:
             return
         name, size = described(tag)

@@ -16,6 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from minidist import UsageError
 from minidist.classroom import lesson, work
 from minidist.classroom.grade import exercise_of
+from minidist.classroom.index import notebook_text, show_points
 
 ROOT = Path(__file__).parents[2]
 WORDS, SERVERS, RING, ZERO_1, ZERO_3 = (
@@ -46,13 +47,82 @@ def test_a_copy_is_made_once_and_never_written_over(clone, capsys):
     assert (copy / "exercise.py").read_text() == "mine = 1\n"
     assert (copy / "pictures.py").read_bytes() == (RING / "pictures.py").read_bytes()
     assert work.main() == 0
-    said = capsys.readouterr().out.splitlines()
+    said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("work/index.ipynb: ")]
     assert said == [
         f"work/{RING.name}: your copy, to work in",
         f"work/{RING.name}: your copy, to work in",
         f"work/{RING.name}: yours, left as it is",
     ]
     assert {file: file.read_bytes() for file in clone.glob("lessons/*/*.*")} == before
+
+
+def test_copies_have_no_outputs_and_lessons_keep_theirs(clone):
+    """A prediction is spoiled by the count below it. Of every lesson, and with no other difference."""
+    for folder in (ROOT / "lessons").iterdir():
+        if folder.is_dir() and folder != RING:
+            shutil.copytree(folder, clone / "lessons" / folder.name, dirs_exist_ok=True)
+    work.main()
+    originals = sorted(clone.glob("lessons/*/lesson.ipynb"))
+    assert len(originals) == 15
+    for original in originals:
+        text = (clone / "work" / original.parent.name / "lesson.ipynb").read_text()
+        committed, copied = json.loads(original.read_text()), json.loads(text)
+        assert any(cell.get("outputs") for cell in committed["cells"])
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in copied["cells"])
+        for cell, kept in zip(copied["cells"], committed["cells"], strict=True):
+            cell |= {name: kept[name] for name in ("outputs", "execution_count") if name in kept}
+        assert copied == committed
+        assert work.without_outputs(text) == text
+        assert json.dumps(committed, indent=1, ensure_ascii=False) + "\n" == original.read_text()
+
+
+def test_the_first_page_is_made_of_what_the_lessons_say(clone, capsys):
+    shutil.copytree(ROOT / "lessons", clone / "lessons", dirs_exist_ok=True)
+    work.main()
+    page = clone / "work" / "index.ipynb"
+    made = page.read_text()
+    cells = json.loads(made)["cells"]
+    shown = "\n".join("".join(cell["source"]) for cell in cells)
+    for link in re.findall(r"\]\(([^):]+)\)", shown):
+        assert (page.parent / link).exists() or (ROOT / "work" / link).resolve().exists(), link
+    for folder in (clone / "lessons").glob("*/"):
+        assert f"]({folder.name}/lesson.ipynb) | " in shown
+    for heading in ("A tour of one minute", "The map", "Lessons", "Paths", "Your points so far"):
+        assert f"## {heading}\n" in shown
+    assert "**A weekend**" in shown
+    assert "For instructors" not in shown
+    solid = set(re.findall(r"(\d\d) --> (\d\d)", shown))
+    assert {("04", "05"), ("07", "08"), ("04", "09"), ("09", "11"), ("09", "15")} <= solid
+    assert ("04", "08") not in solid  # through 07
+    assert set(re.findall(r"(\d\d) -\.-> (\d\d)", shown)) >= {("10", "12"), ("10", "11"), ("12", "14")}
+    assert all(before < after for before, after in solid)
+
+    ran = json.loads(made)
+    ran["cells"][3]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "6,000,000 bytes"}]
+    ran["cells"].append({"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": []})
+    page.write_text(json.dumps(ran))
+    work.main()
+    assert page.read_text() == made  # what nobody has changed is made anew
+    ran["cells"][0]["source"] = ["# My notes"]
+    page.write_text(json.dumps(ran))
+    work.main()
+    assert json.loads(page.read_text()) == ran
+
+
+def test_points_are_of_what_has_been_begun(clone, capsys):
+    work.main()
+    capsys.readouterr()
+    show_points(clone / "lessons")
+    nothing, _ = capsys.readouterr().out.splitlines()
+    assert nothing.split() == [RING.name, "not", "begun"]
+    shutil.copy(ROOT / "minidist" / "ring.py", clone / "work" / RING.name / "exercise.py")
+    show_points(clone / "lessons")
+    assert [line.split()[1:4] for line in capsys.readouterr().out.splitlines()] == [["20", "of", "20"]] * 2
+
+
+def test_make_lessons_opens_the_first_page():
+    run = subprocess.run(["make", "--dry-run", "lessons"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "--LabApp.default_url=/lab/tree/work/index.ipynb" in run.stdout
 
 
 def test_the_copy_is_graded_if_it_is_there(clone):
@@ -285,6 +355,12 @@ GAPS = {
         "pass_right",
         PASS + "    out = np.empty_like(x)\n    comm.send(x, (rank + 1) % n)\n    comm.recv(out, (rank - 1) % n)",
         r"(?s)\A✗ .*rank 0: send\(dest=1\) at line 6 of the cell.*A cycle of waits",
+    ),
+    "leaves": (
+        "pass_right",
+        PASS + "    if rank == 1:\n        return x\n    out = np.empty_like(x)\n"
+        "    comm.sendrecv(x, (rank + 1) % n, out, (rank - 1) % n)\n    return out",
+        r"(?s)\A✗ .*hung: rank 1 has left without what rank [02] waits for\.\n.*rank 1: has come out of the function",
     ),
     "another out": (
         "exchange",
@@ -591,6 +667,15 @@ def test_a_function_that_no_cell_has_is_said(shell, capsys):
 def test_a_name_that_is_nobodys_is_said(shell, capsys):
     shell.run_cell("check('exchagne')", store_history=True).raise_error()
     assert "there is no exchagne to check: all_gather_step, exchange, " in capsys.readouterr().out
+
+
+def test_the_tour_runs(shell, capsys):
+    load, tour = ("".join(cell["source"]) for cell in json.loads(notebook_text(ROOT / "lessons"))["cells"][2:4])
+    shell.run_cell(load).raise_error()
+    capsys.readouterr()  # tests share a shell, which may have loaded it before
+    shell.run_cell(tour).raise_error()
+    said = [f"---- rank {rank} ----\nthe sum is 6; sent 6,000,000 bytes to {(rank + 1) % 4}\n" for rank in range(4)]
+    assert capsys.readouterr().out == "".join(said)
 
 
 def test_there_is_nothing_to_copy_outside_of_a_clone(tmp_path, monkeypatch):

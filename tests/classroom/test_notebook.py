@@ -1,10 +1,12 @@
 """`%%mpirun` in plain IPython, and in a kernel under nbclient, as JupyterLab runs it."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -221,8 +223,98 @@ def test_a_deadlock_says_who_waits_for_whom(shell):
             "%%mpirun -n 2\nexchange(comm, np.empty(3))",
         )
     number = len(shell.user_ns["In"]) - 1
-    where = f"at In[{number - 1}]:2" + f" in exchange, called from In[{number}]:2" * notebook.has_mpi()
+    where = f"at In[{number - 1}]:2 in exchange, called from In[{number}]:2"
     assert f"rank 0: recv(source=1) {where}\nrank 1: recv(source=0) {where}\nA cycle of waits" in str(failure.value)
+
+
+COLLECTIVES = {
+    "all_reduce": "all_reduce(comm, np.ones(8))",
+    "reduce_scatter": "reduce_scatter(comm, np.ones(8))",
+    "all_gather": "all_gather(comm, np.ones(2), 8)",
+    "broadcast": "broadcast(comm, np.ones(8))",
+    "all_to_all": "all_to_all(comm, np.ones((4, 2)))",
+    "barrier": "comm.barrier()",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "all_reduce")) for name in COLLECTIVES]
+)
+def test_a_collective_that_a_rank_never_calls_ends_soon_after_it_has_left(shell, name):
+    imported = "" if name == "barrier" else f"from minidist.ring import {name}\n"
+    begin = time.monotonic()
+    with pytest.raises(CellFailed) as failure:
+        run(shell, f"%%mpirun -n 4\n{imported}if comm.rank != 1:\n    {COLLECTIVES[name]}")
+    assert time.monotonic() - begin < 30  # about 2; without a look after rank 1 has left, the timeout of 60
+    report = str(failure.value)
+    assert re.match(rf"The job hung: rank 1 has left without calling {name}, in which rank [023] waits\.\n", report)
+    assert f"In[{len(shell.user_ns['In']) - 1}]:" in report
+
+
+def test_honest_work_beyond_the_timeout_is_not_called_a_hang(shell):
+    with pytest.raises(CellFailed) as failure:
+        run(shell, "%%mpirun -n 2 --timeout 3\nwhile comm.rank == 1:\n    pass")
+    report = str(failure.value)
+    assert report.startswith("The job had not ended after 3 s: rank 1 was still computing.\nrank 0: finished\n")
+    assert report.endswith("give it more time: %%mpirun --timeout 30")
+    assert "hung" not in report
+
+
+@WITHOUT_MPI
+def test_a_comment_may_stand_above_the_magic(shell):
+    notebook.load(shell)  # for the second time
+    run(shell, "# four ranks\n\n  # of them two\n%%mpirun -n 2 --out x\nx = comm.size  # %%mpirun")
+    assert shell.user_ns["x"] == [2, 2]
+    number = len(shell.user_ns["In"])
+    with pytest.raises(CellFailed, match=rf'File "In\[{number}\]", line 3, in <module>\n    1 / 0'):
+        run(shell, "# two ranks\n%%mpirun -n 2\n1 / 0")
+    run(shell, '# no magic\ny = """\n%%mpirun"""')
+    assert shell.user_ns["y"] == "\n%%mpirun"
+
+
+@WITHOUT_MPI
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("total + 1", "If total is of an earlier %%mpirun, it went with its ranks: keep it with --out total."),
+        ("def f():\n    return total\nf()", "keep it with --out total."),
+        ("comm.size", "Only ranks have comm: begin the cell with %%mpirun -n 4, and four ranks run it."),
+        ("nowhere", ""),
+        ("int('x')", ""),
+    ],
+)
+def test_a_name_that_only_ranks_have_is_explained_where_it_is_missing(shell, capsys, cell, words):
+    run(shell, "%%mpirun -n 1\ntotal = 1")
+    notebook.load(shell)  # once more: it is said once all the same
+    capsys.readouterr()
+    with pytest.raises((NameError, ValueError)):
+        run(shell, cell)
+    said = [line for line in capsys.readouterr().out.splitlines() if "%%mpirun" in line]
+    assert len(said) == bool(words)
+    assert not words or said[0].endswith(words)
+
+
+NEWS = "@jupyterlab/apputils-extension:announcements"
+
+
+def test_before_the_extension_is_loaded_the_magic_says_what_to_do(tmp_path):
+    """In the environment that make sets up, which also keeps JupyterLab from asking about news: no profile changes."""
+    venv, profile = tmp_path / "venv", tmp_path / "profile"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (venv / "bin" / "pip").touch()
+    (next(venv.glob("lib/python*/site-packages")) / "all.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    made = [venv / "etc" / "ipython" / "ipython_config.py", venv / "etc" / "jupyter" / "labconfig" / "page_config.json"]
+    subprocess.run(["make", f"VENV={venv}", *made], cwd=ROOT, check=True, capture_output=True)
+    cells = ["# note\n%%mpirun -n 2\nprint(1)", "%load_ext minidist", "# note\n%%mpirun --help\n1"]
+    program = f"for cell in {cells!r}: get_ipython().run_cell(cell)"
+    command = [venv / "bin" / "python", "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", program]
+    env = {**os.environ, "IPYTHONDIR": str(profile)}
+    run = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "UsageError: %%mpirun is not loaded" in run.stderr
+    assert "Run %load_ext minidist first, or all cells from the top." in run.stderr
+    assert run.stdout.startswith("usage: %%mpirun")
+    assert not [file for file in profile.rglob("*config.py")]
+    assert json.loads(made[1].read_text()) == {"disabledExtensions": {NEWS: True}}
 
 
 def test_the_core_does_not_need_ipython():
@@ -266,6 +358,13 @@ while True:
     time.sleep(1)"""
 
 
+SAY_NOTHING_UNTIL_TOLD = """\
+%%mpirun -n 2
+import os, time
+while not os.path.exists("say nothing"):
+    time.sleep(0.01)"""
+
+
 def lives(pid):
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
     return state != "" and not state.startswith("Z")
@@ -273,12 +372,13 @@ def lives(pid):
 
 @pytest.mark.parametrize("wire", ["MPI", "no MPI"])
 def test_in_a_kernel_output_is_seen_while_ranks_run_and_an_interrupt_ends_them(wire, tmp_path):
-    load = "%load_ext minidist\nfrom minidist.classroom import notebook"
+    load = "%load_ext minidist\nfrom minidist.classroom import notebook\nnotebook.LONG = 600"
     if wire == "no MPI":
         load += "\nnotebook.has_mpi = lambda: False"
     cells = [load, GO_ON_WHEN_TOLD, WAIT_FOR_EVER, "%%mpirun -n 2 --out x\nx = comm.size", "x"]
+    cells += ["notebook.LONG = 0", SAY_NOTHING_UNTIL_TOLD]
     client, env = kernel(cells, tmp_path)
-    pids, early = [], []
+    pids, early, progress = [], [], []
 
     def wait_until(condition):
         give_up = time.monotonic() + 60
@@ -296,13 +396,15 @@ def test_in_a_kernel_output_is_seen_while_ranks_run_and_an_interrupt_ends_them(w
         wait_until(lambda: len(ranks_in(tmp_path)) == 2)
         pids.extend(ranks_in(tmp_path))
         os.kill(client.km.provisioner.pid, signal.SIGINT)
+        wait_until(lambda: progress.extend(client.nb.cells[6].outputs) or progress)
+        (tmp_path / "say nothing").touch()
 
     client.allow_errors = True
     with client.setup_kernel(env=env):
         client.execute_cell(client.nb.cells[0], 0)
         thread = threading.Thread(target=tell_and_interrupt)
         thread.start()
-        for index in (1, 2, 3, 4):
+        for index in range(1, len(cells)):
             client.execute_cell(client.nb.cells[index], index)
         thread.join()
     assert early == ["---- rank 0 ----\nbegin 0\n---- rank 1 ----\nbegin 1\n"]
@@ -313,5 +415,7 @@ def test_in_a_kernel_output_is_seen_while_ranks_run_and_an_interrupt_ends_them(w
     where = "computing at In[3]:7 in <module> (not in a message call)"
     assert interrupted.traceback == [f"The job was interrupted.\nrank 0: {where}\nrank 1: {where}"]
     assert client.nb.cells[4].outputs[0].data["text/plain"] == "[2, 2]"
+    assert re.fullmatch(r"\[2 ranks have run for \d+ s\]\n", progress[0].text)
+    assert client.nb.cells[6].outputs == []
     assert len(pids) == 2
     assert not any(lives(pid) for pid in pids)

@@ -167,7 +167,8 @@ def test_a_deadlock_of_some_is_final_while_others_compute(run: Run) -> None:
     assert job.status == "hung"
     assert job.report in [
         "The job hung: some ranks can never go on.\n"
-        f"rank 0: recv(source=1) at {receive}\nrank 1: recv(source=0) at {receive}\n{where}\n"
+        f"rank 0: recv(source=1) at {receive} in two_stuck_one_busy\n"
+        f"rank 1: recv(source=0) at {receive} in two_stuck_one_busy\n{where}\n"
         "A cycle of waits: 0 -> 1 -> 0. Each of these ranks waits for the next, so none can go on."
         for where in (busy, other)
     ]
@@ -176,7 +177,9 @@ def test_a_deadlock_of_some_is_final_while_others_compute(run: Run) -> None:
 def test_an_endless_loop_is_ended(run: Run) -> None:
     job = run("routed:busy", 2, patience=1)
     assert job.status == "hung"
-    assert job.report.startswith("The job hung: it had not ended after 1 s.\nrank 0: computing at routed.py:")
+    assert job.report.startswith(
+        "The job had not ended after 1 s: rank 0 was still computing.\nrank 0: computing at routed.py:"
+    )
     assert job.report.endswith(" in busy (not in a message call)\nrank 1: finished")
 
 

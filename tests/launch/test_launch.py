@@ -196,6 +196,7 @@ def test_a_wait_for_a_rank_that_has_finished():
     assert job.status == "hung"
     assert job.ranks[0].state.startswith("recv(source=1) at ")
     assert job.ranks[0].state.endswith("in receive_from_finished, but rank 1 has finished")
+    assert "hung: rank 1 has left without sending what rank 0 waits for.\n" in job.report
     assert [rank.state for rank in job.ranks[1:]] == ["finished", "finished"]
 
 
@@ -210,7 +211,7 @@ def ended_after(target, seconds):
 def test_a_python_loop_on_one_rank():
     job = ended_after("jobs.launch_jobs:one_loops", 0.5)
     assert job.status == "hung"
-    assert "not ended after 0.5 s" in job.report
+    assert job.report.startswith("The job had not ended after 0.5 s: rank 1 was still computing.\n")
     assert job.ranks[0].state.startswith("recv(source=1) at ")
     assert re.fullmatch(r"computing at launch_jobs.py:\d+ in one_loops \(not in a message call\)", job.ranks[1].state)
     assert [rank.stdout for rank in job.ranks] == ["before the hang\n"] * 2
@@ -324,7 +325,8 @@ ALL = (0, 1, 2)
 )
 def test_a_certain_deadlock(looks):
     before = [look if look.finished else waiting(*look.waiting, cpu=look.cpu - 1) for look in looks]
-    assert waits.deadlocked(before, looks)
+    unfinished = [rank for rank, look in enumerate(looks) if not look.finished]
+    assert waits.find_stuck(before, looks) == unfinished
 
 
 @pytest.mark.parametrize(
@@ -345,14 +347,38 @@ def test_a_certain_deadlock(looks):
 )
 def test_what_may_still_move_is_no_deadlock(looks):
     before = [Look(waits=7) if look is None else Look(look.finished, look.waiting, waits=look.waits) for look in looks]
-    assert not waits.deadlocked(before, looks)
+    assert not waits.find_stuck(before, looks)
+
+
+def test_ranks_can_be_stuck_while_others_compute():
+    """Rank 2 waits for rank 3, which has finished; rank 1 for rank 2; rank 0 will go on when rank 4 sends."""
+    looks = [waiting("recv", 4), waiting("recv", 2), waiting("barrier", 2, 3, 4), FINISHED, COMPUTING]
+    before = [waiting(*look.waiting, cpu=8) if look.waiting else look for look in looks]
+    assert waits.find_stuck(before, looks) == [1, 2]
+    assert waits.find_cause(looks, [1, 2]) == "rank 3 has left without calling barrier, in which rank 2 waits"
+
+
+def test_messages_that_have_arrived_are_not_under_way():
+    """Around a ring that rank 1 has left: the sendrecv of rank 2 has begun to send, and rank 0 has all of it."""
+
+    def around(dest, source, set_out, arrived):
+        look = waiting("sendrecv", dest, source)
+        look.set_out, look.arrived = {dest: set_out}, {source: arrived}
+        return look
+
+    looks = [around(1, 2, 1, 1), FINISHED, around(0, 1, 1, 0)]
+    before = [look if look.finished else waiting(*look.waiting, cpu=8) for look in looks]
+    assert waits.find_stuck(before, looks) == [0, 2]
+    assert waits.find_cause(looks, [0, 2]) == "rank 1 has left without sending what rank 2 waits for"
+    looks[2].set_out = {0: 2}
+    assert waits.find_stuck(before, looks) == [2]
 
 
 def test_a_rank_that_moved_or_never_ran_in_between_is_no_deadlock():
     now = [waiting("recv", 1), waiting("recv", 0)]
-    assert not waits.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8, waits=6)], now)
-    assert not waits.deadlocked([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8.99)], now)
-    assert not waits.deadlocked([waiting("recv", 1, cpu=8), None], now)
+    assert not waits.find_stuck([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8, waits=6)], now)
+    assert not waits.find_stuck([waiting("recv", 1, cpu=8), waiting("recv", 0, cpu=8.99)], now)
+    assert not waits.find_stuck([waiting("recv", 1, cpu=8), None], now)
 
 
 def test_a_look_keeps_nothing_alive():
