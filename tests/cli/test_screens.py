@@ -113,7 +113,7 @@ def test_a_minidist_command() -> None:
 def test_make_installs_what_the_readmes_run(target: str) -> None:
     """Comments in a configuration, Accelerate's YAML, --precision bf16."""
     recipe = re.search(
-        rf"^\$\(VENV\)/{re.escape(target)}:.*\n(?:\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE
+        rf"^\$\(VENV\)/{re.escape(target)}:(?:.*\\\n)*.*\n(?:\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE
     )
     assert recipe
     (extras,) = re.findall(r"'\.\[(.*)\]'", recipe[0])
