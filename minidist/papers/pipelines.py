@@ -23,8 +23,8 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> int:
 
 
 def count_recomputed_in_flight(schedule: str, m: int, stage: int) -> int:
-    """With re-materialisation, how many of them have their activations: the one whose backward is under way (GPipe,
-    section 2.3), and in zero-bubble schedules those that wait for W alone."""
+    """With rematerialization, how many of them have their activations: the one whose backward is under way (GPipe,
+    section 2.3), and in zero-bubble schedules those that only wait for W."""
     waiting = zero_bubble.waiting_for_w(schedule, stage) if schedule in ("zb-h1", "zb-h2") else 0
     return min(1 + waiting, m)
 
