@@ -49,7 +49,7 @@ MEETINGS = ("barrier", "split")  # calls that return only when every rank has co
 def explain(looks: Looks, awaited: Sequence[Sequence[int]] | None = None) -> str:
     """One line for each rank, and the cycle of waits if there is one.
 
-    awaited: for each rank those that it waits for in vain, where that is known better than looks can tell.
+    awaited: for each rank, the ranks that it waits for and that will never answer, if the caller knows them better.
     """
     lines = [f"rank {rank}: {describe(rank, looks)}" for rank in range(len(looks))]
     cycle = find_cycle(looks) if awaited is None else shortest_cycle(awaited)
@@ -83,10 +83,10 @@ def describe(rank: int, looks: Looks) -> str:
 def deadlocked(before: Looks, now: Looks) -> bool:
     """Whether it is certain, from two looks one after the other, that no rank can ever go on.
 
-    Every rank that has not finished has been in one and the same wait all the time, polling; and nothing that it waits
-    for may be under way: no rank that it receives from has begun a send to it, no rank that it sends to has begun a
-    receive from it. Such a send or receive might be the one that is awaited and merely be slow, on a loaded machine or
-    with a huge message, so then the answer is no, and the timeout decides.
+    Every unfinished rank has been in the same wait all the time, polling. And nothing that it waits for may be under
+    way: no rank that it receives from has begun a send to it, and no rank that it sends to has begun a receive from it.
+    Such a send or receive may be the awaited one, and only slow, on a loaded machine or with a huge message. In that
+    case the answer is no, and the timeout decides.
     """
     unfinished = [rank for rank, look in enumerate(now) if look is None or not look.finished]
     return bool(unfinished) and all(

@@ -29,8 +29,8 @@ class Figure:
     differs: str = ""  # why it does not come out as printed, if the paper disagrees with itself
 
     def shown(self, measured: float | None = None) -> str:
-        """The formula's value, or a run's, as the source would print it. Raises ValueError for a measured figure without
-        a run's value."""
+        """The formula's value, or a run's, as the source would print it. Raises ValueError if a measured figure has no
+        value from a run."""
         value = self.value if measured is None else measured
         if value is None:
             raise ValueError(f"{self.source}, {self.cell}: no formula gives it, only a run on ranks")

@@ -55,9 +55,10 @@ def backward_time(b: Sequence[float], g: Sequence[float], r: Sequence[float], pr
     """Of a backward. A unit that needs no gather, because it is here, has g = 0.
 
     prefetch: when the next gather is issued (section 3.3.2; pre and post are PyTorch's words).
-    none: when it is needed, and so after this unit's reduce-scatter: Σ r + g + b.
-    post: between this unit's backward and its reduce-scatter, which goes on while the next unit computes.
-    pre:  before this unit's backward: it goes on while this unit computes, after the last unit's reduce-scatter.
+
+    none   when it is needed, and so after this unit's reduce-scatter: Σ r + g + b
+    post   between this unit's backward and its reduce-scatter, which goes on while the next unit computes
+    pre    before this unit's backward: it goes on while this unit computes, after the last unit's reduce-scatter
     """
     before, after = [0, *r[:-1]], [*g[1:], 0]  # the reduce-scatter of the unit before, and the gather of the unit after
     units = list(zip(b, before, after, strict=True))

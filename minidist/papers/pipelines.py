@@ -1,7 +1,7 @@
-"""What the schedules of several papers are compared by: what a stage holds of each, and how old its weights are.
+"""How the schedules of several papers compare: what a stage holds under each, and how old its weights are.
 
-A schedule goes by its usual name in lower case, as on the command line. p (K, n, d in some papers) is the number of
-stages, which count from 1, m (M) that of micro-batches, v that of a stage's chunks.
+A schedule goes by its usual name in lower case, as on the command line. Stages count from 1; p (K, n, d in some papers)
+is their number. m (M) is the number of micro-batches, v that of a stage's chunks.
 """
 
 from minidist.papers import pipedream, ptd, two_bw, zero_bubble
