@@ -808,7 +808,7 @@ BAD = [
     (0, "train", "--load FILES/model.st --untied", ["--load", "another model", "has no head.weight"]),
     (0, "train", "--load FILES/model.st --optimizer sgd", ["--load", "--optimizer"]),
     (0, "train", "--load FILES/other.st", ["--load", "other characters", "--data"]),
-    (2, "data_parallel", "--load FILES/model.st --steps 2", ["--load", "3 steps behind it", "--steps"]),
+    (2, "data_parallel", "--load FILES/model.st --steps 2", ["--load", "3 steps done", "--steps"]),
     (2, "train", "", ["serial", "mpirun", "minidist.data_parallel"]),
 ]  # fmt: skip
 

@@ -214,7 +214,7 @@ def test_readme_counts_right() -> None:
     broken = [mutant for file in mutants.TABLE.glob("*.toml") for mutant in mutants.mutants_of(file)]
     readme = " ".join((ROOT / "README.md").read_text().split())
     for sentence in (
-        f"claims can fail, {len(broken)} broken programs show",
+        f"{len(broken)} deliberately broken programs show that claims can fail",
         f"{len(figures)} figures that {len(library)} papers print",
         f"{sum(outcome.on_ranks for outcome in figures)} of them counted on ranks",
         f"what {len(lines)} chapters send, in {sum(map(len, lines.values()))} variants",

@@ -1,1 +1,1 @@
-"""The workshop of `minidist/checkpoint.py`: which elements lie where, files whole or not there."""
+"""The workshop of `minidist/checkpoint.py`: which elements lie where, and files that are whole or absent."""

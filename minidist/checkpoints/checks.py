@@ -1,4 +1,4 @@
-"""Before the work: whether what --load names holds what training can go on from. All is refused in one line."""
+"""Before the work starts: whether training can resume from what --load names. Every refusal is one line."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from minidist.nn.tensor import Array
 
 
 def check_folder(option: str, path: str | None) -> None:
-    """Raise UsageError unless checkpoints can be made in a folder, which need not be there yet."""
+    """Raise UsageError unless checkpoints can be made in a folder, which need not exist yet."""
     if path is None:
         return
     path = path.rstrip("/") or "/"
@@ -37,9 +37,9 @@ def check_folder(option: str, path: str | None) -> None:
 def check(
     path: str, units: list[Unit], identity: dict[str, Any], moments: int, steps: int, option: str = "--load"
 ) -> None:
-    """Raise UsageError unless a checkpoint, folder or file, holds this model and optimizer, whole, with at most `steps`
-    steps behind it. One that was written for 400 ranks is read by all ranks of this job; they hold nothing of it yet.
-    option: by which it was named.
+    """Raise UsageError unless a checkpoint, folder or file, holds this model and optimizer, complete, after at most
+    `steps` steps. All ranks of this job check it, whatever number of ranks wrote it; they load nothing of it yet.
+    option: the option that named it.
     """
     parameters = _shapes(units)
     try:
@@ -54,7 +54,7 @@ def check(
             check_readable(option, path)
             state = _check_file(path, parameters, identity, moments)
         if state["steps"] > steps:
-            raise UsageError(f"has {short(state['steps'])} steps behind it: ask for at least as many with --steps")
+            raise UsageError(f"has {short(state['steps'])} steps done: ask for at least as many with --steps")
     except (OSError, SafetensorError):
         raise UsageError(f"cannot read {option} {path}: not a safetensors file, or a damaged one") from None
     except UsageError as error:
@@ -65,7 +65,7 @@ def check(
 
 
 def differences(found: Manifest, seed: int, text: dict[str, Any]) -> list[str]:
-    """What of a run that goes on will not be as it would have been, in words: not wrong, but worth a line."""
+    """How a resumed run will differ from the one that was saved, in words: not wrong, but worth a line."""
     said = []
     if found.random.get("seed", seed) != seed:
         said.append(f"saved with --seed {found.random['seed']}: from here on batches and dropout are others")
@@ -75,8 +75,8 @@ def differences(found: Manifest, seed: int, text: dict[str, Any]) -> list[str]:
 
 
 def check_run(option: str, path: str, units: list[Unit], identity: dict[str, Any], text: dict[str, Any]) -> None:
-    """Raise UsageError for a folder that holds checkpoints of another model, or of a training on another text, than are
-    to be saved there. Of what is damaged nothing is known."""
+    """Raise UsageError if a folder holds checkpoints of another model, or of training on another text, than those to
+    be saved there. Damaged checkpoints are ignored, because they tell nothing."""
     if not os.path.isdir(path):
         return
     for name in manifest.names_in(path)[::-1]:
@@ -141,7 +141,7 @@ def _parsed(name: str, metadata: dict[str, str], like: dict[str, Any]) -> dict[s
 
 
 def _check_identity(saved: dict[str, Any], identity: dict[str, Any]) -> None:
-    """What either does not say, a script for one, is taken to be the same."""
+    """If one side does not give a value (a script's, for example), it is taken to be the same."""
     for name, value in saved.items():
         if value != identity.get(name, value):
             asked = (

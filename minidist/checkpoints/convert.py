@@ -18,7 +18,7 @@ from minidist.nn.tensor import Array
 
 
 def as_file(found: Manifest, path: str) -> None:
-    """All that training needs to go on: parameters, moments, state. Raises OSError."""
+    """All that training needs to resume: parameters, moments, state. Raises OSError."""
     tensors = [
         Tensor(prefix + name, shape, partial(found.whole, prefix, name))
         for prefix in found.prefixes
@@ -38,7 +38,7 @@ def as_huggingface(found: Manifest, path: str) -> None:
         for theirs, turned in huggingface(ours, shape, found.identity).items():
             tensors.append(Tensor(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
     with writing(path) as file:
-        files.write_tensors(file, tensors, "F32", {"format": "pt"})  # which transformers asks for
+        files.write_tensors(file, tensors, "F32", {"format": "pt"})  # transformers requires this
 
 
 def _turned(found: Manifest, name: str, turn: Callable[[Array], Array]) -> Array:

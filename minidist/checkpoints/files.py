@@ -1,4 +1,4 @@
-"""Tensors in files: written one after the other, read by elements."""
+"""Tensors in files: written one by one, read by elements."""
 
 import json
 import math
@@ -18,7 +18,7 @@ BLOCK = 1 << 20  # bytes that are read at once to add up a checksum
 
 
 class Tensor(NamedTuple):
-    """A tensor that is to be written. It is made when its turn has come."""
+    """A tensor to be written. It is made only when its turn comes."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class Tensor(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of a file: its length, and its checksum (BLAKE2b, 128 bits, hexadecimal)."""
+    """A written file's length and checksum (BLAKE2b, 128 bits, hexadecimal)."""
 
     bytes: int
     blake2b: str
@@ -61,8 +61,8 @@ def write_tensors(file: BinaryIO, tensors: Iterable[Tensor], dtype: str, metadat
 
 
 def checksums(tensors: Iterable[Tensor], dtype: str, metadata: dict[str, str]) -> dict[str, str]:
-    """Of each tensor and each piece of metadata, by name. They go into a file's header, which is written first, also
-    where it is a pipe: so each tensor is made twice."""
+    """Checksums of each tensor and each piece of metadata, by name. They go into the header, which is written first,
+    because the file may be a pipe: so each tensor is made twice."""
     of_metadata = {name: checksum(text.encode()) for name, text in metadata.items()}
     return of_metadata | {tensor.name: checksum(tensor.data(dtype).data) for tensor in tensors}
 
@@ -72,7 +72,7 @@ def checksum(data: bytes | memoryview) -> str:
 
 
 def checksum_of(path: str) -> str:
-    """Of a file's content, read block by block. Raises OSError."""
+    """The checksum of a file's content, read block by block. Raises OSError."""
     checksum = blake2b(digest_size=16)
     with open_regular(path) as file:
         while block := file.read(BLOCK):

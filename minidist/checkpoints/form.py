@@ -1,5 +1,5 @@
-"""What the JSON of a checkpoint may say. A checksum tells what was damaged; of what somebody has made, or made up, each
-field is looked at before it is used."""
+"""What the JSON of a checkpoint may say. A checksum shows damage. But a checkpoint may also come from another program,
+or be forged, so each field is checked before it is used."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from minidist.nn.precision import LossScale
 
 LARGEST = 2**53  # of a whole number: all smaller ones are exact, and fit NumPy's integers
 
-# What the state of a training has, beside its arrays:
+# The state of training, apart from its arrays:
 STATE = {"steps": 0, "updates": 0, "mixed": True, "loss_scale": vars(LossScale())}
 
 # What a manifest has: a dictionary has at least these fields, a list any number of such entries.
@@ -52,7 +52,7 @@ def check_manifest(document: Any) -> None:
 
 
 def check_shard(shard: dict[str, Any], parameters: dict[str, list[int]]) -> None:
-    """Raise UsageError unless what a manifest says of a shard can be."""
+    """Raise UsageError unless a manifest's entry for a shard is possible."""
     file = shard["file"]
     require(file not in ("", ".", "..") and "/" not in file and file.isprintable(), f"a shard is called {short(file)}")
     require(shard.keys() == MANIFEST["shards"][0].keys(), f"{file} has other fields than a shard")
@@ -116,7 +116,7 @@ def check_state(state: dict[str, Any]) -> None:
 
 
 def require(holds: bool, text: str) -> None:
-    """Raise UsageError unless something is so."""
+    """Raise UsageError unless `holds`."""
     if not holds:
         raise UsageError(f"is damaged: {text}")
 

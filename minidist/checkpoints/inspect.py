@@ -1,4 +1,4 @@
-"""`python -m minidist inspect DIR`: what is in a checkpoint, and whether it is whole. It needs no MPI."""
+"""`python -m minidist inspect DIR`: what is in a checkpoint, and whether it is complete. It needs no MPI."""
 
 import math
 import os
@@ -11,8 +11,7 @@ from minidist.checkpoints.manifest import Manifest
 
 
 def main(path: str) -> int:
-    """Print what there is; the exit status: 1 if something of it is damaged. Raises UsageError for what has no sound
-    manifest."""
+    """Print the content; the exit status: 1 if any part is damaged. Raises UsageError if there is no sound manifest."""
     found = manifest.read(path)
     print_contents(found)
     damaged = []
@@ -32,7 +31,7 @@ def main(path: str) -> int:
     others = [] if found.folder == path else manifest.names_in(path)
     for name in others:
         if os.path.join(path, name) != found.folder:
-            print(f"Beside it: {os.path.join(path, name)}")
+            print(f"Next to it: {os.path.join(path, name)}")
     return 1 if damaged else 0
 
 
@@ -54,6 +53,6 @@ def print_contents(found: Manifest) -> None:
 
 
 def shown(value: Any) -> str:
-    """What a manifest says, on one line whatever it is."""
+    """A manifest's text, always on one line."""
     text = str(value)
     return text if text.isprintable() and len(text) < 80 else short(value)

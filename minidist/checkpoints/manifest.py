@@ -1,10 +1,10 @@
-"""A checkpoint's manifest: what the whole is, and which shard has which elements of it.
+"""A checkpoint's manifest: a description of the whole, and which shard has which elements.
 
     DIR/latest                            the name of the newest: step000040
     DIR/step000040/manifest.json          this
     DIR/step000040/rank0-of-4.safetensors one shard a rank: "wte.weight", "moment1/wte.weight", … each (elements,)
 
-A single file of --export is read through the same eyes: one shard, which has all of every parameter.
+A single file of --export is read in the same way: one shard, which has all of every parameter.
 """
 
 import json
@@ -27,12 +27,12 @@ from minidist.nn.tensor import Array
 FORMAT = 1
 NAME, LATEST = "manifest.json", "latest"
 MOMENTS = ("moment1", "moment2")  # names of the optimizer's arrays
-PREFIXES = ("", "moment1/", "moment2/")  # what stands before a parameter's name: nothing for itself
+PREFIXES = ("", "moment1/", "moment2/")  # before a parameter's name: nothing for the parameter itself
 
 
 @dataclass
 class Shard:
-    """A rank's file: what it has of which parameters, and of their moments as well."""
+    """A rank's file: which pieces it has of which parameters, and of their moments."""
 
     file: str
     bytes: int
@@ -45,13 +45,13 @@ class Manifest:
     """A checkpoint, without its arrays."""
 
     folder: str
-    save: str  # names this act of saving; each of its shards says it as well
-    layout: dict[str, Any]  # who saved: chapter, ranks, axes
-    identity: dict[str, Any]  # what makes the model what it is, beside the shapes of its parameters
+    save: str  # names this act of saving, as does each of its shards
+    layout: dict[str, Any]  # of the run that saved: chapter, ranks, axes
+    identity: dict[str, Any]  # what defines the model, in addition to its parameters' shapes
     state: dict[str, Any]  # how far training is: steps, updates, loss scale
     random: dict[str, Any]  # batches and dropout of a step are drawn afresh from (seed, step): this is all their state
     text: dict[str, Any]  # the training text, and where in its order of batches training is
-    client: dict[str, Any]  # what a script that saves wants to have back
+    client: dict[str, Any]  # values that a script saved for itself
     dtype: str  # of all arrays, as safetensors calls it
     moments: int  # of each parameter
     parameters: dict[str, Shape]
@@ -153,7 +153,7 @@ def find_newest(path: str) -> str:
 
 
 def _is_checkpoint(folder: str) -> bool:
-    """Whether a folder has a manifest. Raises UsageError for one of another user, of which nobody else can tell."""
+    """Whether a folder has a manifest. Raises UsageError if this user may not look."""
     try:
         return stat.S_ISREG(os.stat(os.path.join(folder, NAME)).st_mode)
     except PermissionError as error:
@@ -163,13 +163,13 @@ def _is_checkpoint(folder: str) -> bool:
 
 
 def _others(folder: str) -> str:
-    """Which checkpoints there are, for whoever has lost one."""
+    """The existing checkpoints, for a message that one is missing."""
     names = names_in(folder)
     return f"; {', '.join(names)} {'is' if len(names) == 1 else 'are'}" if names else ""
 
 
 def read(path: str) -> Manifest:
-    """Of a checkpoint, or the newest in a folder of them. Raises UsageError in one line, which names the file."""
+    """The manifest of a checkpoint, or of the newest in a folder. Raises UsageError in one line that names the file."""
     folder = find_newest(path)
     file = os.path.join(folder, NAME)
     try:
@@ -198,14 +198,14 @@ def read(path: str) -> Manifest:
 
 
 def check_shards(manifest: Manifest) -> None:
-    """Raise UsageError, in one line, unless all shards are sound, and have all of every parameter."""
+    """Raise UsageError, in one line, unless all shards are sound, and together have all of every parameter."""
     for shard in manifest.shards:
         check_shard(manifest, shard)
     check_coverage(manifest)
 
 
 def check_coverage(manifest: Manifest) -> None:
-    """Raise UsageError, in one line, unless the shards, which are sound, have every element together."""
+    """Raise UsageError, in one line, unless the shards, which are sound, together have every element."""
     for name, shape in manifest.parameters.items():
         runs = [shard.holds[name].runs()[:, 1:] for shard in manifest.shards if name in shard.holds]
         begin, length = np.concatenate([np.zeros((0, 2), int), *runs]).T
@@ -217,7 +217,7 @@ def check_coverage(manifest: Manifest) -> None:
 
 
 def check_shard(manifest: Manifest, shard: Shard) -> None:
-    """Raise UsageError, in one line, unless a shard is there, of this act of saving, and as it was written."""
+    """Raise UsageError, in one line, unless a shard exists, belongs to this act of saving, and is as it was written."""
     path = os.path.join(manifest.folder, shard.file)
     try:
         size = os.stat(path).st_size
@@ -231,14 +231,14 @@ def check_shard(manifest: Manifest, shard: Shard) -> None:
     except SafetensorError:
         save, held = manifest.save, None  # no header to tell it
     if save != manifest.save:
-        raise UsageError(f"{path} is of another checkpoint than {NAME} beside it")
+        raise UsageError(f"{path} is of another checkpoint than {NAME} next to it")
     if size != shard.bytes:
         raise UsageError(f"{path} is damaged: it has {size} bytes and should have {shard.bytes}")
     if files.checksum_of(path) != shard.blake2b:
         raise UsageError(f"{path} is damaged: its checksum is not that of its content")
     pieces = {prefix + name: piece for prefix in manifest.prefixes for name, piece in shard.holds.items()}
     if held != {name: (manifest.dtype, [piece.stop - piece.start]) for name, piece in pieces.items()}:
-        raise UsageError(f"{path} is damaged: it has other arrays than {NAME} beside it says")
+        raise UsageError(f"{path} is damaged: it has other arrays than {NAME} next to it says")
 
 
 def read_single_file(path: str) -> Manifest:

@@ -3,7 +3,7 @@
 GPT-2's four matrices of a block are stored as Conv1D: (in, out), where a linear layer has (out, in). Llama has Q, K and
 V apart, and SwiGLU's gate and up. Its rotary embedding takes element i of a head's first half and element i of its
 second as one point of the plane, and so does ours (`minidist/nn/ops.py`, rotary): rows of Q and K keep their order.
-(Llama's own code takes neighbours, 2i and 2i+1: files converted from that must be permuted.) A tied head is the
+(Llama's own code takes neighbors, 2i and 2i+1: files converted from that must be permuted.) A tied head is the
 embedding's matrix, and is not stored twice. A configuration for the file must say the sizes, and for Llama also
 rms_norm_eps=1e-5.
 """
@@ -48,7 +48,7 @@ LLAMA = {
 
 
 def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, Callable[[Array], Array]]:
-    """What Hugging Face calls one of our parameters, or the several that it makes of it, each with its way from ours.
+    """Hugging Face's name for one of our parameters, or for the several it is split into, each with its conversion.
 
     identity: of the model: "model", "heads" and "kv-heads".
     """

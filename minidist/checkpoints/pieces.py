@@ -1,8 +1,8 @@
 """Which elements of a parameter a rank holds, and where they lie in the whole: so that any layout can read any other's.
 
-Two cuts come one after the other. Tensor parallelism cuts an axis: a rank's part has some spans of its places. ZeRO
-cuts the Flat in which the part lies, wherever a shard happens to end: a rank's piece is some consecutive elements of
-the part. Turned round, a piece is a list of runs, stretches of elements that follow one another in the whole as well.
+There are two cuts, one after the other. Tensor parallelism cuts an axis: a rank's part has some spans of it. ZeRO cuts
+the Flat in which the part lies, wherever a shard happens to end: a rank's piece is some consecutive elements of the
+part. Seen from the whole, a piece is a list of runs: elements that are consecutive in the piece and in the whole.
 """
 
 import math
@@ -60,7 +60,7 @@ def overlaps(mine: Array, theirs: Array) -> Array:
     """(n, 3): of what both lists of runs have, where it begins in my piece, where in theirs, and its length."""
     if not len(mine) or not len(theirs):
         return np.zeros((0, 3), int)
-    # Where either list has a border, the whole is cut; each stretch in between is in one run of a list, or in none.
+    # The whole is cut at every border of either list; each interval is in one run of a list, or in none.
     borders = np.unique([edge for runs in (mine, theirs) for edge in (*runs[:, 1], *(runs[:, 1] + runs[:, 2]))])
     begin, length = borders[:-1], np.diff(borders)
     inside, places = np.full(len(begin), True), []

@@ -1,1 +1,1 @@
-"""What a paper promised beside what was counted: claims, tables, files."""
+"""What a paper promised next to what was counted: claims, tables, files."""

@@ -1,13 +1,13 @@
-"""What a chapter says that it holds, reads and writes, beside what NumPy and the kernel say: no MPI's help is needed.
+"""What a chapter says it holds, reads and writes, compared with what NumPy and the kernel say. Any MPI will do.
 
-**Memory.** The pools count what was named (`minidist/memory/pool.py`). Between two operations NumPy's own account of
-arrays must be the same; at its peak it is above by what one operation makes on its way, its scratch. The most that was
-resident (VmHWM) equals neither, for it counts pages. It is taken apart: arrays, Python's objects, what is mapped. Of
-the rest nobody keeps an account (holes in the allocator's memory, BLAS's buffers), so it is only bounded.
+**Memory.** The pools count the arrays that were registered (`minidist/memory/pool.py`). Between two operations, NumPy's
+own account of arrays must be equal. At its peak it is higher by one operation's temporary arrays, its scratch. The most
+that was resident (VmHWM) equals neither, because it counts pages. It is split into arrays, Python's objects and mapped
+memory. The rest (holes in the allocator's memory, BLAS's buffers) has no account of its own, so it is only bounded.
 
-**Files.** What links and disks have counted must be what the kernel has counted of the whole process (/proc/self/io),
-but for what has a name: the looks at /proc themselves, and what the buffer of a file reads ahead of who reads it. What
-somebody writes through a map is no system call, and escapes both.
+**Files.** What links and disks have counted must equal what the kernel has counted of the whole process
+(/proc/self/io), except for two named items: reading /proc itself, and what a file's buffer reads ahead of its reader.
+A write through a memory map is not a system call, and escapes both accounts.
 """
 
 import json
@@ -35,24 +35,24 @@ class Asked(NamedTuple):
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
-ROOM, SHARE = 10_000_000, 8  # bytes, and one in so many of NumPy's, that the rest of a process may be
+ROOM, SHARE = 10_000_000, 8  # the rest of a process may have this many bytes, and one in this many of NumPy's
 
 
 class Held(NamedTuple):
-    """The most that one rank has held, in bytes. A process has grown by all of them together."""
+    """The most that one rank has held, in bytes. The sum is what its process has grown by."""
 
     pools: int
-    scratch: int  # by which NumPy's account was above, at its peak
+    scratch: int  # by which NumPy's account was higher, at its peak
     pythons: int  # Python's own objects, and what is needed to trace them
-    mapped: int  # code that was first needed, and memory that MPI shares between ranks
-    rest: int  # what nobody has asked for: holes that the allocator keeps, buffers of BLAS
+    mapped: int  # code that was loaded on first use, and memory that MPI shares between ranks
+    rest: int  # memory outside of all accounts: holes that the allocator keeps, buffers of BLAS
     within: str  # the unit or instruction in which NumPy's account was at its peak
-    boundaries: int  # at which the pools were compared with NumPy,
-    unnamed: dict[str, int]  # and those at which they differed
+    boundaries: int  # at which the pools were compared with NumPy
+    unnamed: dict[str, int]  # boundary at which they differed: by how much
 
     @property
     def agrees(self) -> bool:
-        """Whether NumPy's account was the pools' wherever it must be, and the kernel's is within its bounds."""
+        """Whether NumPy's account equals the pools' wherever it must, and the kernel's is within its bounds."""
         return not self.unnamed and abs(self.rest) <= ROOM + (self.pools + self.scratch) // SHARE
 
     def trouble(self) -> Iterator[str]:
@@ -60,11 +60,11 @@ class Held(NamedTuple):
         for at, nbytes in [*self.unnamed.items()][:2]:
             yield f"after {at}: {number(nbytes)} bytes of arrays that no pool knows"
         if not self.unnamed and not self.agrees:
-            yield f"the process has grown by {number(self.rest)} bytes that nobody has asked for"
+            yield f"the process has grown by {number(self.rest)} bytes that no account explains"
 
 
 def compare_held(asked: Asked) -> list[Held]:
-    """By rank. Raises UsageError if there is no report. Where the kernel does not tell, nothing is left over."""
+    """By rank. Raises UsageError if there is no report. If the kernel keeps no account, the rest is 0."""
     found = []
     for counted in read_report(asked.ranks, asked.line)["counted"]:
         seen = counted["witness"]
@@ -97,10 +97,10 @@ def audit_memory(runs: Sequence[Asked]) -> int:
         print(textwrap.fill(line, 79, subsequent_indent="    "))
     print(f"{agree} of {len(runs)} runs agree.")
     words = (
-        "pools: as counted here. scratch: what NumPy's own account has beside them within one operation; between two,"
-        f" at {number(boundaries)} boundaries, it has nothing. Python: its objects, and what traces them. mapped: code,"
-        " and what MPI shares. rest: what the kernel's VmHWM has beside all these, holes that the allocator keeps and"
-        f" BLAS's buffers: equal to nothing, at most {ROOM // 10**6} MB and an eighth of NumPy's."
+        "pools: as counted here. scratch: what NumPy's own account has in addition, within one operation; between two,"
+        f" at {number(boundaries)} boundaries, it has nothing more. Python: its objects, and what traces them. mapped:"
+        " code, and what MPI shares. rest: what the kernel's VmHWM has in addition to all these (holes that the"
+        f" allocator keeps, BLAS's buffers). The rest is only bounded: {ROOM // 10**6} MB and an eighth of NumPy's."
     )
     print(textwrap.fill(words, 79))
     return 0 if agree == len(runs) else 1
@@ -115,12 +115,12 @@ class Moved(NamedTuple):
     rank: int
     way: str
     counted: int  # by links, or by a worker's disk
-    named: int  # what the kernel counts beside it, known by name
+    named: int  # what the kernel counts in addition, and why is known
     kernels: int
 
     @property
     def difference(self) -> int:
-        """What the kernel has seen, and nobody has counted."""
+        """What the kernel has counted, and minidist has not."""
         return self.kernels - self.counted - self.named
 
 
@@ -152,7 +152,7 @@ def read_workers(folder: Path) -> Iterator[Moved]:
 
 
 def audit_files(runs: Sequence[Asked]) -> int:
-    """Run, compare, print; 1 if the kernel has seen what nobody has counted, or not seen what somebody has."""
+    """Run, compare, print; 1 if the kernel's account differs from minidist's."""
     table = make_table(left=("chapter",), right=("N", "", "counted", "named", "kernel's", "differ"))
     table.add_column("", no_wrap=True)
     each_rank, different = len(runs) <= 2, 0
@@ -165,14 +165,14 @@ def audit_files(runs: Sequence[Asked]) -> int:
             name = asked.name + f", rank {some[0].rank}" * each_rank
             table.add_row(name, str(asked.ranks), some[0].way, *map(number, (*sums, off)), mark(not off))
     show("Bytes of files: as counted here, and as the kernel counts them of the process", table)
-    print(f"{len(runs) - different} of {len(runs)} runs agree, for each rank. named: the looks at /proc, and what")
-    print("a file's buffer reads ahead of who reads it. infinity: in its last step;")
+    print(f"{len(runs) - different} of {len(runs)} runs agree, for each rank. named: reading /proc itself, and what")
+    print("a file's buffer reads ahead of its reader. infinity: in its last step;")
     print("mapreduce: its workers, in a whole job.")
     return 1 if different else 0
 
 
 def performed(runs: Sequence[Asked], perform: Callable[[Asked], list[T]]) -> Iterator[tuple[Asked, list[T]]]:
-    """Run one after another, and say where it is."""
+    """Run one after the other, and show the progress."""
     status = StatusLine(shown=True)
     for i, asked in enumerate(runs):
         status.show(f"mpirun -n {asked.ranks} python -m minidist.{asked.line.split()[0]}", i / len(runs))

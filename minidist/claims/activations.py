@@ -1,4 +1,4 @@
-"""What layers keep for their backward, by the papers' formulas: Korthikanti's of one layer, Chen's of many."""
+"""What layers keep for their backward, by the papers' formulas: Korthikanti's for one layer, Chen's for many."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,18 +10,18 @@ from minidist.papers.collectives import chunk_sizes
 
 
 class Share(NamedTuple):
-    """What of the work on a micro-batch is a rank's."""
+    """A rank's share of the work on a micro-batch."""
 
     b: int  # sequences
     layers: int
     embedding: bool = True
     head: bool = True
     layers_again: int = 0  # forwards of layers that run once more before the backward
-    ends_again: bool = False  # and those of embedding and head do as well
+    ends_again: bool = False  # so do those of embedding and head
 
 
 def keep_after_forward(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> list[float]:
-    """Bytes of activations of each rank's layers that wait for the backward of one micro-batch."""
+    """Bytes of activations that each rank's layers keep until the backward of one micro-batch."""
     recompute = run.options.recompute
     layer, given = (layer_bytes(run, t, shares, what, dropout) for what in (name_recomputation(recompute), "full"))
     kept = [chen.after_forward(recompute, share.layers) for share in shares]
@@ -29,8 +29,8 @@ def keep_after_forward(run: Asked, t: int, shares: Sequence[Share], dropout: boo
 
 
 def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> list[float]:
-    """The most bytes that there are in the course of a forward and its backward. With selective recomputation that is
-    after the forward, or when the last layer has run its core again, whichever is more."""
+    """The most bytes held at any moment of a forward and its backward. With selective recomputation that is after the
+    forward, or when the last layer has run its core again, whichever is more."""
     recompute = run.options.recompute
     layer, given = (layer_bytes(run, t, shares, what, dropout) for what in (name_recomputation(recompute), "full"))
     most = [chen.peak_bytes(recompute, share.layers, *of) for share, *of in zip(shares, given, layer, strict=True)]
@@ -52,14 +52,13 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
 
 
 def name_recomputation(recompute: str) -> str:
-    """How much a layer has where it keeps its activations, or has them again."""
+    """The recomputation of a layer while it holds its activations: kept, or computed again."""
     return "selective" if recompute == "selective" else "none"
 
 
 def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dropout: bool) -> list[float]:
-    """Bytes of a layer, by the formulas: of one that keeps its activations, or with "full" its input. The papers leave
-    out the norms' statistics, kept in full precision: two numbers for each position and layer norm, one for each
-    RMSNorm."""
+    """Bytes of a layer, by the formulas: its activations, or with "full" its input. The papers leave out the norms'
+    statistics, which are kept in full precision: two numbers for each position and layer norm, one for each RMSNorm."""
     options, sequence = run.options, run.sequence_parallel
     s, h, a = options.context, options.width, options.heads
     p, wide = run.bytes.stored, run.bytes.computed
@@ -80,13 +79,13 @@ def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dro
 
 
 def whole_layers_peak(run: Run) -> Claim:
-    """Of chapters on the data axis, whose ranks have all layers, and of a batch a share: see `peak_of_layers`."""
+    """For chapters on the data axis, whose ranks hold all layers and a share of the batch: see `peak_of_layers`."""
     rows = chunk_sizes(run.options.batch // run.options.accumulate, run.layout.dp)
     return peak_of_layers(run, 1, [Share(rows[share], run.options.layers) for share in run.data_shares])
 
 
 def peak_of_layers(run: Run, t: int, shares: Sequence[Share]) -> Claim:
-    """The most that layers keep for their backward at any moment of the training: of every micro-batch."""
+    """The most that layers keep for their backward at any moment of the training, over all micro-batches."""
     o = run.options
     most = keep_at_most(run, t, shares, o.dropout > 0)
     formula = peak_formula(o.recompute, run.bytes.stored, t, run.sequence_parallel)
@@ -94,13 +93,13 @@ def peak_of_layers(run: Run, t: int, shares: Sequence[Share]) -> Claim:
 
 
 def formula_of_layers(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """What all layers keep where some keep inputs."""
+    """What all layers keep together, if some keep only inputs."""
     given = activation_formula(p, t, sequence, "full", False)
     return f"⌊log₂l⌋{given} + layer" if recompute == "log" else f"⌈l/{letter(recompute)}⌉{given}"
 
 
 def peak_formula(recompute: str, p: int, t: int, sequence: bool) -> str:
-    """What they have at most."""
+    """The most that they hold."""
     given = activation_formula(p, t, sequence, "full", False)
     if recompute == "log":
         return formula_of_layers(recompute, p, t, sequence)
@@ -115,7 +114,7 @@ def letter(recompute: str) -> str:
 
 
 def activation_formula(p: int, t: int, sequence: bool, recompute: str, dropout: bool) -> str:
-    """As table 2 writes it, for elements of p bytes, and with the statistics."""
+    """As table 2 writes it, for elements of p bytes, plus the statistics."""
     shared, core = 4 * p + 2 * dropout, 2 * p + 1 if dropout else p
     statistics = f"{4 * max(p, 4)}sb"
     attention = "" if recompute == "selective" else f"+{core}as/ht"

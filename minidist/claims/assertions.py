@@ -1,4 +1,4 @@
-"""Traffic and memory as assertions, for anybody's tests.
+"""Traffic and memory as assertions, for your own tests.
 
     with traffic(comm) as sent:
         engine.step()
@@ -6,7 +6,7 @@
 
     with holding(engine.device) as held:
         engine.train_batch(x, y)
-    assert held.peak("gathered") <= 2 * largest     # one unit at a time, of 2 bytes an element
+    assert held.peak("gathered") <= 2 * largest     # one unit at a time, 2 bytes per element
 
 `minidist.claims.fixtures` has both for pytest, with the ranks' communicator.
 """
@@ -39,7 +39,7 @@ class Traffic:
         )
 
     def bytes(self, phase: str = "", to: int | None = None) -> int:
-        """Bytes in phases whose name begins so, by default in all; to the world's rank `to`, by default to all."""
+        """Bytes in phases whose names start with `phase`, sent to the world's rank `to`. By default: all."""
         return self._sum("bytes", phase, to)
 
     def messages(self, phase: str = "", to: int | None = None) -> int:
@@ -49,7 +49,7 @@ class Traffic:
 
 @contextmanager
 def traffic(comm: Comm) -> Iterator[Traffic]:
-    """Inside, what this rank sends is counted, over whatever communicator; a reset of the ledger does not matter."""
+    """Counts what this rank sends inside the block, over any communicator; a reset of the ledger does not matter."""
     counted = Traffic(comm)
     try:
         yield counted
@@ -58,7 +58,7 @@ def traffic(comm: Comm) -> Iterator[Traffic]:
 
 
 class Holding:
-    """The most that a pool held inside, by kind (`minidist/memory/pool.py`), beside what it held before."""
+    """The most that a pool held inside, by kind (`minidist/memory/pool.py`), in addition to what it held before."""
 
     def __init__(self, pool: Pool) -> None:
         self.before = pool.held
@@ -69,16 +69,16 @@ class Holding:
             self._most[kind] = max(self._most[kind], nbytes)
 
     def note_boundary(self, pool: Pool, what: str, name: str) -> None:
-        """At a boundary nothing comes."""
+        """No array comes at a boundary."""
 
     def peak(self, kind: str = "all but workspace") -> int:
-        """Bytes. Raises KeyError for what is no kind."""
+        """Bytes. Raises KeyError for an unknown kind."""
         return self._most[kind]
 
 
 @contextmanager
 def holding(pool: Pool) -> Iterator[Holding]:
-    """Inside, the most that a pool holds is noted."""
+    """Notes the most that a pool holds inside the block."""
     noted = Holding(pool)
     pool.watchers.append(noted)
     try:

@@ -1,14 +1,14 @@
-"""What minidist says that it has sent, held, read and written, beside what somebody else has counted.
+"""What minidist says it has sent, held, read and written, compared with independent counts.
 
-    make audit                                   all of it: needs Open MPI, and makes room for it
-    python -m minidist audit zero3 -n 4          what is sent, of one chapter, rank by rank
-    python -m minidist audit --memory            what is held: pools beside NumPy and the kernel, under any MPI
-    python -m minidist audit --disk              what ZeRO-Infinity and MapReduce read and write, beside the kernel
+    make audit                                   all of it: needs Open MPI, which it installs apart
+    python -m minidist audit zero3 -n 4          what one chapter sends, rank by rank
+    python -m minidist audit --memory            what is held: pools against NumPy and the kernel, under any MPI
+    python -m minidist audit --disk              what ZeRO-Infinity and MapReduce read and write, against the kernel
 
-Open MPI can write down, below everything that this project has written, what each rank sent to each other one. A run is
-compared from its first message to its last: what was counted as payload, and apart from it, control (results, clock
-stamps, the word count's tasks). The two must add up to what the library saw, for each rank and peer, in bytes and in
-messages. What MPI itself sends, for its barriers and to make communicators, it names apart, and so is left out.
+Open MPI can record, below all code of this project, what each rank sent to each other rank. A run is compared from its
+first message to its last. minidist counts payload and, separately, control (results, clock stamps, the word count's
+tasks). The two must add up to what the library saw, for each rank and peer, in bytes and in messages. Open MPI lists
+what it sends itself, for its barriers and to make communicators, separately; that is left out.
 """
 
 import json
@@ -36,7 +36,7 @@ WORDS = f"wordcount {shlex.quote(str(TEXT))} --maps 7"
 SMALL = "--steps 2 --width {width} --heads {n} --context {width} --batch {batch}"
 USUAL = (2, 3, 4, 5)  # ranks
 
-# What holds enough that the rest of a process is little beside it; the last of an option counts.
+# Runs that hold enough that the rest of a process is little compared with it; the last of an option counts.
 LARGER = "--width {width} --context {width} --witness"
 ON_DISK = {
     "infinity": {f"ZeRO-{stage}": f"{SMALL} --zero {stage}" for stage in (1, 2, 3)},
@@ -45,7 +45,7 @@ ON_DISK = {
 
 
 class Sent(NamedTuple):
-    """What one rank has sent to another: bytes and messages, as minidist has counted them and as the library has."""
+    """What one rank has sent to another: bytes and messages, as counted by minidist and by the library."""
 
     rank: int
     peer: int
@@ -61,7 +61,7 @@ class Sent(NamedTuple):
 
 
 def watch(line: str, n: int) -> list[Sent]:
-    """Run a chapter's line on n ranks under the library's eyes. Raises UsageError if it fails."""
+    """Run a chapter's line on n ranks while the library records. Raises UsageError if it fails."""
     with tempfile.TemporaryDirectory(prefix="minidist-audit-") as folder:
         watched = {"enable": "2", "enable_output": "3", "filename": f"{folder}/library"}
         monitoring = [word for key, value in watched.items() for word in ("--mca", f"pml_monitoring_{key}", value)]
@@ -74,7 +74,7 @@ def watch(line: str, n: int) -> list[Sent]:
 
 
 def read_sent(rank: int, n: int, folder: Path) -> Iterator[Sent]:
-    """What a rank has sent to each other, of both accounts, from the files that they have left."""
+    """What each rank has sent to each other rank, by both accounts, from the files that they have written."""
     own: Counter[tuple[str, int, str]] = Counter()
     for (kind, _, peer, unit), count in json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")):
         own[kind, peer, unit] += count
@@ -93,7 +93,7 @@ def fill_line(chapter: str, options: str, n: int) -> str:
 
 
 def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> Asked:
-    """A run that is not watched by the library."""
+    """A run that the library does not record."""
     line = fill_line(chapter, options, n) + (" " + LARGER.format(width=192 // n * n)) * larger
     return Asked(f"{chapter} {variant}".strip(), line, n)
 
@@ -102,7 +102,7 @@ def make_run(chapter: str, variant: str, options: str, n: int, larger: bool) -> 
 
 
 def list_lines(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Of each chapter, by what sets one apart from its others, the lines that are compared; {n}: ranks."""
+    """The command lines that are compared, by chapter and case; {n}: ranks."""
     return {
         name: {case: f"{SMALL} {options}" if chapter.trains else options for case, options in chapter.cases.items()}
         for name, chapter in chapters.items()
@@ -111,9 +111,9 @@ def list_lines(chapters: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
-    """Run and compare; 1 if there is a difference. Raises UsageError for whatever cannot work.
+    """Run and compare; 1 if there is a difference. Raises UsageError for what cannot work.
 
-    chapters: their values (`minidist/programs/chapter.py`), by name, whose cases are run.
+    chapters: their values (`minidist/programs/chapter.py`), by name; their cases are run.
     """
     lines, ranks = list_lines(chapters), {name: chapter.ranks for name, chapter in chapters.items() if chapter.ranks}
     made = tool("audit", __doc__)
@@ -123,9 +123,9 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
     )
     what = made.add_mutually_exclusive_group()
     what.add_argument(
-        "--memory", action="store_true", help="what is held, and not what is sent; of all that have pools"
+        "--memory", action="store_true", help="compare what is held, not what is sent; for all chapters with pools"
     )
-    what.add_argument("--disk", action="store_true", help="what is read and written; of infinity and mapreduce")
+    what.add_argument("--disk", action="store_true", help="compare what infinity and mapreduce read and write")
     options = made.parse_args(list(arguments))
     if options.memory:
         lines = {name: variants for name, variants in lines.items() if chapters[name].pooled}
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
             try:
                 Kernel().io()
             except OSError as error:
-                raise UsageError(f"--disk compares with /proc/self/io, of Linux: {error.strerror}") from None
+                raise UsageError(f"--disk compares with Linux's /proc/self/io: {error.strerror}") from None
         return audit_memory(apart) if options.memory else audit_files(apart)
     return audit_wire(
         [
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str], chapters: Mapping[str, Any]) -> int:
 def audit_wire(runs: Sequence[Asked]) -> int:
     """What is sent in some runs; 1 if there is a difference. Raises UsageError without Open MPI."""
     if not launcher.is_open_mpi(launcher.find_mpiexec()):
-        raise UsageError("mpirun is not Open MPI's, which alone writes down what it sends: make audit brings it")
+        raise UsageError("mpirun is not Open MPI's, and only Open MPI records what it sends: make audit installs it")
     status, different = StatusLine(shown=True), 0
     table = make_table(left=("chapter",), right=("N", "payload", "control", "Open MPI's", "difference"))
     table.add_column("", no_wrap=True)
@@ -175,6 +175,6 @@ def audit_wire(runs: Sequence[Asked]) -> int:
             agrees = not any(any(one.difference) for one in rows)
             table.add_row(name, str(n), *map(number, (*sums, off)), mark(agrees))
     status.close()
-    show("Bytes sent in a whole run: as counted here, and as the MPI library saw them", table)
+    show("Bytes sent in a whole run: as counted here, and by the MPI library", table)
     print(f"{len(runs) - different} of {len(runs)} runs agree, for each rank and peer, in bytes and in messages.")
     return 1 if different else 0

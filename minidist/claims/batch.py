@@ -1,5 +1,5 @@
-"""Which part of the batch each rank works on. No paper has to say it, and every chapter relies on it: if two ranks work
-on the same sequences, the loss is wrong, and no byte is."""
+"""Which part of the batch each rank works on. No paper says it, and every chapter relies on it: if two ranks work on
+the same sequences, the loss is wrong, though every byte count is right."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -12,8 +12,8 @@ from minidist.papers.collectives import chunk_sizes
 def share_claim(asked: Asked, passed: Sequence[Mapping[int, float]]) -> Claim:
     """W ranks share the b sequences of a step. Ranks that share layers work on the same ones, and so do all stages.
 
-    passed: of each rank that trains, the tokens that went forward through each of its units in a step, by the first
-    sequence of their micro-batch. If those of the rank's own sequences are as many as they should be, all are counted.
+    passed: for each rank that trains, the tokens that went forward through each of its units in a step, by the first
+    sequence of their micro-batch. If the rank's own sequences have the right number of tokens, all tokens are counted.
     """
     promised, counted = [], []
     for (first, tokens), of_rank in zip(shares(asked), passed, strict=True):
@@ -24,7 +24,7 @@ def share_claim(asked: Asked, passed: Sequence[Mapping[int, float]]) -> Claim:
 
 
 def shares(asked: Asked) -> list[tuple[int, int]]:
-    """Of each rank, its first sequence of a micro-batch, and its tokens of a step. Replicas of a stage take turns."""
+    """For each rank, its first sequence of a micro-batch, and its tokens of a step. Replicas of a stage take turns."""
     o, at = asked.options, asked.layout
     if at.replicas:
         return [(0, o.batch // workers * o.context) for workers in at.replicas for _ in range(workers)]

@@ -1,4 +1,4 @@
-"""A promise of a paper beside its counterpart in a run."""
+"""A paper's promise and its counterpart in a run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,18 +15,18 @@ class Claim:
     expected: float  # the formula's value for this run, padding and (N-1)/N included
     counted: float  # what was held or sent
     unit: str
-    scope: Literal["each rank", "all ranks"] = "each rank"  # what was counted on each, or on all of them together
+    scope: Literal["each rank", "all ranks"] = "each rank"  # where it was counted: on each rank, or on all together
 
     @property
     def holds(self) -> bool:
-        """Counts are whole numbers and formulas exact, so they agree entirely or not at all."""
+        """Counts are whole numbers and formulas are exact, so they agree entirely or not at all."""
         return self.expected == self.counted
 
 
 def on_each_rank(
     source: str, claim: str, formula: str, expected: float | Sequence[float], counted: Sequence[float], unit: str
 ) -> Claim:
-    """A claim about every rank: that of the first rank for which it does not hold, or else of rank 0.
+    """A claim about every rank, with the numbers of the first rank on which it does not hold, or else of rank 0.
 
     expected: one value for all ranks, or one for each.
     """

@@ -1,4 +1,4 @@
-"""What collectives must give and may send, beside what they gave and sent."""
+"""What collectives must return and may send, next to what they returned and sent."""
 
 import argparse
 from collections.abc import Callable
@@ -18,10 +18,10 @@ Array = np.ndarray
 class Collective(NamedTuple):
     """A row of the comparison."""
 
-    run: Callable[[Comm, Array], Array]  # x (S,) to the result
-    truth: Callable[[list[Array], int], Array]  # everyone's x and a rank to what that rank must get
-    cost: Callable[[int, int], Cost]  # S and N to the exact cost
-    figure: str  # what the papers say that the busiest rank sends; p is the largest power of two up to N
+    run: Callable[[Comm, Array], Array]  # from x (S,) to the result
+    truth: Callable[[list[Array], int], Array]  # from all ranks' x and a rank to what that rank must get
+    cost: Callable[[int, int], Cost]  # from S and N to the exact cost
+    figure: str  # what the busiest rank sends, by the papers; p is the largest power of two up to N
 
 
 def sum_of(inputs: list[Array], rank: int) -> Array:
@@ -35,8 +35,8 @@ def rows_of(n: int, x: Array) -> Array:
 
 
 def compare(comm: Comm, options: argparse.Namespace, collectives: dict[str, Collective]) -> int:
-    """Run every collective once on `--size` float32, and hold what it gave and sent against truth and formula; the
-    exit status."""
+    """Run every collective once on `--size` float32, and check its result against the truth and its traffic against
+    the formula; the exit status."""
     draws = (np.random.default_rng(rank) for rank in range(comm.size))
     inputs = [draw.integers(0, 100, options.size).astype(np.float32) for draw in draws]
     claims = []

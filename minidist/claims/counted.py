@@ -1,7 +1,7 @@
-"""What ranks give of the figures that papers print: chapters are run as anybody runs them, and their reports read.
+"""Printed figures that ranks can count: the chapters are run from their command lines, and their reports are read.
 
-A measured figure is counted at the paper's own N, or p and m. Where the paper's model does not fit into a laptop, bytes
-a parameter are counted on a small one, and multiplied by the paper's Ψ.
+A figure is counted at the paper's own N, or p and m. If the paper's model does not fit into a laptop, bytes per
+parameter are counted on a small model, and multiplied by the paper's Ψ.
 """
 
 import json
@@ -22,12 +22,12 @@ from minidist.nn.llama import llama as llama_units
 from minidist.papers import fsdp, llama, megatron, ptd, zero, zero_bubble
 from minidist.papers.figure import Figure
 
-TIMEOUT = 600.0  # seconds for one of them; 64 ranks take some ten to start
+TIMEOUT = 600.0  # seconds for one job; 64 ranks take about ten to start
 
 
 class Job(NamedTuple):
-    """A chapter's command line, and for each figure that it gives, how its report says so, in the figure's unit.
-    Without a line nothing is run."""
+    """A chapter's command line, and for each figure, how to read it from the report, in the figure's unit. Without a
+    line nothing is run."""
 
     ranks: int
     line: str
@@ -41,8 +41,8 @@ def run(job: Job) -> list[tuple[Figure, float]]:
 
 
 def read_report(ranks: int, line: str, **environment: str) -> Any:
-    """What a chapter reports for machines, whether its claims hold or not. Raises UsageError if there is nothing. Files
-    that it leaves in the folder in which it runs go with that."""
+    """A chapter's JSON report, whether its claims hold or not. Raises UsageError if there is none. The chapter runs in
+    a temporary folder, which is removed with all files that it leaves there."""
     with tempfile.TemporaryDirectory(prefix="minidist-run-") as folder:
         done = perform(f"{line} --json -", ranks, folder, environment)
     try:
@@ -78,7 +78,7 @@ SMALL = "--steps 1 --layers 1 --width 64 --heads 2 --context 4"
 
 
 def states(psi: float) -> Callable[[Any], float]:
-    """GB of a model of Ψ parameters, at the bytes a parameter that the fullest rank holds."""
+    """GB of a model of Ψ parameters, at the bytes per parameter that the fullest rank holds."""
 
     def read(report: dict[str, Any]) -> float:
         held = max(rank["parameters"] + rank["gradients"] + rank["optimizer"] for rank in report["memory"])
@@ -88,7 +88,7 @@ def states(psi: float) -> Callable[[Any], float]:
 
 
 def largest_model(mp: int, billion: float) -> Callable[[Any], float]:
-    """The parameters that fill 32 GB of each of n·mp GPUs, in so many billions, at the bytes that one takes here."""
+    """The parameters, in billions, that fill 32 GB of each of n·mp GPUs, at the bytes that a parameter takes here."""
 
     def read(report: dict[str, Any]) -> float:
         return mp * 32 / states(1e9)(report) / billion
@@ -117,7 +117,7 @@ def zero_on(n: int, stage: int) -> Job:
 
 # ---- FSDP ------------------------------------------------------------------------------------------------------------
 
-# What full sharding sends, data parallelism's 2Ψ being 1 (section 3.2.1).
+# What full sharding sends, relative to data parallelism's 2Ψ (section 3.2.1).
 FSDP = Job(4, f"fsdp --batch 4 {SMALL}", [(fsdp.FIGURES[0], lambda report: volume(report) / 2)])
 
 
@@ -125,7 +125,7 @@ FSDP = Job(4, f"fsdp --batch 4 {SMALL}", [(fsdp.FIGURES[0], lambda report: volum
 
 
 def bubble(model: str, m: int, schedule: str) -> Callable[[Any], float]:
-    """The bubble rate that the ranks' clocks have."""
+    """The bubble rate by the ranks' clocks."""
 
     def read(report: dict[str, Any]) -> float:
         [row] = [row for row in report["rows"] if (row["model"], row["m"], row["schedule"]) == (model, m, schedule)]
@@ -135,7 +135,7 @@ def bubble(model: str, m: int, schedule: str) -> Callable[[Any], float]:
 
 
 def zero_bubble_on(p: int) -> Job:
-    """Table 5: the rows of p stages."""
+    """Table 5: the rows for p stages."""
     rows = [row for row in zero_bubble.TABLE_5 if row.p == p]
     gives = [(figure, bubble(row.model, row.m, schedule)) for row in rows for schedule, figure in row.bubble.items()]
     return Job(p, "pipeline --zero-bubble-table", gives)
@@ -145,13 +145,13 @@ def zero_bubble_on(p: int) -> Job:
 
 
 def declared(scale: float, v: int, s: int, layers: int, h: int) -> Callable[[Any], float]:
-    """The parameters of a GPT, summed over what its units declare, in such units. Nothing is allocated."""
+    """The parameters of a GPT, summed over what its units declare, in the given unit. Nothing is allocated."""
     config = GPTConfig(v, s, layers, h // 64, h)
     return lambda _: count_parameters(gpt(config)) / scale
 
 
 def llama_declared(name: str) -> Callable[[Any], float]:
-    """The same of a Llama."""
+    """The same for a Llama."""
     of = llama.MODELS[name]
     config = LlamaConfig(of.v, of.s, of.layers, of.a, of.kv, of.h, of.f)
     return lambda _: count_parameters(llama_units(config))

@@ -7,8 +7,8 @@
             ...
         assert sent.bytes() == 0
 
-Every rank runs the same tests; a test that fails on one rank must not leave the others waiting, so assert what all
-ranks know (`comm.all_gather_object`), or give pytest a time limit.
+Every rank runs the same tests. A test that fails on one rank must not leave the others waiting, so make assertions
+about what all ranks know (`comm.all_gather_object`), or give pytest a time limit.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from minidist.mpi.comm import Comm
 
 @pytest.hookimpl(tryfirst=True)  # before pytest opens the file
 def pytest_configure(config: pytest.Config) -> None:
-    """Of ranks that all run the same tests, rank 0 alone writes --junitxml."""
+    """All ranks run the same tests, so only rank 0 writes --junitxml."""
     if environment.rank():
         config.option.xmlpath = None
 
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def comm() -> Comm:
     """All ranks that mpirun started."""
-    from minidist.mpi.over_mpi import world  # this is what starts MPI
+    from minidist.mpi.over_mpi import world  # this import starts MPI
 
     return world()
 

@@ -1,4 +1,4 @@
-"""What FSDP says of a run, beside what it held, sent, and read off its clock."""
+"""What the FSDP paper says of a run, next to what it held, sent, and read off its clock."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def claims(run: Run) -> list[Claim]:
 
 
 def passing_claims(run: Run) -> list[Claim]:
-    """What is held of whole units. An embedding that the head reads as well is there beside each of the others."""
+    """What is held of whole units. A tied embedding, which the head also reads, is held along with each other unit."""
     options, p, f = run.options, run.bytes.stored, run.layout.shard
     units, psi, tied = run.model.units(f), run.model.parameters(f), " + ψ_emb" * run.model.tied
     ahead = options.forward_prefetch or options.backward_prefetch == "pre"
@@ -45,7 +45,7 @@ def passing_claims(run: Run) -> list[Claim]:
 
 
 def window_parameters(run: Run, window: int) -> int:
-    """Parameters of so many consecutive units, the largest there are; of a tied embedding besides."""
+    """Parameters of the largest run of `window` consecutive units, plus those of a tied embedding."""
     units = run.model.units(run.layout.shard)
     always = units.pop(0) if run.model.tied else 0
     return always + max(sum(units[i : i + window]) for i in range(len(units)))
@@ -70,7 +70,7 @@ def sent_claims(run: Run) -> list[Claim]:
         outside = [sum(sent for peer, sent in to.items() if host[peer] != host[i]) for i, to in enumerate(run.sent_to)]
         promised = [across[i] for i in host]
         claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, promised, outside, "bytes"))
-    norm = 8 * (f - 1)  # a float64 for each of the other shards, which the paper leaves out
+    norm = 8 * (f - 1)  # a float64 for each of the other shards; the paper leaves it out
     inside = p * (fsdp.volume(psi, f, sum(collectives.values())) + again) + norm
     gathers = f"({sum(collectives.values())}Ψ+Ψ_again)" if again else f"{sum(collectives.values())}Ψ"
     formula = f"{p}·{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
@@ -82,7 +82,7 @@ def sent_claims(run: Run) -> list[Claim]:
 
 
 def regathered_elements(run: Run) -> float:
-    """Elements that each rank sends so that layers can run again (papers/chen.py): none if they are still here."""
+    """Elements that each rank sends so that layers can run again (papers/chen.py): none if it still holds them."""
     options, f = run.options, run.layout.shard
     if options.strategy == "shard_grad_op":
         return 0
@@ -102,8 +102,8 @@ WAY_BACK = {"none": "r+g+b", "post": "max(b,r)+g", "pre": "max(b,r+g)"}
 
 
 def time_claims(run: Run) -> list[Claim]:
-    """With more units ahead than the paper's one, or several that run again together, no formula says how long a step
-    takes."""
+    """No formula gives the time of a step that prefetches more units than the paper's one, or in which several units
+    run again together."""
     options = run.options
     if options.prefetch > 1 or options.recompute not in ("none", "selective", "full"):
         return []
@@ -113,8 +113,8 @@ def time_claims(run: Run) -> list[Claim]:
 
 
 def time(run: Run) -> float:
-    """Of all forwards and backwards of a step: in a unit of time a rank runs a parameter's forward, half its backward,
-    or sends it."""
+    """Of all forwards and backwards of a step. In a unit of time, a rank runs one parameter's forward, or half its
+    backward, or sends it."""
     options, times, tied = run.options, collectives_of(run), run.model.tied
     forward, backward = unit_times(run)
     units = [fsdp.volume(psi, run.layout.shard, 1) for psi in run.model.units(run.layout.shard)]
@@ -131,7 +131,7 @@ def time(run: Run) -> float:
 
 
 def unit_times(run: Run) -> tuple[list[float], list[float]]:
-    """The time of each unit's forward and backward, with what runs again, of which each block has a share."""
+    """The time of each unit's forward and backward. Recomputation counts as equal shares of the blocks' backwards."""
     forward: list[float] = [*run.model.units(run.layout.shard)[:-1], run.model.read_by_head(run.layout.shard)]
     embedding, *blocks, head = forward
     again = chen.runs_again(run.options.recompute, len(blocks)) / len(blocks)
@@ -142,7 +142,7 @@ def unit_times(run: Run) -> tuple[list[float], list[float]]:
 
 
 def print_closing(run: Run) -> None:
-    """The letters, what overlap is worth, and of hybrid sharding the paper's own figure."""
+    """The letters, what overlap saves, and the paper's own figure for hybrid sharding."""
     options, w, f = run.options, run.ranks, run.layout.shard
     if options.strategy == "no_shard":
         print_zero_closing(run)
@@ -158,7 +158,7 @@ def print_closing(run: Run) -> None:
 
 
 def print_overlap(run: Run) -> None:
-    """How much of the time on the wire went by while units computed."""
+    """How much of the time on the wire is hidden by computation."""
     f, collectives = run.layout.shard, sum(collectives_of(run).values())
     wire = fsdp.volume(run.model.parameters(f), f, collectives) + regathered_elements(run)
     computed = run.options.accumulate * sum(map(sum, unit_times(run)))
@@ -169,7 +169,7 @@ def print_overlap(run: Run) -> None:
 
 
 def print_across_hosts(m: float, w: int, g: int) -> None:
-    """The paper's own figure for what leaves a host, beside what its formula should give."""
+    """The paper's own figure for what leaves a host, next to what its formula should give."""
     printed, exact = fsdp.across_hosts_as_printed(m, w, g), fsdp.across_hosts(m, w, g)
     print(f"Of the parameters' M = {number(m)} bytes each rank sends {number(exact)} to other hosts.")
     print(f"The FSDP paper prints 2M(W-1)/(GW), {number(printed)}: {printed / exact:.2f} times as much.")

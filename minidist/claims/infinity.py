@@ -1,4 +1,4 @@
-"""What ZeRO-Infinity says of a run: what is held in which of three memories, and what goes over two links."""
+"""What the ZeRO-Infinity paper says of a run: what each of three memories holds, and what goes over two links."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ READ, WRITTEN = "disk to host", "host to disk"
 def claims(run: Run) -> list[Claim]:
     """What the papers say of this run."""
     passing = []
-    if run.options.zero > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
+    if run.options.zero > 1:  # whole units in passing: gradients, and in stage 3 also parameters
         passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=run.options.zero - 1))
     held = [*memory_claims(run), *passing, whole_layers_peak(run)]
     return [*held, *link_claims(run), *traffic_claims(run, run.options.zero), *tiling_claims()]
@@ -44,9 +44,9 @@ def needs(asked: Asked) -> list[Needs]:
 
 
 def memory_claims(run: Run) -> list[Claim]:
-    """The formulas for what a rank holds: on its disk what belongs to it, above that what is in use or under way."""
+    """The formulas for what a rank holds: its share on the disk, and above that what is in use or in transit."""
     stage, n, p, k = run.options.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
-    copy = 0 if run.bytes.master else p  # of the parameters, where the optimizer has no master copy of its own
+    copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
     psi, largest = run.model.parameters(n), max(run.model.units(n)) / n
     shard = psi / n
     whole, one = "Ψ/N", "·max ψ/N"
@@ -114,7 +114,7 @@ def link_claims(run: Run) -> list[Claim]:
 
 
 def tiling_claims() -> list[Claim]:
-    """What a layer of width h needs in tiles, counted; and how wide it may be in tiles where h fits without."""
+    """What a layer of width h needs in tiles, counted; and how wide a tiled layer may be in the memory for width h."""
     h, dtype = 64, PRECISIONS["mixed"].stored
     found = []
     for t in (1, 4, 16):
@@ -128,7 +128,7 @@ def tiling_claims() -> list[Claim]:
 
 
 def print_closing(run: Run) -> None:
-    """The letters of the claims, how little is in memory, and which bandwidth the paper's examples need."""
+    """The letters of the claims, how little memory is needed, and which bandwidth the paper's examples need."""
     print("Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit,")
     print("ψ_emb of its embedding; h: 64, inputs of a layer with 4h outputs; t: tiles.")
     n, p, stage = run.ranks, run.bytes.stored, run.options.zero
@@ -137,8 +137,8 @@ def print_closing(run: Run) -> None:
     print(f"Model states of a rank: {number(states)}. With activations, at the fullest:")
     print(f"{', '.join(most)}.")
     tokens = run.options.batch * run.options.context / n
-    print(f"By the paper's equations {number(tokens)} tokens to a rank and step are {number(tokens)} FLOP to")
-    print(f"a byte of parameters and gradients, and {number(tokens / 4)} to a byte of optimizer states.\n")
+    print(f"By the paper's equations {number(tokens)} tokens per rank and step are {number(tokens)} FLOP per")
+    print(f"byte of parameters and gradients, and {number(tokens / 4)} per byte of optimizer states.\n")
     table = make_table(left=("what is moved", ""), right=("FLOP a\nbyte", "GB/s for\n50 %", "GB/s for\n90 %"))
     for what, example, ait in (
         ("parameters, gradients", "bsz 1", zero_infinity.ait_of_passes(1, zero_infinity.SEQ)),
@@ -151,19 +151,19 @@ def print_closing(run: Run) -> None:
     show("By its equations, for its examples: 1,024 tokens to a sequence, 70 TFLOP/s", table)
     print(f"{count_agreeing(zero_infinity.NEEDS)} efficiencies that it prints (over 50, 80 or 90 %) come out of them.")
     print("16 tiles make a layer √16 = 4 times as wide. The paper's 8K to 64K is 8 times:")
-    print("widths were doubled, and 16K in one piece did not fit, whose weights have 2 GB")
-    print("as each of 16 tiles of 64K has.")
+    print("widths were doubled, and 16K in one piece did not fit. Its weights have 2 GB, as")
+    print("has each of 16 tiles of 64K.")
 
 
 # ---- a unit from many disks, or from one -----------------------------------------------------------------------------
 
 
-UNIT, BANDWIDTH = 1 << 18, 0.5e6  # bytes of the unit; bytes a second that a disk is held down to
+UNIT, BANDWIDTH = 1 << 18, 0.5e6  # bytes of the unit; bytes per second to which a disk is throttled
 
 
 class Took(NamedTuple):
-    """What a fetch takes that all ranks do together: units of time by their clocks, of which a disk needs one to bring
-    the unit; and milliseconds from files as slow as BANDWIDTH, and of messages after that."""
+    """What one fetch by all ranks together takes. By their clocks: units of time, where one disk reads the unit in 1.
+    In milliseconds: from files as slow as BANDWIDTH, and then of messages."""
 
     clock: float
     files: float
@@ -171,7 +171,7 @@ class Took(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """On n ranks: from everyone's shard, and from an owner."""
+    """On n ranks: from all ranks' shards, and from an owner."""
 
     n: int
     shards: Took
@@ -179,7 +179,7 @@ class Fetched(NamedTuple):
 
 
 class TimedLink(DiskLink):
-    """Knows when it has moved something, and adds to a clock how long that takes at the clock's bandwidth."""
+    """For each move, adds to a clock how long it takes at the clock's bandwidth."""
 
     def __init__(self, upper: Pool, lower: Pool, bandwidth: float, clock: Clock) -> None:
         super().__init__(upper, lower, bandwidth)
@@ -194,7 +194,7 @@ class TimedLink(DiskLink):
 def bandwidth_table(
     comm: Any, folder: Folder, shards: Callable[..., None], owner: Callable[..., None], json: str | None
 ) -> int:
-    """Fetch a unit on 1, 2, 4, ... ranks from slow disks, in two ways; the exit status. json: a file for figures."""
+    """Fetch a unit on 1, 2, 4, ... ranks from slow disks, in two ways; the exit status. json: a file for the times."""
     rows = []
     for n in (2**i for i in range(comm.size.bit_length())):
         ranks = comm.split(int(comm.rank >= n))
@@ -210,8 +210,8 @@ def bandwidth_table(
 
 
 def time_fetch(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int) -> Took:
-    """What it takes where each rank's file has one of so many parts of the unit. Raises RuntimeError if a rank has not
-    got it."""
+    """What it takes if each rank's file has one of `parts` parts of the unit. Raises RuntimeError if a rank has not got
+    the unit."""
     host, disk = Pool("host"), Pool("disk")
     clock = Clock(bandwidth=UNIT)
     link = TimedLink(host, disk, BANDWIDTH, clock)
@@ -232,12 +232,12 @@ def time_fetch(comm: Any, folder: Folder, fetch: Callable[..., None], parts: int
 
 
 def agrees(row: Fetched) -> bool:
-    """Whether the clocks say what section 6.1 does."""
+    """Whether the clocks agree with section 6.1."""
     return row.shards.clock == zero_infinity.fetch(row.n) and row.owner.clock == zero_infinity.fetch(1)
 
 
 def print_bandwidth(rows: Sequence[Fetched]) -> None:
-    """Both beside what section 6.1 says."""
+    """Both, next to what section 6.1 says."""
     table = make_table(left=(), right=("N", "1/N", "by clock", "", "ms", "owner: 1", "by clock", "", "ms"))
     for n, *ways in rows:
         row = [str(n)]
@@ -246,7 +246,7 @@ def print_bandwidth(rows: Sequence[Fetched]) -> None:
             row += [f"{promised:.3f}", f"{took.clock:.3f}", mark(took.clock == promised), ms]
         table.add_row(*row)
     show("A unit for N ranks: in shards from N disks, and whole from its owner's", table)
-    print("A disk brings a unit in 1 of time. By clock: simulated. ms: of 256 KiB in files")
-    print("that are held down to 0.5 MB/s, and of the messages between ranks after that.")
+    print("A disk reads a unit in time 1. By clock: simulated. ms: 256 KiB from files that")
+    print("are throttled to 0.5 MB/s, and then the messages between ranks.")
     if len(rows) == 1:
         print("One rank has one disk: mpirun -n 8 python -m minidist.infinity --bandwidth-table")

@@ -1,9 +1,9 @@
-"""What a run will need of each rank's device, by formula, before it begins; and whether it will fit.
+"""How much memory a run will need on each rank's device, by formula, before it begins; and whether it will fit.
 
-The same formulas as those of the claims: of V, s, h, L, a, the batch, N and the bytes of a number. Nothing is read from
-the program's arrays. Kinds have their peaks at different moments of a step, so the most that is needed at a time is not
-their sum but that of the fullest of the moments below. Where the papers have no formula (the messages of a pipeline,
-activations of schedules that split the backward), that is said, and what is needed is more.
+The formulas are those of the claims: in V, s, h, L, a, the batch, N and the bytes of a number. Nothing is read from the
+program's arrays. Kinds have their peaks at different moments of a step. So the most that is needed at a time is not the
+sum of the peaks, but that of the fullest of the moments below. If the papers have no formula (a pipeline's messages,
+activations of schedules that split the backward), the estimate says so, and the run needs more.
 """
 
 import textwrap
@@ -19,18 +19,18 @@ from minidist.papers.collectives import chunk_sizes
 
 
 class Place(NamedTuple):
-    """What the formulas ask about a rank. Units in elements, padded so that the data axis divides them; 0: not here."""
+    """What the formulas ask about a rank. Units in elements, padded so that the data axis divides them; 0: not held."""
 
     states: zero.ModelStates
     share: Share
     embedding: int
     layer: int
-    head: int  # all that it reads, but for what is next
-    both: int = 0  # elements of the embedding that the head reads as well, here
-    stage: int = 0  # of ZeRO: from 2 on gradients of whole units are held in passing, in 3 parameters too
+    head: int  # all that it reads, except `both`
+    both: int = 0  # elements of a tied embedding, which the head also reads, if this rank holds it
+    stage: int = 0  # of ZeRO: from 2 on, gradients of whole units are held in passing; in 3, also parameters
     in_flight: int = 1  # micro-batches whose forward has run, and whose backward has not
-    starts_with_layer: bool = False  # where a stage as a whole runs again, and keeps its input
-    buffer: int = 0  # through which gradients go, in place of whole units': those alone wait that have a second part
+    starts_with_layer: bool = False  # if a stage runs again as a whole, and keeps its input
+    buffer: int = 0  # elements of the constant buffer for gradients: then only a tied embedding's gradient waits whole
 
 
 class Needs(NamedTuple):
@@ -42,7 +42,7 @@ class Needs(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What is held at a moment of a step, beside model states."""
+    """What is held at a moment of a step, in addition to model states."""
 
     passing: float
     activations: float
@@ -53,8 +53,8 @@ Estimate = Callable[[Asked], list[Needs]]
 
 
 def of_data_axis(stage: int, on_device: Callable[[Asked], zero.ModelStates] | None = None) -> Estimate:
-    """Data parallelism (0) and ZeRO's stages: all of the model is on every rank, or is divided among all. on_device:
-    what of model states stays there, where the others are somewhere else."""
+    """Data parallelism (0) and ZeRO's stages: the model is whole on every rank, or is divided among all. on_device:
+    the model states that stay on the device, if the others are elsewhere."""
 
     def needs(asked: Asked) -> list[Needs]:
         o, n, p = asked.options, asked.ranks, asked.bytes.stored
@@ -73,7 +73,7 @@ def of_data_axis(stage: int, on_device: Callable[[Asked], zero.ModelStates] | No
 
 
 def at_places(asked: Asked, t: int, places: Sequence[Place], without: Sequence[str] = ()) -> list[Needs]:
-    """What each rank needs, of t that share every layer."""
+    """What each rank needs, if t ranks share every layer."""
     dropout = asked.options.dropout > 0
     shares = [place.share for place in places]
     layers = layer_bytes(asked, t, shares, name_recomputation(asked.options.recompute), dropout)
@@ -93,7 +93,8 @@ def at_places(asked: Asked, t: int, places: Sequence[Place], without: Sequence[s
 def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: float, given: float) -> list[Moment]:
     """The moments of a step at which a rank may hold most.
 
-    kept, most: bytes of its layers' activations after a forward, and at most; layer, given: of one, of its input."""
+    kept, most: bytes of its layers' activations after a forward, and at most; layer, given: of one layer, of its
+    input."""
     recompute, layers, p = asked.options.recompute, at.share.layers, asked.bytes.stored
     first, last = end_bytes(asked, t, at.share)
     tokens, gather, bucket = tokens_of_batch(asked, at.share), p * (at.stage >= 3), p * (at.stage >= 2)
@@ -112,7 +113,7 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
     moments = [Moment(gather * at.embedding + reduced(at.embedding), 0, tokens)]  # embedding, backward
     if at.share.embedding:
         moments.append(Moment(gather * at.embedding, 0, tokens + first))  # forward
-    if layers:  # forward; backward, before what a layer has kept goes, and when its gradients are there instead
+    if layers:  # forward; backward, before a layer's activations go, and when its gradients are there instead
         passing = at.layer + at.both
         moments.append(Moment(gather * passing, kept, tokens + first))
         moments.append(Moment(gather * passing + bucket * at.both, most, tokens + first))
@@ -127,8 +128,8 @@ def fullest(asked: Asked, t: int, at: Place, kept: float, most: float, layer: fl
 
 
 def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
-    """Bytes that embedding and head keep of a micro-batch, tokens apart: a dropout mask; the input of the last norm and
-    of the matrix, the norm's statistics, and the probabilities, which like these are in full precision."""
+    """Bytes that embedding and head keep of a micro-batch, without its tokens: a dropout mask; the inputs of the last
+    norm and of the matrix; in full precision, the norm's statistics and the probabilities."""
     o, p, wide = asked.options, asked.bytes.stored, asked.bytes.computed
     bs, apart = share.b * o.context, t if asked.sequence_parallel else 1
     statistics = 2 if o.model == "gpt" else 1
@@ -140,8 +141,8 @@ def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
 
 
 def tokens_of_batch(asked: Asked, share: Share) -> int:
-    """Bytes of a step's tokens and targets, 4 each, of which the ranks at the model's ends keep their own in view: all
-    of the batch, which is one array."""
+    """Bytes of a step's tokens and targets, 4 each. The ranks at the model's ends hold views of their own rows, and so
+    all of the batch, which is one array."""
     o = asked.options
     return 4 * o.batch * (o.context + 1) if share.embedding or share.head else 0
 
@@ -152,7 +153,7 @@ CALLED = {"passing": "units in passing", "activations": "activations of layers",
 
 
 def in_words(needs: Sequence[Needs], capacity: int) -> str:
-    """What the rank that needs most needs, and whether that fits; 80 columns wide."""
+    """What the rank with the largest need needs, and whether that fits; 80 columns wide."""
     most = max(needs, key=lambda rank: rank.total)
     where = "Each rank" if all(rank == most for rank in needs) else f"Rank {needs.index(most)}, which needs most,"
     kinds = [f"{CALLED.get(kind, kind)} {format_unbroken(nbytes)}" for kind, nbytes in most.kinds.items() if nbytes]
@@ -160,7 +161,7 @@ def in_words(needs: Sequence[Needs], capacity: int) -> str:
     verdict = (
         f"{format_unbroken(left)} are left" if left >= 0 else f"{format_unbroken(-left)} too many: it will not fit"
     )
-    more = f" Not in it, for want of a formula: {', '.join(most.without)}." if most.without else ""
+    more = f" Not included, because there is no formula: {', '.join(most.without)}." if most.without else ""
     text = (
         f"{where} will need, by formula: {', '.join(kinds)}. Together at most {format_unbroken(most.total)} bytes"
         f" at a time, of {format_unbroken(capacity)}: {verdict}.{more}"
@@ -169,5 +170,5 @@ def in_words(needs: Sequence[Needs], capacity: int) -> str:
 
 
 def format_unbroken(nbytes: float) -> str:
-    """A number in which no line is broken."""
+    """A number that lines do not break in two."""
     return number(nbytes).replace(" ", "_")

@@ -1,4 +1,5 @@
-"""What ZeRO-Offload says of a run: what is held where, what goes over the link, how long a step takes, and why so."""
+"""What the ZeRO-Offload paper says of a run: what is held where, what goes over the link, how long a step takes, and
+why this partition is optimal."""
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, of_data_axis
@@ -13,9 +14,9 @@ def memory_claims(run: Run) -> list[Claim]:
     """The formulas for what a rank holds between steps, on its device and on its host."""
     stage, n, p, k = run.options.zero, run.ranks, run.bytes.stored, run.optimizer_bytes
     psi, shard = run.model.parameters(n), run.model.parameters(n) / n
-    steps = 1 if run.options.delayed_update is None else 2  # whose gradients are there
-    copy = 0 if run.bytes.master else p  # of the parameters, where the optimizer has no master copy of its own
-    bytes_of = {  # a parameter
+    steps = 1 if run.options.delayed_update is None else 2  # whose gradients are held at a time
+    copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
+    bytes_of = {  # per parameter
         "device": {"parameters": p, "gradients": p if stage == 1 else 0, "optimizer": 0},
         "host": {"parameters": copy, "gradients": p * steps, "optimizer": k},
     }
@@ -31,7 +32,7 @@ def memory_claims(run: Run) -> list[Claim]:
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """Of each rank's device: what this stage of ZeRO needs there, without what the host has."""
+    """For each rank's device: what this stage of ZeRO needs, without what the host holds."""
     stage = asked.options.zero
     below = ("optimizer",) if stage == 1 else ("gradients", "optimizer")
     return [
@@ -61,7 +62,7 @@ def link_claims(run: Run) -> list[Claim]:
 
 
 def time_claims(run: Run, passes: float, update: float) -> list[Claim]:
-    """What the last step that updated took on the logical clock; nothing, where steps overflowed, which take less.
+    """What the last step that updated took on the logical clock. No claim if steps overflowed, because they take less.
 
     passes, update: of a unit, in units of time.
     """
@@ -75,7 +76,7 @@ def time_claims(run: Run, passes: float, update: float) -> list[Claim]:
 
 
 def optimum_claims() -> list[Claim]:
-    """That no other way is better, by trying all. M: bytes of each parameter."""
+    """No other partition is better: all are tried. M: one byte per parameter, as the paper writes it."""
     optimal = best(list(partitions(zero_offload.NODES, zero_offload.EDGES, zero_offload.FWD_BWD)))
     _, reduction = zero_offload.TABLE_1["g16", "update super"]
     least = 16 / float(reduction.printed)

@@ -1,12 +1,12 @@
-"""Every number that minidist says a paper prints, beside what comes out here, and how.
+"""Every number that minidist says a paper prints, next to what comes out here, and how.
 
     python -m minidist papers                  the papers
     python -m minidist papers --paper zero     each of one paper's figures
     python -m minidist papers --run            those that ranks can count, counted: a minute or two
 
-A figure comes out by a formula, or from ranks that count it at the paper's own N, or p and m. Where a paper disagrees
-with itself, what comes out is not what is printed, and the reason stands below. What authors measured on their own
-cluster comes out of nothing here; a chapter sets its own run beside it.
+A figure comes out by a formula, or from ranks that count it at the paper's own N, or p and m. If a paper disagrees with
+itself, what comes out is not what is printed, and the reason is given below the table. What the authors measured on
+their own cluster cannot come out here; a chapter shows its own run next to it.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from minidist.papers.figure import Figure
 
 
 class Paper(NamedTuple):
-    """One module of `minidist/papers/`: its name, the papers that it is of, their figures."""
+    """One module of `minidist/papers/`: its name, the papers that it covers, their figures."""
 
     name: str
     title: str
@@ -34,24 +34,24 @@ class Paper(NamedTuple):
 
 
 def library() -> dict[str, Paper]:
-    """The papers of which figures are known, by their modules' names."""
+    """The papers with known figures, by their modules' names."""
     found = {}
     for entry in pkgutil.iter_modules(papers.__path__):
         module = importlib.import_module(f"{papers.__name__}.{entry.name}")
         if figures := getattr(module, "FIGURES", []):
-            sentence = " ".join((module.__doc__ or entry.name).split())  # what it is of, where it appeared; and more
+            sentence = " ".join((module.__doc__ or entry.name).split())  # title, where it appeared; and more
             found[entry.name] = Paper(entry.name, re.split(r", arXiv|(?<!al)\. |\.$", sentence)[0], figures)
     return found
 
 
 def countable(paper: Paper) -> list[counted.Job]:
-    """The jobs that give figures of a paper."""
+    """The jobs that count figures of a paper."""
     known = {id(figure) for figure in paper.figures}
     return [job for job in counted.JOBS if any(id(figure) in known for figure, _ in job.gives)]
 
 
 def count(chosen: Sequence[Paper]) -> dict[int, float]:
-    """Run the jobs that give figures of these papers: each figure's value, by its id."""
+    """Run the jobs that count figures of these papers: each figure's value, by its id."""
     jobs = [job for paper in chosen for job in countable(paper)]
     status, values = StatusLine(shown=True), dict[int, float]()
     for i, job in enumerate(jobs):
@@ -62,7 +62,7 @@ def count(chosen: Sequence[Paper]) -> dict[int, float]:
 
 
 class Recounted(NamedTuple):
-    """A figure, and what came out of it: on ranks, where they were asked, else by its formula."""
+    """A figure, and what came out: on ranks if they were started, else by its formula."""
 
     figure: Figure
     on_ranks: bool  # whether ranks can count it
@@ -70,13 +70,13 @@ class Recounted(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What comes out, as the paper would print it; nothing, where only ranks or the authors' cluster tell."""
+        """What comes out, as the paper would print it; nothing, if only ranks or the authors' cluster can tell."""
         known = self.value is not None or self.figure.value is not None
         return self.figure.shown(self.value) if known else ""
 
     @property
     def agrees(self) -> bool | None:
-        """Whether that is what is printed; None: nothing has come out."""
+        """Whether that agrees with what is printed; None: nothing has come out."""
         return self.figure.agrees(self.value) if self.shown else None
 
     @property
@@ -96,9 +96,9 @@ def outcomes(paper: Paper, values: dict[int, float]) -> list[Recounted]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """List, show, count; 1 if a figure does not come out as printed and nothing says why.
+    """List, show, count; 1 if a figure does not come out as printed, and no reason is known.
 
-    Raises UsageError for whatever cannot work, before anything is started.
+    Raises UsageError for what cannot work, before anything is started.
     """
     known = library()
     made = tool("papers", __doc__)
@@ -143,7 +143,7 @@ def as_row(name: str, outcome: Recounted) -> dict[str, Any]:
 
 
 def print_papers(chosen: Sequence[Paper], found: dict[str, list[Recounted]]) -> None:
-    """A row for each paper: its figures, how many agree, how many ranks count, and where it disagrees with itself."""
+    """A row for each paper: its figures, how many agree, how many ranks can count, how many contradict the paper."""
     table = make_table(left=("", "paper"), right=("printed", "agree", "on ranks", "differ", "theirs"))
     sums = [0] * 5
     for paper in chosen:
@@ -160,12 +160,12 @@ def print_papers(chosen: Sequence[Paper], found: dict[str, list[Recounted]]) -> 
     table.add_section()
     table.add_row("", "", *map(str, sums))
     show("Numbers that papers print, and how many of them come out here", table)
-    print("on ranks: counted at the paper's own N, or p and m, with --run; differ: where a")
+    print("on ranks: counted at the paper's own N, or p and m, with --run; differ: the")
     print("paper disagrees with itself, see --paper NAME; theirs: measured by its authors.")
 
 
 def print_figures(paper: Paper, rows: Sequence[Recounted]) -> None:
-    """A row for each of its figures, and below, why some do not come out as printed."""
+    """A row for each of its figures; below, why some do not come out as printed."""
     from rich.markup import escape
 
     table = make_table(left=("", "number"), right=("printed", "comes out"))

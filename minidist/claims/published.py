@@ -1,4 +1,4 @@
-"""The papers' own tables, for their own models, by the formulas that a run was held against."""
+"""The papers' own tables, for their own models, by the formulas that a run was checked against."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ def count_agreeing(figures: Iterable[Figure]) -> str:
 
 
 def print_zero_closing(run: Run) -> None:
-    """What the numbers of ZeRO's claims mean, and the paper's table 1 by the formulas that the run was held against."""
+    """What the letters of ZeRO's claims mean, and the paper's table 1 by the formulas that checked the run."""
     psi, padded = run.model.parameters(), run.model.parameters(run.ranks)
     padding = f", {number(padded)} with each unit's padding" * (padded > psi)
     say(f"Ψ: parameters{padding}; N: ranks; ψ: those of one unit of the model, ψ_emb of its embedding.")
@@ -45,7 +45,7 @@ def print_zero_closing(run: Run) -> None:
 
 
 def print_zero_table_2() -> None:
-    """ZeRO's table 2: the largest model by its states, and beside it the largest that the authors could train."""
+    """ZeRO's table 2: the largest model by its states, next to the largest that the authors could train."""
     measured = ("measured,\nbaseline", "measured,\nP_os")
     table = make_table(left=(), right=("MP", "GPUs", "baseline", *zero.STAGES[1:], *measured))
     computed = [figure for figure in zero.TABLE_2 if figure.value is not None]
@@ -60,7 +60,7 @@ def print_zero_table_2() -> None:
 
 
 def print_offload_closing(run: Run) -> None:
-    """The letters of ZeRO-Offload's claims, how long its host took, and the paper's table 1 by trying everything."""
+    """The letters of ZeRO-Offload's claims, how long its host took, and the paper's table 1, by trying all ways."""
     say(
         "Ψ: parameters, with each unit's padding; N: ranks; ψ: those of one unit, ψ_emb of its embedding; M: Ψ, as the"
         " paper writes it; P: passes, of each unit 1 forward and 2 backward; U: updates, of each 4."
@@ -68,7 +68,7 @@ def print_offload_closing(run: Run) -> None:
     activations, workspace = run.memory_of("kept")[0], run.memory_of("workspace")[0]
     say(f"Besides, on rank 0's device: activations {number(activations)}, fp32 workspace {number(workspace)}.")
     if "waited ms" in (seen := run.counted[0]):
-        took = f"The last update took {seen['update ms']:.1f} ms of rank 0's host, beside a step's passes"
+        took = f"The last update took {seen['update ms']:.1f} ms on rank 0's host, along with a step's passes"
         say(f"{took}, and {seen['waited ms']:.1f} ms were left when they had ended.")
     print()
     table = make_table(
@@ -109,7 +109,7 @@ def print_activations_closing(run: Run) -> None:
 
 
 def print_ptd() -> None:
-    """The models of PTD's table 1, and what a GPU holds of them by the formulas that the run was held against."""
+    """The models of PTD's table 1, and what a GPU holds of them by the formulas that checked the run."""
     table = make_table(
         left=("model",),
         right=("h", "l", "t", "p", "W", "GPUs", "undivided", "t·p", "and\nZeRO-1", "P, eq. 2"),
@@ -124,7 +124,7 @@ def print_ptd() -> None:
 
 
 def print_zero_bubble(rows: Sequence[dict[str, Any]]) -> None:
-    """Zero Bubble's table 5: a line for each model and m, each rate as the ranks' clocks have it and as printed."""
+    """Zero Bubble's table 5: a line for each model and m, each rate by the ranks' clocks and as printed."""
     schedules = list(dict.fromkeys(row["schedule"] for row in rows))
     table = make_table(left=("model",), right=("p", "m"))
     for schedule in schedules:

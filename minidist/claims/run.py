@@ -1,5 +1,4 @@
-"""What a run of training was asked to do, which is what promises are made of, and what it did: what they are held
-against."""
+"""What a run of training was asked to do, from which promises follow, and what it did, which checks them."""
 
 import argparse
 import itertools
@@ -17,7 +16,7 @@ from minidist.papers.models import Model
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run of training is asked to do: known before it begins, and all that formulas need."""
+    """What a run of training is asked to do: known before it begins, and all that the formulas need."""
 
     chapter: str
     options: argparse.Namespace
@@ -36,18 +35,18 @@ class Asked:
 
     @property
     def bytes(self) -> Bytes:
-        """What a number takes."""
+        """The bytes that a number takes."""
         return BYTES[self.options.precision]
 
     @property
     def optimizer_bytes(self) -> int:
-        """The papers' K: of a parameter's optimizer state."""
+        """The papers' K: bytes of optimizer state per parameter."""
         return self.bytes.optimizer(MOMENTS[self.options.optimizer])
 
     @cached_property
     def places(self) -> list[Place]:
         """Where each rank stands, as Megatron numbers them (PTD, section 3): tensor is innermost, then comes the
-        pipeline, then data. Of the layout only sizes are asked, so that claims fail if it numbers ranks otherwise."""
+        pipeline, then data. The layout is asked only for sizes, so that claims fail if it numbers ranks differently."""
         at = self.layout
         return [Place(*place) for place in itertools.product(*map(range, (at.hosts, at.shard, at.pp, at.cp, at.tp)))]
 
@@ -58,7 +57,7 @@ class Asked:
 
     @property
     def gather_logits(self) -> bool:
-        """Whether tensor-parallel ranks have whole logits for the loss."""
+        """Whether tensor-parallel ranks gather whole logits for the loss."""
         return vars(self.options).get("gather_logits", False)
 
     @property
@@ -71,20 +70,20 @@ class Asked:
 class Run(Asked):
     """What a run of training did, as rank 0 knows it at the end."""
 
-    loss: list[float]  # of the global batch, for each step
+    loss: list[float]  # per step, of the global batch
     validation_loss: float
     unigram_entropy: float
     step_ms: dict[str, float]
     sent: list[dict[str, dict[str, int]]]  # per rank: {phase: {"bytes", "messages"}} of the last step that updated
-    sent_to: list[dict[int, int]]  # per rank: bytes by the receiver, in the same step
-    received: list[int]  # per rank: bytes that arrived in the same step, from whomever and for whatever
+    sent_to: list[dict[int, int]]  # per rank: bytes by receiver, in the same step
+    received: list[int]  # per rank: bytes that arrived in the same step, from all ranks, in all phases
     memory: list[dict[str, int]]  # per rank: bytes
     counted: list[dict[str, Any]]  # per rank: what else the chapter's engine has counted
     below: list[dict[str, dict[str, int]]]  # per rank: bytes in each memory below the device: {"host": {kind: bytes}}
     moved: list[dict[str, dict[str, dict[str, int]]]]  # per rank, in the same step: {"device to host": {phase: …}}
 
     def sent_in(self, *names: str, count: str = "bytes") -> list[int]:
-        """Bytes (or messages) that each rank sent in some phases together."""
+        """Bytes (or messages) that each rank sent in the named phases together."""
         return [sum(phases.get(name, {count: 0})[count] for name in names) for phases in self.sent]
 
     def sent_by(self, rank: int) -> int:
@@ -96,7 +95,7 @@ class Run(Asked):
         return [held[kind] for held in (self.memory if pool == "device" else [rank[pool] for rank in self.below])]
 
     def moved_in(self, direction: str, *names: str) -> list[int]:
-        """Bytes that each rank moved in a direction ("device to host"), in some phases; in all where none is named."""
+        """Bytes that each rank moved in a direction ("device to host"), in the named phases, or by default in all."""
         of_ranks = [rank.get(direction, {}) for rank in self.moved]
         return [sum(phases[name]["bytes"] for name in names or phases if name in phases) for phases in of_ranks]
 
@@ -130,5 +129,5 @@ def model_of(options: argparse.Namespace, vocabulary: int) -> Model:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no word for a loss that is not a number any more."""
+    """None for a loss that has become infinite or NaN, because JSON has no word for these."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Claims on the screen: what the paper says, the number that it gives for this run, and what was counted."""
+"""Claims on the screen: what the paper says, the number that this gives for this run, and what was counted."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def print_summary(run: Run) -> None:
 
 
 def describe_training(options: argparse.Namespace) -> str:
-    """What else than the usual the losses come from."""
+    """The unusual options that shaped the losses."""
     others = {
         f"dropout {options.dropout:g}": options.dropout > 0,
         "a head of its own": options.untied,
@@ -40,7 +40,7 @@ def describe_training(options: argparse.Namespace) -> str:
 
 
 def print_claims(claims: Sequence[Claim], title: str) -> None:
-    """The table of claims on each rank, and below it that of claims on all ranks together, if there are any."""
+    """The table of claims on each rank and, if there are any, the table of claims on all ranks together."""
     for scope, heading in (("each rank", title), ("all ranks", "On all ranks together")):
         rows = [claim for claim in claims if claim.scope == scope]
         table = make_table(left=("paper", "claim", "formula"), right=("expected", "counted"))
@@ -56,7 +56,7 @@ def print_claims(claims: Sequence[Claim], title: str) -> None:
 
 
 def describe_units(claims: Sequence[Claim]) -> str:
-    """Whether volumes are in bytes or in elements; what is counted in pieces says so by its name."""
+    """Whether volumes are in bytes or in elements. The names of other claims tell their unit."""
     units = {claim.unit for claim in claims}
     if "bytes" not in units:
         return ""
@@ -80,9 +80,9 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
         promised = (busiest.formula, number(busiest.expected), number(total.counted))
         table.add_row(calls.source, *counted, *promised, mark(all(claim.holds for claim in row)))
     show("Counted: message calls of the busiest rank, and bytes sent", table)
-    print("✓: the result is right, and what was counted is as promised. p: 2^⌊lg N⌋.")
+    print("✓: the result is right, and the counts are as promised. p: 2^⌊lg N⌋.")
     if size % ranks:
-        print("Promised is exact: N does not divide S, so some chunks are an element longer.")
+        print("N does not divide S, so some chunks are an element longer: promises include that.")
     _print_failures(claims)
 
 

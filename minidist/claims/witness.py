@@ -1,4 +1,4 @@
-"""What NumPy's own account of arrays says of the pools from which memory is counted (`minidist/memory/witness.py`)."""
+"""NumPy's own account of arrays, compared with the pools that count memory (`minidist/memory/witness.py`)."""
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Run
@@ -6,7 +6,7 @@ from minidist.cli.tables import number
 
 
 def witness_claims(run: Run) -> list[Claim]:
-    """At every boundary of the training both accounts agree; nothing, where nobody asked for a witness."""
+    """At every boundary of the training, both accounts agree. No claim without --witness."""
     found = [counted["witness"] for counted in run.counted if "witness" in counted]
     if not found:
         return []
@@ -16,11 +16,11 @@ def witness_claims(run: Run) -> list[Claim]:
 
 
 def print_witness(run: Run) -> None:
-    """How much above the pool NumPy's account was at its peak; and where the two do not agree."""
+    """By how much NumPy's peak was above the pool's, and where the two accounts disagree."""
     found = [counted["witness"] for counted in run.counted if "witness" in counted]
     for rank, seen in enumerate(found):
         for where, nbytes in list(seen["unnamed"].items())[:3]:
             print(f"rank {rank}, after {where}: {number(nbytes)} bytes of arrays that nobody named")
     if found:
         most = ", ".join(number(seen["scratch"]) for seen in found)
-        print(f"Above the pool's peak, NumPy's own was by an operation's scratch: {most} bytes (by rank).")
+        print(f"NumPy's peak was above the pool's by one operation's scratch: {most} bytes (by rank).")

@@ -1,4 +1,4 @@
-"""What ZeRO says of a run, whichever chapter's: model states, what is held in passing, what is sent."""
+"""What ZeRO says of a run of any chapter: model states, what is held in passing, what is sent."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def memory_claims(run: Run, stage: int) -> list[Claim]:
 def states_claims(run: Run, held: Sequence[int], n: int, stage: int, among: str) -> list[Claim]:
     """The same formulas for the part of the model that other axes leave to each rank, divided among n ranks.
 
-    among: how formulas call n."""
+    among: the letter for n in the formulas."""
     p, k = run.bytes.stored, run.optimizer_bytes
     states = [zero.model_states(psi, n, stage, p, p, k) for psi in held]
     return [
@@ -45,9 +45,9 @@ def states_claims(run: Run, held: Sequence[int], n: int, stage: int, among: str)
 
 
 def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
-    """The most that is held of whole units in passing: `buckets` buffers of the largest one. An embedding that the head
-    reads as well is there together with each of the others. With a buffer of constant size the last of the buckets is
-    that, beside the gradient of such an embedding, which waits for its second part."""
+    """The most that is held of whole units in passing: `buckets` buffers of the largest one. A tied embedding, which
+    the head also reads, is held together with each other unit. With a buffer of constant size, that buffer replaces the
+    last of the buckets, and a tied embedding's gradient is held along with it, until its second part is there."""
     embedding, *others = run.model.units(run.ranks)
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
@@ -60,20 +60,20 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
 
 
 def buffer_size(bucket_size: int, n: int, psi: int) -> int:
-    """B: elements of the buffer through which Ψ gradients go. What n ranks cannot share is left out of it."""
+    """B: elements of the buffer through which Ψ gradients go. It is a multiple of n, so that ranks can share it."""
     return min(max(bucket_size // n, 1) * n, psi)
 
 
 def buffer_claims(run: Run) -> list[Claim]:
-    """What is held beside gradients that are held for good: the buffer, if there is one, whose size is constant."""
+    """What is held in addition to permanent gradients: the buffer of constant size, if there is one."""
     p, elements = run.bytes.stored, constant_buffer_size(run)
     made = on_each_rank("ZeRO §6.2", "buffer", f"{p}B", p * elements, run.memory_of("transient"), "bytes")
     return [made] if elements else []
 
 
 def constant_buffer_size(run: Asked) -> int:
-    """B, where all ranks share out the batch; 0 where there is no buffer."""
-    asked = vars(run.options).get("bucket_size")  # of chapters that have the option
+    """B, on the data axis, where all ranks share the batch; 0 if there is no buffer."""
+    asked = vars(run.options).get("bucket_size")  # not all chapters have the option
     return buffer_size(asked, run.ranks, run.model.parameters(run.ranks)) if asked else 0
 
 
@@ -97,10 +97,10 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
         on_each_rank("ZeRO §7", phase, f"{wire}·{formulas[phase]}", elements * wire, run.sent_in(phase), "bytes")
         for phase, elements in sent.items()
     ]
-    norms = run.sent_in("norm")  # a float64 from every rank, which the papers leave out
+    norms = run.sent_in("norm")  # a float64 from every rank; the papers leave it out
     norm = 8 * (run.ranks - 1) if stage > 0 else 0
-    rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # whatever else was sent, in any phase
-    arrived = [nbytes - norm for nbytes in run.received]  # whatever the senders have counted
+    rest = [run.sent_by(rank) - norms[rank] for rank in range(run.ranks)]  # all else that was sent, in any phase
+    arrived = [nbytes - norm for nbytes in run.received]  # whatever the senders counted
     psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
     others = f"-{times}ψ_kept" * (kept > 0) + f"+{times}Ψ_again" * ("all-gather again" in sent)
     formula = f"{wire}·({psis}Ψ{others})(N-1)/N" if others else f"{wire}·{psis}Ψ(N-1)/N"

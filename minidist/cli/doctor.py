@@ -1,4 +1,4 @@
-"""The doctor: what is wrong with an MPI set-up, and the command that mends it.
+"""The doctor: what is wrong with an MPI setup, and the command that fixes it.
 
     python -m minidist doctor
 
@@ -36,7 +36,7 @@ TIMEOUT = 60.0  # seconds for one child: half a second is usual, a loaded machin
 OVERSUBSCRIBE = "export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1"
 ALLOW_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 
-# MPI is loaded but not initialised: nothing is to be run yet.
+# MPI is loaded but not initialized: nothing runs yet.
 SHOW_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 # Each rank hears from the one before it. Its line is written at once, so that ranks do not mix within a line.
@@ -50,7 +50,7 @@ print(f"rank {rank} of {size} heard from {heard}\\n", end="", flush=True)
 
 
 class Finding(NamedTuple):
-    """What one check has seen."""
+    """The result of one check."""
 
     verdict: str  # "ok", "warning" (jobs may run, but not as you think) or "wrong"
     seen: str
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
 
 
 def examine() -> Iterator[Finding]:
-    """Check everything, from Python up to a job of four ranks, leaving out what an earlier finding makes pointless."""
+    """Check everything, from Python up to a job of four ranks, except what an earlier finding makes pointless."""
     python = check_python(sys.version_info[:3])
     yield python
     if python.verdict == "wrong":
@@ -128,7 +128,7 @@ def check_threads(environment: dict[str, str]) -> Finding:
 
 
 def check_shm() -> Iterator[Finding]:
-    """Has /dev/shm room for the ranks' messages, and does anything lie there that a job has left?"""
+    """Does /dev/shm have room for the ranks' messages, and has a job left anything there?"""
     try:
         total, free = shm.space()
     except OSError:
@@ -151,7 +151,7 @@ def check_shm() -> Iterator[Finding]:
         seen += f"; the largest there: {', '.join(path for path, _ in largest)}" * bool(largest)
         mend = f"docker run --shm-size=1g ...  # outside a container: sudo mount -o remount,size=1g {shm.FOLDER}"
         if total >= 10**9:
-            mend = f"ls -lS {shm.FOLDER}  # and remove what nobody needs"
+            mend = f"ls -lS {shm.FOLDER}  # and remove what is not needed"
         yield Finding("wrong" if ranks < 4 else "warning", seen, mend)
 
 
@@ -254,7 +254,7 @@ def stop(child: subprocess.Popen) -> None:
 
 
 def find_mpirun() -> str | None:
-    """The mpirun that the shell finds; else the one beside this Python, whose environment is then not activated."""
+    """The mpirun that the shell finds; else the one next to this Python, whose environment is then not activated."""
     return shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
 
 

@@ -45,7 +45,7 @@ class _Renamed(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """A chapter's parser. It leaves printing and exiting to the caller: of N ranks, one is to speak."""
+    """A chapter's parser. It leaves printing and exiting to the caller, so that only one of N ranks prints."""
 
     def __init__(self, chapter: str, doc: str) -> None:
         super().__init__(
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
         self.outputs: list[str] = []
 
     def output(self, option: str, help: str, group: Any = None, **how: Any) -> None:
-        """An option that names a file to be written, which whoever parses checks as one of `outputs`."""
+        """An option that names a file to be written; the caller of the parser checks all `outputs`."""
         (group or self).add_argument(option, type=path_name, metavar="FILE", help=help, **how)
         self.outputs.append(option)
 
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         self._option_string_actions[other] = self._option_string_actions[option]
 
     def renamed(self, old: str, new: str) -> None:
-        """Whoever still writes `old` is told that it is called `new`."""
+        """Refuse the old spelling with a line that names the new one."""
         hidden = argparse.SUPPRESS
         self.add_argument(old, action=_Renamed, const=new, nargs="?", default=hidden, help=hidden)
 
@@ -88,14 +88,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def tool(command: str, doc: str | None) -> Parser:
-    """The parser of a command that is no chapter: `python -m minidist COMMAND`."""
+    """The parser of a command that is not a chapter: `python -m minidist COMMAND`."""
     made = Parser(command, doc or "")  # python -OO drops docstrings
     made.prog = f"python -m minidist {command}"
     return made
 
 
 def some_text(text: str) -> str:
-    """An argument type: anything but nothing, which would be taken for an option that is not given."""
+    """An argument type: any text except an empty one, which would look like an option that is not given."""
     if not text:
         raise argparse.ArgumentTypeError("is empty: a variable of the shell may not be set")
     return text
@@ -148,7 +148,7 @@ def within(low: float, high: float) -> Callable[[str], float]:
 
 
 def timeout(text: str) -> float:
-    """An argument type: seconds without an answer from a rank; 0: for ever."""
+    """An argument type: seconds without an answer from a rank; 0: forever."""
     value = within(0, 1e6)(text)
     if 0 < value < 0.1:
         raise argparse.ArgumentTypeError(f"must be 0 (for ever), or 0.1 or more, not {text}")
@@ -168,7 +168,7 @@ READER_LEFT = 141  # as a shell reports a command that wrote to a reader (head, 
 
 
 def in_one_process(work: Callable[[], int | None]) -> int:
-    """Do the work of a program without ranks; the exit status. Whatever the user can mend is one line, also where
+    """Do the work of a program without ranks; the exit status. An error that the user can fix is one line, even if
     mpirun has started the program several times by mistake."""
     status = READER_LEFT
     output.guard()

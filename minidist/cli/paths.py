@@ -1,4 +1,4 @@
-"""Files that a run reads and leaves: whether they can be, said before the work; and a report for machines."""
+"""Files that a run reads and writes: checks before the work starts, and a report for machines."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from minidist.mpi import output
 
 
 def check_readable(option: str, path: str) -> int:
-    """How many bytes a file has. Raises UsageError for what cannot be read from beginning to end by every rank: a
-    folder, a pipe, a device, or nothing."""
+    """How many bytes a file has. Raises UsageError if not every rank can read it from beginning to end: a folder, a
+    pipe, a device, or a missing file."""
     try:
         kind = os.stat(path).st_mode
         if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
@@ -26,8 +26,8 @@ def check_readable(option: str, path: str) -> int:
 
 
 def check_writable(option: str, path: str | None) -> None:
-    """Raise UsageError unless a file can be made at `path`, or a stream there written to: better now than after the
-    training."""
+    """Raise UsageError unless a file can be made at `path`, or a stream there can be written to: better now than after
+    the training."""
     if path is None:
         return
     try:
@@ -51,7 +51,7 @@ def check_folder_takes_files(folder: str) -> None:
 
 
 def check_apart(outputs: dict[str, str | None], inputs: dict[str, str | None]) -> None:
-    """Raise UsageError if an output would overwrite an input or another output, by whatever names and links they go.
+    """Raise UsageError if an output would overwrite an input or another output, under any name or link.
 
     outputs, inputs: by option, the path that was given.
     """
@@ -77,7 +77,7 @@ def _identity(path: str) -> tuple[int, int, str]:
 
 
 def check_room(option: str, path: str | None, nbytes: int) -> None:
-    """Raise UsageError if a disk has too little room for a file that will have about so many bytes."""
+    """Raise UsageError if a disk has too little room for a file of about `nbytes`."""
     if path is None or files.is_stream(path):
         return
     free = shutil.disk_usage(os.path.dirname(os.path.realpath(path))).free
@@ -103,8 +103,8 @@ def as_json(document: dict[str, Any]) -> bytes:
 
 
 def write_output(path: str, content: bytes) -> None:
-    """Write what a run leaves under a name that the user gives. If that cannot be, a line says so, the work goes on,
-    and the program ends with another status than 0."""
+    """Write an output under a name that the user gives. If that fails, a line says so, the work goes on, and the
+    program ends with a nonzero status."""
     try:
         with files.writing(path) as file:
             file.write(content)
@@ -113,7 +113,7 @@ def write_output(path: str, content: bytes) -> None:
 
 
 def say_written(**paths: str | None) -> None:
-    """A line for each file that was asked for and is there now, by what it is. Of a stream nobody needs to be told."""
+    """A line for each file that was asked for and now exists, by what it is. Streams need no line."""
     for what, path in paths.items():
         if path is not None and not files.is_stream(path) and not output.is_lost(path):
             print(f"{what.replace('_', ' ')} written to {path}")

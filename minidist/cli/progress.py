@@ -1,4 +1,4 @@
-"""How far the work is: one line that changes at a terminal, also one behind mpirun, and plain lines elsewhere."""
+"""Progress: one changing line at a terminal, even if mpirun is in between, and plain lines elsewhere."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from minidist.mpi.watchdog import at_interrupt
 
 
 class Progress:
-    """A bar where there is a terminal, and plain lines where there is none."""
+    """A bar if there is a terminal, else plain lines."""
 
     def __init__(self, steps: int, shown: bool, label: str = "step") -> None:
         self.steps, self.shown, self.label, self.bar = steps, shown, label, None
@@ -25,7 +25,7 @@ class Progress:
         self.bar = Bar(*columns, console=Console(file=self.screen, force_terminal=True), transient=True)
         self.task = self.bar.add_task("", total=steps)
         self.bar.start()
-        at_interrupt.append(self.bar.stop)  # which shows the cursor again
+        at_interrupt.append(self.bar.stop)  # shows the cursor again
 
     def update(self, step: int, loss: float, milliseconds: float, scale: float) -> None:
         """Show that `step` steps are done. scale: of the losses whose gradients are stored; 1: they are not scaled."""
@@ -80,7 +80,7 @@ def _opened(path: str, expected: os.stat_result) -> TextIO | None:
 
 
 class StatusLine:
-    """One line that says how far the work is: rewritten where there is a terminal, now and then a new one elsewhere."""
+    """One line of progress: rewritten if there is a terminal, else now and then a new one."""
 
     def __init__(self, shown: bool) -> None:
         self.shown, self.next, self.text = shown, 0.0, ""

@@ -1,4 +1,4 @@
-"""The start of `python -m`, until its program minds errors and Ctrl-C itself: whatever ends it is one line.
+"""The start of `python -m`, until its program handles errors and Ctrl-C itself: if it ends here, it ends in one line.
 
 This module loads no MPI and no NumPy.
 """
@@ -10,11 +10,11 @@ from typing import Any
 
 from minidist.mpi import early_end, environment
 
-LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process in words of their own
+LEAST = 200_000_000  # bytes of addresses: with less, BLAS and MPI end a process with messages of their own
 
 
 def begin(module: str) -> None:
-    """Mind errors and Ctrl-C, and refuse too little memory. module: what `python -m` names."""
+    """Handle errors and Ctrl-C, and refuse to start with too little memory. module: what `python -m` names."""
     signal.signal(signal.SIGINT, leave)
     sys.excepthook = say_what_is_missing
     if module != "minidist":  # the table of contents, and the doctor
@@ -22,13 +22,12 @@ def begin(module: str) -> None:
 
 
 def leave(*_: Any) -> None:
-    """Ctrl-C: one line, not a traceback of half an import; and of a job under mpirun the end."""
+    """Ctrl-C: one line, not a traceback of half an import; under mpirun, it ends the job."""
     early_end.end_job("minidist: interrupted", early_end.INTERRUPTED)
 
 
 def say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
-    """A program that finds no NumPy, no mpi4py, no MPI, or no memory for them, is one line, however many ranks it has,
-    and status 2."""
+    """If NumPy, mpi4py, MPI, or memory for them is missing: one line, however many ranks there are, and status 2."""
     unmapped = ("failed to map segment", "annot allocate memory")
     if issubclass(kind, MemoryError) or (
         issubclass(kind, ImportError) and any(text in str(error) for text in unmapped)
@@ -48,7 +47,7 @@ def say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
 
 
 def check_memory() -> None:
-    """Of what ulimit -v leaves to a process."""
+    """Refuse to start if ulimit -v leaves too little memory to a process."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if allowed != resource.RLIM_INFINITY and allowed < LEAST:
         refuse(f"ulimit -v allows {allowed / 1e6:.0f} MB of memory; at least {LEAST / 1e6:.0f} MB are needed")

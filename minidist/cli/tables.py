@@ -1,4 +1,4 @@
-"""Tables on the screen, in 80 columns where there is no terminal to ask."""
+"""Tables on the screen, in 80 columns if there is no terminal to ask."""
 
 import textwrap
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from minidist.mpi.output import as_shown
 
 
 def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of texts: one column to the left, the others to the right."""
+    """A table of texts: the first column left-aligned, the others right-aligned."""
     print()
     table = make_table((left,), right)
     for row in rows:
@@ -17,7 +17,7 @@ def print_table(title: str, left: str, right: Sequence[str], rows: Sequence[Sequ
 
 
 def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
-    """An empty table of rich's, its first columns adjusted to the left and the others to the right."""
+    """An empty table of rich's, its first columns left-aligned and the others right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -30,7 +30,7 @@ def make_table(left: Sequence[str], right: Sequence[str]) -> Any:
 
 
 def show(title: str, table: Any) -> None:
-    """Print a table of rich's under its title, 80 columns wide where there is no terminal to ask."""
+    """Print a table of rich's under its title, 80 columns wide if there is no terminal to ask."""
     from rich.console import Console
 
     for column in table.columns:
@@ -54,5 +54,5 @@ def say(text: str) -> None:
 
 
 def number(value: float) -> str:
-    """Thousands apart: 1,234,567."""
+    """With commas between thousands: 1,234,567."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3f}"

@@ -1,8 +1,8 @@
-"""Marks and checksums, by which a program is caught that touches memory of a request before its wait().
+"""Marks and checksums that catch a program which touches memory of a request before its wait().
 
-MPI forbids it and says nothing; whether anything goes wrong is a matter of time. So a receive's array is filled with a
-mark until its wait(): numbers that nobody expects, and of floating-point numbers NaN, which is then also what is
-computed from it. A NaN has bits to spare, which survive sums, products and conversions: they name the receive.
+MPI forbids this but does not check it, and whether anything goes wrong depends on timing. So a receive's array is
+filled with a mark until its wait(): unlikely numbers, and for floating-point numbers NaN, so that all results computed
+from it are NaN, too. A NaN has bits to spare, which survive sums, products and conversions: they name the receive.
 """
 
 import zlib
@@ -34,13 +34,13 @@ def mark(array: np.ndarray, number: int) -> None:
 
 
 def still_marked(array: np.ndarray, number: int) -> bool:
-    """Whether nothing has been written to the array since `mark`."""
+    """Whether the array is unchanged since `mark`."""
     words, pattern = _marked(array, number)
     return bool((words == pattern).all())
 
 
 def marks_in(array: np.ndarray) -> set[int]:
-    """The marks that numbers of an array descend from."""
+    """The marks from which numbers of an array were computed."""
     numbers = _real(array)
     if numbers.dtype.kind != "f" or numbers.itemsize not in NAN:
         return set()

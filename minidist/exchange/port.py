@@ -61,7 +61,7 @@ class Desk:
     def start(
         self, call: str, sends: bool, comm: str, lane: str, peer: int, tag: int, array: np.ndarray, room: int | None
     ) -> Pending:
-        """A new send of an array, or a receive into it of so many bytes."""
+        """A new send of an array, or a receive into it of at most `room` bytes."""
         number, where = next(self.numbers), self.line.where()
         start = Start(number, call, sends, comm, lane, peer, tag, room, self.ledger.phase, where)
         operation = Pending(start, array)

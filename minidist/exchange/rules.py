@@ -3,13 +3,13 @@
 A transport stands between it and the ranks (see threads.py): it tells the exchange what each rank starts (`start`) and
 waits for (`block`, `meet`, `probe`, `collect`, `look`), and takes from `advance` which ranks may go on.
 
-What MPI leaves open is decided here, by `Rules`, so that a program that relies on luck fails at once, and each time:
-whether a send waits for its receiver, and in which order messages arrive. Nothing arrives before every rank waits, so a
-run depends on nothing but the seed. Between two ranks messages of one kind keep their order, and Comm has no receive
-from just anybody, so the k-th send meets the k-th receive and a program that asks for nothing in between (`probe`,
-`done`) has one result under all rules.
+`Rules` decide what MPI leaves open, so that a program that relies on luck fails at once, and every time: whether a send
+waits for its receiver, and in which order messages arrive. Nothing arrives before every rank waits, so a run depends
+only on the seed. Between two ranks, messages of one kind keep their order, and Comm cannot receive from an unnamed
+rank. So the k-th send meets the k-th receive, and a program that never looks in between (`probe`, `done`) has one
+result under all rules.
 
-For the same reason a deadlock is no matter of patience: it is certain, and has a name, as soon as no rank can go on.
+For the same reason, a deadlock needs no timeout: it is certain, and has a name, as soon as no rank can go on.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ from minidist.exchange.waits import Look
 from minidist.mpi.comm import CommError
 
 PAYLOAD, CONTROL = "payload", "control"  # lanes; each box has two of its own
-# After so many rounds in which ranks looked for messages and nothing else happened, they are taken to look in vain.
+# If ranks only look for messages in this many rounds, and nothing else happens, nothing will come any more.
 LOOKS_IN_VAIN = 10_000
 
 
 class Deadlock(CommError):
-    """Ranks can never go on: why, what each was doing, and for whom it waits."""
+    """Ranks can never go on: why, what each was doing, and which ranks it waits for."""
 
     def __init__(self, reason: str, looks: waits.Looks, awaited: list[list[int]], stuck: Sequence[int] = ()) -> None:
         super().__init__(f"{reason[0].upper()}{reason[1:]}.\n{waits.explain(looks, awaited)}")
@@ -47,7 +47,7 @@ class Rules:
     seed: int = 0
 
     def draw(self, *what: object) -> int:
-        """A number that depends on the seed and on what it is drawn for, and on nothing that happened before."""
+        """A number that depends only on the seed and its purpose, not on anything that happened before."""
         return int.from_bytes(hashlib.blake2b(repr((self.seed, *what)).encode(), digest_size=8).digest(), "big")
 
 
@@ -218,7 +218,7 @@ class Exchange:
         return answers
 
     def end(self, verdict: Deadlock) -> None:
-        """Whoever waits, now or later, gets this for an answer."""
+        """Every rank that waits, now or later, gets this as its answer."""
         self.verdict = verdict
         for rank in self.in_order(rank for rank, wait in enumerate(self.waits) if wait):
             self._answer(rank, verdict)

@@ -6,7 +6,7 @@
     run_threads(lambda comm: ring.all_reduce(comm, np.ones(10)), 1024, Rules("synchronous", "contrary"))
 
 One rank runs at a time, until it waits, and the exchange says which is next: so runs can be repeated exactly. The ranks
-share their modules, and whatever else a process has one of.
+share their modules and all else that belongs to a process.
 """
 
 import threading
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 class Ended(BaseException):
-    """Raised in the ranks that are left when another one has failed. No program should catch it."""
+    """Raised in the remaining ranks when another one has failed. No program should catch it."""
 
 
 def run_threads(function: Callable[[Comm], T], n: int, rules: Rules) -> list[T]:
     """Call `function(comm)` on n ranks; what each has returned, in order of rank.
 
-    What one rank raises ends all, and is raised here, with a note that names the rank; so is a Deadlock. An array of a
-    request that is read or written before its wait(), a request that nobody waits for and a message that nobody
-    receives are a CommError. An endless loop without messages is not ended: use `minidist.launch` for programs that may
-    have one.
+    An exception on one rank ends all ranks, and is raised here, with a note that names the rank; so is a Deadlock. A
+    CommError is raised if a request's array is read or written before its wait(), if a request is never waited for, and
+    if a message is never received. An endless loop without messages is not ended: use `minidist.launch` for programs
+    that may have one.
     """
     return Threads(n, rules).run(function)
 
@@ -90,7 +90,7 @@ class Threads:
         return value
 
     def pass_on(self) -> None:
-        """Let the next rank run that may."""
+        """Let the next rank that is able to run do so."""
         if not self.able:
             self.able.extend(self.exchange.advance())
         if self.able:  # else all have finished

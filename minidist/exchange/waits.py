@@ -54,7 +54,7 @@ MEETINGS = ("barrier", "split")  # calls that return only when every rank has co
 def explain(looks: Looks, awaited: Sequence[Sequence[int]] | None = None) -> str:
     """One line for each rank, and the cycle of waits if there is one.
 
-    awaited: for each rank those that will not answer it, where that is known better than looks can tell.
+    awaited: for each rank, the ranks that it waits for and that will never answer, if the caller knows them better.
     """
     lines = [f"rank {rank}: {describe(rank, looks)}" for rank in range(len(looks))]
     cycle = find_cycle(looks) if awaited is None else shortest_cycle(awaited)

@@ -1,9 +1,9 @@
 """Values in files: how arguments reach the ranks of a job and how results come back. Over sockets: over_socket.py.
 
-A result may have been written by a student's program, and reading a pickle runs whatever code is inside it. So a value
-becomes an .npz file without pickles: the nesting as JSON, the arrays beside it. None, bool, int, float (nan and the
-infinities too), str, bytes, lists, tuples, dicts with any such keys, NumPy arrays and scalars come back exactly as they
-were; of a subclass, such as defaultdict, the plain type comes back.
+A student's program may have written a result, and reading a pickle runs any code inside it. So a value becomes an .npz
+file without pickles: the nesting as JSON, and the arrays. None, bool, int, float (including nan and the infinities),
+str, bytes, lists, tuples, dicts with any such keys, NumPy arrays and scalars come back exactly as they were. A
+subclass, such as defaultdict, comes back as the plain type.
 """
 
 import json
@@ -31,7 +31,7 @@ def check(value: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """The value that `save` wrote. Of a file that something else has written, any exception may come."""
+    """The value that `save` wrote. A file from any other writer may raise any exception."""
     with np.load(path, allow_pickle=False) as file:
         return unpack(json.loads(file["tree"].tobytes()), lambda i: file[f"array{i}"])
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from minidist.mpi.words import killed_by
 
-LAST = 4_000  # bytes of each stream of a rank that somebody who looks on may see
+LAST = 4_000  # bytes of each stream of a rank that an observer may see
 
-# Somebody who looks on while ranks run: called many times a second, with what reads the last that each has printed.
+# An observer while ranks run: called many times a second, with a function that reads the last output of each rank.
 Watch = Callable[[Callable[[], list[str]]], None]
 
 
@@ -42,10 +42,10 @@ class Job:
 
     ok        every rank finished
     failed    a rank raised an exception or called sys.exit
-    machine   the ranks could not be started, for want of room in /dev/shm for example: no fault of the function
+    machine   the ranks could not be started, for example without room in /dev/shm: not the function's fault
     killed    a rank disappeared: it was killed, it crashed, or it called os._exit
     hung      the ranks were ended at the timeout, or when it was certain that they would wait for ever
-    interrupted  they were ended because whoever looked on did not want to wait
+    interrupted  the observer interrupted the job
     """
 
     status: str

@@ -3,11 +3,11 @@
     job = launch("exercise.py:ring_all_reduce_demo", 4, size=1000, timeout=20)
     job.values        what the function returned on each rank, or JobFailed with a readable report
 
-Each rank calls `function(comm, *args, **kwargs)`. The launcher itself never loads MPI, and it never hangs: a rank that
-raises an exception, leaves or disappears ends the job at once; a deadlock ends it within seconds and everything else at
-the timeout, and then the report says who waits for whom. However a job ends, none of its processes is left. With
-`started` the job goes on beside the caller, who waits for what it brings about.
-`minidist.launch.worker` describes the files through which the two sides talk.
+Each rank calls `function(comm, *args, **kwargs)`. The launcher itself never loads MPI, and it never hangs. A rank that
+raises an exception, leaves or disappears ends the job at once. A deadlock ends it within seconds, and anything else at
+the timeout; then the report says which rank waits for which. However a job ends, none of its processes is left. With
+`started`, the job runs in parallel with the caller.
+`minidist.launch.worker` describes the files through which the two sides communicate.
 """
 
 import fcntl
@@ -176,7 +176,7 @@ class Running:
         return job
 
     def wait_watched(self, timeout: float, watch: Watch) -> Job:
-        """The same, under the eyes of somebody whose interrupt ends the job."""
+        """The same, with an observer, whose interrupt ends the job."""
 
         def look_on() -> bool:
             watch(self._last)
@@ -244,7 +244,7 @@ class Running:
         return sum((self.folder / str(rank) / "result").exists() for rank in range(self.n))
 
     def _talker(self) -> int | None:
-        """A rank that has printed more than a disk is for."""
+        """A rank that has printed too much for a disk."""
         for rank in range(self.n):
             for name in ("stdout", "stderr"):
                 with suppress(OSError):
@@ -253,7 +253,7 @@ class Running:
         return None
 
     def _look(self) -> Looks:
-        """Ask every rank what it is doing; wait at most 2 seconds for the answers."""
+        """Ask every rank what it is doing; wait for the answers for at most 2 seconds."""
         self.looks += 1
         (self.folder / f"look.{self.looks}").touch()
         give_up = time.monotonic() + 2.0

@@ -1,4 +1,4 @@
-"""Where the main thread is, seen by another one, or by another process."""
+"""Where the main thread is, seen from another thread or from another process."""
 
 import faulthandler
 import os
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 def main_stack() -> list[traceback.FrameSummary]:
     """The main thread's stack, the outermost frame first.
 
-    faulthandler reads it without making an object of a frame. Who holds one, be it for a millisecond, keeps the arrays
-    of its local variables alive when the function has returned: a rank that is looked at would hold more memory.
+    faulthandler reads it without making frame objects. A frame object, even for a millisecond, keeps the arrays of its
+    local variables alive after the function has returned: looking at a rank would make it hold more memory.
     """
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file)

@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
 
 def show(*_: Any, **__: Any) -> NoReturn:
-    """What `plt.show()` comes to."""
+    """What `plt.show()` does here."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("matplotlib"):
         frame = frame.f_back
@@ -35,7 +35,7 @@ def show(*_: Any, **__: Any) -> NoReturn:
 
 
 def mention_unseen() -> None:
-    """A notebook shows what a cell has drawn; here it is lost, and that is said."""
+    """A notebook shows what a cell has drawn; here the drawing is lost, and a line says so."""
     from matplotlib import pyplot
 
     if any(not pyplot.figure(number).canvas.saved for number in pyplot.get_fignums()):  # type: ignore[attr-defined]

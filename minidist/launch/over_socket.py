@@ -1,7 +1,7 @@
-"""Values over a socket: JSON and raw arrays, so that whoever reads one runs nothing of whoever wrote it.
+"""Values over a socket: JSON and raw arrays, so that the reader runs no code of the writer.
 
-A frame is its two lengths, the value's nesting with a description of its arrays as JSON (see encode.py), and the bytes
-of the arrays, one after the other.
+A frame has two lengths, the value's nesting with a description of its arrays as JSON (see encode.py), and the bytes of
+the arrays, one after the other.
 """
 
 import json
@@ -15,11 +15,11 @@ import numpy as np
 from minidist.launch import encode
 
 LENGTHS = struct.Struct("!QQ")  # bytes of the JSON text, bytes of the arrays
-LIMIT = 1 << 30  # bytes of a frame: what somebody else's program can make us keep
+LIMIT = 1 << 30  # bytes of a frame: the most that another program can make us keep
 
 
 def to_frame(value: Any) -> list[bytes | memoryview]:
-    """What is to be written, piece by piece. Raises TypeError for a value that encode.py does not know."""
+    """A value as bytes to write, piece by piece. Raises TypeError for a value that encode.py does not know."""
     arrays: list[np.ndarray] = []
     tree = encode.pack(value, arrays)
     plain = [np.ascontiguousarray(array) for array in arrays]
@@ -63,7 +63,7 @@ class Reader:
         self.data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The values that are complete with these bytes. Of what no `to_frame` has written, any exception may come."""
+        """The values that these bytes complete. Bytes that `to_frame` has not written may raise any exception."""
         self.data += data
         while len(self.data) >= LENGTHS.size:
             text, body = LENGTHS.unpack_from(self.data)

@@ -1,4 +1,4 @@
-"""A rank of a job of `minidist.launch.launcher`: it calls the target function, and records what came of it."""
+"""A rank of a job of `minidist.launch.launcher`: it calls the target function, and records the outcome."""
 
 import faulthandler
 import os

@@ -1,7 +1,7 @@
 """What mpiexec starts, once for each rank of a job of launcher.py: `python -m minidist.launch.worker FOLDER`.
 
 It forks. The child becomes the rank (rank_main.py); the parent stays to see how it ends. A rank talks to its
-launcher through files, for MPI may be the very thing that is stuck. In the job's folder:
+launcher through files, because MPI may be the very thing that is stuck. In the job's folder:
 
     launcher            locked by the launcher while it lives
     job                 the target function and its arguments
@@ -17,8 +17,8 @@ and for each rank, in a folder named after it:
     seen.1, seen.2 ...  where the rank was at look 1, 2 ...
     exit                how its process ended, and when
 
-A lock says who is alive better than a process id: the kernel takes it away when the process ends, however it ends, and
-never gives it to another.
+A lock tells better than a process id whether a process is alive: the kernel releases it when the process ends, however
+it ends, and never gives it to another process.
 """
 
 import fcntl
@@ -68,7 +68,7 @@ def keep(child: int, folder: Path, mine: Path) -> NoReturn:
     """Wait for the rank, end it if the launcher has died, and write down how it ended.
 
     MPI ends the other ranks when this process ends, and not before, so the first record is that of the rank that
-    disappeared first. That cannot be learnt from mpiexec, which sees several ranks end at once.
+    disappeared first. mpiexec cannot tell that, because it sees several ranks end at once.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's way to tell a rank that another one has ended
     segments: set[str] = set()

@@ -1,1 +1,1 @@
-"""Which arrays a rank holds, by kind, from birth to death; and what tells whether that account is complete."""
+"""Which arrays a rank holds, by kind, from birth to death; and checks that this account is complete."""

@@ -3,7 +3,7 @@
 import ctypes
 import sys
 
-# Numbers of options in glibc's malloc.h, and the bytes that they are set to: of the second, the most that all versions
+# Numbers of options in glibc's malloc.h, and the bytes that they are set to. The second's is the most that all versions
 # accept.
 OPTIONS = {"M_TRIM_THRESHOLD": (-1, 2**31 - 1), "M_MMAP_THRESHOLD": (-3, 32 << 20)}
 
@@ -13,7 +13,7 @@ def keep_freed_memory() -> dict[str, int]:
 
     A training step makes and drops the same arrays again and again. By default glibc takes large ones from the system
     and gives them back, and the first touch of every page of the next one is a page fault: a fifth of the time of a
-    small model's step. Elsewhere than on glibc, nothing is done.
+    small model's step. Without glibc, this does nothing.
     """
     if sys.platform != "linux":
         return {}

@@ -1,8 +1,8 @@
 """Addresses: where in a memory of fixed size each array lies, by first fit. It can be full of holes.
 
-A pool counts bytes, as if an array could be scattered over whatever is free. A device needs one stretch of addresses
-for it, and may have enough memory in all but none in one piece (ZeRO, section 6.3). An Arena that is given to a pool
-(`Pool.give_addresses`) tells; it keeps the course of the last two steps, to be drawn.
+A pool counts bytes, as if an array could be scattered over all free memory. But a device needs one range of addresses
+for each array, and may have enough memory in total but not in one piece (ZeRO, section 6.3). An Arena, given to a pool
+(`Pool.give_addresses`), shows that. It records the last two steps, so that they can be drawn.
 """
 
 from bisect import bisect_left
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Block:
-    """An array's stretch of addresses, and when it was there: from and to the arena's clock, which counts arrays."""
+    """An array's range of addresses, and its lifetime, by the arena's clock, which counts arrays."""
 
     start: int
     nbytes: int
@@ -25,25 +25,25 @@ class Course:
     """What was in an arena within a step. Times are the arena's clock."""
 
     blocks: list[Block] = field(default_factory=list)
-    boundaries: list[tuple[int, str]] = field(default_factory=list)  # when what came to its end
+    boundaries: list[tuple[int, str]] = field(default_factory=list)  # time, and what ended then
     begun: int = 0
     ended: int = 0
 
 
 class Arena:
-    """Stretches of one memory. capacity: bytes; None: any number."""
+    """Address ranges of one memory. capacity: bytes; None: any number."""
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.holes: list[tuple[int, int]] = [(0, capacity or 1 << 62)]  # (start, end), in order, apart from each other
-        self.clock = 0  # arrays that have come
-        self.top = 0  # the end of the highest stretch that was ever in use
+        self.clock = 0  # arrays placed so far
+        self.top = 0  # the highest address that was ever in use
         self.here: dict[Block, None] = {}  # in order of birth
         self.course = Course()  # of the step that is under way
         self.before = Course()  # of the one before
 
     def place(self, nbytes: int, kind: str) -> Block | None:
-        """The lowest hole that is long enough, the rest of which stays one; None if there is none."""
+        """Place an array in the lowest hole that is long enough; None if there is none. The rest stays a hole."""
         for i, (start, end) in enumerate(self.holes):
             if end - start >= nbytes:
                 self.holes[i : i + 1] = [(start + nbytes, end)] if end - start > nbytes else []
@@ -56,7 +56,7 @@ class Arena:
         return None
 
     def free(self, block: Block) -> None:
-        """Its stretch is a hole again, one with the holes beside it."""
+        """Its range is a hole again, merged with the adjacent holes."""
         del self.here[block]
         block.gone = self.clock
         if not block.nbytes:
@@ -71,14 +71,14 @@ class Arena:
         self.holes.insert(i, (start, end))
 
     def note_boundary(self, what: str, name: str) -> None:
-        """A boundary, see Pool.mark. With a step the next one's course begins."""
+        """A boundary, see Pool.mark. At the end of a step, the course of the next one begins."""
         self.course.boundaries.append((self.clock, name))
         if what == "step":
             self.before = self.course
             self.begin()
 
     def begin(self) -> None:
-        """A new course, of what is here and what comes."""
+        """Start a new course, with the arrays that are here and those to come."""
         self.course = Course(list(self.here), [], self.clock, self.clock)
 
     @property

@@ -1,7 +1,7 @@
 """Chen's chain: n equal layers one after the other, whose values are real arrays that a pool counts.
 
-Chen et al. 2016, arXiv 1604.06174. `python -m minidist recompute` prints what comes out of it. A layer keeps no more
-than its input, so it shows a policy bare: every value that is held is one of the chain's n + 1.
+Chen et al. 2016, arXiv 1604.06174. `python -m minidist recompute` prints the results. A layer keeps only its input, so
+the chain shows a policy and nothing else: every value that is held is one of the chain's n + 1.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ WIDTH = 8
 
 
 class Counted(NamedTuple):
-    """Of one forward and backward through a chain."""
+    """What one forward and backward through a chain took."""
 
     values: int  # the most that were held at once
     calls: int  # forwards of layers
@@ -24,7 +24,7 @@ class Counted(NamedTuple):
 
 
 class Chain:
-    """n layers y = x + sin x, and what is held of their values."""
+    """n layers y = x + sin x, and the values that are held."""
 
     def __init__(self) -> None:
         self.pool, self.calls = Pool("chain"), 0
@@ -59,5 +59,5 @@ def count(n: int, policy: str) -> Counted:
 
 
 def best_interval(intervals: Iterable[int], held: Callable[[int], int]) -> int:
-    """The K of which least is `held`, by trying all of them; of several the smallest."""
+    """The K with the fewest values `held`, by trying all of them; of several, the smallest."""
     return min(intervals, key=lambda k: (held(k), k))

@@ -3,16 +3,15 @@
     disk = Pool("disk")
     files, link = Files(folder, disk), DiskLink(host, disk)
     flat.master = files.empty("optimizer", "block3.master", size, dtype)       # stands for the file; holds no memory
-    reading = mover.up("optimizer", flat.master, out=room)                     # begun, in threads, block by block
+    reading = mover.up("optimizer", flat.master, out=room)                     # starts it, in threads, block by block
     wait(reading)
 
-ZeRO-Infinity's offload engine has the same parts: requests that are cut into blocks, threads that make many of them at
-a time, and a few buffers that are used over and over, because memory from which a device can be reached (pinned memory)
-is scarce.
+ZeRO-Infinity's offload engine has the same parts. Requests are cut into blocks, and threads serve many of them at a
+time. A few buffers are used over and over, because memory that a device can access directly (pinned memory) is scarce.
 
-What goes through a link is read and written by system calls, so the kernel counts it as well: for each thread of its
-own, in /proc/self/task/THREAD/io. Nothing here waits until a disk really has it: files last as long as a run does.
-What is to outlast it is a checkpoint (`minidist/checkpoint.py`).
+A link reads and writes by system calls, so the kernel also counts its bytes, per thread, in
+/proc/self/task/THREAD/io. Nothing here waits until data has really reached the disk: files last only as long as a run.
+To outlast it, make a checkpoint (`minidist/checkpoint.py`).
 """
 
 import fcntl
@@ -39,29 +38,29 @@ from minidist.memory.link import Link
 from minidist.memory.pool import Array, Pool, owner_of
 
 BLOCK = 1 << 16  # bytes that are read or written at a time
-PREFIX = "minidist-states-"  # of folders in the system's folder for such things
+PREFIX = "minidist-states-"  # of folders in the system's temporary folder
 
 T = TypeVar("T")
-Moves = Sequence["Future[Array]"]  # of the blocks of an array: over when each of them is
+Moves = Sequence["Future[Array]"]  # one for each block of an array: over when all of them are
 
 
 # ---- folders and files -----------------------------------------------------------------------------------------------
 
 
 class Folder:
-    """A rank's own folder, which nobody else uses as long as this object lives. With it, or by `remove`, goes all that
-    is in it; of a process that is killed the next one removes it.
+    """A rank's own folder, for its use alone as long as this object lives. The folder and its files are removed with
+    this object, or by `remove`. If the process is killed, the next one removes them.
 
-    Raises UsageError for one that cannot be made or written, or in which another run is at work.
+    Raises UsageError if it cannot be made or written, or if another run is using it.
     """
 
     def __init__(self, option: str, parent: str | None, rank: int) -> None:
-        """parent: in which it is made; None: the system's, for what is temporary."""
+        """parent: the folder in which it is made; None: the system's temporary folder."""
         try:
             if parent is None:
                 self.path = Path(tempfile.mkdtemp(prefix="minidist-"))
             else:
-                self.path = Path(parent, f"minidist-rank{rank}")  # a name of ours: what lies there is removed
+                self.path = Path(parent, f"minidist-rank{rank}")  # our own name: any files there are removed
                 make_own_folder(self.path)
             if not lock(self.path, self):
                 raise UsageError(
@@ -69,8 +68,8 @@ class Folder:
                 )
             if parent is None:
                 self.path = self.path.rename(self.path.with_name(self.path.name.replace("minidist-", PREFIX)))
-                sweep(self.path.parent)  # which takes what has this name and is not locked
-            for left in self.path.iterdir():  # by a run that was killed
+                sweep(self.path.parent)  # removes folders with this name that are not locked
+            for left in self.path.iterdir():  # files of a run that was killed
                 remove(str(left))
             (self.path / "writable").touch()
             (self.path / "writable").unlink()
@@ -86,12 +85,12 @@ class Folder:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Nothing is left, however a run has ended."""
+        """Remove the folder, however the run has ended."""
         self.remove()
 
 
 def lock(path: Path, owner: object | None = None) -> bool:
-    """Whether nobody has locked a folder. Then it is, for as long as `owner` lives; for nobody: not any more."""
+    """Whether a folder was not locked. If so, lock it for as long as `owner` lives, or without an owner not at all."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,7 +105,7 @@ def lock(path: Path, owner: object | None = None) -> bool:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what runs that were killed have left among temporary files: this user's own, in which nobody works."""
+    """Remove temporary folders of killed runs: this user's own, and only those that no process uses."""
     for left in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if is_own_folder(left) and lock(left):
@@ -120,8 +119,8 @@ class Files:
         self.folder, self.pool = folder, pool
 
     def empty(self, kind: str, name: str, size: int, dtype: np.typing.DTypeLike) -> Array:
-        """An array (size,) whose values are in a file: a view of it (mmap), so that whoever must can read a part of it
-        as of any other. Raises OutOfMemory if the pool has no room for it, Stopped if the disk has none."""
+        """An array (size,) whose values are in a file: a view of the file (mmap), so that any part can be read as from
+        any other array. Raises OutOfMemory if the pool has no room for it, Stopped if the disk has none."""
         path = self.folder.path / name.replace(" ", "-")
         try:
             array = np.memmap(path, dtype, "w+", shape=(size,))  # a hole, until it is written
@@ -131,21 +130,21 @@ class Files:
 
 
 class DiskLink(Link):
-    """Between host memory and files. bandwidth: bytes a second that it is held down to, if at all, by waiting."""
+    """Between host memory and files. bandwidth: bytes per second; if given, waiting throttles the link to it."""
 
     def __init__(self, upper: Pool, lower: Pool, bandwidth: float | None = None) -> None:
         super().__init__(upper, lower)
         self.bandwidth = bandwidth
 
     def copy(self, array: Array, out: Array) -> None:
-        """Raises Stopped if the disk does not do it."""
+        """Raises Stopped if the disk fails."""
         if self.bandwidth:
             time.sleep(array.nbytes / self.bandwidth)
         in_file, in_memory, transfer = (
             (out, array, os.pwritev) if isinstance(out, np.memmap) else (array, out, os.preadv)
         )
         path, place = place_of(in_file)
-        rest = in_memory.view(np.uint8).data  # which knows no float16, nor bfloat16
+        rest = in_memory.view(np.uint8).data  # bytes, because a buffer supports neither float16 nor bfloat16
         try:
             file = os.open(path, os.O_RDWR)
             try:
@@ -162,7 +161,7 @@ class DiskLink(Link):
 
 
 def place_of(array: Array) -> tuple[str, int]:
-    """The file of an array that is in one, or of a part of it; and how many bytes of the file come before."""
+    """The file of an array, or of a part of an array, and its offset in the file in bytes."""
     whole = owner_of(array)
     assert isinstance(whole, np.memmap)
     first, here = (each.__array_interface__["data"][0] for each in (whole, array))
@@ -182,16 +181,16 @@ class Mover:
         self.account = Kernel()
 
     def up(self, phase: str, array: Array, out: Array) -> Moves:
-        """Begin to move an array (n,) of the lower memory into `out`."""
+        """Start moving an array (n,) of the lower memory into `out`."""
         return [self.threads.submit(self.link.up, phase, *parts) for parts in in_blocks(array, out)]
 
     def down(self, phase: str, array: Array, out: Array) -> Moves:
-        """Begin to move an array (n,) of the upper memory into `out`."""
+        """Start moving an array (n,) of the upper memory into `out`."""
         return [self.threads.submit(self.link.down, phase, *parts) for parts in in_blocks(array, out)]
 
     def kernel(self) -> dict[str, int]:
-        """Bytes that the threads have read and written so far, whatever it was, as the kernel counts; and the whole
-        process with them, of which so many in looks like this one. Nothing where it does not count."""
+        """All bytes that the threads, and the whole process, have read and written so far, by the kernel's count.
+        "looked" is the part that calls like this one have read. Empty if the kernel does not count."""
         looked = self.account.looked
         try:
             process = self.account.io()
@@ -209,18 +208,18 @@ class Mover:
         }
 
     def kernel_since(self, before: dict[str, int]) -> dict[str, int]:
-        """And since it counted that many."""
+        """The same since an earlier count."""
         return {way: nbytes - before[way] for way, nbytes in self.kernel().items() if way in before}
 
 
 def in_blocks(array: Array, out: Array) -> Iterable[tuple[Array, Array]]:
-    """Parts of both that belong together."""
+    """Corresponding blocks of both."""
     step = BLOCK // array.itemsize
     return ((array[start : start + step], out[start : start + step]) for start in range(0, array.size, step))
 
 
 def wait(moves: Moves) -> None:
-    """Until they are over. Raises what one of them has raised."""
+    """Return when all moves are over. Raises what one of them has raised."""
     for move in moves:
         move.result()
 
@@ -229,12 +228,12 @@ def wait(moves: Moves) -> None:
 
 
 class Room:
-    """One of some rooms, taken. It is used in a `with`, which waits until all has arrived in it, and gives it back."""
+    """A room in use. Its `with` waits until everything has arrived in the room, and returns the room at the end."""
 
     def __init__(self, rooms: "Rooms", whole: Array, size: int) -> None:
         self.rooms, self.whole, self.array = rooms, whole, whole[:size]
-        self.arriving: Moves = ()  # into it
-        self.leaving: Moves = ()  # out of it: over before it is taken again
+        self.arriving: Moves = ()  # moves into it
+        self.leaving: Moves = ()  # moves out of it: over before it is taken again
 
     def __enter__(self) -> Array:
         wait(self.arriving)
@@ -250,11 +249,11 @@ class Rooms:
     def __init__(self, pool: Pool, kind: str, count: int, size: int, dtype: np.typing.DTypeLike) -> None:
         self.free: deque[tuple[Array, Moves]] = deque((pool.empty(kind, size, dtype), ()) for _ in range(count))
         self.taken: list[Room] = []
-        self.overwritten = 0  # bytes of rooms that were taken a second time before they were given back
+        self.overwritten = 0  # bytes of rooms that were taken again before they were returned
 
     def take(self, size: int) -> Room:
-        """The room that was given back first, for an array (size,), when what leaves it has left. If no room has been
-        returned, the one that was taken first is overwritten."""
+        """The room that was returned first, for an array (size,), once all moves out of it are over. If no room has
+        been returned, the one that was taken first is overwritten."""
         if self.free:
             whole, leaving = self.free.popleft()
             wait(leaving)
@@ -270,19 +269,19 @@ class Rooms:
             self.free.append((room.whole, room.leaving))
 
     def clear(self) -> None:
-        """Give all back, once what was under way to them has arrived."""
+        """Return all rooms, once all moves into them are over."""
         for room in [*self.taken]:
             with room:
                 pass
 
     def settle(self) -> None:
-        """Wait for all that leaves rooms."""
+        """Wait for all moves out of rooms."""
         for _, leaving in self.free:
             wait(leaving)
 
 
 class Ahead(Generic[T]):
-    """An iterator whose items are made one ahead of their use: what makes an item sends for it."""
+    """An iterator whose items are made one ahead of their use: making an item starts its transfer."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self.items, self.made = iter(items), deque[T]()
@@ -299,7 +298,7 @@ class Ahead(Generic[T]):
         return item
 
     def send_for(self) -> None:
-        """The next one, if there is one. Otherwise let go what makes them: it may refer to whoever has this."""
+        """Make the next item, if there is one. If not, drop the source: it may refer to the owner of this object."""
         for item in self.items:
             self.made.append(item)
             return

@@ -1,27 +1,27 @@
-"""What the kernel says of this process, in /proc: what it reads and writes by system calls, and what is resident.
+"""The kernel's account of this process, in /proc: what it reads and writes by system calls, and what is resident.
 
-Nothing of it is counted by this project. Where there is no such /proc (it is Linux's), OSError is raised.
+This project counts nothing of it itself. Without Linux's /proc, OSError is raised.
 """
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-AUDIT = "MINIDIST_AUDIT_FILES"  # names a folder in which workers of MapReduce leave both accounts: claims/accounts.py
+AUDIT = "MINIDIST_AUDIT_FILES"  # names a folder into which MapReduce's workers write both accounts: claims/accounts.py
 
 
 class Kernel:
-    """Bytes that this process has read and written so far, or one thread of it: files, pipes, terminals, whatever it
-    was. What is written through a map is no system call, and not among them.
+    """Bytes that this process, or one of its threads, has read and written so far: files, pipes, terminals, anything.
+    Writes through a memory map are not system calls, and not included.
 
-    To look is to read as well: `looked` bytes so far.
+    Looking is also reading: `looked` bytes so far.
     """
 
     def __init__(self) -> None:
         self.looked = 0
 
     def io(self, thread: int | None = None) -> tuple[int, int]:
-        """Read and written, before this look. thread: its id, the kernel's; None: all of them together."""
+        """Read and written, before this look. thread: the kernel's id; None: all threads together."""
         text = Path("/proc/self/io" if thread is None else f"/proc/self/task/{thread}/io").read_text()
         self.looked += len(text)
         fields = dict(line.split(": ") for line in text.splitlines())
@@ -29,11 +29,11 @@ class Kernel:
 
 
 class Pages(NamedTuple):
-    """Bytes of this process that are in memory now, and the most that there were since `forget_most`."""
+    """Resident bytes of this process: now, and the most since `forget_most`."""
 
     now: int
     most: int
-    mapped: int  # of those now: parts of files, which code is, and memory that processes share, such as MPI's
+    mapped: int  # of those now: parts of files, such as code, and memory that processes share, such as MPI's
 
 
 def pages() -> Pages:
@@ -46,5 +46,5 @@ def pages() -> Pages:
 
 
 def forget_most() -> None:
-    """From here on the most is counted again."""
+    """Start counting the most again."""
     Path("/proc/self/clear_refs").write_text("5")  # man 5 proc_pid_clear_refs

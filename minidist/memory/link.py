@@ -4,9 +4,9 @@
     link.down("gradients", summed, out=flat.grad)                   # from the device's array into the host's
     link.up("parameters", updated, out=flat.param)                  # and from the host's into the device's
 
-Whoever moves makes the room beforehand, in the pool of where it goes, so what does not fit there is out of memory
-before anything moves. Bytes are counted by phase and direction. The phase is said with each move, for threads may move
-at the same time: what they do over a link touches host and disk, never MPI.
+The caller makes the room beforehand, in the target's pool. So if an array does not fit there, OutOfMemory is raised
+before anything moves. Bytes are counted by phase and direction. Each move names its phase, because threads may move at
+the same time: what they do over a link touches host and disk, never MPI.
 """
 
 import threading
@@ -15,7 +15,7 @@ from minidist.memory.pool import Array, Pool
 
 
 class LinkError(RuntimeError):
-    """An array that is not where it is said to be, or that does not fit into its place."""
+    """An array that is not in the pool that the caller named, or that does not fit into its place."""
 
 
 class Link:
@@ -29,7 +29,7 @@ class Link:
     def down(self, phase: str, array: Array, out: Array) -> Array:
         """Copy the upper pool's `array` into the lower pool's `out`, of the same dtype and shape; returns `out`.
 
-        Raises LinkError unless both are where they should be, and alike.
+        Raises LinkError unless both are in the right pools, and alike.
         """
         return self._move(phase, array, self.upper, out, self.lower)
 
@@ -38,7 +38,7 @@ class Link:
         return self._move(phase, array, self.lower, out, self.upper)
 
     def by_phase(self) -> dict[str, dict[str, dict[str, int]]]:
-        """{"device to host": {phase: {"bytes", "moves"}}}, and "host to device"; none where nothing has moved."""
+        """{"device to host": {phase: {"bytes", "moves"}}}, and "host to device"; only if something moved."""
         total: dict[str, dict[str, dict[str, int]]] = {}
         with self._lock:
             for (direction, phase), (nbytes, moves) in self._moved.items():
@@ -46,12 +46,12 @@ class Link:
         return total
 
     def reset(self) -> None:
-        """Count from nothing again."""
+        """Start counting from zero."""
         with self._lock:
             self._moved.clear()
 
     def copy(self, array: Array, out: Array) -> None:
-        """How bytes get there. Here both are arrays in memory."""
+        """Copy the bytes. Here both are arrays in memory."""
         out[...] = array
 
     def _move(self, phase: str, array: Array, source: Pool, out: Array, target: Pool) -> Array:

@@ -1,7 +1,7 @@
-"""Which part of a computation goes on which of two memories: every possibility, by what it moves and what it leaves.
+"""How to divide a computation between two memories: every partition, with what it moves and what stays on the device.
 
-A computation is a graph. Its nodes are data of some size, and operations, of none; its edges are what flows from one to
-another in a step. A node is on the device or on the host. What flows between the two goes over their link.
+A computation is a graph. Its nodes are data, which have a size, and operations, which have none. Its edges are what
+flows from node to node in a step. A node is on the device or on the host. What flows between the two goes over a link.
 """
 
 import itertools
@@ -12,7 +12,7 @@ Edge = tuple[str, str, int]  # from, to, bytes in a step
 
 
 class Partition(NamedTuple):
-    """One possibility."""
+    """One partition."""
 
     host: frozenset[str]  # the nodes that are there; the others are on the device
     moved: int  # bytes over the link in a step: of the edges that it cuts
@@ -20,7 +20,7 @@ class Partition(NamedTuple):
 
 
 def partitions(sizes: Mapping[str, int], edges: Sequence[Edge], on_device: str) -> Iterator[Partition]:
-    """All of them: 2 to the number of nodes but one.
+    """All partitions: 2 to the power of the number of nodes except one.
 
     sizes: bytes of each node. on_device: the node that cannot be anywhere else.
     """
@@ -32,8 +32,8 @@ def partitions(sizes: Mapping[str, int], edges: Sequence[Edge], on_device: str) 
 
 
 def best(found: Sequence[Partition]) -> list[Partition]:
-    """Of those that leave less on the device than everything, the ones that move least; of these, the ones that leave
-    least."""
+    """Among the partitions that leave less than everything on the device: those that move least, and of these, those
+    that leave least."""
     everything = max(partition.device for partition in found)
     offloading = [partition for partition in found if partition.device < everything]
     cheapest = [each for each in offloading if each.moved == min(other.moved for other in offloading)]

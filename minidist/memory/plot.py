@@ -1,7 +1,7 @@
 """What a rank holds in the course of a step, by kind: recorded from its pools, and drawn.
 
-Across lie the boundaries of the step, one as far from the next as the other: units, or the instructions of a schedule.
-Ranks of a pipeline can so be compared, whatever their processes did meanwhile.
+The horizontal axis has the boundaries of the step, equally spaced: units, or the instructions of a schedule. So ranks
+of a pipeline can be compared, whatever their processes' timing.
 """
 
 import itertools
@@ -21,19 +21,19 @@ from minidist.memory.pool import KINDS, Pool
 
 FORMATS = ("pdf", "png", "svg")
 MOST_PANELS = 8
-MOST_NAMES = 60  # across a panel; of more boundaries the names would cover one another
+MOST_NAMES = 60  # across a panel; with more, names would overlap
 
 
 @dataclass
 class History:
-    """The states of a pool, one after the other, and the boundaries between them."""
+    """The successive states of a pool, and the boundaries between them."""
 
     states: list[tuple[int, ...]] = field(default_factory=list)  # bytes of each of KINDS
-    boundaries: list[tuple[int, str, str]] = field(default_factory=list)  # after how many states; what, of which name
+    boundaries: list[tuple[int, str, str]] = field(default_factory=list)  # (states before it, what ended, its name)
 
     def intervals(self) -> list[tuple[int, int, str]]:
-        """From boundary to boundary: the first state, the one after the last, and the name of what ends there. Of a
-        pipeline, where a unit ends is not drawn: its instructions are the boundaries."""
+        """From boundary to boundary: the first state, the one after the last, and the name of what ends there. For a
+        pipeline, the ends of units are not drawn: its instructions are the boundaries."""
         staged = any(what == "instruction" for _, what, _ in self.boundaries)
         drawn = [(end, name) for end, what, name in self.boundaries if what == "instruction" or not staged]
         starts = [0, *(end for end, _ in drawn)]
@@ -50,8 +50,8 @@ class History:
 
 @dataclass
 class Recorder:
-    """Watches a rank's pools, and puts down what each of them holds whenever one changes: so their curves agree in what
-    is across."""
+    """Watches a rank's pools, and records what each of them holds whenever one changes, so that their curves share a
+    horizontal axis."""
 
     pools: Sequence[Pool]
     histories: dict[str, History]  # by the pool's name
@@ -62,14 +62,14 @@ class Recorder:
             self.histories[each.name].states.append(tuple(held[kind] for kind in KINDS))
 
     def note_boundary(self, pool: Pool, what: str, name: str) -> None:
-        self.changed(pool)  # what has gone since the last array came
+        self.changed(pool)  # what has been freed since the last array came
         for history in self.histories.values():
             history.boundaries.append((len(history.states), what, name))
 
 
 @contextmanager
 def recorded(pools: Sequence[Pool]) -> Iterator[dict[str, History]]:
-    """Inside, what happens in the pools of a rank is recorded: a history for each, by name."""
+    """Records what happens in a rank's pools inside the block: a history for each, by name."""
     recorder = Recorder(pools, {pool.name: History() for pool in pools})
     recorder.changed(pools[0])
     for pool in pools:
@@ -95,8 +95,8 @@ def format_of(path: str) -> str:
 
 
 def draw(histories: Sequence[Mapping[str, History]], title: str, format: str) -> bytes:
-    """A picture with a panel for each rank and pool; ranks whose histories are the same share one, and pools in which
-    nobody has anything have none. histories: by pool, in order of rank. The format is one of FORMATS."""
+    """A picture with a panel for each rank and pool. Ranks with the same history share a panel; pools that stay empty
+    on all ranks have none. histories: by pool, in order of rank. The format is one of FORMATS."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -157,8 +157,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
-    """Where each array of a step lay in an arena, and when: of the last step that has ended, or of the one under way if
-    the run has `failed`, and why. Across lie arrays, one as far from the next as the other, in the order in which they
+    """Where each array of a step lay in an arena, and when: for the last complete step, or if the run has `failed` for
+    the step under way, with the reason. The horizontal axis has the arrays, equally spaced, in the order in which they
     came. The format is one of FORMATS."""
     import matplotlib
 
@@ -169,7 +169,7 @@ def draw_arena(arena: Arena, failed: str, format: str) -> bytes:
 
     course = arena.course if failed or not arena.before.blocks else arena.before
     figure, axes = plt.subplots(figsize=(11, 5), layout="constrained")
-    end = course.ended + max(1, (course.ended - course.begun) // 20)  # room for what came last, and is there yet
+    end = course.ended + max(1, (course.ended - course.begun) // 20)  # room for the last arrays, which are still there
     for block in course.blocks:
         left, right = max(block.born, course.begun), end if block.gone is None else min(block.gone, end)
         axes.broken_barh(

@@ -1,13 +1,14 @@
-"""A pool: the arrays that a rank holds in one memory, by kind, each from when it is named until it is really gone.
+"""A pool: the arrays that a rank holds in one memory, by kind, each from its registration until it is really gone.
 
     flat.param = device.hold("parameters", start.astype(stored))
-    room = device.empty("gathered", flat.padded, stored)           # out of memory now, not after the message
+    room = device.empty("gathered", flat.padded, stored)           # raises OutOfMemory now, not after the message
 
-Every array that outlives an operation is named. It counts with the whole of the memory that it shows: a view as its
-base, once however many views there are. It stops to count when nobody has it or a view of it any more: a weak reference
-tells. So nobody has to look at the right moment, and what somebody keeps in secret counts for as long.
+Every array that outlives an operation is registered. It counts with all of its memory: a view counts as its base, once,
+however many views there are. It stops counting when no reference to it or to a view of it is left: a weak reference
+tells. So no code has to look at the right moment, and an array that a program keeps in secret still counts.
 
-What is not seen: an array that nobody named (`witness.py` finds those), NumPy's scalars, memory that is not NumPy's.
+What a pool does not see: arrays that were not registered (`witness.py` finds those), NumPy's scalars, memory that is
+not NumPy's.
 """
 
 import math
@@ -27,35 +28,35 @@ Array = np.ndarray
 KINDS = (  # in the order in which they are drawn and listed
     "parameters",  # as they are stored
     "gradients",  # likewise
-    "optimizer",  # its state: the master copy where there is one, and moments
+    "optimizer",  # its state: the master copy, if there is one, and moments
     "stash",  # older versions of the parameters
     "gathered",  # parameters of whole units, from shards
     "bucket",  # gradients of whole units, to become shards
     "messages",  # to be sent, or received
     "activations",  # that layers keep for their backward
     "ends",  # what else is kept for a backward, before the layers and after them: the batch, embedding, head and loss
-    "workspace",  # what arithmetic makes on its way, in float32: a real device computes in what it stores
+    "workspace",  # temporary float32 arrays of arithmetic: a real device computes in the dtype that it stores
 )
 NEEDED = "all but workspace"
 ALL = "all"
 
 
 class OutOfMemory(Stopped):
-    """An array does not fit into what the pool's capacity leaves."""
+    """An array does not fit into what is left of the pool's capacity."""
 
 
 class Watcher(Protocol):
-    """Whoever is told what happens in a pool."""
+    """An observer of a pool."""
 
     def changed(self, pool: "Pool") -> None:
-        """Something has come. Of what has gone since the last time, each is told by its bytes in `pool.held` only."""
+        """An array has come. Arrays that went since the last call show only in the bytes of `pool.held`."""
 
     def note_boundary(self, pool: "Pool", what: str, name: str) -> None:
         """A boundary has been passed, see Pool.mark."""
 
 
 class Sum:
-    """Bytes of some kinds together: now, and the most there ever were."""
+    """Bytes of some kinds together: now, and the most ever."""
 
     __slots__ = ("now", "peak")
 
@@ -64,7 +65,7 @@ class Sum:
 
 
 class Known(weakref.ref):
-    """A named array that owns its memory. The pool has it under the array's id for as long as the array lives."""
+    """A registered array that owns its memory. The pool keeps this entry under the array's id while the array lives."""
 
     __slots__ = ("block", "key", "kind", "nbytes")
     key: int
@@ -77,9 +78,9 @@ class Pool:
     """One memory of a rank.
 
     capacity: bytes that fit, workspace apart; None: any number.
-    joint: kinds whose peak together is wanted, by a name for it. Peaks of kinds do not add up: they come at different
+    joint: groups of kinds, by name, whose joint peak is wanted. Peaks of kinds do not add up: they come at different
     moments.
-    beside: a pool of the same rank, whose user says there what is being done.
+    `beside`: another pool of the same rank; errors take from it what the rank is doing.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Pool:
         beside: "Pool | None" = None,
     ) -> None:
         self.name, self.capacity, self.beside = name, capacity, beside
-        self.doing = "while the model is made"  # whoever uses the pool, for the error if something does not fit
+        self.doing = "while the model is made"  # what the rank is doing, for the error message
         self.watchers: list[Watcher] = []
         of = {kind: [kind] for kind in KINDS} | {name: list(kinds) for name, kinds in (joint or {}).items()}
         of |= {NEEDED: [kind for kind in KINDS if kind != "workspace"], ALL: list(KINDS)}
@@ -98,17 +99,18 @@ class Pool:
         self._sums_of = {kind: [self._sums[name] for name in of if kind in of[name]] for kind in KINDS}
         self._known: dict[int, Known] = {}
         self.arena: Arena | None = None
-        # Arrays die at any moment, in any thread, within the code below too. So a death is put down here, which is one
-        # step that cannot fail, and accounted for when somebody asks next.
+        # Arrays die at any moment, in any thread, even within the code below. So a death is only recorded here, in one
+        # step that cannot fail, and accounted for at the next request.
         self._dead: deque[Known] = deque()
         self._lock = threading.Lock()
 
     # ---- arrays come ------------------------------------------------------------------------------------------------
 
     def hold(self, kind: str, array: Array, rename: bool = True) -> Array:
-        """Count the array, and return it. One that has a name already gets this one, unless it is not to `rename`.
+        """Count the array, and return it. If it already has a kind, it gets this one, unless `rename` is false.
 
-        Raises OutOfMemory if it does not fit. The pool has then not taken it; its memory goes when the caller lets go.
+        Raises OutOfMemory if it does not fit. Then the pool does not count it; its memory is freed when the caller
+        drops it.
         """
         owner = owner_of(array)
         key = id(owner)
@@ -124,7 +126,7 @@ class Pool:
                 self._known[key] = known = Known(owner, self._dead.append)
                 known.key, known.kind, known.nbytes, known.block = key, kind, nbytes, block
             elif rename and known.kind != kind:
-                if known.kind == "workspace":  # what was no workspace is among what fits
+                if known.kind == "workspace":  # other kinds fit already
                     self._check(kind, known.nbytes)
                 self._add(kind, known.nbytes, instead_of=known.kind)
                 known.kind = kind
@@ -135,7 +137,7 @@ class Pool:
         return array
 
     def empty(self, kind: str, shape: int | Sequence[int], dtype: np.typing.DTypeLike) -> Array:
-        """An array whose values are whatever is there. Raises OutOfMemory before it is made."""
+        """An uninitialized array. Raises OutOfMemory before it is made."""
         self._make_sure(kind, shape, dtype)
         return self.hold(kind, np.empty(shape, dtype))
 
@@ -145,8 +147,8 @@ class Pool:
         return self.hold(kind, np.zeros(shape, dtype))
 
     def give_addresses(self, arena: Arena) -> None:
-        """From here on every array lies somewhere in `arena`: first those that are here, by age. Raises OutOfMemory,
-        here and later, where no hole is long enough for one."""
+        """From here on, every array has addresses in `arena`: first the present ones, by age. Raises OutOfMemory, now
+        and later, if no hole is long enough for an array."""
         with self._lock:
             self._bury()
             self.arena = arena
@@ -157,7 +159,7 @@ class Pool:
     # ---- what there is ----------------------------------------------------------------------------------------------
 
     def has(self, array: Array) -> bool:
-        """Whether the array has been named here, itself or another view of its memory."""
+        """Whether the array, or another view of its memory, is registered here."""
         owner = owner_of(array)
         with self._lock:
             self._bury()
@@ -173,22 +175,22 @@ class Pool:
 
     @property
     def peak(self) -> dict[str, int]:
-        """The most bytes that there were at any moment, of the same."""
+        """The same, at their peaks."""
         return {name: total.peak for name, total in self._sums.items()}
 
     def mark(self, what: str, name: str) -> None:
-        """A boundary: a "unit", an "instruction", a "message" or a "step" of this name has come to its end."""
+        """A boundary: a "unit", an "instruction", a "message" or a "step" of this name has ended."""
         for watcher in self.watchers:
             watcher.note_boundary(self, what, name)
         if self.arena:
             with self._lock:
-                self._bury()  # what has gone before the boundary
+                self._bury()  # what went before the boundary
             self.arena.note_boundary(what, name)
 
     # ---- accounts; the lock is held ---------------------------------------------------------------------------------
 
     def _bury(self) -> None:
-        """Take what has died since the last time out of the account."""
+        """Remove arrays that have died since the last call from the account."""
         while self._dead:
             known = self._dead.popleft()
             del self._known[known.key]
@@ -207,7 +209,7 @@ class Pool:
                 total.peak = total.now
 
     def _place(self, kind: str, nbytes: int) -> Block | None:
-        """A stretch of addresses, where the pool has such. Raises OutOfMemory if no hole is long enough."""
+        """A range of addresses, if the pool has addresses. Raises OutOfMemory if no hole is long enough."""
         if not self.arena:
             return None
         block = self.arena.place(nbytes, kind)
@@ -221,7 +223,7 @@ class Pool:
         return block
 
     def _check(self, kind: str, nbytes: int) -> None:
-        """Raise OutOfMemory if so many bytes more do not fit."""
+        """Raise OutOfMemory if `nbytes` more do not fit."""
         if self.capacity is None or kind == "workspace" or self._sums[NEEDED].now + nbytes <= self.capacity:
             return
         doing = (self.beside or self).doing
@@ -239,7 +241,7 @@ class Pool:
 
 
 def owner_of(array: Array) -> Array:
-    """The array whose memory this one shows: itself, or what it is a view of."""
+    """The array that owns this one's memory: itself, or the base of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

@@ -1,12 +1,12 @@
 """Activation checkpointing: which layers keep what their backward needs, and which keep an input and run again.
 
 Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016, arXiv 1604.06174: O(√n) memory for n
-layers at the price of one more forward, O(log n) at that of O(n log n). Here as a division of layers into segments;
-which engine runs them is not this file's affair.
+layers at the price of one more forward, O(log n) at that of O(n log n). This file divides layers into segments; any
+engine can run them.
 
     none        each layer keeps its activations until its backward
-    selective   likewise, but for the core of attention, which each layer runs again (`nn/layers.py`: Attention)
-    every:K     of K layers the first one's input is kept, and they run again together: n/K inputs, K layers at a time
+    selective   likewise, except the core of attention, which each layer runs again (`nn/layers.py`: Attention)
+    every:K     only the first input of K layers is kept, and they run again together: n/K inputs, K layers at a time
     full        every:1
     sqrt        every:K with the K for which K + n/K is least: √n
     log         the first half keeps its input and runs again, itself in halves; the second half is halved at once
@@ -20,15 +20,15 @@ POLICIES = ("none", "selective", "full", "every:K", "sqrt", "log")
 
 
 class Segment(NamedTuple):
-    """One unit, which keeps its activations for the backward; or units that keep their input alone, and in the
-    backward run again as the segments `within`. The last of these is one unit, whose own backward follows at once."""
+    """One unit, which keeps its activations for the backward; or several, which keep only the first one's input, and
+    run again in the backward as the segments `within`. The last of these is one unit: its backward follows at once."""
 
     units: Sequence[Any]
     within: Sequence["Segment"] = ()
 
 
 def divide(layers: Sequence[Any], policy: str) -> list[Segment]:
-    """The segments of layers that follow one another."""
+    """The segments of consecutive layers."""
     if policy in ("none", "selective"):
         return [Segment([layer]) for layer in layers]
     if policy == "log":
@@ -38,13 +38,13 @@ def divide(layers: Sequence[Any], policy: str) -> list[Segment]:
 
 
 def together(layers: Sequence[Any]) -> Segment:
-    """When they run again, all of them keep their activations."""
+    """A segment of layers that all keep their activations when they run again."""
     return Segment(layers, [Segment([layer]) for layer in layers])
 
 
 def halves(layers: Sequence[Any]) -> list[Segment]:
-    """A half, a quarter, an eighth ... that run again, and the last layer, whose backward comes first and which never
-    does. At most ⌊log₂n⌋ inputs are kept, and one layer's activations."""
+    """A half, a quarter, an eighth ... that run again, and the last layer, which never does: its backward comes first.
+    At most ⌊log₂n⌋ inputs are kept, and one layer's activations."""
     middle = (len(layers) + 1) // 2
     if middle == len(layers):
         return [Segment(layers)]
@@ -52,7 +52,7 @@ def halves(layers: Sequence[Any]) -> list[Segment]:
 
 
 def interval(policy: str, n: int) -> int:
-    """How many of n layers run again together. √n, rounded, is one of the K for which least is held at once."""
+    """How many of n layers run again together. √n, rounded, is one of the K with the smallest peak."""
     if policy == "sqrt":
         return max(round(math.sqrt(n)), 1)
     return 1 if policy == "full" else int(policy.removeprefix("every:"))
@@ -67,15 +67,15 @@ def again(segments: Sequence[Segment]) -> int:
 
 
 class Turn(NamedTuple):
-    """Of a unit, in a pass."""
+    """One run of a unit in a pass."""
 
     unit: Any
     what: str  # it runs forward, backward, or again: forward once more for a backward
-    cost: int  # its forward being 1
+    cost: int  # a forward costs 1
 
 
 def way_back(segment: Segment) -> list[Turn]:
-    """Whose turn it is in a segment's backward. If it runs again, its last unit does so right before its backward."""
+    """The runs of a segment's backward, in order. A recomputed segment's last unit runs right before its backward."""
     if not segment.within:
         return [Turn(unit, "backward", 2) for unit in segment.units]
     *before, last = segment.within
@@ -85,7 +85,7 @@ def way_back(segment: Segment) -> list[Turn]:
 
 
 def list_gathers(turns: Iterable[Turn]) -> Iterator[Any]:
-    """What is gathered in a pass, in order: once for all that reads it, and for what runs again once more."""
+    """What is gathered in a pass, in order: once for all its readers, and once more for recomputation."""
     here: set[Any] = set()
     for turn in turns:
         for flat in turn.unit.reads:

@@ -1,9 +1,9 @@
-"""Memory-centric tiling: a linear layer of which one tile after the other is here (ZeRO-Infinity, section 5.1.3).
+"""Memory-centric tiling: a linear layer that is computed tile by tile (ZeRO-Infinity, section 5.1.3).
 
-A unit must be whole to be computed with, however many ranks divide it. For a layer of h inputs and 4h outputs that is
-8h² bytes of weights and 8h² of their gradients, at two bytes each. Cut by outputs into t tiles, of which each comes
-when it is needed and goes afterwards, it is t times less, and results are the same but for the order of sums. So a
-layer whose memory is bounded may be √t times as wide. (What goes in and comes out is not divided.)
+A unit must be whole while it computes, however many ranks share it. For a layer of h inputs and 4h outputs that is 8h²
+bytes of weights and 8h² of their gradients, at two bytes each. Cut by outputs into t tiles, which come when they are
+needed and go afterwards, the layer needs t times less. Results are the same, except for the order of sums. So in the
+same memory, a layer may be √t times as wide. (Its inputs and outputs are not divided.)
 """
 
 from collections.abc import Callable
@@ -16,25 +16,25 @@ Fetch = Callable[[int], Array]  # the weights of tile i: (out/t, in)
 
 
 def forward(x: Array, fetch: Fetch, tiles: int) -> Array:
-    """y = x Wᵀ for x (n, in) and W (out, in), rows of which are fetched: (n, out)."""
+    """y = x Wᵀ for x (n, in) and W (out, in), whose rows are fetched tile by tile: (n, out)."""
     return np.concatenate([x @ fetch(i).T for i in range(tiles)], axis=-1)
 
 
 def backward(dy: Array, x: Array, fetch: Fetch, give: Callable[[int, Array], object], tiles: int) -> Array:
-    """dx (n, in), from dy (n, out). The gradient of each tile's weights (out/t, in) is given away, and these
-    are let go, before the next tile's come."""
+    """dx (n, in), from dy (n, out). The gradient of each tile's weights (out/t, in) is handed on, and the weights are
+    dropped, before the next tile comes."""
     dx = np.zeros_like(x)
     for i, part in enumerate(np.split(dy, tiles, axis=-1)):  # (n, out/t)
         weights = fetch(i)
         dx += part @ weights
         give(i, part.T @ x)
-        del weights  # before the next tile's come
+        del weights  # before the next tile comes
     return dx
 
 
 def bytes_needed(width: int, tiles: int, dtype: np.typing.DTypeLike, capacity: int | None = None) -> int:
-    """Bytes, at the most, of the weights and gradients of a layer of h inputs and 4h outputs in a forward and a
-    backward. Raises OutOfMemory if they are more than a capacity."""
+    """The most bytes that weights and gradients of a layer of h inputs and 4h outputs take in a forward and a
+    backward. Raises OutOfMemory if they are more than the capacity."""
     pool = Pool("device", capacity)
     x, dy = np.ones((1, width), dtype), np.ones((1, 4 * width), dtype)
 
@@ -47,7 +47,7 @@ def bytes_needed(width: int, tiles: int, dtype: np.typing.DTypeLike, capacity: i
 
 
 def find_widest(capacity: int, tiles: int, dtype: np.typing.DTypeLike, step: int = 16) -> int:
-    """The widest such layer that a capacity has room for, by trying one after the other."""
+    """The widest such layer that fits into a capacity, by trying one width after the other."""
     width = 0
     while True:
         try:

@@ -1,13 +1,13 @@
-"""A second account of a rank's arrays, by something in which engines have no part: NumPy's own.
+"""A second account of a rank's arrays, which does not depend on engines: NumPy's own.
 
-A pool counts what was named. NumPy reports the data of every array to Python's tracemalloc, named or not, so what
-somebody has made and not named shows as a difference between the two. They are compared at every boundary (after each
-unit, each instruction, each update), where no operation is under way: there nothing may be unnamed. Within an operation
-there is scratch, so at its peak NumPy's account is above the pool's by what one operation needs on its way.
+A pool counts registered arrays. NumPy reports the data of every array to Python's tracemalloc, registered or not. So an
+array that was made and not registered shows as a difference between the two. They are compared at every boundary (after
+each unit, each instruction, each update), when no operation is under way: there every array must be registered. Within
+an operation there is scratch, so NumPy's peak is above the pool's by the temporary arrays of one operation.
 
-A third account is the kernel's, of the whole process. It knows pages, not arrays, and is above NumPy's by Python's own
-objects and their traces, holes that the allocator keeps, the buffers of BLAS and MPI, and code that is read in when it
-is first needed. So it bounds the others, and equals none.
+A third account is the kernel's, of the whole process. It knows pages, not arrays. It is higher than NumPy's by Python's
+own objects and their traces, holes that the allocator keeps, the buffers of BLAS and MPI, and code that is loaded when
+it is first needed. So it bounds the others, and equals none.
 """
 
 import tracemalloc
@@ -22,18 +22,18 @@ SLACK = 1024  # bytes: a handful of small arrays, such as a random generator's s
 
 
 class Witness:
-    """Compares a rank's pools, all of them together, with NumPy's account, which knows no device and no host. Tracing
+    """Compares all pools of a rank together with NumPy's account, which does not distinguish device and host. Tracing
     must have begun (`begin`) before the pools' first array was made. Boundaries are those of the first pool.
 
-    began: the process's pages when tracing began, if the kernel has told them.
+    began: the process's pages when tracing began, if the kernel tells them.
 
-    It slows every step: Python's own objects are traced beside the arrays, and listed at each boundary.
+    It slows every step: Python's own objects are traced along with the arrays, and listed at each boundary.
     """
 
     def __init__(self, *pools: Pool, began: kernel.Pages | None = None) -> None:
         self.pools, self.began = pools, began
         self.boundaries = 0
-        self.unnamed: dict[str, int] = {}  # boundaries that are not within SLACK -> bytes that nobody named
+        self.unnamed: dict[str, int] = {}  # boundaries that differ by more than SLACK -> unregistered bytes
         self.peak = self.pool_peak = 0  # bytes of arrays, by either account
         self.within = ""  # the boundary before which NumPy's account was at its peak
         self.pythons = 0  # the most bytes of Python's own objects, since tracing began
@@ -48,8 +48,8 @@ class Witness:
 
     @property
     def scratch(self) -> int:
-        """Bytes by which NumPy's peak is above the pools'. NumPy's is known but for what Python's own objects, of the
-        same trace, have grown within one unit: some thousands of bytes."""
+        """Bytes by which NumPy's peak is above the pools'. NumPy's peak is exact, except for the growth of Python's own
+        objects, which share the trace, within one unit: some thousands of bytes."""
         return self.peak - self.pool_peak
 
     def changed(self, pool: Pool) -> None:
@@ -69,22 +69,22 @@ class Witness:
         tracemalloc.reset_peak()
 
     def close(self) -> dict[str, Any]:
-        """No boundary that comes is compared any more. What was found, for a report."""
+        """Stop comparing. Returns the findings, for a report."""
         for pool in self.pools:
             pool.watchers.remove(self)
         found = {"boundaries": self.boundaries, "unnamed": self.unnamed, "peak": self.peak, "scratch": self.scratch}
         found["within"] = self.within
         if self.began:
             pages = kernel.pages()
-            found["process"] = pages.most - self.began.now  # by which it has grown at most
+            found["process"] = pages.most - self.began.now  # its largest growth
             found["mapped"] = pages.mapped - self.began.mapped
             found["pythons"] = self.pythons + tracemalloc.get_tracemalloc_memory()
         return found
 
 
 def begin() -> kernel.Pages | None:
-    """From here on NumPy's arrays are traced; those that there are already do not count. The process's pages now, of
-    which the kernel counts the most again; None where it does not."""
+    """Start tracing NumPy's arrays; existing ones do not count. Returns the process's pages now, and has the kernel
+    start its peak again; None if the kernel keeps no such count."""
     tracemalloc.start()
     tracemalloc.clear_traces()
     try:
@@ -95,8 +95,8 @@ def begin() -> kernel.Pages | None:
 
 
 def arrays_held() -> int:
-    """Bytes of the data of all arrays that were made since tracing began and are still there."""
+    """Bytes of data of all arrays that were made since tracing began and still exist."""
     numpys = np.lib.tracemalloc_domain
     traces: Any = tracemalloc.take_snapshot().traces
-    # The tuples as they are (domain, bytes, ...): whatever is made of each, an object or a list, is itself traced.
+    # The raw tuples (domain, bytes, ...), because any object or list made from them would itself be traced.
     return sum(trace[1] for trace in traces._traces if trace[0] == numpys)

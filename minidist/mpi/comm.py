@@ -1,14 +1,13 @@
 """The wire. Every byte that leaves a rank leaves through a `Comm`, and is counted where it leaves.
 
-A Comm stands over one communicator of a transport, MPI or another (see `minidist.mpi.port`), and offers point-to-point
-messages of NumPy arrays: collectives are written on top of them (see `minidist.ring`), because a library's own
-collective chooses an algorithm that nobody can see. What is counted is the payload, on the side that sends it, by phase
-and by the peer that it goes to. Control traffic (results, checks, loss values for the progress bar) travels beside it
-and is counted apart.
+A Comm uses one communicator of a transport, MPI or another (see `minidist.mpi.port`), and offers point-to-point
+messages of NumPy arrays. Collectives are written on top of them (see `minidist.ring`), because nobody can see which
+algorithm a library's own collective chooses. The sender counts the payload, by phase and by peer. Control traffic
+(results, checks, loss values for the progress bar) travels separately, and is counted separately.
 
-MPI itself would deliver a float32 message into a float64 buffer without a word. Here each message carries its dtype and
-its number of elements in its tag, which costs no byte and no message, and a receiver that expected something else says
-so.
+MPI itself would silently deliver a float32 message into a float64 buffer. Here each message carries its dtype and its
+number of elements in its tag, which costs no byte and no message. A receiver that expected something else raises an
+error.
 """
 
 import functools
@@ -35,21 +34,21 @@ OWN = tuple(f"minidist.{room}" for room in ROOMS)
 
 
 class CommError(RuntimeError):
-    """A message that does not fit, or a request that nobody waited for."""
+    """A message that does not fit, or a request that was never waited for."""
 
 
 class Ledger:
-    """What one process has sent, what it waits for now, and which requests are open.
+    """What one process has sent, what it is waiting for, and which requests are open.
 
-    All communicators that are split from one another share one ledger, so peers are named by their rank in the world.
+    All communicators that are split from each other share one ledger, so it names peers by their rank in the world.
     """
 
     def __init__(self) -> None:
         self.phase = "main"
         self.sent: dict[tuple[str, int], list[int]] = {}  # (phase, world rank of the peer) -> [bytes, messages]
         self.sent_control: dict[int, list[int]] = {}  # world rank of the peer -> [bytes, messages]
-        self.received = 0  # payload bytes, as they arrived: whatever the sender has counted
-        # World rank -> messages of payload that have ever set out for it, and that have ever arrived from it.
+        self.received = 0  # payload bytes, counted on arrival: independent of the sender's count
+        # World rank -> messages of payload that have ever been sent to it, and that have ever arrived from it.
         self.set_out: defaultdict[int, int] = defaultdict(int)
         self.arrived: defaultdict[int, int] = defaultdict(int)
         self.open_requests: list[Request] = []
@@ -96,15 +95,15 @@ class Ledger:
         return sum(nbytes for nbytes, _ in self.sent.values())
 
     def reset(self) -> None:
-        """Count from nothing again."""
+        """Start counting from zero."""
         self._before = self.ever()
         self.sent.clear()
         self.sent_control.clear()
         self.received = 0
 
     def ever(self) -> Counter[tuple[str, str, int, str]]:
-        """{(kind, phase, peer, "bytes" or "messages"): number}: all that this process has ever sent, whatever has been
-        reset. kind: "payload", or "control", which has no phase."""
+        """{(kind, phase, peer, "bytes" or "messages"): number}: all that this process has ever sent, regardless of
+        resets. kind: "payload", or "control", which has no phase."""
         total = self._before.copy()
         sent = [("payload", phase, peer, counts) for (phase, peer), counts in self.sent.items()]
         sent += [("control", "", peer, counts) for peer, counts in self.sent_control.items()]
@@ -114,7 +113,7 @@ class Ledger:
         return total
 
     def check_requests(self, besides: Sequence["Request"] = ()) -> None:
-        """Raise if there is an open request other than `besides`: nobody has waited for it."""
+        """Raise if there is an open request other than `besides`: the program has not waited for it."""
         dropped = [request for request in self.open_requests if request not in besides]
         if dropped:
             self.open_requests = [request for request in self.open_requests if request in besides]
@@ -154,7 +153,7 @@ class Request:
 class Comm:
     """A communicator: `rank` of `size`, sending and receiving contiguous NumPy arrays of any shape.
 
-    `ledger` counts what this process has sent. A communicator is passed to whoever needs it; there is no global one.
+    `ledger` counts what this process has sent. Functions get a communicator as an argument; there is no global one.
     """
 
     def __init__(self, port: Port, ledger: Ledger | None = None) -> None:
@@ -199,7 +198,7 @@ class Comm:
         buffer = self._incoming(out, source)
         return Request(self, "irecv", source, out, self._port.irecv(buffer, source))
 
-    # ---- mail: for whoever does not know who speaks next -------------------------------------------------------------
+    # ---- mail: for a rank that does not know which rank sends next ---------------------------------------------------
 
     def probe(self) -> int | None:
         """The rank from which a message is waiting, or None. Never blocks."""
@@ -212,7 +211,7 @@ class Comm:
         self._posted.append(self._port.isend(buffer, dest, tag))
 
     def flush(self) -> None:
-        """Return when all that was posted has been taken, or is where it needs this process no more."""
+        """Return when all posted messages have been taken, or no longer need this process."""
         for handle in self._posted:
             self._port.wait(handle)
         self._posted = []
@@ -221,8 +220,8 @@ class Comm:
 
     @contextmanager
     def phase(self, name: str, leave_open: bool = False) -> Iterator[None]:
-        """Count what is sent inside under `name`. A request started inside must be waited for inside, unless it may be
-        left open: then at the latest when the rank ends."""
+        """Count what is sent inside the block under `name`. A request that is started inside must be waited for inside,
+        unless it may be left open: then at the latest when the rank ends."""
         outer, already_open = self.ledger.phase, list(self.ledger.open_requests)
         self.ledger.phase = name
         try:
@@ -262,7 +261,7 @@ class Comm:
         return self.broadcast_object(self.gather_object(value))
 
     def send_object(self, value: Any, dest: int) -> None:
-        """Control: any value, to one rank."""
+        """Control: send any value to one rank."""
         if not 0 <= dest < self.size:
             raise self._no_such_rank("send to", dest)
         message = pickle.dumps(value)
@@ -314,7 +313,7 @@ class Comm:
         return out if out.flags.c_contiguous and out.dtype.isbuiltin == 1 else self._bytes(out)
 
     def _bytes(self, array: np.ndarray) -> np.ndarray:
-        """The bytes of an array, in place. Not every dtype of other packages, such as bfloat16, is a port's to send."""
+        """The bytes of an array, in place. A port cannot send all dtypes of other packages, such as bfloat16."""
         if not array.flags.c_contiguous:
             raise CommError(
                 f"rank {self.rank}: an array of shape {array.shape} and strides {array.strides} is not contiguous;"
@@ -323,7 +322,7 @@ class Comm:
         return array.reshape(-1).view(np.uint8)
 
     def _check_overlap(self, array: np.ndarray, verb: str, *kinds: str) -> None:
-        """Memory belongs to the port while a request on it is open: MPI moves what is there then, without a word."""
+        """Memory belongs to the port while a request on it is open: MPI would silently move what is there then."""
         for request in self.ledger.open_requests:
             if request.kind in kinds and np.may_share_memory(array, request.array):
                 raise CommError(
@@ -349,7 +348,7 @@ class Comm:
         return CommError(f"rank {self.rank}: cannot {verb} rank {peer}; ranks are 0 to {self.size - 1}")
 
     def _check(self, out: np.ndarray, source: int, arrival: Arrival) -> None:
-        """Compare what the sender's tag says that it sent with what `out` expects."""
+        """Compare what was sent, by the sender's tag, with what `out` expects."""
         tag, nbytes = arrival
         self.ledger.received += nbytes
         self.ledger.arrived[self.world_ranks[source]] += 1
@@ -363,7 +362,7 @@ class Comm:
         )
 
     def _wait(self, what: str, peers: Sequence[int], call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the port, and note meanwhile, for the launcher's report on a hang, what this rank is blocked in."""
+        """Call the port, and note for the launcher's report on a hang what this rank is blocked in."""
         ledger = self.ledger
         ledger.waits += 1
         ledger.waiting = (what, self, peers)
@@ -373,7 +372,7 @@ class Comm:
             ledger.waiting = None
 
 
-@functools.lru_cache(maxsize=4096)  # every message needs it twice, and most are of a few sizes
+@functools.lru_cache(maxsize=4096)  # every message needs it twice, and most messages have one of a few sizes
 def message_tag(dtype: np.dtype, size: int, largest: int) -> int | None:
     """The tag of a message of `size` elements; None for a dtype that cannot be sent (objects, byte-swapped numbers)."""
     if dtype.name not in DTYPES or not dtype.isnative:
@@ -387,12 +386,12 @@ def described(tag: int) -> tuple[str, int]:
 
 
 def count_limit(largest: int) -> int:
-    """Of more elements than this, a tag up to `largest` only says that there are as many or more."""
+    """The largest count in a tag up to `largest`: it stands for this many elements or more."""
     return (largest >> CODE_BITS) - 1
 
 
 def caller(depth: int) -> str:
-    """`file.py:line` of the nearest function outside these rooms, `depth` calls or more below this one."""
+    """`file.py:line` of the nearest calling function outside these rooms, at least `depth` calls up."""
     frame = sys._getframe(depth)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(OWN):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The end of a job whose MPI has not started on every rank.
+"""How a job ends if MPI has not started on every rank.
 
 This module loads no MPI, and keeps to the syntax of Python 3.8.
 """
@@ -18,34 +18,34 @@ INTERRUPTED = 130  # as a shell reports an interrupted command
 
 
 def end_job(line: str, status: int) -> NoReturn:
-    """Say so, and end all ranks of the job and this process with it: ranks inside MPI's Init would wait for this one
-    for ever."""
+    """Print the line, and end all ranks of the job, including this process: ranks inside MPI's Init would wait for this
+    one forever."""
     say_last(line)
     abort(status)
 
 
 def say_last(line: str) -> None:
-    """Return when mpirun has it. The first rank of a machine speaks for all, if it comes here too."""
+    """Return when mpirun has the line. The first rank of a machine speaks for all that come here."""
     if environment.local_rank() > 0:
         time.sleep(0.5)
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
     wait_until_read(2)
-    time.sleep(0.1)  # until mpirun has it from its process here
+    time.sleep(0.1)  # until mpirun has got it from its process on this machine
 
 
 def abort(status: int) -> NoReturn:
     """End the job with this status, and this process."""
-    with suppress(KeyError, OSError):  # as MPI_Abort would say it to MPICH's mpirun
+    with suppress(KeyError, OSError):  # as MPI_Abort would tell MPICH's mpirun
         os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())
         time.sleep(5)
     os._exit(status)
 
 
 def wait_until_read(pipe: int) -> None:
-    """mpirun reads what the ranks print through pipes, and loses what is still in one of them when a job is aborted."""
+    """mpirun reads the ranks' output through pipes, and loses what is still in one of them when a job is aborted."""
     unread, give_up = bytearray(4), time.monotonic() + 0.3
-    with suppress(OSError):  # what is no pipe may know no FIONREAD, and loses nothing
+    with suppress(OSError):  # a file that is no pipe may lack FIONREAD, and loses nothing
         while time.monotonic() < give_up:
             fcntl.ioctl(pipe, termios.FIONREAD, unread)
             if not any(unread):

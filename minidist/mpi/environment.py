@@ -1,8 +1,8 @@
-"""What a launcher says in the environment of a process: which rank it is, of how many, here and in all.
+"""What a launcher says in a process's environment: its rank, and the number of ranks on this machine and in total.
 
-It is known before MPI has started, and where MPI never starts. The names are those of MPICH's mpirun, of Open MPI's,
-and of Slurm's srun. srun sets PMI_RANK (--mpi=pmi2) or PMIX_RANK (--mpi=pmix); its own variables are also there where
-it has started no ranks (in the script of a batch job, for example), so they count only for a process that has a rank.
+It is known before MPI has started, and even if MPI never starts. The variables are those of MPICH's mpirun, of Open
+MPI's, and of Slurm's srun. srun sets PMI_RANK (--mpi=pmi2) or PMIX_RANK (--mpi=pmix). Its own variables are also set
+where it has started no ranks (in the script of a batch job, for example). So they count only for a process with a rank.
 
 This module loads no MPI, and keeps to the syntax of Python 3.8, for the doctor.
 """
@@ -21,7 +21,7 @@ LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
 def rank(variables: Mapping[str, str] = os.environ) -> int | None:
-    """The rank of this process, or of the one with these variables; None if no launcher has made it a rank."""
+    """The rank of this process, or of one with these variables; None if no launcher has made it a rank."""
     return _first(RANK, variables)
 
 
@@ -60,7 +60,7 @@ def _of_slurm(name: str) -> int | None:
 
 
 def _local_tasks_of_slurm() -> int | None:
-    """Slurm counts tasks by node, and shortens what repeats: of 4(x2),3 the nodes 0 and 1 have 4 and node 2 has 3."""
+    """Slurm lists tasks by node, and abbreviates repetitions: 4(x2),3 means 4 on nodes 0 and 1, and 3 on node 2."""
     node = _of_slurm("SLURM_NODEID")
     if node is None:
         return None

@@ -1,10 +1,10 @@
-"""Messages for ranks that do not know who will speak next, or when: a master and its workers, servers and clients.
+"""Messages for ranks that do not know which rank will send next, or when: a master and workers, servers and clients.
 
 Neither `post` nor `poll` ever blocks, so a rank can work, look into its mailbox now and then, and sleep when there is
 nothing to do. A blocked receive would spin on a core that another rank needs.
 
-A message is a small Python value, which counts as control traffic. It may bring an array along, which counts as payload
-in the phase in which it is posted.
+A message is a small Python value, which counts as control traffic. It may carry an array, which counts as payload in
+the phase in which it is posted.
 """
 
 import pickle
@@ -20,37 +20,37 @@ from minidist.mpi.port import Handle
 
 
 class Mail(NamedTuple):
-    """What `poll` returns: who sent it, the value, and the array that came with it."""
+    """What `poll` returns: the sender, the value, and the array that came with it."""
 
     source: int
     message: Any
     payload: np.ndarray | None
 
 
-UNDER_WAY = 4  # messages to a rank that MPI has to carry at a time: it has room for 64 of a process to all others
+UNDER_WAY = 4  # messages to a rank that MPI carries at a time: it has room for 64 from a process to all others
 
 
 class Mailbox:
-    """Every rank has one of each number: `post` puts a message into another rank's, `poll` looks into one's own.
+    """Every rank has one of each number: `post` puts a message into another rank's, `poll` looks into the rank's own.
 
     Messages of one rank arrive in the order in which it posted them, except that one with a payload arrives when all of
-    it is here. Sends are synchronous: a message is delivered when its receiver has taken it, and not while it lies in
-    some buffer of MPI, so that nothing of a job can turn up in the next one. All ranks make the same mailboxes; those
-    that are in use at the same time have different numbers.
+    it is here. Sends are synchronous: a message is delivered when its receiver has taken it, not when it lies in some
+    buffer of MPI. So no message of a job can turn up in the next one. All ranks make the same mailboxes; those that are
+    in use at the same time have different numbers.
 
-    A rank that does not look into its mailbox keeps nobody from talking to the others: what it has not taken waits
-    here, and goes on its way, a few messages at a time, at the next `post`, `poll` or `push`.
+    If a rank does not look into its mailbox, its senders can still reach the other ranks. What it has not taken waits
+    at the sender, and leaves a few messages at a time, at the next `post`, `poll` or `push`.
     """
 
     def __init__(self, comm: Comm, number: int) -> None:
         self.comm, self.port, self.number = comm, comm._port, number
-        self.own: deque[Mail] = deque()  # posted to oneself
+        self.own: deque[Mail] = deque()  # posted to this rank itself
         self.waiting: dict[int, deque[tuple[bytes, np.ndarray | None]]] = {}  # for each rank, in the order of posting
         self.sending: dict[int, list[Handle]] = {}
         self.receiving: list[tuple[Handle, Mail]] = []  # payloads under way
 
     def post(self, dest: int, message: Any, payload: np.ndarray | None = None) -> None:
-        """Send; returns at once. A payload must stay as it is until nothing is `pending`."""
+        """Send; returns at once. A payload must not change until nothing is `pending`."""
         if dest == self.comm.rank:
             self.own.append(Mail(dest, message, payload))
             return
@@ -75,7 +75,7 @@ class Mailbox:
                     sending.append(self.port.enclose(array, dest, self.number))
 
     def poll(self) -> Mail | None:
-        """The next message that is here, from whichever rank; None if there is none now."""
+        """The next message that has arrived, from any rank; None if there is none now."""
         if self.own:
             return self.own.popleft()
         self.push()
@@ -95,12 +95,12 @@ class Mailbox:
         return None
 
     def pending(self) -> set[int]:
-        """The ranks that have not taken all that was posted to them, or of which a payload is on its way here."""
+        """The ranks that have not taken all messages posted to them, or whose payload is on its way here."""
         self.push()
         return {dest for dest, handles in self.sending.items() if handles} | {mail.source for _, mail in self.receiving}
 
     def close(self, besides: Collection[int] = ()) -> None:
-        """Return when all that was posted has been delivered, but for what those ranks have not taken."""
+        """Return when all posted messages have been delivered, except those that these ranks have not taken."""
         while pending := self.pending():
             if pending <= set(besides):
                 LEFT.append((self.sending, self.receiving))
@@ -108,4 +108,4 @@ class Mailbox:
             time.sleep(0.001)
 
 
-LEFT: list[Any] = []  # what MPI may still read or write: it must not go away before MPI does
+LEFT: list[Any] = []  # memory that MPI may still read or write: it must outlive MPI

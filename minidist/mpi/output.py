@@ -1,5 +1,5 @@
-"""Standard output or a disk that may be full, a terminal that may be somebody else's or know no Greek: none of them
-ends the work."""
+"""Standard output that may be closed, a disk that may be full, a terminal that may know no Greek: none of them ends
+the work."""
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
 
@@ -15,7 +15,7 @@ import unicodedata
 LOST = 74  # exit status where standard output, or a file, could not take everything: EX_IOERR of sysexits.h
 _lost_files: list[str] = []  # of this program: between guard and verdict
 
-# What stands for a character where the encoding of an output (ASCII, Latin-1) has none for it.
+# Replacements for characters that an output's encoding (ASCII, Latin-1) lacks.
 STAND_INS = {
     **{"✓": "ok", "✗": "WRONG", "Ψ": "Psi", "ψ": "psi", "Σ": "sum", "β": "beta", "π": "pi", "σ": "sigma", "√": "sqrt"},
     **{"§": "S.", "×": "x", "·": "*", "≤": "<=", "≥": ">=", "⌊": "floor(", "⌋": ")", "⌈": "ceil(", "⌉": ")"},
@@ -26,7 +26,7 @@ STAND_IN = "minidist.stand_in"  # as an error handler of Python's encoders
 
 
 def stand_in(error: UnicodeError) -> tuple[str, int]:
-    """What to write instead of characters that an encoding lacks: nothing that is printed ends the work or is lost."""
+    """What to write instead of characters that an encoding lacks, so that no output is lost or ends the work."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     written = "".join(map(_in_ascii, error.object[error.start : error.end]))
@@ -46,13 +46,13 @@ codecs.register_error(STAND_IN, stand_in)
 
 
 def as_shown(text: str) -> str:
-    """A text with its stand-ins: for what is to be as wide as it will be on the screen."""
+    """A text with its replacements, to know its width on the screen."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a notebook's
     return text.encode(encoding, STAND_IN).decode(encoding)
 
 
 class Output(io.TextIOWrapper):
-    """A text stream that drops what its file refuses, and remembers why. A reader who has left is an exception."""
+    """A text stream that drops what its file refuses, and remembers why. If the reader has left, it raises instead."""
 
     failure: OSError | None = None
 
@@ -79,8 +79,7 @@ class Output(io.TextIOWrapper):
 
 
 def guard() -> None:
-    """Let sys.stdout and sys.stderr be such streams, which encode whatever is printed; where they are closed,
-    silence."""
+    """Make sys.stdout and sys.stderr such streams, which can encode all text; closed ones become silent."""
     _lost_files.clear()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -92,7 +91,7 @@ def guard() -> None:
 
 
 def reason(error: OSError) -> str:
-    """Why a file could not be read or written, in words; of several files (shutil.Error), why the first could not."""
+    """Why a file could not be read or written, in words; for several files (shutil.Error), why the first could not."""
     if isinstance(error, shutil.Error) and (number := re.match(r"\[Errno (\d+)\]", str(error.args[0][0][2]))):
         return os.strerror(int(number[1]))
     return error.strerror or str(error) or type(error).__name__
@@ -113,12 +112,12 @@ LONGEST_WORD = 300  # characters: a file's name may have 255
 
 
 def in_a_line(text: str) -> str:
-    """A message as one line, in which words that go on and on are cut."""
+    """A message as one line, with overlong words cut."""
     return " ".join(word if len(word) <= LONGEST_WORD else f"{word[:60]}...{word[-20:]}" for word in text.split())
 
 
 def no_memory(error: BaseException) -> str:
-    """What a MemoryError is about, in a line: NumPy says what it wanted; of others, the line that wanted it."""
+    """A MemoryError in one line: what NumPy asked for, or else the source line that asked."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     wanted = str(error) or f"{os.path.basename(where.filename)}:{where.lineno} asked for it: {where.line}"
     return f"no memory is left ({wanted}): ask for less, or give it more (see ulimit -v)"

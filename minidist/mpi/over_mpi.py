@@ -1,6 +1,6 @@
 """The wire over MPI. No other module of the project imports mpi4py, and this one is loaded when ranks start.
 
-With that MPI is started, and leaves nothing behind, however the job ends: see shm.py.
+Importing it starts MPI, which leaves nothing behind, however the job ends: see shm.py.
 """
 
 import os
@@ -15,15 +15,15 @@ from minidist.mpi.port import TOO_LONG, Arrival
 
 shm.refuse()
 
-CROWD = environment.local_ranks() / (os.cpu_count() or 1)  # ranks on a core, if they may use all that there are
-if CROWD > 1:  # MPICH otherwise looks a thousand times before it lets another rank of the core work
+CROWD = environment.local_ranks() / (os.cpu_count() or 1)  # ranks per core, if they may use all cores
+if CROWD > 1:  # otherwise MPICH polls a thousand times before it yields to another rank of the core
     os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
 
 from mpi4py import MPI  # noqa: E402  (this is what starts it)
 
 
 def refuse_another_launcher() -> None:
-    """A launcher of another MPI than mpi4py's makes each of its ranks a job of one rank, and says nothing."""
+    """If the launcher belongs to another MPI than mpi4py's, each of its ranks silently becomes a job of one rank."""
     started, known = environment.ranks(), MPI.COMM_WORLD.Get_size()
     if known == 1 < started:
         if not environment.rank():
@@ -37,7 +37,7 @@ MPI.COMM_WORLD.Barrier()  # every rank has opened the segment: from here on noth
 shm.unlink()
 
 BYTE = MPI.BYTE
-LOOK = 12e-6  # seconds that it takes to look whether a message is there, about
+LOOK = 12e-6  # seconds, about, to look whether a message is there
 
 
 class MPIPort:
@@ -118,7 +118,7 @@ class MPIPort:
         """Before looking again: let another rank of this core work."""
         os.sched_yield()
 
-    # ---- letters: synchronous, so that what nobody collects does not lie in some buffer of MPI until the next job ----
+    # ---- letters: synchronous, so that uncollected ones do not lie in some buffer of MPI until the next job ----------
 
     def post(self, letter: bytes, dest: int, box: int) -> MPI.Request:
         return self._control.Issend([letter, BYTE], dest, 2 * box + 2)  # control's own tag is 0
@@ -136,8 +136,8 @@ class MPIPort:
 
 
 class CrowdedPort(MPIPort):
-    """The same where many ranks share a core: MPI's own waiting would keep it too long. On 2 cores a ZeRO-3 step of 16
-    ranks takes half of the time so, of 64 a third; of 4 it would be a little slower."""
+    """The same for many ranks per core: MPI's own waiting would keep the core too long. On 2 cores, a ZeRO-3 step takes
+    half the time on 16 ranks this way, and a third on 64; on 4 it would be a little slower."""
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> None:
         self.wait(self.isend(array, dest, tag))
@@ -155,11 +155,11 @@ class CrowdedPort(MPIPort):
         self.wait(self._control.Ibarrier())
 
     def split(self, color: int, key: int) -> MPIPort:
-        self.barrier()  # whoever comes first waits here, and not in MPI
+        self.barrier()  # the rank that comes first waits here, not in MPI
         return super().split(color, key)
 
     def pause(self) -> None:
-        """Sleep, so that looking takes a part of the core and not all: with yielding alone half as long again on 16."""
+        """Sleep, so that polling takes only part of the core: with yielding alone, 16 ranks take half as long again."""
         time.sleep(LOOK * CROWD)
 
     def wait(self, handle: MPI.Request) -> Arrival:
@@ -173,7 +173,7 @@ class CrowdedPort(MPIPort):
 
 
 def truncated(error: MPI.Exception, status: MPI.Status) -> Arrival:
-    """What arrived, if the error is that it was too long for its array. MPI does not say how long it was."""
+    """The arrival, if the error is that it was too long for its array. MPI does not say how long it was."""
     if error.Get_error_class() != MPI.ERR_TRUNCATE:
         raise error
     return status.Get_tag(), TOO_LONG

@@ -1,7 +1,7 @@
 """What a transport gives a rank: a `Port`, its end of one communicator, over which bytes move.
 
-`minidist.mpi.comm.Comm` stands over a port and is the same over every one: it checks, counts and names what goes
-through. `minidist.mpi.over_mpi` has MPI's port.
+`minidist.mpi.comm.Comm` uses a port and is the same over every one: it checks, counts and names each message.
+`minidist.mpi.over_mpi` has MPI's port.
 """
 
 from typing import Any, Protocol
@@ -14,11 +14,11 @@ TOO_LONG = -1
 
 
 class Port(Protocol):
-    """Bytes between rank `rank` and the `size` ranks of a communicator, from one to another in the order of sending.
+    """Moves bytes between rank `rank` and the `size` ranks of a communicator, for each pair in the order of sending.
 
-    Arrays are C-contiguous and of a dtype that NumPy has built in: the port moves their bytes, whatever they mean. It
-    knows no dtype and no phase, checks nothing and counts nothing. A message carries a tag beside its bytes, a number
-    from 0 to `largest_tag` that means nothing to the port. Payload, control and letters never meet.
+    Arrays are C-contiguous and of one of NumPy's own dtypes: the port moves their bytes, whatever they mean. It knows
+    no dtype and no phase, checks nothing and counts nothing. A message carries a tag along with its bytes: a number
+    from 0 to `largest_tag` that means nothing to the port. Payload, control and letters never mix.
     """
 
     rank: int
@@ -44,13 +44,13 @@ class Port(Protocol):
         """Start a receive."""
 
     def wait(self, handle: Handle) -> Arrival:
-        """Return when it is through; of a send, what is returned means nothing."""
+        """Return when it is through; for a send, the returned value means nothing."""
 
     def done(self, handle: Handle) -> bool:
         """Whether `wait` would return at once."""
 
     def unfinished(self, handles: list[Handle]) -> list[Handle]:
-        """Of sends and letters, those that are not through yet; with that, the others have been waited for."""
+        """The sends and letters that are not through yet. This call was the wait for the others."""
 
     def probe(self) -> int | None:
         """A rank from which a message is waiting that no receive has been started for, or None."""
@@ -71,7 +71,7 @@ class Port(Protocol):
     def recv_control(self, source: int) -> bytes | bytearray:
         """The next control message from `source`."""
 
-    # ---- letters: control for whoever does not know who writes next; those of different boxes never meet -------------
+    # ---- letters: control for a rank that does not know which rank writes next; different boxes never mix ------------
 
     def post(self, letter: bytes, dest: int, box: int) -> Handle:
         """Start sending a letter, which is through when its receiver has collected it."""
@@ -80,7 +80,7 @@ class Port(Protocol):
         """The next letter and who wrote it, or None. Never blocks."""
 
     def enclose(self, array: np.ndarray, dest: int, box: int) -> Handle:
-        """Start sending what belongs to a letter; it is through when its receiver takes it."""
+        """Start sending a letter's payload; it is through when its receiver takes it."""
 
     def extract(self, out: np.ndarray, source: int, box: int) -> Handle:
-        """Start receiving what belongs to a letter from `source`."""
+        """Start receiving a letter's payload from `source`."""

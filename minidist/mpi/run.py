@@ -1,7 +1,7 @@
 """How a chapter runs under mpirun: all ranks start together and end together, whatever happens on one of them.
 
-MPI by itself ends a job only when every rank has called Finalize. A rank that stops with an exception, or calls
-sys.exit, leaves the others waiting for its messages for ever. `run` sees to the four ways in which a job ends:
+MPI by itself ends a job only when every rank has called Finalize. If a rank stops with an exception, or calls sys.exit,
+the others wait for its messages forever. `run` handles the four ways in which a job ends:
 
     the command line is wrong      one line on stderr, exit status 2, before any work has started
     every rank returns from main   the exit status that main returned
@@ -9,9 +9,9 @@ sys.exit, leaves the others waiting for its messages for ever. `run` sees to the
                                    the whole job is aborted with status 1, or for a UsageError with 2
     Ctrl-C                         one line, and status 130
 
-and to a fifth, which no program can see to by itself: one that is killed, for want of memory most often, or that a
-library ends. mpirun then says by what signal, at most, but not which rank it was. So every rank is forked from a
-process that waits for it and says so. It also watches for a sixth, a rank that is stopped and never goes on (stops.py).
+A fifth way is beyond any program: a rank is killed, usually because memory ran out, or a library ends it. Then mpirun
+names the signal at most, but not the rank. So every rank is forked from a process that waits for it and reports its
+end. That process also watches for a sixth way: a rank that is stopped and never goes on (stops.py).
 """
 
 import ctypes
@@ -41,19 +41,19 @@ from minidist.mpi.early_end import INTERRUPTED, end_job, wait_until_read
 from minidist.mpi.watchdog import Watchdog
 from minidist.mpi.words import killed_by
 
-# Frames of these rooms and of the import system, at the top of a traceback, say nothing about what went wrong.
+# At the top of a traceback, frames of these rooms and of the import system say nothing about what went wrong.
 
 PACKAGE = Path(__file__).parents[1]
 MACHINERY = (*(str(PACKAGE / room) for room in ROOMS), os.path.dirname(importlib.__file__), "<frozen importlib")
 
-AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes at its end what it has sent: claims/audit.py
+AUDIT = "MINIDIST_AUDIT"  # names a folder into which each rank writes what it has sent, at its end: claims/audit.py
 
-STARTED, ENDED = b"started", b"ended"  # what a rank says to the process that it was forked from
-_parent: list[int] = []  # the pipe through which it does, if it was
+STARTED, ENDED = b"started", b"ended"  # messages from a rank to the process that forked it
+_parent: list[int] = []  # the pipe for them, if it was forked
 
-THREADS = 3.0  # seconds that threads which a program has left behind have when all is done
+THREADS = 3.0  # seconds that a program's remaining threads get when the job is done
 
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for whenever the parent ends
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: sends a signal when the parent ends
 
 
 def run(
@@ -64,9 +64,10 @@ def run(
 ) -> NoReturn:
     """Call `main(comm, prepare(comm))` on every rank, and end the process with the status that main returns.
 
-    `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on one rank alone.
+    `prepare` reads and checks the input. It sends nothing, so it may raise UsageError or Finished on only one rank.
+
     timeout: seconds after which a stopped rank ends the job, unless the command line has another --timeout.
-    can_go_on: whether the job can do without the ranks that are stopped.
+    can_go_on: whether the job can do without the stopped ranks.
     """
     rank = environment.rank()
     if rank is not None and sys.platform == "linux":
@@ -111,7 +112,7 @@ def run(
 
 
 def _leave_threads(rank: int, status: int) -> NoReturn:
-    """End this process though threads of its program go on. The job is done, and the other ranks may have left."""
+    """End this process even if threads of its program still run. The job is done; the other ranks may have left."""
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
     left = [name for name in names if name != threading.main_thread().name]
     if left:
@@ -160,7 +161,7 @@ def _run(comm: Comm, main: Callable[[Comm, Any], int | None], prepare: Callable[
 
 
 def check_environment() -> None:
-    """Raise UsageError if an audit names a folder that is not there."""
+    """Raise UsageError if an audit names a folder that does not exist."""
     for name in (AUDIT, kernel.AUDIT):
         folder = os.environ.get(name)
         if folder and not os.path.isdir(folder):
@@ -168,8 +169,8 @@ def check_environment() -> None:
 
 
 def explain(error: BaseException) -> str:
-    """The traceback of `error` below this room's own frames; for sys.exit, in words, who called it; what the user can
-    mend is its own explanation."""
+    """The traceback of `error` below this room's own frames; for sys.exit, a sentence with the calling line. An error
+    that the user can fix explains itself."""
     if isinstance(error, Stopped):
         return str(error)
     if isinstance(error, SystemExit):
@@ -186,13 +187,13 @@ def explain(error: BaseException) -> str:
 
 
 def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
-    """Return in a child of this process, which is to be the rank; this one stays to say how it came to its end, by what
-    signal it was killed for example, and which ranks are stopped. The rank says STARTED when it minds Ctrl-C itself.
-    Until then it may be inside MPI's Init, where no handler of Python's ever runs, and this process ends the job.
+    """Return in a child of this process, which becomes the rank. This process stays, to report how the rank ends (which
+    signal killed it, for example), and which ranks are stopped. The rank sends STARTED when it handles Ctrl-C itself.
+    Until then it may be inside MPI's Init, where no Python handler ever runs, so this process ends the job.
 
-    mpirun ends the other ranks when this process ends, and not before: the first to say so is the cause. Signals that
-    it sends to a rank go to both, as one group; whatever reaches this process alone is handed on. The rank does not
-    outlive this process either, or mpirun would wait for it.
+    mpirun ends the other ranks only when this process ends, so the first report names the cause. Signals that mpirun
+    sends to a rank go to both processes, as one group; a signal to this process alone is handed on. The rank must not
+    outlive this process, or mpirun would wait for it.
     """
     parent = os.getpid()
     words, to_parent = os.pipe()
@@ -249,7 +250,7 @@ def stay_behind(rank: int, timeout: float, can_go_on: stops.CanGoOn) -> None:
 
 
 def abort(status: int = 1) -> NoReturn:
-    """End every rank of the job now, with this exit status. What is to be said must have been said."""
+    """End every rank of the job now, with this exit status. Everything must have been printed before."""
     from minidist.mpi.over_mpi import MPI
 
     with suppress(Exception):  # a program may have closed or replaced them
@@ -264,10 +265,10 @@ def abort(status: int = 1) -> NoReturn:
 
 
 def _be_first_to_fail() -> None:
-    """Return on one rank of those that fail at the same moment; the others are ended while they wait here.
+    """If several ranks fail at the same moment, return on one of them; the others are ended while they wait here.
 
-    The lock is on a folder that every rank of this machine has. It is never released: it goes when Abort ends this
-    process, 0.2 s later. So a rank of another job that fails just then is delayed, not silenced.
+    The lock is on a folder that every rank of this machine can see. It is never released explicitly: it goes when Abort
+    ends this process, 0.2 s later. So a rank of another job that fails just then is delayed, not silenced.
     """
     folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
     give_up = time.monotonic() + 0.8

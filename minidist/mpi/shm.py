@@ -1,10 +1,10 @@
-"""/dev/shm, through which ranks of one machine talk: that a job leaves nothing there, and that it finds room.
+"""/dev/shm, through which ranks of one machine communicate: a job leaves nothing there, and checks that it has room.
 
-MPICH makes a segment of 1 MB for each rank in Init and takes its name away in Finalize. A job that ends otherwise would
-leave it for ever, and a container's /dev/shm has 64 MB. What has no name goes with the last process that has it open,
-so the name is taken away as soon as every rank has it open (over_mpi.py). Before that, whoever ends a rank looks first
-at what it has open, and removes that afterwards: never by a pattern, which would hit other jobs. Open MPI's files are
-left alone: it opens some of them late, and removes them itself.
+In Init, MPICH makes a segment of 1 MB for each rank; in Finalize, it removes the segment's name. A job that ends in any
+other way would leave it forever, and a container's /dev/shm has 64 MB. A file without a name goes with the last process
+that has it open, so the name is removed as soon as every rank has the segment open (over_mpi.py). Before that, the code
+that ends a rank first notes which segments it has open, and then removes these: never by a pattern, which would hit
+other jobs. Open MPI's files are left alone: it opens some of them late, and removes them itself.
 
 This module loads no MPI, and keeps to the syntax of Python 3.8, for the doctor.
 """
@@ -23,14 +23,14 @@ from minidist.mpi import environment
 from minidist.mpi.early_end import end_job
 
 FOLDER = "/dev/shm"
-OWN, UCX = f"{FOLDER}/mpich_shm_", f"{FOLDER}/ucx_shm_"  # how segments of MPICH and of its transport begin
-# What a job of the package mpich takes, counted with 1 to 16 ranks: 1.06 MB in MPICH's segment and 4.33 MB in those of
-# its transport, UCX, for each; and with less to spare than another 6.3 MB, UCX sometimes crashes.
+OWN, UCX = f"{FOLDER}/mpich_shm_", f"{FOLDER}/ucx_shm_"  # prefixes of segments: MPICH's, its transport's
+# What a job of the package mpich takes, counted with 1 to 16 ranks. Each rank takes 1.06 MB in MPICH's segment and 4.33
+# MB in those of its transport, UCX. With less than another 6.3 MB to spare, UCX sometimes crashes.
 SHARE, SPARE = 5_400_000, 6_300_000
 
 
 def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
-    """The segments, MPICH's unless told otherwise, that a process has open and that still have a name."""
+    """The segments, by default MPICH's, that a process has open and that still have a name."""
     seen = []
     with suppress(OSError):  # it has ended, or there is no /proc
         seen = Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines()
@@ -42,17 +42,17 @@ def segments(process: int | str = "self", beginning: str = OWN) -> set[str]:
 
 
 def of(process: int | str) -> set[str]:
-    """All the segments that a process has open, which is about to be killed."""
+    """All segments that a process has open; it is about to be killed."""
     return segments(process) | segments(process, UCX)
 
 
 def unlink() -> None:
-    """Take away the name of this job's segment. To be called when every rank has it open; all may call it."""
+    """Remove the name of this job's segment. Call it when every rank has it open; all may call it."""
     remove(segments())
 
 
 def files(user: int | None = None) -> dict[str, int]:
-    """{path: bytes} of what lies in /dev/shm: of a user, or all."""
+    """{path: bytes} of the files in /dev/shm: a user's, or all."""
     found = {}
     for file in os.scandir(FOLDER):
         with suppress(OSError):  # it is gone
@@ -63,8 +63,8 @@ def files(user: int | None = None) -> dict[str, int]:
 
 
 def orphans() -> dict[str, int]:
-    """{path: bytes} of this user's segments of MPICH and UCX that no process has open, as far as one can see from here:
-    another container may share them."""
+    """{path: bytes} of this user's segments of MPICH and UCX that no process seems to have open: this process cannot
+    see other containers that share them."""
     mine = {path: size for path, size in files(os.getuid()).items() if path.startswith((OWN, UCX))}
     for process in filter(str.isdigit, os.listdir("/proc")) if mine else ():
         for path in segments(process, f"{FOLDER}/"):
@@ -80,7 +80,7 @@ def remove(paths: Iterable[str]) -> None:
 
 
 def stopped(groups: Iterable[int]) -> set[str]:
-    """Stop the processes of these groups, which are about to be killed, and return the segments that they have open."""
+    """Stop the processes of these groups, and return their open segments. They are about to be killed."""
     groups, found = {group for group in groups if group > 1}, set()
     for group in groups:
         with suppress(ProcessLookupError):
@@ -99,20 +99,20 @@ def space() -> tuple[int, int]:
 
 
 def is_packaged_mpich() -> bool:
-    """Whether ranks use the MPICH that pip installs, as it is, of which we know what it takes."""
+    """Whether ranks use the MPICH that pip installs, unchanged: only its needs are known."""
     files = [Path(sys.prefix, "bin", "hydra_pmi_proxy"), Path(sys.prefix, "lib", "libmpi.so.12")]
     return all(file.exists() for file in files) and not {"MPI4PY_LIBMPI", "UCX_TLS"} & set(os.environ)
 
 
 def room(ranks: int) -> int:
-    """Bytes that so many ranks of the packaged MPICH need."""
+    """Bytes that `ranks` ranks of the packaged MPICH need."""
     return ranks * SHARE + (SPARE if ranks > 1 else 0)
 
 
 def shortage(ranks: int, share: int | None = None) -> str:
-    """Why so many ranks find no room, in a sentence; "" if they do, or if we cannot know.
+    """Why `ranks` ranks do not fit, in a sentence; "" if they do, or if that is unknown.
 
-    share: bytes that must be free now, if the others may have taken their part already; else what all take.
+    share: bytes that must be free now, if other ranks may already have taken their part; by default what all take.
     """
     needed = room(ranks)
     with suppress(OSError):
@@ -124,7 +124,7 @@ def shortage(ranks: int, share: int | None = None) -> str:
 
 
 def refuse() -> None:
-    """As a rank that is about to start MPI: end with a line and status 2 if it will find no room."""
+    """For a rank that is about to start MPI: end with a line and status 2 if there is no room."""
     try:
         ranks = environment.local_ranks()
         reason = shortage(ranks, SHARE) if environment.rank() is not None else ""

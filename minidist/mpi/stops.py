@@ -1,8 +1,8 @@
-"""Which ranks of this machine do not answer, because a signal has stopped them; and what then becomes of the job.
+"""Which ranks of this machine do not answer, because a signal has stopped them; and what then happens to the job.
 
-The processes that stay behind ranks (run.py) watch. They run no MPI, and live from before MPI starts until the ranks
-have left. Twice a second each asks the kernel, and the first one that runs sees to all ranks of the machine. So a rank
-that computes for long is never suspected, ranks spend nothing on it, and nothing is written anywhere.
+The processes behind the ranks (run.py) watch. They run no MPI, and live from before MPI starts until the ranks have
+left. Twice a second, each asks the kernel; the first one that runs handles all ranks of the machine. So a rank that
+computes for long is never suspected, ranks spend no time on this, and nothing is written anywhere.
 
 A watcher measures time by its own looks: while it was stopped itself, or the machine slept, no time has passed.
 """
@@ -21,16 +21,16 @@ from minidist.mpi.early_end import abort, say_last
 from minidist.mpi.words import name_ranks
 
 LOOK = 0.5  # seconds from one look to the next
-SAID = 20.0  # seconds after which a silence is said; after half of the timeout, if that is earlier
+SAID = 20.0  # seconds after which a silence is reported; after half of the timeout, if that is earlier
 TIMEOUT = 120.0  # seconds after which it ends the job
-STOPPED = "T"  # by a signal, in the kernel's words; what a debugger holds is "t"
-HALTED = (STOPPED, "Z", "")  # or it has ended, and its parent has not noticed yet, or it has
+STOPPED = "T"  # by a signal, in the kernel's notation; a process in a debugger is "t"
+HALTED = (STOPPED, "Z", "")  # stopped; ended, but not yet seen by its parent; gone
 
-CanGoOn = Callable[[set[int], int], bool]  # whether a job of so many ranks goes on without those that are stopped
+CanGoOn = Callable[[set[int], int], bool]  # (stopped ranks, all ranks): whether the job goes on
 
 
 def timeout_in(arguments: list[str], default: float) -> float:
-    """The --timeout of a command line that its program has not read yet. What cannot be, the program refuses later."""
+    """The --timeout of a command line that its program has not read yet. The program refuses a wrong one later."""
     made = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     made.add_argument("--timeout", type=float, default=default)
     try:
@@ -41,7 +41,7 @@ def timeout_in(arguments: list[str], default: float) -> float:
 
 
 class Watch:
-    """What the process behind a rank sees. timeout: seconds, 0 for ever."""
+    """What the process behind a rank sees. timeout: seconds; 0: none."""
 
     def __init__(self, rank: int, child: int, timeout: float, can_go_on: CanGoOn) -> None:
         self.rank, self.child, self.timeout, self.can_go_on = rank, child, timeout, can_go_on
@@ -53,19 +53,19 @@ class Watch:
         self.has_left = False  # our own rank
 
     def begin(self) -> None:
-        """Look from now on, whatever the main thread waits for."""
+        """Start looking, whatever the main thread waits for."""
         signal.signal(signal.SIGALRM, lambda *_: self.look())
         signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
 
     def stay(self) -> None:
-        """Our own rank has left. Return when nobody needs us: mpirun waits also for ranks that are stopped."""
+        """Our own rank has left. Return when no rank needs us: mpirun also waits for stopped ranks."""
         self.has_left = True
         self.look()
         while self.silent:
             signal.pause()
 
     def look(self) -> None:
-        """Say who does not answer. End the job if that lasts, and the ranks if what has started them is gone."""
+        """Report the ranks that do not answer. End the job if that lasts, and the ranks if their mpirun is gone."""
         if os.getppid() != self.launcher:
             self.follow()
         now = time.monotonic()
@@ -88,8 +88,8 @@ class Watch:
             self.end(late)
 
     def see(self) -> dict[int, list[int]]:
-        """Of each rank, the processes that are stopped. The ranks are all of this machine, or only those before the
-        first whose watcher runs: it sees to all the others."""
+        """The stopped processes of each rank: of all ranks of this machine, or only of those before the first one whose
+        watcher runs, which handles the others."""
         known, started = self.ranks, children(self.launcher)
         found = {process: known[process] if process in known else rank_of(process) for process in started}
         self.ranks = {os.getpid(): self.rank, **{process: rank for process, rank in found.items() if rank >= 0}}
@@ -101,7 +101,7 @@ class Watch:
         return seen
 
     def tell(self, seen: dict[int, list[int]], may_end: bool) -> None:
-        """Say once of a silence that it lasts."""
+        """Report a lasting silence once."""
         after = min(SAID, self.timeout / 2 or SAID)
         if new := [rank for rank, seconds in self.silent.items() if seconds >= after and rank not in self.told]:
             processes = " ".join(str(process) for rank in new for process in seen[rank])
@@ -110,7 +110,7 @@ class Watch:
             self.told.update(new)
 
     def end(self, ranks: list[int]) -> NoReturn:
-        """End the job, because of these."""
+        """End the job because of these ranks."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         stop([process for process in self.ranks if process != os.getpid()])  # which may be about to make a rank
         take_names(list(self.ranks))
@@ -120,7 +120,7 @@ class Watch:
         abort(1)
 
     def follow(self) -> NoReturn:
-        """mpirun's process on this machine was killed, and nobody reads what we print: end our rank, and those whose
+        """mpirun's process on this machine was killed, and our output has no reader: end our rank, and those whose
         watchers cannot."""
         halted = [process for process in self.ranks if state(process) == STOPPED]
         take_names([os.getpid(), *halted])
@@ -140,7 +140,7 @@ def take_names(started: list[int]) -> None:
 
 
 def kill(processes: list[int]) -> None:
-    """A rank does not outlive the process that stays behind it."""
+    """A rank does not outlive the process behind it."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -170,7 +170,7 @@ def state(process: int) -> str:
 
 
 def stopped_of(process: int) -> list[int]:
-    """Of a process that mpirun has started and the rank in front of it, those that are stopped."""
+    """The stopped ones among a process that mpirun has started and its rank."""
     return [each for each in (process, *children(process)) if state(each) == STOPPED]
 
 

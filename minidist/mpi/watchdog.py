@@ -1,6 +1,6 @@
-"""A rank's watchdog: a thread that minds Ctrl-C, says when a wait lasts, and ends the rank after what has started it.
+"""A rank's watchdog: a thread that handles Ctrl-C, reports long waits, and ends the rank after its parent.
 
-It is a thread, for the main thread may be inside MPI, where no handler of Python's ever runs.
+It is a thread, because the main thread may be inside MPI, where no Python handler ever runs.
 """
 
 import os
@@ -15,9 +15,9 @@ from minidist.mpi.comm import Comm
 from minidist.mpi.early_end import INTERRUPTED
 from minidist.mpi.words import name_ranks
 
-LONG = 30.0  # seconds; a wait that lasts longer is said
+LONG = 30.0  # seconds; a longer wait is reported
 
-# What is to be done at an interrupt before the process ends: a terminal's cursor shown again.
+# What to do at an interrupt before the process ends: show a terminal's cursor again.
 at_interrupt: list[Callable[[], object]] = []
 
 
@@ -28,8 +28,8 @@ class Watchdog(threading.Thread):
         super().__init__(daemon=True)
         self.comm, self.end = comm, end
         self.follows, self.parent = follows, os.getppid()
-        self.waits, self.since = -1, 0.0  # the wait that was seen last, and when it was seen first
-        self.told = False  # whether it was said
+        self.waits, self.since = -1, 0.0  # the last wait that was seen, and when it was first seen
+        self.told = False  # whether it was reported
         self.signals, written = os.pipe()
         os.set_blocking(written, False)
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -45,7 +45,7 @@ class Watchdog(threading.Thread):
             self.look(time.monotonic())
 
     def interrupt(self) -> None:
-        """Rank 0 has the terminal, says it, and ends the job; the others wait for that, if it still can."""
+        """Rank 0 has the terminal: it prints the line and ends the job. The others wait for that, if it still can."""
         if self.comm.rank > 0:
             time.sleep(1.0)
         for restore in at_interrupt:
@@ -55,7 +55,7 @@ class Watchdog(threading.Thread):
         self.end(INTERRUPTED)
 
     def look(self, now: float) -> None:
-        """Say that this rank has waited for long, and when it goes on."""
+        """Report that this rank has waited for long, and when it goes on."""
         ledger = self.comm.ledger
         waits, waiting = ledger.waits, ledger.waiting  # read once: the main thread may leave it at any moment
         if waiting is None or waits != self.waits:

@@ -1,8 +1,8 @@
-"""A second count of every message, below `Comm` and at both ends, for whoever must not take a rank's word for it.
+"""A second count of every message, below `Comm` and at both ends, for programs whose own count cannot be trusted.
 
-The ledger of a Comm belongs to the program that uses it. A grader runs somebody else's program, so it puts a port of
-its own between that program's Comm and the transport: it notes what passes, with the line of the program that sent it,
-and what one rank says that it sent can be held against what the other says that it received.
+The ledger of a Comm belongs to the program that uses it. A grader runs a student's program, so it puts its own port
+between that program's Comm and the transport. The port notes each message, with the line of the program that sent it.
+So what one rank says it sent can be compared with what the other says it received.
 """
 
 import sys
@@ -37,13 +37,13 @@ class Witness:
 
 
 def witnessed(comm: Comm, source: str) -> tuple[Comm, Witness]:
-    """The same communicator once more, and the witness of what is sent over it by the program in the file `source`."""
+    """A second Comm over the same communicator, and the witness of what the program in the file `source` sends."""
     witness = Witness(comm.ledger, source)
     return Comm(cast(Port, WitnessedPort(comm._port, witness)), comm.ledger), witness
 
 
 class WitnessedPort:
-    """A port in front of another, which notes the payload that passes; the other does whatever is asked of it."""
+    """A port in front of another one: it notes the payload that passes, and forwards every call."""
 
     def __init__(self, port: Port, witness: Witness) -> None:
         self.port, self.witness = port, witness

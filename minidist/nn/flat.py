@@ -16,8 +16,8 @@ class Flat:
     """Parameters of a unit that the same ranks share. The layout is made here; the arrays belong to the engine, which
     makes and drops them.
 
-    Most units have one. One whose parameters are shared by different ranks has one for each group of them: what tensor
-    parallelism cuts and what it leaves whole; experts and what is beside them.
+    Most units have one Flat. If different ranks share a unit's parameters, it has one for each group of ranks: for what
+    tensor parallelism cuts, and for what it leaves whole; for experts, and for the other parameters.
     """
 
     def __init__(self, name: str, parameters: Sequence[Parameter]) -> None:
@@ -25,22 +25,22 @@ class Flat:
         self.parameters = sorted(parameters, key=lambda parameter: not parameter.decays)  # matrices first
         self.size = sum(parameter.size for parameter in parameters)
         self.decayed = sum(parameter.size for parameter in parameters if parameter.decays)
-        # Among whom. A communicator is whatever has a rank and a size.
+        # The ranks that share it. A communicator is any object with a rank and a size.
         self.comm: Any = None  # the data axis: ranks that hold the same values, or a shard of them each
-        self.shards = 1  # it is padded to a multiple of this
-        self.sum_over: dict[str, Any] = {}  # phase -> ranks of other axes that have a part of its gradient as well
-        self.counted = True  # by this rank, in the norm: of several ranks that have all of a gradient, one counts it
-        self.device: Any = None  # the pool in which whatever is put together of it is held
+        self.shards = 1  # its size is padded to a multiple of this
+        self.sum_over: dict[str, Any] = {}  # phase -> ranks of other axes that also have a part of its gradient
+        self.counted = True  # by this rank, in the norm: if several ranks have the whole gradient, only one counts it
+        self.device: Any = None  # the pool that holds its whole arrays while they exist
         # How often it is read: set by the engine whose units read it.
         self.readers = 0  # units of this rank that read it
         self.to_come = 0  # their backwards until the gradient is complete
-        self.seen: set[int] | None = None  # where somebody asks: fingerprints of the values that were bound
-        # Held for good:
+        self.seen: set[int] | None = None  # if wanted: fingerprints of the values that were bound
+        # Held permanently:
         self.param: Array  # parameters as stored: all of them, or this rank's shard
         self.grad: Array  # gradients, likewise
         self.master: Array  # what the optimizer updates: of the piece that this rank owns
         self.moments: list[Array]  # and its state
-        # Held in passing, all of it (padded,):
+        # Held in passing, whole (padded,):
         self.gathered: Array | None = None  # parameters as stored, where `param` is only a shard (ZeRO-3)
         self.bucket: Array | None = None  # the gradient to be reduced, where `grad` is only a shard (ZeRO-2)
         self.values: Array | None = None  # parameters as arithmetic sees them, between bind and release
@@ -89,13 +89,13 @@ class Flat:
         np.add(grad, self.slopes, out=grad, casting="same_kind")
 
     def release(self) -> None:
-        """Take values and gradients away again; a parameter used after that raises Released and names itself."""
+        """Take values and gradients away again; using a parameter after that raises Released with its name."""
         self.values = self.slopes = None
         for parameter in self.parameters:
             parameter.release()
 
 
 def fingerprint(values: Array) -> int:
-    """Tells values from others, such as the same parameters' after an update: the sum of their bit patterns."""
+    """Tells values apart, such as the same parameters' before and after an update: the sum of their bit patterns."""
     pattern = np.dtype(f"u{values.itemsize}")
     return int(values.view(pattern).sum(dtype=pattern))

@@ -13,13 +13,13 @@ from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
 
 @dataclass(frozen=True)
 class Batch:
-    """What every unit may look at: the tokens of some sequences, and which sequences of the global batch they are.
+    """What every unit may look at: the tokens of some sequences, and their place in the global batch.
 
-    tokens, targets: integers (B, T); targets None means that logits are wanted instead of a loss.
-    first: the number of the first of the B sequences within the global batch.
-    key: makes dropout masks of different steps differ; None switches dropout off (evaluation).
-    selective: recompute the core of attention in the backward, instead of keeping what it makes.
-    dropout: a probability that takes the place of the layers' own.
+    tokens, targets   integers (B, T); without targets, the model returns logits, not a loss
+    first             the number of the first of the B sequences within the global batch
+    key               makes dropout masks of different steps differ; None switches dropout off (evaluation)
+    selective         recompute the core of attention in the backward, instead of keeping its activations
+    dropout           a probability that replaces the layers' own
     """
 
     tokens: Array
@@ -30,7 +30,7 @@ class Batch:
     dropout: float | None = None
 
     def drop_probability(self, p: float) -> float:
-        """With what probability a layer whose own is p zeroes an element now."""
+        """The probability with which a layer, whose own is p, zeroes an element now."""
         if self.key is None:
             return 0.0
         return p if self.dropout is None else self.dropout
@@ -39,8 +39,8 @@ class Batch:
         """Boolean (B, *shape), each element false with probability p. With part (i, n) the shape's first axis is the
         i-th of n equal pieces, cut out of a mask that is drawn as a whole.
 
-        A sequence's mask depends on the key, the layer's name and the sequence's place in the global batch, so that it
-        is the same on whichever rank the sequence is, and the same again when activations are recomputed.
+        A sequence's mask depends on the key, the layer's name and the sequence's place in the global batch. So it is
+        the same on every rank, and the same again when activations are recomputed.
         """
         assert self.key is not None
         masks = np.empty((len(self.tokens), *shape), bool)
@@ -72,7 +72,7 @@ class Linear:
 
 
 class LayerNorm:
-    """Normalise the last axis to mean 0 and variance 1, then gain and, if asked for, bias."""
+    """Normalize the last axis to mean 0 and variance 1, then gain and, if asked for, bias."""
 
     def __init__(self, name: str, width: int, bias: bool) -> None:
         self.weight = Parameter(f"{name}.weight", (width,), fill=1.0)
@@ -153,8 +153,8 @@ class Attention:
     part: tuple[int, int] = (0, 1)
 
     def __call__(self, qkv: Tensor, batch: Batch) -> Tensor:
-        """The core is cheap to compute, and what it makes is most of what a layer keeps: 5as/h of 34 + 5as/h. So it is
-        what selective recomputation recomputes (Korthikanti et al. 2022, section 5)."""
+        """The core is cheap to compute, and its activations are most of what a layer keeps: 5as/h of 34 + 5as/h. So
+        selective recomputation recomputes the core (Korthikanti et al. 2022, section 5)."""
 
         def core(qkv: Tensor) -> Tensor:
             length, p = qkv.shape[1], batch.drop_probability(self.p)
@@ -167,8 +167,9 @@ class Attention:
 class Unit:
     """A piece of the model that is gathered, held, recomputed and moved as one: the embedding, a block, the head.
 
-    flats: the parameters that it owns, one Flat for each group of ranks that share some of them. reads: the Flats that
-    its forward and backward use: its own, and for a head tied to the embedding the one with the embedding's matrix.
+    flats: the parameters that it owns, one Flat for each group of ranks that share some of them.
+    reads: the Flats that its forward and backward use: its own, and for a tied head the one with the embedding's
+    matrix.
     """
 
     name: str
@@ -196,8 +197,8 @@ class Unit:
 class Block(Unit):
     """One of the transformer's L layers: attention and MLP, each behind a norm and added to the residual stream.
 
-    It is what full recomputation recomputes; the embedding keeps little, and the head's backward follows at once. (A
-    pipeline recomputes a whole chunk, with the ends that it has.)
+    Full recomputation recomputes only these: the embedding keeps little, and the head's backward follows at once. (A
+    pipeline recomputes a whole chunk, including embedding or head.)
     """
 
     name: str
@@ -233,7 +234,7 @@ class Head(Unit):
 
 
 def flats_of(units: Sequence[Unit]) -> list[Flat]:
-    """All that the units read, each once: their own, and what others own."""
+    """All Flats that the units read, each once: their own and those of other units."""
     return list(dict.fromkeys(flat for unit in units for flat in unit.reads))
 
 

@@ -33,7 +33,7 @@ class LlamaConfig:
 
 
 def hidden_width(width: int) -> int:
-    """Of the MLP: 8/3 of the width, for as many parameters as GPT's 4 (Shazeer 2020), rounded up to a multiple of 8."""
+    """The MLP's width: 8/3 of the model's, for as many parameters as GPT's 4 (Shazeer 2020), up to a multiple of 8."""
     return -(-width * 8 // 3 // 8) * 8
 
 

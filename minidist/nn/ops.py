@@ -1,4 +1,4 @@
-"""The operations of a transformer, each with its gradient beside it.
+"""The operations of a transformer, each next to its gradient.
 
 Every function below computes a result and hands `record` a `backward` (and, for matrices, a `weight_backward`) together
 with the arrays that they need. Those arrays are what Korthikanti et al. (2022, section 4) count: a layer keeps
@@ -88,7 +88,7 @@ def add_positions(x: Tensor, weight: Parameter, first: int = 0) -> Tensor:
 
 
 def add_bias(x: Tensor, bias: Parameter) -> Tensor:
-    """y = x + b for x (..., C) and b (C), where the bias must wait for what `linear` cannot do in between."""
+    """y = x + b for x (..., C) and b (C), for a bias that can only be added after a step that `linear` does not do."""
 
     def backward(dy: Array) -> Array:
         bias.accumulate(lambda out: _column_sum(dy, out))
@@ -185,7 +185,7 @@ def dropout(x: Tensor, mask: Array, p: float) -> Tensor:
     return record(apply(x.data, mask), (x,), apply, keep_exact=(mask,))
 
 
-# ---- normalisation ---------------------------------------------------------------------------------------------------
+# ---- normalization ---------------------------------------------------------------------------------------------------
 
 
 def layer_norm(x: Tensor, gain: Parameter, bias: Parameter | None, eps: float = 1e-5) -> Tensor:
@@ -234,7 +234,7 @@ def rms_norm(x: Tensor, gain: Parameter, eps: float = 1e-5) -> Tensor:
     return record(y, (x,), backward, keep=(x.data,), keep_exact=(rstd,))
 
 
-# Sums over an axis as products with a row of ones, where that is faster: a matrix product adds up at full speed.
+# Sums over an axis as products with a row of ones, if that is faster: a matrix product adds up at full speed.
 
 
 def _row_mean(x: Array, factors: Array | float = 1.0) -> Array:
@@ -288,7 +288,7 @@ WIDTH = 64  # positions in a block of queries
 
 
 class Tile(NamedTuple):
-    """Attention that is computed together: some heads of some sequences, t queries, and the keys that these may see."""
+    """A tile of attention: some heads of some sequences, t queries, and the keys that these may see."""
 
     keys: tuple[slice, ...]  # where they are in (B, Hkv, 1, T, D)
     queries: tuple[slice, ...]  # in (B, Hkv, G, T, D)
@@ -380,8 +380,8 @@ def attention(
 
 
 def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
-    """As many key/value heads at once as stay in the cache, and sequences, if all heads of one do; of a head the last
-    queries come first."""
+    """As many key/value heads at a time as stay in the cache, and as many sequences, if all heads of one do. In each
+    head, the last queries come first."""
     width = min(length, WIDTH)
     some = max(1, 2 * BLOCK // (length * width * group))  # heads
     sequences, start, every = max(1, some // heads), 0, slice(None)

@@ -1,7 +1,7 @@
 """Optimizers over flat buffers, the learning rate's schedule, and the gradient's norm.
 
-An optimizer sees a one-dimensional piece of the parameters, whichever piece the rank owns: the whole, or a shard that
-begins and ends in the middle of a matrix. It works through the piece in blocks that stay in the cache.
+An optimizer sees a one-dimensional piece of the parameters, the piece that the rank owns: the whole, or a shard that
+may begin and end in the middle of a matrix. It works through the piece in blocks that stay in the cache.
 """
 
 import math
@@ -44,7 +44,7 @@ class AdamW:
     beta2: float = 0.95
     eps: float = 1e-8
     weight_decay: float = 0.0
-    moments = 2  # first and second moment: 4 + 4 bytes a parameter in fp32
+    moments = 2  # first and second moment: 4 + 4 bytes per parameter in fp32
 
     def update(
         self, param: Array, grad: Array, state: list[Array],
@@ -72,7 +72,7 @@ class AdamW:
 
 @dataclass(frozen=True)
 class SGD:
-    """Gradient descent, with momentum where asked for: v = μ v + g, p = p - lr v."""
+    """Gradient descent, with optional momentum: v = μ v + g, p = p - lr v."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -104,7 +104,7 @@ def room_for(param: Array) -> Array:
 
 class InThreads:
     """An optimizer on several cores: each thread updates a part of the arrays, in a room of its own. No element's
-    arithmetic changes, so the result does not, and NumPy lets go of Python's lock while it computes."""
+    arithmetic changes, so the result does not, and NumPy releases Python's lock while it computes."""
 
     def __init__(self, optimizer: Optimizer, rooms: Sequence[Array]) -> None:
         self.optimizer, self.rooms, self.moments = optimizer, rooms, optimizer.moments
@@ -116,7 +116,7 @@ class InThreads:
     ) -> None:  # fmt: skip
         size = -(-param.size // len(self.rooms) // BLOCK) * BLOCK  # of a part: whole blocks
 
-        @np.errstate(over="ignore", invalid="ignore")  # which a thread does not take over from whoever starts it
+        @np.errstate(over="ignore", invalid="ignore")  # a thread does not inherit this from its starter
         def update_part(start: int, room: Array) -> None:
             p, g, *moments = (array[start : start + size] for array in (param, grad, *state))
             within = max(0, decayed - start)

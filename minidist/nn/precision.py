@@ -1,4 +1,4 @@
-"""In which dtype things are stored, sent and computed, and the loss scale that mixed precision needs."""
+"""The dtypes for storing, sending and computing, and the loss scale that mixed precision needs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +12,16 @@ from minidist.nn.tensor import Pool, Store
 class Precision:
     """stored: parameters, gradients and kept activations, in memory and on the wire. computed: arithmetic.
 
-    updated: what the optimizer works on. In mixed precision (Micikevicius et al. 2018) that is a float32 master copy
-    beside the float16 parameters: an update smaller than 2⁻¹¹ of a weight is lost when added in float16, and training
-    stalls. NumPy has no float16 matrix product, so arithmetic is done in float32 on widened copies.
+    updated: what the optimizer works on. In mixed precision (Micikevicius et al. 2018) that is a float32 master copy,
+    in addition to the float16 parameters: an update smaller than 2⁻¹¹ of a weight is lost when added in float16, and
+    training stalls. NumPy has no float16 matrix product, so arithmetic is done in float32 on widened copies.
     """
 
     name: str
     stored: type[np.generic]
     computed: type[np.floating]
     updated: type[np.floating]
-    loss_scale: float = 1.0  # to begin with; at 1 it stays 1
+    loss_scale: float = 1.0  # the initial one; 1 stays 1
 
     @property
     def mixed(self) -> bool:
@@ -34,11 +34,11 @@ class Precision:
         return np.dtype(self.stored).itemsize
 
     def optimizer_bytes(self, moments: int) -> int:
-        """The papers' K: bytes of optimizer state a parameter. Mixed precision and Adam: 4 + 4 + 4 = 12."""
+        """The papers' K: bytes of optimizer state per parameter. Mixed precision and Adam: 4 + 4 + 4 = 12."""
         return (moments + self.mixed) * np.dtype(self.updated).itemsize
 
     def store(self, pool: Pool, kind: str) -> Store:
-        """Where tapes keep activations; the pool counts them, as those of a kind."""
+        """Where tapes keep activations; the pool counts them under a kind."""
         return Store(self.stored if self.mixed else None, pool, kind)
 
 
@@ -51,8 +51,8 @@ NAMES = ("mixed", "bf16", "fp32", "fp64")
 
 
 def precision(name: str) -> Precision:
-    """By its name. bf16 (bfloat16, which has float32's range, so that no gradient vanishes and none is scaled) is made
-    when it is asked for. Raises ImportError where ml_dtypes, which has the type, is not installed."""
+    """A precision by its name. bf16 (bfloat16, which has float32's range, so that no gradient vanishes and none is
+    scaled) is made on demand. Raises ImportError if ml_dtypes, which has the type, is not installed."""
     if name == "bf16":
         from ml_dtypes import bfloat16
 
@@ -75,7 +75,7 @@ class LossScale:
         self.step, self.last_overflow = 0, -1
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on where another one was, of which this is a checkpoint (`vars`). The rule stays this one's own."""
+        """Continue from a checkpoint of another loss scale (its `vars`). The rule stays this one's own."""
         self.scale = max(state["scale"], self.minimum)
         self.forgiven_left = min(state["forgiven_left"], self.hysteresis - 1)
         self.step, self.last_overflow = state["step"], state["last_overflow"]

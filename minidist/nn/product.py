@@ -1,4 +1,4 @@
-"""Products of matrices, and how many floating-point operations they take: a count that costs nothing where nobody asks.
+"""Products of matrices, and how many floating-point operations they take: a count that costs nothing unless it is used.
 
 Model FLOPs, as papers count them, are those of matrix products: one multiplication and one addition for each element of
 either matrix and each row or column of the other (Korthikanti et al. 2022, appendix A).
@@ -14,7 +14,7 @@ from minidist.nn.tensor import Array
 
 
 class Flops:
-    """How many, so far."""
+    """The number of operations so far."""
 
     count = 0
 
@@ -24,7 +24,7 @@ _counting: list[Flops] = []
 
 @contextmanager
 def flops() -> Iterator[Flops]:
-    """Inside, those of every product in this process are counted."""
+    """Count the operations of every product in this process inside the block."""
     counted = Flops()
     _counting.append(counted)
     try:

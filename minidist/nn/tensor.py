@@ -1,9 +1,9 @@
 """A tape autograd on NumPy arrays.
 
-An operation computes its result and appends one entry to a tape: which tensors went in, which came out, the function
+An operation computes its result and appends one entry to a tape. The entry has the input and output tensors, a function
 that turns the gradient of the output into the gradients of the inputs, and the arrays that this function needs (what it
-"keeps"). Going through the tape backwards is back-propagation. There is one tape for each pass through a unit of the
-model, so what a unit holds for its backward is the tape's `nbytes`, and it is gone when the tape has run.
+"keeps"). Backpropagation runs the tape backwards. Each pass through a unit of the model has its own tape. So the tape's
+`nbytes` is what a unit holds for its backward, and it is freed when the tape has run.
 """
 
 import weakref
@@ -17,7 +17,7 @@ Gradients = Array | tuple[Array | None, ...] | None
 
 
 class Released(RuntimeError):
-    """A parameter was touched while its values are elsewhere."""
+    """A parameter was used while its values are not here."""
 
 
 class Parameter:
@@ -26,7 +26,7 @@ class Parameter:
     It can be declared without being allocated: `shape` is known at once, values are there between bind and release.
     """
 
-    group = ""  # which ranks hold the same values, by name: parameters of other groups are stored and sent apart
+    group = ""  # names the ranks that hold the same values: each group's parameters are stored and sent separately
 
     def __init__(self, name: str, shape: tuple[int, ...], std: float | None = None, fill: float = 0.0) -> None:
         self.name, self.shape = name, shape
@@ -45,15 +45,15 @@ class Parameter:
         return np.random.default_rng([seed, *self.shape, *name]).standard_normal(self.shape) * self.std
 
     def part(self, whole: Array) -> Array:
-        """What is held here of an array that holds the parameter as the model declares it. Here: all of it."""
+        """This rank's part of an array that holds the whole parameter, as the model declares it. Here: all of it."""
         return whole
 
     def whole(self, part: Array) -> Array:
-        """The way back, from what every rank of the group holds. Here: that is all of it."""
+        """The inverse of `part`, from what every rank of the group holds. Here: that is all of it."""
         return part
 
     def spans(self) -> tuple[tuple[int, ...], int, tuple[tuple[int, int], ...]]:
-        """The whole's shape, one of its axes, and which spans of that are held here, (first, last + 1). Here: all."""
+        """The whole's shape, one of its axes, and the spans of that axis held here, (first, last + 1). Here: all."""
         return self.shape, 0, ((0, self.shape[0]),)
 
     @property
@@ -120,7 +120,7 @@ class Kept:
 
 
 class Pool(Protocol):
-    """Whoever counts arrays, by kind, for as long as they live (`minidist/memory/pool.py`). It returns the array."""
+    """Counts arrays, by kind, for as long as they live (`minidist/memory/pool.py`). `hold` returns the array."""
 
     def hold(self, kind: str, array: Array, rename: bool = True) -> Array: ...
 
@@ -133,31 +133,31 @@ class Nobody:
 
 
 class Store:
-    """Where tapes keep their arrays: as they are, or, with `narrow`, floating-point ones in that dtype: two bytes an
-    element, as the papers count activations. What a tape asks of a store is `keep`, and of what it returns `fetch` and
-    `nbytes`: so another store may keep them cut, or elsewhere. The pool counts what is kept under `kind`."""
+    """Where tapes keep their arrays: unchanged or, with `narrow`, floating-point ones in that dtype: two bytes per
+    element, as the papers count activations. A tape uses only a store's `keep`, and `fetch` and `nbytes` of what that
+    returns. So another store may keep arrays partitioned, or elsewhere. The pool counts what is kept under `kind`."""
 
     def __init__(
         self, narrow: type[np.generic] | None = None, pool: Pool | None = None, kind: str = "activations"
     ) -> None:
         self.narrow, self.pool, self.kind = narrow, pool or Nobody(), kind
-        self.checkpoints: Store | None = None  # where else a model may let the inputs wait of what it has run again
+        self.checkpoints: Store | None = None  # another store for the inputs of recomputed layers, if any
 
     def keep(self, array: Array, exact: bool = False) -> Kept:
-        """exact: in the dtype that it has. Masks and integers always are."""
+        """exact: keep the dtype. Masks and integers always keep theirs."""
         narrow = None if exact or array.dtype.kind != "f" else self.narrow
         kept = array if narrow is None else array.astype(narrow)
         return Kept(self.pool.hold(self.kind, kept), array.dtype)
 
     def passing(self, array: Array) -> Array:
-        """What an operation has made, or made wider: workspace, unless it has a name already."""
+        """Registers a temporary array as workspace, unless it is already registered under another kind."""
         return self.pool.hold("workspace", array, rename=False)
 
 
 class Step(NamedTuple):
     """One operation on the tape. Tensors are named by number, so that the tape does not keep their data alive.
 
-    A step that is to be recomputed has the function to run `again` in place of a backward.
+    A step that will be recomputed has the function to run `again` instead of a backward.
     """
 
     output: int
@@ -169,8 +169,8 @@ class Step(NamedTuple):
 
 
 class Tape:
-    """The operations of one pass through a unit, in the order in which they ran. One that does not keep them lets the
-    store see what passes, and no more: no backward."""
+    """The operations of one pass through a unit, in the order in which they ran. A tape that does not keep them only
+    shows the store what passes, and has no backward."""
 
     def __init__(self, store: Store | None = None, keeps: bool = True) -> None:
         self.store, self.keeps = store or Store(), keeps
@@ -188,8 +188,8 @@ class Tape:
         """Run the tape backwards from the gradient of the last output; return the gradient of the unit's input.
 
         Parameters' gradients are accumulated on the way, or, with `postpone_weights`, those of the matrices later, when
-        `weight_backward()` is called (a zero-bubble pipeline fills its gaps with them). Each entry is dropped, and what
-        it kept with it, as soon as it has run. A backward never writes into the gradient it is given: others hold it.
+        `weight_backward()` is called (a zero-bubble pipeline fills its gaps with them). Each entry is dropped with
+        everything it kept as soon as it has run. A backward never writes into the gradient it is given: others hold it.
         """
         gradients = {self.steps[-1].output: self.store.passing(dy)}
         self._kept.clear()  # nothing more is kept: from here on only the steps hold it
@@ -198,11 +198,11 @@ class Tape:
         return gradients.get(0)
 
     def _step_back(self, gradients: dict[int, Array], postpone_weights: bool) -> None:
-        """The last step's backward. gradients: by number, of tensors whose uses have all been gone through."""
+        """The last step's backward. gradients: by number, of tensors whose uses have all been processed."""
         step = self.steps.pop()
         dout = gradients.pop(step.output, None)
         if dout is None:
-            return  # nobody used this output
+            return  # no operation used this output
         if step.again is not None:  # what it puts on the tape now comes next
             (x,), (number,), again = self._fetched(step), step.inputs, step.again
             del step  # and what it kept, before that is kept once more
@@ -228,7 +228,7 @@ class Tape:
             step.weight_backward(dout, *self._fetched(step))
 
     def weight_backward(self) -> None:
-        """Run the weight gradients that were postponed, in the order of the backward; what waited for one goes then."""
+        """Run the postponed weight gradients, in the order of the backward; each then frees what it kept."""
         while self.postponed:
             step, dout = self.postponed.pop(0)
             assert step.weight_backward is not None
@@ -277,9 +277,9 @@ def record(
 
 
 def recomputed(function: Callable[[Tensor], Tensor], x: Tensor, store: Store | None = None) -> Tensor:
-    """function(x), of which x alone is kept: the backward runs the function again (Chen et al. 2016, section 3).
+    """function(x), keeping only x: the backward runs the function again (Chen et al. 2016, section 3).
 
-    The function must give the same result twice, and hold on to no array of activations. store: of x, if it is not the
+    The function must give the same result twice, and hold on to no array of activations. store: for x, if it is not the
     tape's own.
     """
     if x.tape is None or not x.tape.keeps:

@@ -1,9 +1,9 @@
 """Activation checkpointing: Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016, arXiv
 1604.06174.
 
-n layers, of which some keep their input alone and run again in the backward. What is kept is counted in inputs and in
-layers whose activations are all there; how many bytes these are, `korthikanti.py` says. A policy goes by its name on
-the command line: none, selective, full, every:K, sqrt, log.
+Some of n layers keep only their input, and run again in the backward. The formulas count inputs, and layers with all
+their activations; `korthikanti.py` says how many bytes these are. A policy goes by its name on the command line: none,
+selective, full, every:K, sqrt, log.
 """
 
 import math
@@ -14,14 +14,14 @@ from minidist.papers.figure import Figure, decimals
 
 
 class Kept(NamedTuple):
-    """So many layers' inputs, and beside them all activations of so many layers."""
+    """A number of layers' inputs, and a number of layers with all their activations."""
 
     inputs: int
     layers: int
 
 
 def interval(recompute: str, n: int) -> int:
-    """How many of n layers run again together: K, and with sqrt that for which K + n/K is least, √n to the nearest."""
+    """How many of n layers run again together: K. With sqrt, the K with the smallest K + n/K, √n to the nearest."""
     return {"full": 1, "sqrt": max(1, round(math.sqrt(n)))}.get(recompute) or int(recompute.split(":")[1])
 
 
@@ -32,8 +32,8 @@ def values(n: int, k: int) -> int:
 
 
 def after_forward(recompute: str, n: int) -> Kept:
-    """What waits for the backward: of segments of K layers ⌈n/K⌉ inputs; of halves of halves ⌊log₂n⌋, and the last
-    layer, whose turn is first."""
+    """What waits for the backward: with segments of K layers, ⌈n/K⌉ inputs; with halves of halves, ⌊log₂n⌋ inputs, and
+    the last layer, whose backward is first."""
     if n == 0 or recompute in ("none", "selective"):
         return Kept(0, n)
     if recompute == "log":
@@ -42,8 +42,8 @@ def after_forward(recompute: str, n: int) -> Kept:
 
 
 def at_most(recompute: str, n: int) -> list[Kept]:
-    """The fullest moments, each of which may be the one that takes most bytes: when the last segment has run again, of
-    which the other inputs are kept still, and when the one before it has, if the last one is short."""
+    """The fullest moments; either may take most bytes. One is when the last segment has run again, and the other
+    segments' inputs are still kept. If the last segment is short, the other is when the one before it has run again."""
     if n == 0 or recompute in ("none", "selective", "log"):
         return [after_forward(recompute, n)]
     k = interval(recompute, n)
@@ -58,16 +58,16 @@ def peak_bytes(recompute: str, n: int, given: float, layer: float) -> float:
 
 
 def runs_again(recompute: str, n: int) -> int:
-    """Forwards of layers that the backward runs once more: each layer's once; of halves of halves (n/2)·log₂n, if n is
-    a power of two."""
+    """Forwards of layers that the backward runs again: one for each layer; with halves of halves (n/2)·log₂n, if n is a
+    power of two."""
     if recompute in ("none", "selective"):
         return 0
     return _halved(n, lambda half: half) if recompute == "log" else n
 
 
 def count_regathered_layers(recompute: str, n: int) -> int:
-    """Layers whose divided parameters must come for those forwards alone: all but the last one of a segment, whose
-    backward follows at once."""
+    """Layers whose sharded parameters must be gathered just for those forwards: all except the last one of a segment,
+    whose backward follows at once."""
     if n == 0 or recompute in ("none", "selective"):
         return 0
     return _halved(n, lambda half: half - 1) if recompute == "log" else n - -(-n // interval(recompute, n))
@@ -82,8 +82,8 @@ def _halved(n: int, cost: Callable[[int], int]) -> int:
 
 
 def best_interval(n: int, given: float, layer: float) -> float:
-    """The K for which n/K inputs and K layers' activations take least: √(n·input/layer). Chen's √n is that of layers
-    that keep no more than their input."""
+    """The K for which n/K inputs and K layers' activations take least: √(n·input/layer). Chen's √n is for layers that
+    keep no more than their input."""
     return math.sqrt(n * given / layer)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """Steps one after another, and elements sent by each rank."""
+    """Successive steps, and elements sent by each rank."""
 
     steps: int
     sent: list[int]
@@ -22,7 +22,7 @@ def ring_reduce_scatter(s: int, n: int) -> Cost:
 
 
 def ring_all_gather(s: int, n: int) -> Cost:
-    """N-1 steps; every chunk but the right neighbour's: (N-1)/N·S."""
+    """N-1 steps; every chunk but the right neighbor's: (N-1)/N·S."""
     chunks = chunk_sizes(s, n)
     return Cost(n - 1, [s - chunks[(rank + 1) % n] for rank in range(n)])
 
@@ -81,8 +81,8 @@ def _power_of_two(n: int) -> int:
 
 
 def _folded(n: int, s: int, members: list[int], steps: int) -> Cost:
-    """The cost for n ranks of an algorithm for a power of two: of the first 2·rest ranks, even ones send S to the odd
-    one beside them and sit out, and get the result back at the end."""
+    """The cost for n ranks of an algorithm for a power of two. Among the first 2·rest ranks, each even one sends S to
+    the next odd one, sits out, and gets the result back at the end."""
     rest = n - len(members)
     folded = [cost for member in members[:rest] for cost in (s, member + s)]
     return Cost(steps + 2 * (rest > 0), folded + members[rest:])

@@ -2,7 +2,7 @@
 sister for ZeRO-3 (runtime/zero/stage_1_and_2.py, stage3.py), and the examples of its documentation (memory.rst).
 
 Ψ: parameters. They count 18Ψ where the ZeRO paper counts 16Ψ: 4 bytes of float32 gradients instead of 2 in float16,
-beside the 2Ψ of parameters. A node's memory is that of its host, and `factor` the room that it should have to spare.
+in addition to the 2Ψ of parameters. A node's memory is that of its host, and `factor` is a margin of safety.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from minidist.papers.figure import Figure, decimals
 
 
 class Estimate(NamedTuple):
-    """Bytes: of a node's host memory, and of each GPU's."""
+    """Bytes of a node's host memory, and of each GPU's."""
 
     cpu: float
     gpu: int
@@ -46,7 +46,7 @@ def zero3(
 
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
-# memory.rst: 2,851 million parameters, of which the largest layer has 32, on one node of 8 GPUs; GB are 2³⁰ bytes.
+# memory.rst: 2,851 million parameters, with 32 in the largest layer, on one node of 8 GPUs; GB are 2³⁰ bytes.
 PSI, LARGEST, GPUS = 2_851_000_000, 32_000_000, 8
 ROWS = {
     "ZeRO-3, both offloaded": (zero3(PSI, LARGEST, GPUS), "71.69", "0.12"),

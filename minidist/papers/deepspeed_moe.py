@@ -5,8 +5,8 @@ from minidist.papers.figure import Figure, decimals
 
 
 def parameters(h: int, experts: int, layers: int = 24, v: int = 51_200, s: int = 2048) -> int:
-    """A GPT with so many experts in every other layer: each an MLP of 8h² + 5h, of which the GPT has one. Gates not
-    counted."""
+    """A GPT with `experts` experts in every other layer: each is an MLP of 8h² + 5h, and the GPT has one of these.
+    Gates are not counted."""
     return megatron.parameters(v, s, h, layers) + layers // 2 * (experts - 1) * (8 * h * h + 5 * h)
 
 

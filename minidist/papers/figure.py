@@ -1,7 +1,7 @@
-"""A number that a paper prints: where it stands, how it comes out here, and how sure it is that it is printed so.
+"""A number that a paper prints: its place, how it comes out here, and the evidence that it is printed so.
 
-Each module of a paper declares its figures once, beside their formula, as `FIGURES`; chapters and lessons draw from
-there. What nobody has read, but only remembers, is not entered.
+Each paper's module declares its figures once, next to their formula, as `FIGURES`; chapters and lessons use these. A
+figure is only entered if it was read, not from memory.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ Evidence = Literal["the paper", "a second source", "code"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One printed number. A computed one has the value that its formula gives; a measured one comes out of a run, on
-    ranks or on the cluster of those who print it, and has none."""
+    """One printed number. A computed figure has the value that its formula gives. A measured figure comes from a run,
+    on ranks or on the authors' cluster, and has no value."""
 
     source: str  # the paper, and its table, figure or section
     cell: str  # which of its numbers
@@ -25,19 +25,19 @@ class Figure:
     value: float | None
     rounded: Callable[[float], str]  # as the source rounds what it prints
     evidence: Evidence = "the paper"  # where it was read
-    bounds: tuple[float, float] | None = None  # of the value, where the formula starts from numbers printed rounded
-    differs: str = ""  # why it does not come out as printed, where a paper disagrees with itself
+    bounds: tuple[float, float] | None = None  # of the value, if the formula starts from rounded numbers
+    differs: str = ""  # why it does not come out as printed, if the paper disagrees with itself
 
     def shown(self, measured: float | None = None) -> str:
-        """What the formula gives, or a run has given, as the source would print it. Raises ValueError if a measured
-        figure is asked for without the run's."""
+        """The formula's value, or a run's, as the source would print it. Raises ValueError if a measured figure has no
+        value from a run."""
         value = self.value if measured is None else measured
         if value is None:
             raise ValueError(f"{self.source}, {self.cell}: no formula gives it, only a run on ranks")
         return self.rounded(value)
 
     def agrees(self, measured: float | None = None) -> bool:
-        """Whether that is what is printed; or what is printed lies within the bounds."""
+        """Whether that is what is printed, or the printed number lies within the bounds."""
         if measured is None and self.bounds:
             least, most = map(self.rounded, self.bounds)
             return plain(least) <= plain(self.printed) <= plain(most)
@@ -50,8 +50,8 @@ def plain(printed: str) -> float:
 
 
 def from_rounded(formula: Callable[[float], float], printed: str) -> tuple[float, tuple[float, float]]:
-    """The value that a formula gives for a number that is printed rounded, and its bounds: for the least and the most
-    that the number stands for, half of its last digit away."""
+    """The formula's value for a number that is printed rounded, and its bounds: for the smallest and the largest number
+    that it may stand for, half of its last digit away."""
     number = Decimal(printed.replace(",", ""))
     half = Decimal(5).scaleb(int(number.as_tuple().exponent) - 1)
     ends = sorted(formula(float(end)) for end in (number - half, number + half))

@@ -12,8 +12,8 @@ def collectives(reshard: bool = True, accumulate: int = 1, no_sync: bool = False
     """How often a step of `accumulate` micro-batches gathers each unit, and reduce-scatters its gradient: 3a times
     together, or without resharding after the forward 2a times (sections 3.2.1 and 3.3.4).
 
-    With no_sync gradients add up whole and are reduced once a step: 2a+1. What is not resharded after the forward then
-    stays from micro-batch to micro-batch as well, as PyTorch does it: 2, whatever a.
+    With no_sync, whole gradients add up and are reduced once per step: 2a+1. If units are also not resharded after the
+    forward, they stay from micro-batch to micro-batch, as in PyTorch: 2, for any a.
     """
     return {
         "all-gather forward": 1 if no_sync and not reshard else accumulate,
@@ -23,7 +23,7 @@ def collectives(reshard: bool = True, accumulate: int = 1, no_sync: bool = False
 
 
 def volume(psi: float, f: int, times: int) -> float:
-    """Elements that each of f ranks sends in so many gathers or reduce-scatters of psi of them."""
+    """Elements that each of f ranks sends in `times` gathers or reduce-scatters of psi elements."""
     return times * psi * (f - 1) / f
 
 
@@ -55,9 +55,10 @@ def backward_time(b: Sequence[float], g: Sequence[float], r: Sequence[float], pr
     """Of a backward. A unit that needs no gather, because it is here, has g = 0.
 
     prefetch: when the next gather is issued (section 3.3.2; pre and post are PyTorch's words).
-    none: when it is needed, and so behind this unit's reduce-scatter: Σ r + g + b.
-    post: between this unit's backward and its reduce-scatter, which goes on while the next unit computes.
-    pre:  before this unit's backward: it goes on while this unit computes, behind the last unit's reduce-scatter.
+
+    none   when it is needed, and so after this unit's reduce-scatter: Σ r + g + b
+    post   between this unit's backward and its reduce-scatter, which goes on while the next unit computes
+    pre    before this unit's backward: it goes on while this unit computes, after the last unit's reduce-scatter
     """
     before, after = [0, *r[:-1]], [*g[1:], 0]  # the reduce-scatter of the unit before, and the gather of the unit after
     units = list(zip(b, before, after, strict=True))

@@ -19,7 +19,7 @@ def layer_activations(
     """Bytes of activations that a layer of GPT keeps on each of t ranks (Korthikanti et al., table 2).
 
     With p = 2 bytes an element and 1 for an element of a dropout mask: sbh(10 + 24/t + 5as/ht), where attention's core,
-    the last term, is what selective recomputation recomputes. Sequence parallelism divides the 10 as well. Without
+    the last term, is what selective recomputation recomputes. Sequence parallelism divides the 10, too. Without
     dropout there are no masks, and the softmax's output serves for what dropout would leave of it.
     """
     apart = t if sequence else 1
@@ -54,8 +54,8 @@ def core(s: int, b: int, a: int, t: int = 1, p: int = 2, dropout: bool = True) -
 def bytes_freed_before_core(
     s: int, b: int, h: int, t: int = 1, sequence: bool = False, p: int = 2, dropout: bool = True
 ) -> float:
-    """Of a layer's activations, those that its backward has used when it comes to attention's core: the MLP's, the
-    projection's, and both masks. With selective recomputation the core is there only from then on."""
+    """The part of a layer's activations that its backward has used before it reaches attention's core: the MLP's, the
+    projection's, and both masks. With selective recomputation, the core is there only from then on."""
     apart = t if sequence else 1
     return s * b * h * ((2 * p + 2 * dropout) / apart + 9 * p / t)
 
@@ -123,7 +123,7 @@ def saved_by_selective(model: Table3Model) -> float:
 
 
 def utilization(name: str, seconds: float, flops: Callable[..., int], copies: int = 1) -> float:
-    """Per cent of what the GPUs could do in the time of a step, with so many copies of the model."""
+    """Percentage of what the GPUs could do in the time of a step, with `copies` copies of the model."""
     model, (gpus, batch) = TABLE_3[name], ON[name]
     return 100 * flops(S, batch * copies, model.h, model.layers, V) / (seconds * gpus * copies * A100)
 

@@ -22,8 +22,8 @@ def mlp_width(h: int, multiple: int = 8) -> int:
 def count_cut_and_whole(
     v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False
 ) -> list[list[tuple[int, int]]]:
-    """For each of t ranks, its parameters of embedding, layers and head, of what is cut and of what every rank has (the
-    norms), with kv key/value heads and an MLP of width f, which need not be divisible by t."""
+    """For each of t ranks, its parameters of embedding, layers and head: those that are cut, and those that every rank
+    has (the norms). The kv key/value heads and the MLP's width f need not be divisible by t."""
     vocabulary = padded_vocabulary(v, t) * h // t
     attention = (2 * h * h + 2 * h * (h // a * kv)) // t
     blocks = [(attention + 3 * h * part, 2 * h) for part in chunk_sizes(f, t)]
@@ -80,7 +80,7 @@ class LlamaShape:
         return kept.inputs * given + kept.layers * layer
 
 
-# Llama 2 (Touvron et al. 2023, arXiv 2307.09288) has the first one's sizes, but for 70B, and twice the positions. There
+# Llama 2 (Touvron et al. 2023, arXiv 2307.09288) has the first one's sizes, except 70B, and twice the positions. There
 # was no Llama 2 of 34B; Code Llama (Rozière et al. 2023) has one.
 MODELS = {
     "llama-7b": LlamaShape(4096, 32, 32, 32, 11_008, 2048),

@@ -27,8 +27,8 @@ WINDOW = (
 def _row(
     batch: int, system: str, gpus: int, seconds: str, rate: str, days: str, mfu: str, together: str, /, **differs: str
 ) -> list[Figure]:
-    """A row of table 2: from the seconds of a step the tokens of a second, in thousands, and the MFU; from the one the
-    days, and from the other the petaFLOP/s of all GPUs. differs: where the row disagrees with itself, by column."""
+    """A row of table 2. The seconds of a step give the tokens per second, in thousands, and the MFU. The tokens give
+    the days, and the MFU gives the petaFLOP/s of all GPUs. differs: where the row disagrees with itself, by column."""
 
     def figure(column: str, printed: str, unit: str, formula: str, value: float, places: int, bounds: Bounds) -> Figure:
         cell, why = f"{system} {gpus} {column}", differs.get(column, "")

@@ -1,9 +1,9 @@
 """Bytes of a number: Micikevicius et al., "Mixed precision training", ICLR 2018, arXiv 1710.03740. And an optimizer's
 state: Kingma & Ba, "Adam", ICLR 2015.
 
-Mixed precision keeps parameters, gradients and activations in 2 bytes, and a float32 master copy beside the parameters
-(Micikevicius, section 3.1), with which Adam updates in float32: ZeRO's 2, 2 and K = 12 (Rajbhandari et al., section
-3.1). The other two keep everything in one format.
+Mixed precision keeps parameters, gradients and activations in 2 bytes each, and in addition a float32 master copy of
+the parameters (Micikevicius, section 3.1), which Adam updates in float32: ZeRO's 2, 2 and K = 12 (Rajbhandari et al.,
+section 3.1). The other two keep everything in one format.
 """
 
 from typing import NamedTuple

@@ -1,15 +1,15 @@
-"""PaLM: Chowdhery et al. 2022, arXiv 2204.02311. How much of what the hardware can do is done for the model."""
+"""PaLM: Chowdhery et al. 2022, arXiv 2204.02311. How much of the hardware's peak the model uses."""
 
 from minidist.papers.figure import Figure, decimals, from_rounded
 
 
 def flops_a_token(parameters: float, layers: int, heads: int, head_width: int, s: int, attention: bool = True) -> float:
-    """6N + 12LHQT: forward and backward of a token, what is computed again not among it (appendix B)."""
+    """6N + 12LHQT: forward and backward of a token, without recomputation (appendix B)."""
     return 6 * parameters + 12 * layers * heads * head_width * s * attention
 
 
 def mfu(tokens: float, flops: float, chips: int, peak: float) -> float:
-    """Model FLOPs utilisation: operations for the tokens of a second, to those that all chips could do."""
+    """Model FLOPs utilization: operations for the tokens of a second, relative to the peak of all chips."""
     return tokens * flops / (chips * peak)
 
 

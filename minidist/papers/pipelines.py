@@ -1,7 +1,7 @@
-"""What the schedules of several papers are compared by: what a stage holds of each, and how old its weights are.
+"""How the schedules of several papers compare: what a stage holds under each, and how old its weights are.
 
-A schedule goes by its usual name in lower case, as on the command line. p (K, n, d in some papers) is the number of
-stages, which count from 1, m (M) that of micro-batches, v that of a stage's chunks.
+A schedule goes by its usual name in lower case, as on the command line. Stages count from 1; p (K, n, d in some papers)
+is their number. m (M) is the number of micro-batches, v that of a stage's chunks.
 """
 
 from minidist.papers import pipedream, ptd, two_bw, zero_bubble
@@ -23,8 +23,8 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> int:
 
 
 def count_recomputed_in_flight(schedule: str, m: int, stage: int) -> int:
-    """With re-materialisation, how many of them have their activations: the one whose backward is under way (GPipe,
-    section 2.3), and in zero-bubble schedules those that wait for W alone."""
+    """With rematerialization, how many of them have their activations: the one whose backward is under way (GPipe,
+    section 2.3), and in zero-bubble schedules those that only wait for W."""
     waiting = zero_bubble.waiting_for_w(schedule, stage) if schedule in ("zb-h1", "zb-h2") else 0
     return min(1 + waiting, m)
 

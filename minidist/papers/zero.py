@@ -64,7 +64,7 @@ SIZES = {"7.5B": 7.5e9, "128B": 128e9, "1T": 1e12}
 
 
 def three_digits(gigabytes: float) -> str:
-    """Halves up to three digits, of which two are decimals at most: 41.25 as 41.3, 0.117 as 0.12, 30.0 as 30."""
+    """Halves up to three digits, with at most two decimals: 41.25 as 41.3, 0.117 as 0.12, 30.0 as 30."""
     rounded = decimals(0 if gigabytes >= 100 else 1 if gigabytes >= 10 else 2)(gigabytes)
     return rounded.rstrip("0").rstrip(".") if "." in rounded else rounded
 
@@ -138,8 +138,8 @@ PRINTED_TABLE_2 = {
 
 
 def largest_model(mp: int, stage: int, capacity: float = 32e9, n: int = 64) -> float:
-    """Parameters of a model whose states fill n·mp GPUs, of which mp share it: mp·capacity over the bytes that each
-    parameter takes."""
+    """Parameters of a model whose states fill n·mp GPUs, if mp of them share each layer: mp·capacity over the bytes
+    that each parameter takes."""
     return mp * capacity / model_states(1, n, stage).total
 
 

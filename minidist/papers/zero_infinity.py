@@ -9,7 +9,7 @@ from minidist.papers.figure import Evidence, Figure, decimals
 
 # ---- memory (section 3) ----------------------------------------------------------------------------------------------
 
-STATES = 2 + 2 + 16  # bytes a parameter: fp16 parameters and gradients; in fp32 these as well, momentum and variance
+STATES = 2 + 2 + 16  # bytes per parameter: fp16 parameters and gradients; in fp32 both again, momentum and variance
 
 
 def parameters(nl: int, hd: int) -> int:
@@ -28,7 +28,7 @@ def checkpoints(nl: int, hd: int, bsz: int, seq: int, ci: int = 1) -> float:
 
 
 def working_memory(hd: int, tiles: int = 1) -> float:
-    """Bytes of the largest layer (hd to 4hd) and of its gradients, of which a tile is here at a time."""
+    """Bytes of the largest layer (hd to 4hd) and of its gradients, one tile at a time."""
     return 16 * hd**2 / tiles
 
 
@@ -73,7 +73,7 @@ def ait_of_update(bsz: float, seq: int) -> float:
 
 def ait_of_checkpoints(hd: int, ci: int = 1) -> float:
     """To activation checkpoints, which are written and read: 24·hd·ci."""
-    bsz, seq, nl = 1, 1, 1  # of which it does not depend
+    bsz, seq, nl = 1, 1, 1  # the result does not depend on these
     return computation(parameters(nl, hd), bsz, seq) / (2 * checkpoints(nl, hd, bsz, seq, ci))
 
 
@@ -95,7 +95,7 @@ def elements_moved(psi: float, n: int, stage: int = 3, accumulate: int = 1, agai
 
 
 def fetch(n: int) -> float:
-    """Time to bring a unit from n disks, of which one takes 1 (section 6.1)."""
+    """Time to read a unit from n disks, where one disk takes 1 (section 6.1)."""
     return 1 / n
 
 
@@ -106,7 +106,7 @@ PEAK, SEQ = 70e12, 1024  # of a GPU, as far as a model gets; of the examples
 
 
 def _share(what: str, bandwidth: float, printed: str, ait: float) -> Figure:
-    """An efficiency of which is printed that it is more than so many percent."""
+    """An efficiency that is printed as more than some percentage."""
     share = 100 * efficiency(ait, bandwidth, PEAK)
     tens = lambda value: str(int(value // 10 * 10))  # noqa: E731  (as it rounds: down, to tens)
     formula = "ait·bw / (ait·bw + 70 TFLOP/s)"

@@ -29,7 +29,7 @@ def elements_moved(psi: float, n: int, stage: int, accumulate: int = 1) -> dict[
 
 
 def step_time(passes: float, update: float, delayed: bool) -> float:
-    """Of a step whose update waits for its own gradients, or runs beside the next step's passes (section 5.2)."""
+    """Of a step whose update waits for its own gradients, or runs along with the next step's passes (section 5.2)."""
     return max(passes, update) if delayed else passes + update
 
 

@@ -197,7 +197,7 @@ def test_missing_truncated_or_of_another_run(capsys: pytest.CaptureFixture[str])
     os.rename("run", "other")
     save(*trained(2))  # the same model, data and step
     shutil.copy("other/step000002/rank0-of-1.safetensors", shard)
-    assert refusal() == f"{shard} is of another checkpoint than manifest.json beside it"
+    assert refusal() == f"{shard} is of another checkpoint than manifest.json next to it"
     shutil.copy("other/step000002/manifest.json", "run/step000002/manifest.json")
     assert inspect.main("run") == 0
     assert "It is whole." in capsys.readouterr().out
@@ -346,7 +346,7 @@ def test_of_another_model_or_further_than_asked() -> None:
     assert said("--layers", "2").startswith("--load run is of another model: it has no block1.")
     assert said("--heads", "1") == "--load run is of another model: it has other heads: 2 there, 1 here"
     assert said("--optimizer", "sgd") == "--load run was made by another optimizer: use the same --optimizer"
-    assert said("--steps", "2").startswith("--load run has 3 steps behind it")
+    assert said("--steps", "2").startswith("--load run has 3 steps done")
 
 
 # ---- what cannot be written ------------------------------------------------------------------------------------------

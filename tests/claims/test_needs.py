@@ -127,7 +127,8 @@ def test_of_a_pipeline_what_lies_between_stages_is_not_in_it(every: int) -> None
 def test_where_there_is_no_formula_that_is_said(options: str, says: str) -> None:
     promised = estimated(f"pipeline {SHAPE} --batch 12 {options}", 4)
     words = " ".join(needs.in_words(promised, 10**6).split())
-    assert f"Not in it, for want of a formula: {'messages on their way, ' * ('2bw' in options)}{says}." in words
+    missing = "messages on their way, " * ("2bw" in options) + says
+    assert f"Not included, because there is no formula: {missing}." in words
 
 
 def test_every_chapter_says_it_before_it_begins(tmp_path: Any) -> None:

@@ -3,22 +3,22 @@
     python -m minidist mutants            all of them: two or three minutes
     python -m minidist mutants zero3      those of one chapter
 
-A claim that cannot fail proves nothing. Each mutant is the whole program with one mistake, a few lines of one file; it
-runs on ranks as its chapter does, and trains none the less, often to the very same losses. The claims that are named
-beside the mistake must fall, and no crash and no other loss stands for them. The status is 1 if a mutant survives: if
-one of them holds. At the end stands each claim that no mutant fells.
+A claim that cannot fail proves nothing. Each mutant is the whole program with one mistake, a few lines of one file. It
+runs on ranks as its chapter does, and it still trains, often to the very same losses. The claims that its entry names
+must fall; a crash or a different loss does not count. A mutant survives if one of these claims holds, and then the exit
+status is 1. The output ends with the claims that no mutant fells.
 
-Beside this file there is one for each chapter, CHAPTER.toml. `options` are those of all its command lines. Of a mutant:
+Each chapter has a file next to this one, CHAPTER.toml. Its `options` belong to all command lines. A mutant has:
 
     mistake    in one sentence
-    options    more of them
+    options    further options
     ranks      4 if not given
     file       of the package
-    old, new   lines of it, which must occur exactly once, and what stands there instead (patch.py)
+    old, new   lines of the file, which must occur exactly once, and what replaces them (patch.py)
     fells      the claims: source, claim
-    layout     options of the chapter alone. Where it is given, if empty, the losses are compared with those of serial
-               training with the same options but for these: "serial training, losses" is one more claim. Bugs that
-               change what is learned, and no byte, fall by it.
+    layout     options that only the chapter has. If it is given, even if it is empty, the losses are compared with
+               those of serial training with all options except these: "serial training, losses" is one more claim.
+               It catches bugs that change what is learned, but no byte count.
 """
 
 import functools
@@ -46,7 +46,7 @@ from minidist.mpi import environment
 
 TABLE = Path(__file__).parent
 PACKAGE = Path(minidist.__file__).parent
-TIMEOUT = 120.0  # seconds for one of them, which takes about one
+TIMEOUT = 120.0  # seconds for one mutant, which takes about one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Mutant(Patch):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: the claims that its report makes, by name, and whether they hold."""
+    """The outcome of a mutant: the claims in its report, by name, and whether they hold."""
 
     mutant: Mutant
     holds: dict[str, bool]
@@ -80,15 +80,15 @@ class Verdict:
 
 
 def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
-    """Run them and print what they felled; the exit status. chapters: all there are, in order.
+    """Run them and print what they felled; the exit status. chapters: all chapters, in order.
 
-    Raises UsageError for whatever cannot work, before anything is started.
+    Raises UsageError for what cannot work, before anything is started.
     """
     made = tool("mutants", __doc__)
     made.add_argument("chapters", nargs="*", metavar="CHAPTER", help="whose mutants; default: all")
     made.parse_args(list(arguments))
     if environment.ranks():
-        raise UsageError("mutants starts ranks itself: leave mpirun away")
+        raise UsageError("mutants starts ranks itself: run it without mpirun")
     known = [chapter for chapter in chapters if (TABLE / f"{chapter}.toml").exists()]
     if len(arguments) > 1 or not set(arguments) <= set(known):
         raise UsageError(f"{' '.join(arguments)!r} is no chapter with mutants: take one of {', '.join(known)}")
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str], chapters: Sequence[str]) -> int:
 
 
 def mutants_of(file: Path) -> list[Mutant]:
-    """The mutants of a chapter. Raises UsageError for one that cannot be made."""
+    """The mutants of a chapter. Raises UsageError if one cannot be made."""
     written = read_document(file)
     usual, mutants = written["options"], []
     for keywords in read_patches(written, "mutant"):
@@ -131,7 +131,7 @@ def perform(mutant: Mutant) -> Verdict:
     """Run it in a copy of the package, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="minidist-mutant-") as folder:
         copy = Path(folder) / "minidist"
-        shutil.copytree(PACKAGE, copy)  # with what Python has compiled, which is still right by its time
+        shutil.copytree(PACKAGE, copy)  # with Python's compiled files, whose timestamps are still valid
         file = copy / mutant.file
         file.write_text(mutant.apply(file.read_text(encoding="utf-8"), mutant.file), encoding="utf-8")
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
@@ -179,7 +179,7 @@ def losses_of_serial_training(options: str) -> list[float]:
 
 
 def name_of(claim: dict[str, Any]) -> str:
-    """A claim by its source and its words, but for how many of something there were."""
+    """A claim by its source and its words, without a leading count."""
     return f"{claim['source']}, {re.sub(r'^of [0-9]+ ', '', claim['claim'])}"
 
 
@@ -187,7 +187,7 @@ def name_of(claim: dict[str, Any]) -> str:
 
 
 def print_outcomes(chapter: str, outcomes: Sequence[Verdict]) -> None:
-    """A row for each mutant: its mistake, and the claims that must fall, with those that fell besides as a number."""
+    """A row for each mutant: its mistake, the claims that must fall, and how many other claims fell."""
     from rich.markup import escape
 
     table = make_table(left=("mistake", "claims that fell"), right=())

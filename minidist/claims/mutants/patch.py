@@ -1,7 +1,7 @@
-"""A mistake as data: what a right program says, and what stands there instead.
+"""A mistake as data: text of the correct program, and what replaces it.
 
-A TOML file lists mistakes, one table each. `old` and `new` are a change: old must occur exactly once. A mistake that
-takes more than one change has the others in tables of their own, which are made in this order:
+A TOML file lists mistakes, one table each. `old` and `new` are a change: old must occur exactly once. If a mistake
+takes more than one change, each further one has a table of its own. Changes are made in this order:
 
     [[mutant]]
     old = "x[0]"
@@ -11,7 +11,7 @@ takes more than one change has the others in tables of their own, which are made
     old = "y[0]"
     new = "y[1]"
 
-What else a table says is for the program that reads it: what the mistake is, and what must notice it.
+The table's other keys are for the program that reads it: what the mistake is, and what must notice it.
 """
 
 import tomllib
@@ -24,12 +24,12 @@ from minidist import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """Changes of a text, each with the old and the new words."""
+    """Changes to a text, each with the old and the new words."""
 
     changes: tuple[tuple[str, str], ...] = ()
 
     def apply(self, text: str, where: str) -> str:
-        """The changed text. where: what text it is, for the UsageError if old words do not occur exactly once."""
+        """The changed text. Raises UsageError if old words do not occur exactly once; where: its name for the text."""
         for old, new in self.changes:
             if (times := text.count(old)) != 1:
                 raise UsageError(f"its old text occurs {times} times in {where}")
