@@ -52,7 +52,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     chapter = find(plan.chapter)
     job = chapter.prepare(with_file(chapter.parser()), [*arguments, *words], ranks, optimizer=plan.optimizer)
     if not plan.optimizer.moments:
-        job.options.optimizer = "plain sgd"  # of which the claims expect no state
+        job.options.optimizer = "plain sgd"  # claims then expect no optimizer state
     if plan.schedule:
         job.settings.learning_rate = plan.schedule
     for name in [name for name in vars(options) if name in given and name not in ("config", *plan.said())]:

@@ -20,7 +20,7 @@ def defaults() -> Namespace:
 
 
 def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
-    """The options that somebody has typed, also with the value that they have by default."""
+    """The options that the user has typed, even with their default values."""
     untouched = object()
     blank = Namespace(**dict.fromkeys(vars(made.parse_args(arguments)), untouched))
     return {name for name, value in vars(made.parse_args(arguments, blank)).items() if value is not untouched}
@@ -110,7 +110,7 @@ def precision_of(config: Config, options: Namespace, given: Collection[str]) -> 
 
 def recompute_of(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
     """A configuration that says something of activation checkpointing means that it is used: of each block the input is
-    kept, as in models that call deepspeed.checkpointing.checkpoint; or of so many of the blocks as there are to be
+    kept, as in models that call deepspeed.checkpointing.checkpoint; or of as many blocks as there should be
     checkpoints."""
     room = "activation_checkpointing."
     asked = any(config[path] != key.default for path, key in config.table.items() if path.startswith(room))

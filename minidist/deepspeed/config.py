@@ -99,7 +99,7 @@ def switched_on(section: Any) -> bool:
 
 
 def nearest(path: str, table: dict[str, Key]) -> str:
-    """The known key that is most like `path`: one beside it, or else one of that name elsewhere."""
+    """The known key that is most like `path`: one in the same section, or else one of that name elsewhere."""
     known = [*table, *(alias for alias in ALIASES if "." in alias), *OBJECTS, *SECTIONS, *REFUSED_SECTIONS]
     prefix, _, name = path.rpartition(".")
     beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == prefix}

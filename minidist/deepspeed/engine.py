@@ -7,7 +7,7 @@
         engine.step()
 
 Two things differ from DeepSpeed. Every rank passes the same micro-batch of all ranks, micro_batch · N sequences, and
-the engine takes this rank's share of them; and a communicator is passed in, for there is no global process group.
+the engine takes this rank's share of them; and a communicator is passed in, because there is no global process group.
 """
 
 import itertools
@@ -51,7 +51,7 @@ class Scheduler:
         self.engine = engine
 
     def get_last_lr(self) -> list[float]:
-        """Of the update that comes next; a list, for there it has one entry for each group of parameters."""
+        """The next update's learning rate; a list, because DeepSpeed has one entry for each group of parameters."""
         return [self.engine.settings.learning_rate(self.engine.updates)]
 
 
@@ -75,10 +75,10 @@ def initialize(
 ) -> Initialized:
     """The engine that a configuration describes, around a model.
 
-    model: its units, of gpt() or llama(). config: a file or a dict. optimizer, lr_scheduler (of an update's number,
-    from 0): instead of the configuration's. training_data: sequences x and targets y, integers (n, T); then there is an
-    iterator of micro-batches for all ranks, drawn anew in every epoch. Raises UsageError for a configuration that
-    cannot be; keys without effect are named on rank 0, one line each.
+    model: its units, from gpt() or llama(). config: a file or a dict. optimizer, lr_scheduler (a function of an
+    update's number, from 0): replace the configuration's. training_data: sequences x and targets y, integers (n, T);
+    with these, there is an iterator of micro-batches for all ranks, drawn anew in every epoch. Raises UsageError for a
+    configuration that cannot work; rank 0 names keys without effect, one line each.
     """
     layers = sum(isinstance(unit, Block) for unit in model)
     plan = planning.make(read(config), comm.size, width=width_of(model), layers=layers)

@@ -3,7 +3,7 @@
     python -m minidist explain ds_config.json --model llama2-7b --ranks 64
 
 It computes and starts nothing: any model on any number of ranks. The formulas are those to which a run is held, and
-beside them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
+next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
 import itertools
@@ -143,10 +143,10 @@ def divided(plan: Plan) -> int:
 
 
 def passing(plan: Plan, model: Model) -> int:
-    """The most bytes that are held of whole units in passing: in stage 2 gradients, in stage 3 parameters as well. An
-    embedding that the head reads is there together with each of the others. With FSDP's prefetch the parameters of two
-    units are there at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take no more than that,
-    but for the embedding's, which waits for its second part where a rank has no other place for it."""
+    """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
+    embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
+    units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
+    embedding's gradient is an exception: it waits for its second part, if a rank has no other place for it."""
     embedding, *others = model.units if model.family == "gpt" else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0

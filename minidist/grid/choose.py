@@ -10,11 +10,11 @@ from minidist.layout import Layout
 from minidist.pp import fit as pipelines
 from minidist.tp.claims import check_tensor
 
-MOST_RANKS = 10_000  # beyond, nobody is advised to start so many
+MOST_RANKS = 10_000  # no message advises the user to start more
 
 
 class Grid(NamedTuple):
-    """How many ranks there are along each axis."""
+    """The number of ranks along each axis."""
 
     dp: int  # data
     pp: int  # pipeline
@@ -53,7 +53,7 @@ def choose(options: Namespace, ranks: int) -> Layout:
 
 
 def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> str:
-    """Why no grid of so many ranks has these axes; and how many ranks there should be, if that is all that is wrong."""
+    """Why no grid of this number of ranks has these axes; and the number that would work, if only that is wrong."""
     axes = " x ".join(f"--{axis} {n}" for axis, n in given.items() if n)
     product = math.prod(filter(None, given.values()))
     needed = product if None not in given.values() else product * -(-ranks // product)

@@ -1,4 +1,4 @@
-"""What the papers say of a run on a grid of ranks, beside what it held, sent, and read off its clocks."""
+"""What the papers say about a run on a grid of ranks, next to what it held, sent, and read off its clocks."""
 
 from collections.abc import Sequence
 

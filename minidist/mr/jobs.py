@@ -1,4 +1,4 @@
-"""Jobs for `minidist.mapreduce`: the paper's examples, and how to write one's own.
+"""Jobs for `minidist.mapreduce`: the paper's examples, and how to write your own.
 
 A job is anything with two functions, as the paper has them (section 2): a class, a module, or `Functions(map, reduce)`.
 
@@ -61,7 +61,7 @@ class WordCount:
 
 
 class Grep:
-    """The lines in which the pattern is found, behind the name of their file (section 2.3)."""
+    """The lines that contain the pattern, each after the name of its file (section 2.3)."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.search = pattern, re.compile(pattern).search
@@ -94,7 +94,7 @@ class InvertedIndex:
 class Sort:
     """All lines in increasing order: read one after another, the output files are sorted (section 5.3).
 
-    Which output a line belongs to is decided by where it stands among the lines of a sample.
+    The output file of a line depends on its place among the sorted lines of a sample.
     """
 
     def plan(self, lines: list[str], reducers: int) -> None:
@@ -113,6 +113,6 @@ class Sort:
 
 
 def matches(pattern: re.Pattern[str], line: str) -> Iterable[str]:
-    """What the pattern matches, empty matches left out."""
+    """What the pattern matches, without empty matches."""
     found = [match[0] for match in pattern.finditer(line)] if pattern.groups else pattern.findall(line)
     return filter(None, found)

@@ -117,7 +117,7 @@ def in_flight(timeline: Timeline) -> int:
 
 
 def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
-    """In numbers, what a drawing of a whole step shows. chunks: of a stage, which together take a unit of time."""
+    """The figures below a drawing of a whole step. chunks: the number in a stage; together they take a unit of time."""
     step = max(timeline.end for timeline in timelines)
     longest = max(timeline.end - timeline.start for timeline in timelines)
     idle = f"{1 - timelines[0].busy / step:.1%} idle"
@@ -137,7 +137,7 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
     spans = [span for timeline in timelines for span in timeline.spans]
     with_chunks, with_versions = any(span.chunk for span in spans), any(span.version for span in spans)
     arrows: dict[tuple[int, str, int, int], int] = {}  # (pipeline, name) -> a whole number: Perfetto draws no others
-    pid = len(timelines) + 1  # Perfetto calls the row of the same number the main thread, and a row 0 as well
+    pid = len(timelines) + 1  # Perfetto calls rows of this number, and of number 0, the main thread
     process = {"name": "ranks, in simulated time"}
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": pid, "args": process}]
     for rank, timeline in enumerate(timelines):

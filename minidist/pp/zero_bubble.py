@@ -33,7 +33,7 @@ def bubble_rate(comm: Comm, row: Row, schedule: str) -> float | None:
 
 
 def table(comm: Comm) -> list[dict[str, Any]]:
-    """The rows of table 5 for as many stages as there are ranks, measured beside printed; on rank 0, elsewhere none."""
+    """The rows of table 5 with as many stages as there are ranks, measured next to printed; on rank 0 only."""
     rows = []
     for row in TABLE_5:
         if row.p == comm.size:
@@ -47,7 +47,7 @@ def table(comm: Comm) -> list[dict[str, Any]]:
 
 
 def main(comm: Comm, json_file: str | None) -> int:
-    """Print the table; 1 if a number is not the printed one."""
+    """Print the table; returns 1 if a number differs from the printed one."""
     rows = table(comm)
     if comm.rank > 0:
         return int(comm.broadcast_object(None))

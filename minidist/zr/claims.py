@@ -1,4 +1,4 @@
-"""What ZeRO says of activations and buffers, beside what a run held, sent and moved; and how much a model needs."""
+"""What ZeRO says about activations and buffers, next to what a run held, sent and moved; and what a model needs."""
 
 from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
@@ -129,7 +129,7 @@ def checkpoints_pass(run: Run) -> Claim:
 
 def buffers(run: Run) -> list[Claim]:
     """B elements, or all gradients if they are fewer. Where a rank has its shard of gradients alone, what is shared by
-    embedding and head waits beside it for its second part (stage 2)."""
+    embedding and head waits next to it for its second part (stage 2)."""
     p, d, stage = run.bytes.stored, run.layout.dp, run.options.zero
     ranks = range(run.ranks)
     waiting = [shared_parameters(run, rank) * (stage >= 2) for rank in ranks]
@@ -203,7 +203,7 @@ def needs(asked: Asked) -> list[Needs]:
     options, p, t, shares = asked.options, asked.bytes.stored, asked.layout.tp, shares_of(asked)
     d, stage, parts = asked.layout.dp, options.zero, checkpoint(asked)
     layers = layer_bytes(asked, t, shares, "none", options.dropout > 0)
-    # A layer keeps its input as well: another copy, or what waited, which has gone or is that itself.
+    # A layer also keeps its input: another copy of the checkpoint, or the checkpoint itself, or it has been freed.
     is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
     found = []
     for rank, psi in enumerate(stored_parameters(asked)):

@@ -49,7 +49,7 @@ def check(options: Namespace, d: int) -> None:
         )
     if options.arena_plot and options.precision in ("mixed", "bf16"):
         raise UsageError(
-            "--arena-plot: a device computes in what it stores, not in float32 beside it: use --precision fp32"
+            "--arena-plot: a device computes in the stored precision, without float32 copies: use --precision fp32"
         )
     if options.arena_plot:
         plot.check("--arena-plot", options.arena_plot)
@@ -90,7 +90,7 @@ def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> in
 
 
 def make_run(job: Job, ranks: int, layers: int) -> Asked:
-    """A run with so many layers."""
+    """A run with this number of layers."""
     options = Namespace(**{**vars(job.options), "layers": layers})
     return Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
 
