@@ -1,4 +1,4 @@
-"""The file and the command line together: what is said in one of them, and what in both has to be the same.
+"""The file and the command line together: what only one of them says, and what must be the same in both.
 
 The options fill "auto" and what the file leaves open, as TrainingArguments do in the Hugging Face Trainer.
 """
@@ -15,7 +15,7 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 
 
 def defaults() -> Namespace:
-    """What the options are that every chapter shares, where nobody gives them."""
+    """The defaults of the options that every chapter shares."""
     return command.parser("", "train").parse_args([])
 
 

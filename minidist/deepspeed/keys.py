@@ -1,7 +1,7 @@
-"""Every key of a DeepSpeed configuration: what it may be, what it is by default, what it means, and what it does here.
+"""Every key of a DeepSpeed configuration: its possible values, its default, what it means, and what it does here.
 
-The table is read by `config.py`, which checks a configuration against it, and by `explain.py`. A key does here what it
-does there, or says why it has no effect: `never`, or not `yet`. To give one an effect, take its `yet` away and read its
+`config.py` checks a configuration against this table, and `explain.py` prints it. A key does here what it does in
+DeepSpeed, or says why it has no effect: `never`, or not `yet`. To give a key an effect, remove its `yet` and read its
 value in `plan.py`. Defaults are those of DeepSpeed 0.19.6, runtime/zero/config.py, runtime/precision_config.py and
 their neighbors; in places its documentation gives other defaults.
 """

@@ -113,9 +113,9 @@ def make(
 ) -> Plan:
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
 
-    options: what fills "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face
-    Trainer; given: those that the user has typed, which must not contradict the configuration. width, layers: of the
-    model, h and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
+    options: fill "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face Trainer.
+    given: those that the user has typed; they must not contradict the configuration. width, layers: of the model, h
+    and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
     """
     options = options or defaults()
     h = width or options.width

@@ -1,4 +1,4 @@
-"""Which grid of ranks to take: of those that can be, the most usual one that has the axes that were given."""
+"""Which grid of ranks to take: the most usual of the possible ones that have the given axes."""
 
 import math
 from argparse import Namespace
@@ -25,7 +25,7 @@ class Grid(NamedTuple):
 
 
 def choose(options: Namespace, ranks: int) -> Layout:
-    """The layout: of the grids that can be, the most usual one that has the axes that were given."""
+    """The layout of the most usual of the possible grids that have the given axes."""
     given = {"dp": options.dp, "pp": options.pp, "tp": options.tp}
 
     def changed(grid: Grid) -> int:
@@ -68,7 +68,7 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
 
 
 def fit(options: Namespace, grid: Grid) -> Layout:
-    """All of a layout. Raises UsageError if the grid cannot be, or cannot be with the other options."""
+    """The complete layout. Raises UsageError if the grid is impossible, alone or with the other options."""
     dp, pp, tp = grid
     check_tensor(options, tp)
     if options.ranks_per_host and options.zero < 3:

@@ -2,8 +2,8 @@
 
 worker-1/map-00000/region-00003      of a finished map: the pairs for reduce task 3
 worker-1/map-00000/done.json             what the map has counted, and the checksums of its regions
-worker-1/unfinished/                 the map that is being done
-worker-1/runs/                       what the present reduce sorts
+worker-1/unfinished/                 the map under way
+worker-1/runs/                       what the current reduce sorts
 """
 
 import fcntl
@@ -106,7 +106,7 @@ class Disk:
 def private_folder(parent: Path, name: str, prefix: str) -> int:
     """Make, or find, a private folder of this user, and lock it while this process lives; returns the lock.
 
-    Folders of earlier runs of the same job, in which nobody works any more, are removed: only this user's.
+    This user's folders from earlier runs of the same job are removed, unless a process still works in them.
     """
     make_own_folder(parent / name)
     lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)

@@ -1,7 +1,7 @@
 """Word count with NumPy, several times as fast: the job of `minidist.mr.jobs.WordCount`, and not as easy to read.
 
-Its record is a block of many lines at once (section 4.4: a job may bring a reader of its own), and its map combines
-already: it emits each word of a block with its count.
+Its record is a block of many lines at once (section 4.4: a job may bring its own reader), and its map already combines:
+it emits each word of a block with its count.
 """
 
 import functools
@@ -66,7 +66,7 @@ def count_bytes(text: bytes) -> Iterator[tuple[list[bytes], list[int]]]:
     """The different words of a text, of lower-case ASCII and of bytes above it, and how often each of them occurs.
 
     Up to seven bytes are one number of 64 bits, and sorting numbers is the fastest way to count them. Up to fifteen are
-    two, which are sorted by a hash of both, so that equal ones come together; should others have the same hash, a word
+    two, which are sorted by a hash of both, so that equal ones come together; if others have the same hash, a word
     may come more than once, with a part of its count.
     """
     short, first, second, long = zip(*map(numbers, split_words(text.translate(WORD_BYTES))), strict=True)

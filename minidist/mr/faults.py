@@ -4,17 +4,17 @@
     stop:RANK:reduce:K   or of the K-th reduce task
     slow:RANK:FACTOR     worker RANK is FACTOR times slower
     bad:TEXT             the map function fails on every line that contains TEXT, which ends the job without --skip-bad
-    kill:POINT:K         the whole job is killed by SIGKILL the K-th time that a rank comes to POINT:
+    kill:POINT:K         the whole job is killed by SIGKILL the K-th time that a rank reaches POINT:
                          map       the master learns that a map task is done
                          reduce    the master learns that a reduce task is done
                          region    a worker has written the first part of its region files
                          write     a worker has written a part of an output file
                          commit    a worker has renamed an output file, and not told the master yet
 
-A worker that stops lives on without answering, and leaves when the job ends. A process that really dies takes an MPICH
-job with it, as the death of the master does in the paper (section 3.3): then --resume goes on.
+A worker that stops lives on without answering, and leaves when the job ends. A process that really dies ends the whole
+job under MPICH, like the master's death in the paper (section 3.3): then --resume continues the job.
 
-The chapter knows nothing of this: it is handed a disk and mailboxes with faults, and a job whose map fails.
+The chapter knows nothing about this: it is given a disk and mailboxes with faults, and a job whose map fails.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """What MapReduce reads and writes: splits of the input, region files, and the runs of the external sort.
 
-Intermediate pairs stand in region files as `key<TAB>value`, one a line, in UTF-8. A backslash, tab or line break inside
+Region files hold intermediate pairs as `key<TAB>value`, one per line, in UTF-8. A backslash, tab or line break inside
 a key or value is written as \\\\, \\t or \\n. What the shuffle moves can be read in these files while a job runs.
 """
 
@@ -263,8 +263,8 @@ FAN_IN = 64  # runs that are merged at a time: each is an open file with a buffe
 class ExternalSort:
     """Sort pairs by key, in about `memory` bytes and as many files as it takes; equal keys keep the order of arrival.
 
-    What no longer fits is sorted and written to a file, a run. In the end the runs are merged. Bytes of runs are added
-    to `moved`. All pairs of a merge go through `through`.
+    Pairs that no longer fit are sorted and written to a file, a run. At the end the runs are merged. Bytes of runs are
+    added to `moved`. All pairs of a merge go through `through`.
     """
 
     def __init__(

@@ -3,21 +3,21 @@
 A job is anything with two functions, as the paper has them (section 2): a class, a module, or `Functions(map, reduce)`.
 
     map(document, line) -> pairs        (key, value) for each pair, both text
-    reduce(key, values) -> values       what stands behind the key in the output: a line each; None: the key alone
+    reduce(key, values) -> values       the output after the key, one line for each; None: the key alone
 
-and, if it wants to, with more:
+A job may have more functions:
 
     combine(key, values) -> values      the reduce that already runs where map ran (section 4.3), on some of a key's
                                         values, on what it has returned itself, or not at all
-    partition(key, reducers) -> int     which of the outputs a key belongs to (section 4.1); crc32(key) mod R otherwise
+    partition(key, reducers) -> int     the output that a key belongs to (section 4.1); by default crc32(key) mod R
     plan(lines, reducers)               called once before the job with a sample of the input
     records(block) -> (offset, text)    what map gets instead of lines (section 4.4); block: see minidist.mr.files
-    measure(pairs) -> (n, bytes)        what these pairs stand for, if map has combined already
+    measure(pairs) -> (n, bytes)        what these pairs stand for, if map has already combined
 
 A function that raises ends the job; with --skip-bad N, up to N records on which one has failed twice are left out
-(section 4.6). Both must give the same for the same input, whenever and wherever they are called (section 3.3).
+(section 4.6). map and reduce must give the same for the same input, whenever and wherever they run (section 3.3).
 
-It may count in `self.counters`, a Counter that is new for each task; the sums stay exact however often a task is done
+They may count in `self.counters`, a Counter that is new for each task; the sums stay exact, however often a task runs
 (section 4.9). Values of a key come in the order of the input.
 """
 

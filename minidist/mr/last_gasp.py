@@ -2,7 +2,7 @@
 
 Before the user's function is called, the paper's library stores the record's number in a global variable, and a handler
 of signals sends it to the master in a "last gasp" packet (section 4.6). A process in an endless loop, or stopped, sends
-nothing: here the variable lies in a file that is mapped into memory, and others on the same machine can read it.
+nothing. So here the variable is in a file that is mapped into memory, and others on the same machine can read it.
 """
 
 import mmap

@@ -2,8 +2,8 @@
 
 Dean & Ghemawat, OSDI 2004, section 3.1, step 5: reducers read from the disks of the map workers by remote procedure
 call. Here a call is two messages, `Fetch` and `Region`. A worker that maps or reduces must serve its peers at the same
-time, or two that fetch from each other would wait for ever; so whatever it does, it looks into its mailbox every few
-milliseconds.
+time; otherwise two workers that fetch from each other would wait forever. So it looks into its mailbox every few
+milliseconds, no matter what it does.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 OUTPUT/part-00000-of-00004 ...            what has been committed
 OUTPUT/.mapreduce/                        until the job has ended:
-    job.json                                  what the job is, so that --resume goes on with the same one; it stays
+    job.json                                  what the job is, so that --resume continues the same one; it stays
     reduce-00000.json                         what the attempt that was committed has counted, and its checksums
     worker-1/map-00000/region-00003           map output on a worker's own disk (--local puts it elsewhere)
 """

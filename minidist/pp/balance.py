@@ -48,7 +48,7 @@ def partition(
 ) -> tuple[float, list[tuple[range, int]]]:
     """The pace of the best cut, and its stages: which units, on how many workers.
 
-    bandwidth: bytes to a unit of the profile's time. replicas: the workers of each stage, if that is settled (for a
+    bandwidth: bytes per unit of the profile's time. replicas: the workers of each stage, if they are given (for a
     plain pipeline, 1 each); otherwise the algorithm chooses the number of stages and the workers of each.
     """
     n = len(known.times)

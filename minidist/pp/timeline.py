@@ -60,12 +60,12 @@ class Timeline:
 
 
 def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False) -> None:
-    """A line for each rank: two columns to a unit of time, or one if all of it fits then. What is longer still, or
-    `goes_on` anyway, is cut.
+    """Print a line for each rank: two columns per unit of time, or one if the line then fits. A timeline that is longer,
+    or that `goes_on`, is cut.
 
-    Each piece of work shows its letter, and where there is room the last digit of its micro-batch, counted from 1.
-    Second and later chunks of a stage have small letters. Where weights change under way (`goes_on`), a second line has
-    the version of the weights below each F and B, and a bar where the next one is made.
+    Each piece of work shows its letter, and, if there is room, the last digit of its micro-batch, counted from 1.
+    Second and later chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has
+    the version of the weights below each F and B, and a bar where the next version is made.
     """
     from rich.console import Console
     from rich.text import Text
@@ -131,7 +131,7 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
     """Write the trace of all ranks. timelines: in order of rank. pipelines: the ranks of each.
 
     A slice F3 c2 v1 is micro-batch 3's forward through chunk 2 of the stage, with the weights after 1 update; chunks
-    and versions are named where there are several.
+    and versions are named if there are several.
     """
     pipeline_of = {rank: i for i, ranks in enumerate(pipelines) for rank in ranks}
     spans = [span for timeline in timelines for span in timeline.spans]

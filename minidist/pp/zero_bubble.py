@@ -3,7 +3,7 @@
     mpirun -n 8 python -m minidist.pipeline --zero-bubble-table        (and -n 16, -n 32)
 
 Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241. The paper measures how long a stage of its models
-takes for F, B and W and how long a message takes (table 9), and derives how much of a step each schedule idles (table
+takes for F, B and W and how long a message takes (table 9), and derives what part of a step each schedule idles (table
 5). Here every rank is a stage: it goes through its schedule on a clock that these times drive.
 """
 

@@ -1,8 +1,8 @@
 """A chapter as a value: what turns an algorithm into a program.
 
 `minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in one value of a kind below, which
-options it has, which engine they ask for, and what the paper promises of it. Whatever runs chapters, or asks something
-of each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
+options it has, which engine they ask for, and what the paper promises of it. All code that runs chapters, or needs
+something from each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
 """
 
 import importlib

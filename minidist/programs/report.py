@@ -28,9 +28,9 @@ def train_and_report(
     closing: Callable[[Run], None],
     count: Callable[[], dict[str, Any]] = dict,
 ) -> int:
-    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
+    """Train, validate, report; returns the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
 
-    count: what else is to be counted on each rank, once training is over and nothing of it can change any more.
+    count: counts other figures on each rank, after training, when nothing can change any more.
     """
     keep_freed_memory()
     engine, options, corpus = driver.engine, job.options, job.corpus

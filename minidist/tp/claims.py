@@ -235,7 +235,7 @@ def total_claims(
 ) -> list[Claim]:
     """By all ranks together: what the papers leave out, `beside` it; and that nothing else was sent.
 
-    beside: other phases -> formula, bytes.
+    `beside`: other phases -> formula, bytes.
     stamps: messages whose time is sent on the control channel. Control may send nothing else."""
     claims = [
         Claim("beside it", phase, formula, promised, sum(run.sent_in(phase)), "bytes", "all ranks")
