@@ -10,8 +10,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# One BLAS thread a rank: ranks are the parallelism here, and N ranks that each start a thread for every core fight one
-# another for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
+# One BLAS thread per rank: ranks are the parallelism here, and N ranks that each start a thread for every core compete
+# for the cores. It must be set before NumPy loads its BLAS; a value that the user has set stays.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
@@ -21,16 +21,16 @@ class UsageError(Exception):
 
 
 class Stopped(Exception):
-    """Work that cannot go on, for a reason that the user can mend: shown as one line, on whichever rank it happens, and
-    the whole job ends with exit status 1."""
+    """Work that cannot go on, for a reason that the user can remove: its rank shows one line, and the job ends
+    with exit status 1."""
 
 
 class Finished(Exception):
-    """All that was asked for is this text (--help): shown once, exit status 0."""
+    """The user asked only for this text (--help): shown once, exit status 0."""
 
 
 def how_to_install(*extras: str) -> str:
-    """The command that installs what a part needs: from the clone that this is, or by name where there is none."""
+    """The command that installs what a part needs: from this clone, or by name if this is no clone."""
     clone = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     source = clone if os.path.isfile(os.path.join(clone, "pyproject.toml")) else "minidist"
     with suppress(FileNotFoundError):  # the working directory has been deleted
@@ -46,7 +46,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`minidist.initialize` is `minidist.deepspeed.initialize`, which loads NumPy when it is asked for."""
+    """`minidist.initialize` is `minidist.deepspeed.initialize`; NumPy is loaded only when it is used."""
     if name == "initialize":
         from minidist.deepspeed import initialize
 
@@ -55,8 +55,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _module_to_run() -> str:
-    """While Python looks for what `python -m` names: that name. Else "". Python 3.8 does not tell, and must get as far
-    as the doctor."""
+    """The module that `python -m` names, while Python looks for it; or "". Python 3.8 does not tell it, but
+    must get to the doctor."""
     if os.path.basename((sys.argv or [""])[0]) == "minidist":  # the command that pip installs
         return "minidist"
     looks = sys.argv[:1] == ["-m"]
@@ -69,8 +69,8 @@ def _begin(module: str) -> None:
     start.begin(module)
 
 
-# Of `python -m minidist.zero3` Python imports the package first and zero3.py next, whose first lines import NumPy: this
-# is the only place from which a NumPy that is missing, or Ctrl-C meanwhile, can be one line. To any other program that
-# imports the package, a notebook or a test, nothing is done.
+# For `python -m minidist.zero3` Python first imports the package, then zero3.py, whose first lines import NumPy. Only
+# here can a missing NumPy, or Ctrl-C during its import, become a one-line message. Other programs that import the
+# package, such as a notebook or a test, are left alone.
 if _module_to_run().split(".")[0] == "minidist":
     _begin(_module_to_run())

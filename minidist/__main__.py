@@ -1,4 +1,4 @@
-"""`python -m minidist`: the table of contents, and the way to the doctor. It needs neither MPI nor NumPy."""
+"""`python -m minidist`: the table of contents, and all commands except the chapters. It needs neither MPI nor NumPy."""
 
 from __future__ import annotations  # the doctor must be reachable from a Python that is too old for the rest
 
@@ -28,7 +28,7 @@ python -m minidist --version   the version"""
 
 
 def contents() -> str:
-    """The list of chapters, each with its paper, and the lines that run them: one screen of 24 lines and 80 columns."""
+    """The list of chapters, each with its paper, and the commands that run them: one screen of 24 lines, 80 columns."""
     # Bold for a reader at a terminal; a file or a pipe gets the bare text. See https://no-color.org for NO_COLOR.
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     lines = []
@@ -49,7 +49,7 @@ DOES = {
 
 
 def paths(command: str, arguments: list[str], *names: str) -> list[str]:
-    """The files and folders that a command takes, in order."""
+    """The files and folders on a command's line, in order."""
     made = tool(command, DOES[command])
     for name in names:
         made.add_argument(name, type=path_name)
@@ -57,7 +57,7 @@ def paths(command: str, arguments: list[str], *names: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line asks; the exit status."""
+    """Do what the command line asks; returns the exit status."""
     if arguments[:1] and arguments[0] in DOES and set(arguments[1:]) & {"-h", "--help"}:
         paths(arguments[0], ["--help"], *{"inspect": ["DIR"], "to-fp32": ["DIR", "FILE"]}.get(arguments[0], []))
     if arguments == ["doctor"]:
@@ -67,11 +67,11 @@ def main(arguments: list[str]) -> int:
 
         return syllabus.main()
     if arguments[:1] == ["explain"]:
-        from minidist.deepspeed import explain  # needs NumPy, as nothing else here does
+        from minidist.deepspeed import explain  # the only import here that needs NumPy
 
         return explain.main(arguments[1:])
     if arguments[:1] == ["mutants"]:
-        from minidist.claims import mutants  # the rest of the package, which only this needs
+        from minidist.claims import mutants  # imports the rest of the package
 
         return mutants.main(arguments[1:], [chapter.name for chapter in CHAPTERS])
     if arguments[:1] == ["audit"]:
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run() -> int:
-    """The program, by either of its names; the exit status."""
+    """Run the program, under either of its names; returns the exit status."""
     return in_one_process(lambda: main(sys.argv[1:]))
 
 

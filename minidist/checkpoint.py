@@ -1,29 +1,29 @@
-"""Checkpoints: every rank writes what it holds, and any number of ranks, laid out in any way, goes on from it.
+"""Checkpoints: every rank writes what it holds, and any number of ranks, in any layout, can continue from it.
 
     mpirun -n 4 python -m minidist.zero3 --save run --save-every 50 --keep 2
     mpirun -n 8 python -m minidist.parallel3d --dp 2 --pp 2 --tp 2 --load run
 
-A rank holds a piece of every unit: ZeRO's shard of it, tensor parallelism's part, or none because the pipeline gave the
-unit to others. To put the model together before it is written would need a rank that holds all of it, and that is what
-the other chapters have done away with. So each rank writes its own shard, and a manifest says which elements of which
-parameter are where (`minidist/checkpoints/pieces.py`). Whoever loads asks the manifest where his own elements are, and
-reads just these from however many shards: he never holds more than his shard and some of one unit.
+A rank holds a piece of every unit: ZeRO's shard of it, tensor parallelism's part, or nothing, if the pipeline gave the
+unit to another stage. To put the model together before writing, one rank would have to hold all of it, and the other
+chapters avoid exactly that. So each rank writes its own shard, and a manifest says which elements of which parameter
+are where (`minidist/checkpoints/pieces.py`). A rank that loads looks up its own elements in the manifest and reads just
+these, from any number of shards: it never holds more than its shard and a part of one unit.
 
-DeepSpeed (engine.py, save_checkpoint) does the same with other files, and here is what stands for each:
+DeepSpeed (engine.py, save_checkpoint) does the same with other files. They correspond as follows:
 
-    DIR/latest                      DIR/latest                 which is the newest
+    DIR/latest                      DIR/latest                 names the newest
     DIR/global_step40/              DIR/step000040/            one checkpoint:
-      mp_rank_00_model_states.pt      manifest.json            counters, loss scale, where things are
+      mp_rank_00_model_states.pt      manifest.json            counters, loss scale, where each piece is
       zero_pp_rank_1_mp_rank_00_      rank1-of-4.safetensors   rank 1's piece of the master copy and its moments
         optim_states.pt
-    DIR/zero_to_fp32.py             python -m minidist to-fp32 DIR FILE   the weights alone, in one file
+    DIR/zero_to_fp32.py             python -m minidist to-fp32 DIR FILE   only the weights, in one file
 
-Its shards fit the number of ranks that wrote them: another number is refused (ZeRORuntimeException), until they have
-been converted into a "universal checkpoint", a folder for each parameter. Ours are read by elements from the start, as
-PyTorch's Distributed Checkpoint does. Parameters as the model computes with them, two bytes each, are not written at
-all: they are the master copy, rounded.
+DeepSpeed's shards fit the number of ranks that wrote them. It refuses another number (ZeRORuntimeException) until they
+have been converted into a "universal checkpoint", with a folder for each parameter. minidist's shards are always read
+by element, as in PyTorch's Distributed Checkpoint. The two-byte parameters with which the model computes are not
+written: they are the master copy, rounded.
 
-A job may be killed at any moment, and what it saved last must still load. Hence the order of things in `publish`.
+A job may be killed at any moment, and its last checkpoint must still load. Hence the order of steps in `publish`.
 """
 
 import errno
@@ -85,18 +85,18 @@ def save(
     keep: int | None = None,
     tag: str | None = None,
 ) -> None:
-    """Write a checkpoint into `folder`; all ranks of `comm` must call. If that cannot be, a line says so, the work goes
-    on, and what was in the folder is as it was.
+    """Write a checkpoint into `folder`; all ranks of `comm` must call this. If it fails, a line says so, training goes
+    on, and the folder's content stays unchanged.
 
-    about: what training says of itself beside its engine: `layout`, `identity`, `text`, `client` (see `Manifest`).
-    keep: how many checkpoints may be in the folder afterwards: the oldest go. None: any number.
-    tag: the checkpoint's name, instead of step000040; an older one of this name goes.
+    about: what else to record about the run: `layout`, `identity`, `text`, `client` (see `Manifest`).
+    keep: how many checkpoints may stay in the folder: the oldest are removed. None: any number.
+    tag: the checkpoint's name, instead of step000040; it replaces an older one of this name.
     """
     engine.settle()
     step = os.path.join(folder, tag or f"step{engine.steps:06d}")
     with draft_folder(draft_of(step), comm) as draft:
         try:
-            found = write_shards(draft, engine, comm, about)  # under a name that nobody loads
+            found = write_shards(draft, engine, comm, about)  # under a name that is never loaded
             if found:
                 publish(folder, found, os.path.basename(step), keep, replaces=tag)
         except OSError as error:
@@ -104,8 +104,8 @@ def save(
 
 
 def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -> Manifest | None:
-    """Every rank's shard, synced, in a new folder: on rank 0, the manifest to be. Raises OSError, on rank 0 alone, if
-    some rank could not write its shard."""
+    """Write every rank's shard, synced, into a new folder; returns, on rank 0, the manifest. Raises OSError, only on
+    rank 0, if a rank could not write its shard."""
     mine = {name: held for flat in engine.flats for name, held in collect_pieces(engine, flat).items()}
     everyone = comm.all_gather_object({name: piece for name, (piece, _) in mine.items()})
     kept = share_out(everyone)[comm.rank]
@@ -145,15 +145,15 @@ def write_shards(draft: str, engine: Engine, comm: Any, about: dict[str, Any]) -
         shards=shards,
         layout=about["layout"],
         identity=about["identity"],
-        text={**about["text"], "position": engine.steps},  # batches are drawn one a step
+        text={**about["text"], "position": engine.steps},  # each step draws one batch
         client=about.get("client", {}),
     )
 
 
 def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Array]]]:
-    """What this rank could write of a Flat: of every parameter a piece, and what is there of it and of its moments.
+    """What this rank could write of a Flat: a piece of every parameter, with its values and its moments.
 
-    That is what its optimizer updates. In data parallelism, where this is everything on every rank, a chunk of it.
+    These are the elements that its optimizer updates. In data parallelism, where every rank updates all, a chunk.
     """
     here = engine.piece(flat)
     mine = ring.chunk(flat.padded, flat.comm.size, flat.comm.rank) if flat.comm else here
@@ -165,8 +165,8 @@ def collect_pieces(engine: Engine, flat: Flat) -> dict[str, tuple[Piece, list[Ar
 
 
 def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
-    """What each rank is to write of what it offers. Of ranks that have the same piece (hosts with a copy each, two
-    stages with a tied embedding, tensor-parallel ranks with the same norms) the first does."""
+    """Which of the pieces that it offers each rank writes. If several ranks hold the same piece (a copy per host, two
+    stages with a tied embedding, tensor-parallel ranks with the same norms), the first of them writes it."""
     taken: set[tuple[str, Piece]] = set()
     shares = []
     for pieces_of in offered:
@@ -176,57 +176,55 @@ def share_out(offered: list[dict[str, Piece]]) -> list[dict[str, Piece]]:
 
 
 def publish(folder: str, found: Manifest, name: str, keep: int | None, replaces: str | None = None) -> None:
-    """Make a checkpoint of a folder of shards. Killed before any of these lines, or in it, the job leaves a folder of
-    which `latest` names a checkpoint that is whole: this one, or the one before. Raises OSError."""
-    write_whole(os.path.join(found.folder, manifest.NAME), found.as_json().encode())  # all of it is on the disk,
+    """Turn a folder of shards into a checkpoint. If the job is killed before or during any of these lines, `latest`
+    still names a whole checkpoint: this one, or the one before. Raises OSError."""
+    write_whole(os.path.join(found.folder, manifest.NAME), found.as_json().encode())  # all content is on the disk;
     open_to_readers(found.folder)
     name = free_name(folder, name)
-    os.rename(found.folder, os.path.join(folder, name))  # so that whoever sees the name sees all of it,
+    os.rename(found.folder, os.path.join(folder, name))  # only then it gets the name under which it is read;
     sync_folder(folder)
-    write_whole(os.path.join(folder, manifest.LATEST), f"{name}\n".encode())  # and only now it is the newest,
+    write_whole(os.path.join(folder, manifest.LATEST), f"{name}\n".encode())  # only now it is the newest;
     others = [other for other in manifest.names_in(folder) if other != name]
     replaced = [old for old in manifest.tagged_in(folder, replaces) if old != name] if replaces else []
     too_many = len(others) + 1 - keep if keep else 0
-    for old in dict.fromkeys(
-        [*replaced, *others[: max(too_many, 0)]]
-    ):  # and the oldest may go: their names first, so that none is seen half there
+    # and only then old ones may go: they lose their names first, so that no reader sees half of one
+    for old in dict.fromkeys([*replaced, *others[: max(too_many, 0)]]):
         os.rename(os.path.join(folder, old), draft_of(os.path.join(folder, old)))
-    for left in manifest.drafts_in(folder):  # and with them what a job that was killed has left
+    for left in manifest.drafts_in(folder):  # together with what a killed job has left
         remove(os.path.join(folder, left))
 
 
 def free_name(folder: str, name: str) -> str:
-    """The name, or, where a run came this way before, the first of NAME~2, NAME~3, … that is not taken."""
+    """The name, or, if an earlier run has taken it, the first of NAME~2, NAME~3, … that is free."""
     names = (name if i == 1 else f"{name}~{i}" for i in itertools.count(1))
     return next(name for name in names if not os.path.lexists(os.path.join(folder, name)))
 
 
 @contextmanager
 def draft_folder(name: str, comm: Any) -> Iterator[str]:
-    """A name for a folder, the same on all ranks: rank 0's. Afterwards no such folder is there, unless it was
-    renamed."""
+    """A name for a folder, the same on all ranks: rank 0's. At the end the folder is removed, unless it was renamed."""
     draft = comm.broadcast_object(name)
     try:
         yield draft
     finally:
         if comm.rank == 0:
             remove(draft)
-    comm.broadcast_object(None)  # nobody goes on before it is done
+    comm.broadcast_object(None)  # no rank goes on before that is done
 
 
 # ---- load ------------------------------------------------------------------------------------------------------------
 
 
 def load(path: str, engine: Engine) -> None:
-    """Put this rank's piece of everything into the engine, from a checkpoint of any layout, or a file of `export`. All
-    ranks must call. What `check` has found sound is taken as it is."""
+    """Load this rank's piece of everything into the engine, from a checkpoint of any layout or a file of `export`. All
+    ranks must call this. `check` has already checked the files."""
     found = opened(path)
     for flat in engine.flats:
         for name, piece, at in pieces(flat, engine.piece(flat)):
             arrays = [array[at] for array in (flat.master, *flat.moments)]
             found.read(name, piece, dict(zip(manifest.PREFIXES, arrays, strict=False)))
         engine.refresh(flat)
-    engine.after_update()  # as at the end of a step: whoever keeps more than his shard gets it from the others
+    engine.after_update()  # as at the end of a step: ranks that hold more than their shard gather the rest
     state = found.state
     engine.steps, engine.updates = state["steps"], state["updates"]
     if engine.scaled and state["mixed"]:
@@ -234,7 +232,7 @@ def load(path: str, engine: Engine) -> None:
 
 
 def tagged(folder: str, tag: str) -> str:
-    """The checkpoint in a folder that was saved last under a tag. Raises UsageError if there is none."""
+    """The checkpoint in a folder that was last saved under a tag. Raises UsageError if there is none."""
     if names := manifest.tagged_in(folder, tag) if os.path.isdir(folder) else []:
         return os.path.join(folder, names[-1])
     raise UsageError(f"{folder} has no checkpoint with the tag {tag}")
@@ -249,8 +247,8 @@ def opened(path: str) -> Manifest:
 
 
 def export(path: str, engine: Engine, comm: Any, about: dict[str, Any], names: str | None = None) -> None:
-    """Write a single file, for `load`, or by `names` for another library; all ranks must call. Every rank writes its
-    shard beside it, and rank 0 copies tensor after tensor: so nobody ever holds the model."""
+    """Write a single file for `load`, or, with `names`, for another library; all ranks must call it. Every rank writes
+    its shard into a draft folder next to it, and rank 0 copies tensor after tensor: no rank ever holds the model."""
     with draft_folder(draft_beside(path) if comm.rank == 0 else "", comm) as draft:
         try:
             found = write_shards(draft, engine, comm, about)
@@ -261,8 +259,9 @@ def export(path: str, engine: Engine, comm: Any, about: dict[str, Any], names: s
 
 
 def weights(engine: Engine, writer: bool) -> dict[str, Array]:
-    """On rank 0, the writer, every parameter by name, in its shape and in the optimizer's precision: for a sample,
-    which needs the model in one place. All ranks must call. All that share a unit put it together, and one keeps it."""
+    """On rank 0, the writer, every parameter by name, in its shape and the optimizer's precision: a sample needs the
+    model in one place. All ranks must call this. The ranks that share a unit put it together, and one of them keeps it.
+    """
     found = {}
     for flat in engine.flats:
         whole = engine.whole_parameters(flat, flat.master)
@@ -272,5 +271,5 @@ def weights(engine: Engine, writer: bool) -> dict[str, Array]:
 
 
 def size(units: list[Unit], precision: Precision, moments: int) -> int:
-    """About how many bytes a checkpoint has: without the names."""
+    """About how many bytes a checkpoint has (names are not counted)."""
     return (1 + moments) * count_parameters(units) * np.dtype(precision.updated).itemsize

@@ -1,7 +1,7 @@
-"""From a command line to a job: the options that every training chapter has, and what cannot work refused in a line.
+"""From a command line to a job: the options of every training chapter; a one-line message refuses what cannot work.
 
-A chapter adds its own options to `parser`; `prepare` checks all of them, and whatever they name, before ranks allocate
-anything.
+A chapter adds its own options to `parser`; `prepare` checks all options, and the files that they name, before ranks
+allocate anything.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def parser(doc: str, chapter: str) -> Parser:
         default=0,
         help="print N characters that the trained model writes",
     )
-    unlisted = argparse.SUPPRESS  # named beside the option that they are of
+    unlisted = argparse.SUPPRESS  # another option's help names them
     add("--save", type=path_name, metavar="DIR", help="a checkpoint at the end; --save-every K; --keep K newest")
     add("--save-every", type=at_least(1), metavar="K", help=unlisted)
     add("--keep", type=at_least(1), metavar="K", help=unlisted)
@@ -86,7 +86,7 @@ def parser(doc: str, chapter: str) -> Parser:
 
 
 def recomputation(text: str) -> str:
-    """An argument type: one of POLICIES, where every:K is every:2 or the like."""
+    """An argument type: one of POLICIES, with a number for K in every:K."""
     every, _, k = text.rpartition(":")
     if every == "every" and k.isascii() and k.isdecimal() and int(k) > 0:
         return f"every:{int(k)}"
@@ -101,7 +101,7 @@ def recomputation(text: str) -> str:
 
 @dataclass
 class Job:
-    """Checked input: nothing of it is large, and no work has been done."""
+    """Checked input: nothing in it is large, and no work has been done."""
 
     chapter: str
     options: Options
@@ -109,8 +109,8 @@ class Job:
     units: list[Unit]  # declared, not allocated
     settings: Settings
     layout: Layout
-    reserved: Any = None  # what this rank has for itself alone: ZeRO-Infinity's folder
-    began: Pages | None = None  # of the process, when --witness began to trace
+    reserved: Any = None  # what only this rank uses: ZeRO-Infinity's folder
+    began: Pages | None = None  # the process's memory when --witness began to trace
 
 
 def prepare(
@@ -121,10 +121,10 @@ def prepare(
     optimizer: Optimizer | None = None,
     states: int = 16,
 ) -> Job:
-    """Parse and check. Raises UsageError for whatever cannot work, before anything is allocated.
+    """Parse and check. Raises UsageError for anything that cannot work, before anything is allocated.
 
-    layout: of the ranks, where they do not all share out the batch. optimizer: instead of the options'.
-    states: bytes that memory must have for a parameter and what belongs to it, at least.
+    layout: of the ranks, if they do not all share the batch. optimizer: replaces that of the options.
+    states: the least bytes that memory must hold per parameter, with its gradient and optimizer state.
     """
     options = made.parse_args(arguments)
     layout = layout or Layout(dp=ranks)
@@ -154,7 +154,7 @@ def prepare(
         if options.steps == 0:
             raise UsageError("--memory-plot has no step to draw: ask for --steps 1 or more")
     check_apart({**outputs, "--save": options.save}, {"--data": options.data})
-    check_apart({**outputs, "--export": None}, {"--load": options.load})  # to write where training came from is usual
+    check_apart({**outputs, "--export": None}, {"--load": options.load})  # --export may replace what was loaded
     for option, path in outputs.items():
         check_writable(option, path)
     checkpoint.check_folder("--save", options.save)
@@ -171,7 +171,7 @@ def prepare(
         optimizer = SGD(momentum=0.9, weight_decay=options.weight_decay)
     nbytes = checkpoint.size(units, stored, optimizer.moments)
     check_room("--save", options.save, nbytes)
-    check_room("--export", options.export, 2 * nbytes)  # with the shards of which it is made
+    check_room("--export", options.export, 2 * nbytes)  # with the shards that it is made from
     if options.save:
         checkpoint.check_run("--save", options.save, units, identity(options, corpus), text_of(corpus))
     if options.load:
@@ -182,7 +182,7 @@ def prepare(
         learning_rate=CosineSchedule(options.lr, min(options.lr, options.min_lr), options.warmup, options.steps),
         clip=options.clip,
         accumulate=options.accumulate,
-        bucket_size=vars(options).get("bucket_size"),  # of chapters on the data axis
+        bucket_size=vars(options).get("bucket_size"),  # an option of chapters on the data axis
         recompute=options.recompute,
         seed=options.seed,
         capacity=options.device_memory,
@@ -193,7 +193,7 @@ def prepare(
 
 
 def declare(options: Options, vocabulary: int) -> list[Unit]:
-    """The model's units. Raises UsageError for sizes that do not fit one another."""
+    """The model's units. Raises UsageError for sizes that do not fit together."""
     sizes = {name: getattr(options, name) for name in ("context", "layers", "heads", "width", "dropout")}
     try:
         if options.model == "gpt":
@@ -206,19 +206,19 @@ def declare(options: Options, vocabulary: int) -> list[Unit]:
 
 
 def check_interval(recompute: str, layers: int) -> None:
-    """Raise UsageError for more layers in an interval than the model has."""
+    """Raise UsageError if an interval has more layers than the model."""
     if recompute.startswith("every:") and interval(recompute, layers) > layers:
         raise UsageError(f"--recompute {recompute} is more than the {layers} layers that there are: use every:{layers}")
 
 
 def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
-    """What makes two models of the same shapes different ones: for a checkpoint."""
+    """What distinguishes models whose parameters have the same shapes: recorded in a checkpoint."""
     heads, kv_heads = options.heads, options.kv_heads or options.heads
     return {"model": options.model, "heads": heads, "kv-heads": kv_heads, "characters": corpus.vocabulary}
 
 
 def about(job: Job, ranks: int) -> dict[str, Any]:
-    """What a checkpoint says of the run that makes it."""
+    """What a checkpoint records about the run that saves it."""
     options, corpus = job.options, job.corpus
     named = [axis for axis in ("dp", "pp", "tp") if axis in vars(options)]
     axes: dict[str, int] = {axis: getattr(job.layout, axis) for axis in named}
@@ -231,27 +231,27 @@ def about(job: Job, ranks: int) -> dict[str, Any]:
 
 
 def say_differences(job: Job, rank: int, ranks: int) -> None:
-    """In a line each, in what a run that goes on is not the run that was saved."""
+    """Print, one per line, the differences between this run and the saved run that it continues."""
     found, text = checkpoint.opened(job.options.load), about(job, ranks)["text"]
     for difference in checkpoint.differences(found, job.settings.seed, text) if rank == 0 else ():
         print(f"minidist: --load {job.options.load} was {difference}", file=sys.stderr)
 
 
 def text_of(corpus: data.Corpus) -> dict[str, Any]:
-    """What a checkpoint says of the text."""
+    """What a checkpoint records about the text."""
     return {"name": corpus.name, "blake2b": corpus.checksum()}
 
 
 def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -> None:
-    """Raise UsageError for a model or a batch that this machine cannot hold, were nothing else to be held.
+    """Raise UsageError for a model or a batch that this machine could not hold even if it held nothing else.
 
-    states: bytes of a parameter and of what belongs to it."""
+    states: bytes per parameter, with its gradient and optimizer state."""
     b, s, h, a = options.batch / ranks, options.context, options.width, options.heads
     stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
     kept = options.layers if options.recompute == "none" else 0
     activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)
-    scores = computed * b * a * s * s  # of one layer, in validation, which takes a batch at once
-    tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # their numbers, on every rank: int32, found by int64
+    scores = computed * b * a * s * s  # of one layer, in validation, which runs a whole batch at once
+    tokens = 12 * (s + 1) * VALIDATION_BATCHES * options.batch  # token numbers, on every rank: int32, indexed by int64
     needed = (states * count_parameters(units) / ranks + max(activations, scores) + tokens) * min(ranks, local_ranks())
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > present:

@@ -1,8 +1,8 @@
-"""The table of contents: which chapters there are, and the way from a chapter's name to all that there is of it.
+"""The table of contents: lists the chapters, and finds a chapter's program by name.
 
-A chapter is two files. `minidist/zero3.py` is the algorithm, and needs the engine alone; `minidist/programs/zero3.py`
-is what makes a program of it: its options, and what its paper promises, held against what was counted. They meet in a
-value, `Chapter` (`minidist/programs/chapter.py`), which is imported when it is asked for: the table needs no NumPy.
+A chapter is two files. `minidist/zero3.py` is the algorithm, and needs only the engine. `minidist/programs/zero3.py`
+makes it a program: its options, and what its paper promises, compared with what was counted. They meet in one value, a
+`Chapter` (`minidist/programs/chapter.py`). It is imported only when it is used, so the table needs no NumPy.
 """
 
 from __future__ import annotations  # python -m minidist must reach the doctor from a Python that is too old
@@ -19,7 +19,7 @@ class Entry(NamedTuple):
     launch: str
 
 
-USUAL = "mpirun -n 4 python -m minidist.{}"  # the launch line of most
+USUAL = "mpirun -n 4 python -m minidist.{}"  # most chapters' launch line
 
 # In the order in which a reader meets them.
 CHAPTERS = (
@@ -60,12 +60,12 @@ CHAPTERS = (
     ),
     Entry(
         "zero2",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients as well",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.2: gradients, too",
         "mpirun -n 4 python -m minidist.zero2",
     ),
     Entry(
         "zero3",
-        "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters as well",
+        "Rajbhandari et al., ZeRO, SC 2020, §5.3: parameters, too",
         "mpirun -n 4 python -m minidist.zero3",
     ),
     Entry(
@@ -107,6 +107,6 @@ CHAPTERS = (
 
 
 def run(name: str) -> None:
-    """Run a chapter on the ranks that mpirun started: the tail of its file."""
+    """Run a chapter on the ranks that mpirun started. Each chapter's file ends in this call."""
     programs = importlib.import_module("minidist.programs.chapter")
     programs.start(programs.find(name))

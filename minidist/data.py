@@ -1,4 +1,4 @@
-"""Text to train on: a character vocabulary, a train and a validation part, batches drawn by seed."""
+"""Text to train on: a character vocabulary, a training and a validation part, and batches drawn by seed."""
 
 import sys
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from minidist import UsageError
 from minidist.cli.paths import check_readable
 
 Array = np.ndarray
-LONGEST = 2 * 10**8  # bytes of a text: every rank has all of it
-HELP_PAGES = Path(__file__).parent / "text" / "python_help.txt"  # those of one Python, so that all have the same losses
+LONGEST = 2 * 10**8  # bytes in a text: every rank holds all of it
+HELP_PAGES = Path(__file__).parent / "text" / "python_help.txt"  # of one version: the same losses everywhere
 
 
 @dataclass
@@ -25,9 +25,9 @@ class Corpus:
     validation: Array
 
     def batch(self, n: int, context: int, key: tuple[int, ...]) -> tuple[Array, Array]:
-        """n sequences drawn from the training part: x (n, context), and y, the same shifted by one character.
+        """n sequences drawn from the training part: inputs x (n, context), and targets y, x shifted by one character.
 
-        The same key draws the same sequences, on every rank.
+        The same key draws the same sequences on every rank.
         """
         starts = np.random.default_rng(key).integers(0, len(self.train) - context, n)
         return _sequences(self.train, starts, context)
@@ -37,11 +37,11 @@ class Corpus:
         return _sequences(self.validation, np.linspace(0, len(self.validation) - context - 1, n).astype(int), context)
 
     def checksum(self) -> str:
-        """Of the text, as token numbers: BLAKE2b, 128 bits, hexadecimal."""
+        """A checksum of the text as token numbers: BLAKE2b, 128 bits, hexadecimal."""
         return blake2b(self.train.tobytes() + self.validation.tobytes(), digest_size=16).hexdigest()
 
     def unigram_entropy(self) -> float:
-        """Nats a character of a model that knows how frequent each character is and nothing else, on this text."""
+        """The loss on this text, in nats per character, of a model that knows only how frequent each character is."""
         counts = np.bincount(np.concatenate([self.train, self.validation]))
         p = counts[counts > 0] / counts.sum()
         return float(-(p * np.log(p)).sum())
@@ -58,18 +58,18 @@ def _sequences(tokens: Array, starts: Array, context: int) -> tuple[Array, Array
 
 
 def load(path: str | None, context: int) -> Corpus:
-    """A text file as a corpus; without a path the help pages of Python 3.11: half a million characters of English.
-    Raises UsageError if there is no such file, or too little text for sequences of `context`."""
+    """Load a text file; without a path, the help pages of Python 3.11: half a million characters of English. Raises
+    UsageError if there is no such file, or too little text for sequences of `context`."""
     path = path or str(HELP_PAGES)
     text, name = _read(path), Path(path).name
     characters = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    numbers = np.zeros(sys.maxunicode + 1, np.int32)  # of each character there is
+    numbers = np.zeros(sys.maxunicode + 1, np.int32)  # by code point
     numbers[characters] = 1
     codes = np.flatnonzero(numbers)
     numbers[codes] = np.arange(len(codes))
     tokens = numbers[characters]
     cut = len(tokens) * 9 // 10
-    shortest = 10 * (context + 1)  # then a tenth of it holds one sequence and its last target
+    shortest = 10 * (context + 1)  # so that a tenth of it holds one sequence and its last target
     if len(tokens) < shortest:
         raise UsageError(
             f"{name} has {len(tokens)} characters; --context {context} needs at least {shortest}:"

@@ -4,17 +4,17 @@
     mpirun -n 4 python -m minidist.data_parallel --reduce server
 
 Each rank runs forward and backward on its rows, the gradients are summed over the ranks, and every rank makes the same
-update. Two ways to sum: through a master rank, whose links carry N-1 times what anybody else's do; or with a ring
-all-reduce for each unit of the model, as soon as the unit's gradient is there and before the backward of the unit below
-(gradient buckets: Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.2; the ring in deep learning: Sergeev & Del
-Balso, "Horovod", 2018). PyTorch sends a bucket while the next gradients are computed. Here the order and the bytes are
-the same, but a rank waits for its messages.
+update. There are two ways to sum. A master rank can do it; its links then carry N-1 times what any other rank's do. Or
+each unit's gradient goes through a ring all-reduce, as soon as it is complete and before the backward of the unit
+below. These are gradient buckets (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.2); Sergeev & Del Balso
+("Horovod", 2018) brought the ring to deep learning. PyTorch sends a bucket while it computes the next gradients. Here
+the order and the bytes are the same, but a rank waits for its messages.
 
-With --bucket-size N gradients go through one buffer of N elements instead: small ones are summed together, large ones
-in parts. It is never larger, whatever the model (ZeRO's section 6.2), and each sum is the same to the last bit.
+With --bucket-size N, gradients go through one buffer of N elements instead: small ones are summed together, large ones
+in parts. The buffer's size does not depend on the model (ZeRO, section 6.2), and each sum is the same to the last bit.
 
 Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ optimizer state = 16Ψ bytes on every rank,
-however many ranks there are. That is what ZeRO sets out to divide.
+no matter how many ranks there are. ZeRO sets out to divide these bytes among the ranks.
 """
 
 from dataclasses import dataclass, field
@@ -34,12 +34,12 @@ from minidist.nn.tensor import Array
 
 @dataclass(frozen=True)
 class Axes:
-    """Where an engine stands on axes other than the data axis, if there are any: tensor, pipeline, or both."""
+    """An engine's place on axes other than the data axis, if there are any: tensor, pipeline, or both."""
 
-    norm_over: dict[str, Comm] = field(default_factory=dict)  # phase -> ranks that have other parts of the model
-    stages: Comm | None = None  # ranks that have other units
-    rows: Comm | None = None  # those that share out a batch, where they are more than divide the model states
-    speaks: bool = True  # for the loss: of tensor-parallel ranks, which all have it, one does
+    norm_over: dict[str, Comm] = field(default_factory=dict)  # phase -> ranks that hold other parts of the model
+    stages: Comm | None = None  # ranks that hold other units
+    rows: Comm | None = None  # ranks that share the batch, if more ranks do so than divide the model states
+    speaks: bool = True  # whether this rank adds the loss: only one of a tensor-parallel group does
 
 
 class DataParallel(Engine):
@@ -53,24 +53,24 @@ class DataParallel(Engine):
         for flat in flats_of(units):
             flat.divide(flat.comm or comm)
         super().__init__(units, settings)
-        self.buffers: dict[Comm, ConstantBuffer] = {}  # with --bucket-size, one for all that the same ranks sum
+        self.buffers: dict[Comm, ConstantBuffer] = {}  # with --bucket-size, one for each group of ranks that sum
         if settings.bucket_size:
             self.buffers = {ranks: self.constant_buffer(ranks, settings.bucket_size) for ranks in self.data_axes}
 
     @property
     def data_axes(self) -> list[Comm]:
-        """The ranks that share Flats: those of the data axis, and where some Flats have their own, those as well."""
+        """The groups of ranks that share Flats: the data axis, and the groups of Flats that have their own."""
         return list(dict.fromkeys(flat.comm for flat in self.flats))
 
     def constant_buffer(self, ranks: Comm, elements: int) -> ConstantBuffer:
-        """As large as it was asked to be, less what N ranks cannot share evenly; or as all their gradients together."""
+        """A buffer of `elements`, rounded down to a multiple of N; never larger than all gradients of these ranks."""
         n, everything = ranks.size, sum(flat.padded for flat in self.flats if flat.comm is ranks)
         size = min(max(elements, n) // n * n, everything)
         room = self.device.empty("bucket", size, self.precision.stored)
         return ConstantBuffer(room, n, partial(self.summed, ranks))
 
     def rows(self, n: int) -> range:
-        """A consecutive share of the n sequences; sizes differ by one at most, and losses are weighted accordingly."""
+        """A consecutive share of the n sequences. Sizes differ by at most one, and losses are weighted accordingly."""
         ranks = self.axes.rows or self.comm
         share = ring.chunk(n, ranks.size, ranks.rank)
         return range(share.start, share.stop)
@@ -80,20 +80,20 @@ class DataParallel(Engine):
 
     def reduce(self, flat: Flat) -> None:
         """Sum a gradient over the ranks, as soon as the step's last backward has completed it here. Losses are weighted
-        by their share of the batch: the sum is the mean."""
+        by their share of the batch, so the sum is the mean over the batch."""
         if self.buffers:
             self.buffers[flat.comm].put(flat.grad, self.owned(flat)[1])
         else:
             self.summed(flat.comm, flat.grad)
 
     def summed(self, comm: Comm, gradient: Array) -> Array:
-        """In place, over the ranks: all of it."""
+        """Sum a gradient over the ranks, in place. Here: every rank gets the whole sum."""
         with self.comm.phase("all-reduce gradients"):
             return self.all_reduce(comm, gradient, gradient)
 
     @np.errstate(over="ignore", invalid="ignore")
     def sum_over_axes(self) -> None:
-        """Each rank the piece that it owns. With the data axis alone only the last bucket is left to be summed."""
+        """Sum the piece that this rank owns. If there is only the data axis, only the last bucket is left to sum."""
         for buffer in self.buffers.values():
             buffer.empty()
         for flat in self.flats:
@@ -110,8 +110,8 @@ class DataParallel(Engine):
         return total
 
     def squares(self) -> float:
-        """Σ g² of the model, or of this part of it. What all ranks share, each adds up for itself: shard by shard, as
-        ZeRO must, so that they get the same number, bit for bit. Of what fewer share, each rank counts its shard."""
+        """Σ g² of the model, or of this rank's part of it. Every rank adds up the Flats that all ranks share, shard by
+        shard, as ZeRO must: so both get the same bits. Of a Flat that fewer ranks share, each counts its shard only."""
         counted = [flat for flat in self.flats if flat.counted]
         total = 0.0
         for rank in range(self.comm.size):
@@ -121,7 +121,7 @@ class DataParallel(Engine):
         return total + self.sum_of(sum(map(squared_norm, apart))) if apart else total
 
     def sum_of(self, mine: float) -> float:
-        """Everyone's numbers, added in order of rank, so that all get the same sum."""
+        """The sum of one number from each rank, added in order of rank, so that all ranks get the same bits."""
         with self.comm.phase("norm"):
             return float(sum(ring.all_gather(self.comm, np.array([mine]), self.comm.size)))
 

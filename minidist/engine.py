@@ -1,14 +1,14 @@
 """The engine: one training step as a loop over the model's units, on one rank.
 
-Every strategy is this engine with other things happening at a few places, each of them about one Flat: where its
-parameters come from and when they are forgotten, where its gradient is collected and how it is reduced, and its update.
-The caller sees three verbs, the ones DeepSpeed made familiar:
+Every strategy is this engine with a few methods changed. Each method concerns one Flat: where its parameters come from,
+when they are forgotten, where its gradient is collected, how it is reduced, and how the Flat is updated. The caller
+sees three verbs, made familiar by DeepSpeed:
 
     loss = engine.forward(x, y)
     engine.backward(loss)
     engine.step()
 
-The caller passes the same global batch on every rank; the engine takes its share of the rows. Here that is all of them.
+The caller passes the same global batch on every rank; the engine takes its share of the rows. Here it takes all rows.
 """
 
 import math
@@ -28,52 +28,52 @@ from minidist.nn.precision import PRECISIONS, LossScale, Precision
 from minidist.nn.tensor import Array
 from minidist.passes import Passage, Passes, count_reads, segments
 
-JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds of which one peak is wanted
+JOINT = {"transient": ("gathered", "bucket"), "kept": ("activations", "ends")}  # kinds whose peak is measured jointly
 
 
 @dataclass
 class Settings:
-    """What a step needs to know besides model and data."""
+    """What a step needs to know in addition to the model and the data."""
 
     precision: Precision = PRECISIONS["mixed"]
     optimizer: Optimizer = field(default_factory=AdamW)
-    learning_rate: Callable[[int], float] = lambda update: 1e-3  # of the update's number, from 0
-    clip: float = 1.0  # the largest norm of all gradients together; 0: no clipping
-    accumulate: int = 1  # micro-batches to an update
-    bucket_size: int | None = None  # elements of gradients that are summed over ranks at once; None: those of a unit
-    recompute: str = "none"  # what the backward computes again instead of keeping it: `minidist/memory/recompute.py`
+    learning_rate: Callable[[int], float] = lambda update: 1e-3  # a function of the update's number, from 0
+    clip: float = 1.0  # the largest norm that all gradients together may have; 0: no clipping
+    accumulate: int = 1  # micro-batches per update
+    bucket_size: int | None = None  # gradient elements summed over the ranks at once; None: those of one unit
+    recompute: str = "none"  # what the backward computes again instead of storing: `minidist/memory/recompute.py`
     seed: int = 0
-    capacity: int | None = None  # bytes that a rank's device can hold, workspace apart; more is an OutOfMemory
-    host_capacity: int | None = None  # and its part of the host's memory
-    disk_capacity: int | None = None  # and of a disk's room, where one is used
+    capacity: int | None = None  # bytes that a rank's device can hold, without workspace; more raises OutOfMemory
+    host_capacity: int | None = None  # the same for its part of the host's memory
+    disk_capacity: int | None = None  # the same for its part of a disk, if one is used
 
 
 @dataclass
 class Loss:
-    """A forward's outcome: this rank's part of the mean loss, and what the backward needs."""
+    """The result of a forward: this rank's part of the mean loss, and what the backward needs."""
 
-    value: float  # summed over the ranks and micro-batches of a step, the global batch's mean loss
-    weight: float  # by which its gradient is multiplied
+    value: float  # its sum over a step's ranks and micro-batches is the global batch's mean loss
+    weight: float  # its gradient is multiplied by this
     passages: list[Passage]
 
 
 class Engine(Passes):
     """Serial training: the truth to which every other engine is compared."""
 
-    holds_a_stage = False  # whether other ranks have other units
-    accumulated: int | None = None  # micro-batches that add up here before a gradient is reduced; None: a step's
-    updates_on = "device"  # in which memory the optimizer works: or "host"
+    holds_a_stage = False  # whether other ranks hold other units
+    accumulated: int | None = None  # micro-batches added up here before a gradient is reduced; None: all of a step
+    updates_on = "device"  # the memory in which the optimizer works; or "host"
 
     def __init__(self, units: list[Unit], settings: Settings) -> None:
         self.units, self.settings, self.precision = units, settings, settings.precision
         self.segments = segments(units, settings.recompute)
         self.loss_scale = LossScale(self.precision.loss_scale)
-        self.training = True  # between a forward and its backward, not in evaluate: whether a backward will come
+        self.training = True  # whether a backward will follow: False in evaluate
         self.micro_batch = 0  # within the step
-        self.steps = self.updates = 0  # an overflow makes a step without an update
+        self.steps = self.updates = 0  # a step whose gradients overflow makes no update
         self.passed = Counter()
         self.make_memories()
-        self.states = self.host if self.updates_on == "host" else self.device  # what only the update needs is there
+        self.states = self.host if self.updates_on == "host" else self.device  # holds what only the update needs
         self.layer_activations = 0  # bytes that the layers keep between forward and backward
         self.flats = flats_of(units)
         for flat, readers in count_reads(units).items():
@@ -82,17 +82,17 @@ class Engine(Passes):
             flat.device = self.device
             self.make_arrays(flat)
 
-    # ---- what a rank holds, and which piece of it its optimizer updates ---------------------------------------------
+    # ---- what a rank holds, and which piece its optimizer updates ---------------------------------------------------
 
     def make_memories(self) -> None:
         """This rank's memories, the fastest first, and the links between them."""
-        self.device = Pool("device", self.settings.capacity, JOINT)  # what this rank holds
-        self.host = Pool("host", self.settings.host_capacity, JOINT, beside=self.device)  # and what it has moved there
+        self.device = Pool("device", self.settings.capacity, JOINT)
+        self.host = Pool("host", self.settings.host_capacity, JOINT, beside=self.device)
         self.link = Link(self.device, self.host)
         self.pools, self.links = [self.device, self.host], [self.link]
 
     def make_arrays(self, flat: Flat) -> None:
-        """All that is held of a Flat for good."""
+        """Make the arrays that a Flat holds during the whole training."""
         start = self.device.hold("workspace", flat.initial(self.settings.seed))  # float64 (padded,)
         self.allocate(flat, start)
         flat.master, _ = self.owned(flat)
@@ -103,12 +103,12 @@ class Engine(Passes):
         flat.moments = [self.states.zeros("optimizer", *like) for _ in range(self.settings.optimizer.moments)]
 
     def allocate(self, flat: Flat, start: Array) -> None:
-        """Make the arrays for a Flat's parameters and gradients. Here: all of both."""
+        """Make the arrays for a Flat's parameters and gradients. Here: whole ones."""
         flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
         flat.grad = self.device.zeros("gradients", flat.padded, self.precision.stored)  # (padded,)
 
     def piece(self, flat: Flat) -> slice:
-        """Which of a Flat's elements this rank updates. Here: all."""
+        """The elements of a Flat that this rank updates. Here: all."""
         return slice(0, flat.padded)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
@@ -116,32 +116,32 @@ class Engine(Passes):
         return flat.param, flat.grad
 
     def rows(self, n: int) -> range:
-        """Which of a global micro-batch's n sequences are this rank's. Here: all."""
+        """The sequences of a global micro-batch, of n, that this rank works on. Here: all."""
         return range(n)
 
     # ---- what happens to a Flat on the way through the units --------------------------------------------------------
 
     def parameters_of(self, flat: Flat) -> Array:
-        """All of its parameters (padded,), for a unit that is about to run. Here they are here."""
+        """All parameters of a Flat (padded,); a unit that reads it is about to run. Here this rank holds them."""
         return flat.param
 
     def forget(self, flat: Flat) -> None:
-        """No later unit of this pass reads it. Here it stays."""
+        """Drop its parameters: no later unit of this pass reads it. Here they stay."""
 
     def collect(self, flat: Flat) -> None:
-        """Add the gradient that a unit's backward has written to what is there."""
+        """Add the gradient that a unit's backward has just written to the stored one."""
         flat.collect(flat.grad)
 
     def backwards(self, flat: Flat) -> int:
         return flat.readers * (self.accumulated or self.settings.accumulate)
 
     def reduce(self, flat: Flat) -> None:
-        """Sum its gradient, complete on this rank, over the ranks that have a part of it. Here: no others."""
+        """Sum its gradient, now complete on this rank, over the ranks that share the batch. Here: there are none."""
 
     # ---- forward ----------------------------------------------------------------------------------------------------
 
     def train_batch(self, x: Array, y: Array) -> float:
-        """A whole step over a global batch; this rank's part of its loss."""
+        """Run a whole step over a global batch; returns this rank's part of its loss."""
         loss = 0.0
         for part in zip(*(np.split(tokens, self.settings.accumulate) for tokens in (x, y)), strict=True):
             micro_batch = self.forward(*part)
@@ -160,44 +160,45 @@ class Engine(Passes):
         return Loss(self.loss_share(float(loss) * share), self.weight(share), passages)
 
     def evaluate(self, x: Array, y: Array) -> float:
-        """This rank's part of the mean loss over sequences x and their targets y, without dropout; keeps nothing."""
+        """This rank's part of the mean loss of sequences x with targets y, without dropout. Stores nothing."""
         self.training = False
         batch = self.share_of(x, y)
         loss, _ = self.run(self.segments, batch.tokens, batch, keep=False)
         return self.loss_share(float(loss) * batch.tokens.size / x.size)
 
     def count_layer_bytes(self, x: Array, y: Array, dropout: float) -> int:
-        """Bytes that the layers would keep of a micro-batch with this dropout: a forward whose tapes are dropped."""
+        """Bytes that the layers would store for a micro-batch with this dropout: runs a forward and drops its tapes."""
         self.training = False
         batch = replace(self.share_of(x, y, key=(self.settings.seed, self.steps, 0)), dropout=dropout)
         _kept = self.run(self.segments, batch.tokens, batch)
         return self.device.held["activations"]
 
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
-        """This rank's rows of a global micro-batch. key: what the dropout masks depend on; None: no dropout."""
+        """This rank's rows of a global micro-batch. key: the dropout masks depend on it; None: no dropout."""
         rows = self.rows(len(x))
         x, y = (self.passing(tokens[rows.start : rows.stop]) for tokens in (x, y))
         return Batch(x, y, rows.start, key, selective=self.settings.recompute == "selective")
 
     def weight(self, share: float) -> float:
-        """By what the mean over its tokens, a share of a step's, counts in the gradient. Here: by the share, so that
-        the ranks' gradients add up to that of the mean over all."""
+        """The weight in the gradient of a micro-batch's mean loss, whose tokens are this share of the step's. Here: the
+        share, so that the ranks' gradients add up to the gradient of the mean over all tokens."""
         return share
 
     def loss_share(self, loss: float) -> float:
-        """What this rank adds to the sum of all ranks' losses. Here: the loss of its sequences."""
+        """What this rank contributes to the sum of the ranks' losses. Here: the loss of its sequences."""
         return loss
 
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Loss) -> None:
-        """Add the gradients of a forward's loss, times the loss scale, to what the step has gathered so far."""
+        """Add the gradients of a forward's loss, times the loss scale, to those that the step has so far."""
         self.run_back(loss.passages, np.asarray(loss.weight * self.loss_scale.scale, self.precision.computed))
 
     # ---- step -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """After each backward. The last micro-batch's updates the parameters, unless a gradient overflowed."""
+        """Call it after each backward. After the last micro-batch it updates the parameters, unless a gradient
+        overflowed."""
         if self.last_micro_batch:
             self.apply_gradients()
         else:
@@ -205,16 +206,16 @@ class Engine(Passes):
 
     @property
     def last_micro_batch(self) -> bool:
-        """Whether the step's gradients are complete after this backward."""
+        """Whether this micro-batch's backward completes the step's gradients."""
         return self.micro_batch == self.settings.accumulate - 1
 
-    @np.errstate(over="ignore", invalid="ignore")  # of parameters that have grown too large the next norm tells
+    @np.errstate(over="ignore", invalid="ignore")  # the next norm shows parameters that have grown too large
     def apply_gradients(self) -> None:
-        """The end of a step, whose gradients are complete on the ranks that share out the batch."""
+        """End a step: its gradients are summed over the ranks that share the batch."""
         self.device.doing = "in the update"
         self.sum_over_axes()
         norm = math.sqrt(self.squared_norm()) / self.loss_scale.scale
-        overflow = not math.isfinite(norm)  # the same on every rank: all have the same norm
+        overflow = not math.isfinite(norm)  # the same on every rank, because the norm is
         if overflow and not self.scaled:
             raise OverflowError(f"the gradient of step {self.steps} is not finite: lower --lr")
         if not overflow:
@@ -230,19 +231,18 @@ class Engine(Passes):
 
     @property
     def scaled(self) -> bool:
-        """Whether losses are scaled, so that an overflow costs a step and not the training."""
+        """Whether losses are scaled, so that an overflow skips one step instead of ending the training."""
         return self.precision.loss_scale > 1
 
     def sum_over_axes(self) -> None:
-        """Sum gradients over ranks that have a part of them and do not share out the batch. Here: no others."""
+        """Sum gradients over ranks on other axes, which hold a part of them. Here: there are no others."""
 
     def squared_norm(self) -> float:
-        """Σ g² over all gradients of the model: not finite if one of them overflowed."""
+        """Σ g² over all gradients of the model. Not finite if one of them overflowed."""
         return sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted)
 
     def update_all(self, scale: float) -> None:
-        """The update of all that this rank owns, and whatever makes it known; gradients are to be multiplied by
-        `scale`."""
+        """Update all that this rank owns, with gradients multiplied by `scale`, and give other ranks the result."""
         for flat in self.in_turn(self.flats):
             self.update(flat, self.owned(flat)[1], scale)
             self.refresh(flat)
@@ -250,11 +250,11 @@ class Engine(Passes):
         self.updates += 1
 
     def in_turn(self, flats: Sequence[Flat]) -> Iterable[Flat]:
-        """Each with its optimizer states where the update works. Here they are there."""
+        """The Flats, each with its optimizer states in the memory where the update works. Here: they are there."""
         return flats
 
     def update(self, flat: Flat, grad: Array, scale: float) -> None:
-        """Let the optimizer update this rank's piece of a Flat, by the gradient of that piece."""
+        """Let the optimizer update this rank's piece of a Flat, from the gradient of that piece."""
         lr = self.settings.learning_rate(self.updates)
         decayed = min(max(flat.decayed - self.piece(flat).start, 0), flat.master.size)
         self.settings.optimizer.update(
@@ -262,46 +262,46 @@ class Engine(Passes):
         )
 
     def refresh(self, flat: Flat) -> None:
-        """The parameters of this rank's piece as they are stored, from what the optimizer has updated."""
+        """Write the updated master copy of this rank's piece to its stored parameters."""
         if self.precision.mixed:
             param, _ = self.owned(flat)
             param[...] = flat.master  # rounded
 
     def after_update(self) -> None:
-        """Parameters have changed. Here everyone that needs them has them."""
+        """Send the updated parameters to the ranks that need them. Here: there are no others."""
 
     def settle(self) -> None:
-        """Let what runs beside the steps come to its end: before a look from outside. Here nothing does."""
+        """Finish work that runs in parallel with the steps, before parameters are read. Here: there is none."""
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
     @property
     def engine(self) -> "Engine":
-        """What is driven through a step: an engine drives itself."""
+        """The engine that is driven through a step: an engine drives itself."""
         return self
 
     def whole(self, flat: Flat, piece: Array) -> Array:
-        """All of a Flat (padded,), from the piece of it that each rank holds. Here: the piece is all."""
+        """A whole Flat (padded,), from the pieces that the ranks hold. Here: the piece is the whole."""
         return piece
 
     def whole_parameters(self, flat: Flat, piece: Array) -> dict[str, Array]:
-        """All of a Flat by the parameters' names, each as the model declares it, from the piece of it that each rank
-        holds (of values, gradients or optimizer state). All ranks must call."""
+        """A whole Flat by its parameters' names, each in the shape that the model declares. The pieces that the ranks
+        hold may be of values, gradients or optimizer state. All ranks must call this."""
         return {parameter.name: parameter.whole(view) for parameter, view in flat.views(self.whole(flat, piece))}
 
     def gathered(self, named: dict[str, Array]) -> dict[str, Array]:
-        """On rank 0, arrays of all units by name, from the ranks that have them. Here: it has them all."""
+        """On rank 0, the arrays of all units by name, from the ranks that hold them. Here: rank 0 holds them all."""
         return named
 
     def tokens_per_unit(self) -> dict[int, float]:
-        """By a batch's first sequence, the tokens that have gone forward through each unit since `passed` was empty."""
+        """By a batch's first sequence: the tokens that ran forward through each unit since `passed` was cleared."""
         return {first: tokens / len(self.units) for first, tokens in self.passed.items()}
 
     def counted(self) -> dict[str, Any]:
-        """What else this rank has counted, for its chapter's claims."""
+        """Other figures that this rank has counted, for its chapter's claims."""
         return {"layer_activations": self.layer_activations}
 
     def memory(self) -> dict[str, int]:
-        """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`), and together of
-        what is here in passing, gathered or in a bucket ("transient"), and of what waits for a backward ("kept")."""
+        """The most bytes that this rank has held at any moment, by kind (`minidist/memory/pool.py`). Some kinds also
+        have a joint peak: gathered parameters and buckets ("transient"), and what waits for a backward ("kept")."""
         return self.device.peak

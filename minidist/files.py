@@ -1,12 +1,12 @@
-"""Files that are there whole or not at all, also where the power fails in between, and folders of one's own.
+"""Files that exist whole or not at all, even after a power failure, and folders that only their owner can open.
 
-Whatever is new is written under another name, its content is synced to the disk, it is renamed, and the folder that has
-the name is synced as well (Pillai et al., "All file systems are not created equal", OSDI 2014: without either sync, a
-crash may leave the new name without the new content).
+New content is written under another name and synced to the disk. Then the file is renamed, and its folder is also
+synced (Pillai et al., "All file systems are not created equal", OSDI 2014: without either sync, a crash may leave the
+new name without the new content).
 
-A name that the user gives is followed to its end: a link stays, and what it leads to is replaced; what takes what is
-written, and keeps nothing (a pipe, a terminal, /dev/null), is written to. A name that minidist makes up inside a folder
-is never followed: if there is a link, another user may have planted it.
+A name given by the user is followed to its end: a link stays, and the file that it leads to is replaced. A stream (a
+pipe, a terminal, /dev/null) is written to. A name that minidist makes up inside a folder is never followed: if there is
+a link, another user may have planted it.
 """
 
 import errno
@@ -23,15 +23,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_DESCRIPTORS = 256  # among which a shell's are
+MOST_DESCRIPTORS = 256  # the shell's are among the first
 
-_ready: dict[str, int] = {}  # streams that are open already, by the names that the user gave
+_ready: dict[str, int] = {}  # streams that are already open, by the names that the user gave
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def open_regular(path: str) -> BinaryIO:
-    """A file, to be read. Raises OSError for what is none: of a pipe one would wait for who writes into it."""
+    """Open a regular file for reading. Raises OSError for anything else: a pipe would wait for its writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -40,24 +40,24 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def write_whole(path: str, content: bytes) -> None:
-    """Write a file under a name that minidist makes up: `replacing`."""
+    """Write a whole file under a name that minidist makes up, as `replacing` does."""
     with replacing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: str, synced: bool = True) -> Iterator[BinaryIO]:
-    """A new file, which takes `path`'s place when all of it is written: a reader sees all of it, or what was there.
+    """A new file that takes `path`'s place once it is completely written: a reader sees all of it, or the old file.
 
-    Of several writers each has a file of its own, and the last one stays. A link is replaced, not followed. After a
-    failure all is as it was. Raises OSError, with the file's name. synced: return when the disk has it.
+    If there are several writers, each writes its own file, and the last one stays. A link is replaced, not followed. A
+    failure changes nothing. Raises OSError with the file's name. synced: return only when the disk has the content.
     """
     draft = draft_of(path)
     try:
-        with open(draft, "xb") as file:  # x: nor follows a link
+        with open(draft, "xb") as file:  # x: does not follow a link
             with suppress(FileNotFoundError):
                 if not os.path.islink(path):
-                    shutil.copymode(path, draft)  # what nobody else may read stays so
+                    shutil.copymode(path, draft)  # a private file stays private
             yield file
             file.flush()
             if synced:
@@ -75,7 +75,7 @@ def replacing(path: str, synced: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def writing(path: str) -> Iterator[BinaryIO]:
-    """A file that the user names, to be written: at the end of all links, or a stream. Raises OSError."""
+    """Open a file that the user names for writing: the file at the end of all links, or a stream. Raises OSError."""
     stream = open_stream(path)
     if stream is None:
         with replacing(os.path.realpath(path)) as file:
@@ -86,28 +86,28 @@ def writing(path: str) -> Iterator[BinaryIO]:
 
 
 def draft_of(path: str) -> str:
-    """A name beside `path` that nobody has or can foresee."""
+    """A new, unpredictable name in the folder of `path`."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f"{name[:40]}.{secrets.token_hex(8)}.tmp")
 
 
 def is_draft(name: str) -> bool:
-    """Whether a name is such a one."""
+    """Whether `draft_of` made this name."""
     return re.search(r"\.[0-9a-f]{16}\.tmp$", name) is not None
 
 
 def draft_beside(path: str) -> str:
-    """Such a name beside the file that `writing` replaces; of a stream, among temporary files."""
+    """A draft's name next to the file that `writing` replaces; for a stream, in the folder for temporary files."""
     folder = tempfile.gettempdir() if is_stream(path) else os.path.dirname(os.path.realpath(path))
     return draft_of(os.path.join(folder, os.path.basename(path)))
 
 
 def sync_folder(path: str) -> None:
-    """Return when the disk has the names in a folder."""
+    """Wait until the names in a folder are on the disk."""
     try:
         folder = os.open(path or ".", os.O_RDONLY)
     except PermissionError:
-        return  # a letter box: who may not look into it cannot wait for it
+        return  # the user may write into this folder, but not read it, and so cannot sync it
     try:
         os.fsync(folder)
     finally:
@@ -118,7 +118,7 @@ def sync_folder(path: str) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """Whether a name that the user gives leads to what is written to, not replaced."""
+    """Whether a name that the user gives leads to a stream, which is written to and not replaced."""
     with suppress(OSError):
         found = os.stat(path)
         return _descriptor_of(found) is not None or stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode)
@@ -126,19 +126,19 @@ def is_stream(path: str) -> bool:
 
 
 def open_stream(path: str) -> int | None:
-    """A descriptor of the stream that a name leads to; None: it leads to a file, or to nothing yet. Raises OSError for
-    a name that cannot be followed, or leads to something else."""
+    """A descriptor of the stream that a name leads to. None: it leads to a file, or to nothing yet. Raises OSError if
+    the name cannot be followed, or leads to something else."""
     if path in _ready:
         return _ready.pop(path)
     try:
-        found = os.stat(path)  # which refuses, as opening does, a link that another user has put into /tmp
+        found = os.stat(path)  # like opening, it refuses a link that another user has put into /tmp
     except FileNotFoundError:
         return None
     own = _descriptor_of(found)
     if own is not None:
         for printed in (sys.stdout, sys.stderr):
-            printed.flush()  # what was printed before comes before
-        return os.dup(own)  # opened anew, a file would begin again at its beginning, and a socket cannot be
+            printed.flush()  # earlier output stays earlier
+        return os.dup(own)  # a file opened again would start at its beginning; a socket cannot be opened
     if stat.S_ISREG(found.st_mode):
         return None
     if not is_stream(path):
@@ -154,8 +154,8 @@ def open_stream(path: str) -> int | None:
 
 
 def reserve(path: str) -> bool:
-    """Whether a name leads to a stream; then it is open from now on until it is written: a reader who has come stays.
-    Raises OSError for one that cannot be written."""
+    """Whether a name leads to a stream. If so, it stays open from now on until it is written, so that its reader stays,
+    too. Raises OSError for a stream that cannot be written."""
     stream = open_stream(path)
     if stream is not None:
         _ready[path] = stream
@@ -163,9 +163,9 @@ def reserve(path: str) -> bool:
 
 
 def _descriptor_of(found: os.stat_result) -> int | None:
-    """Under which number this process writes to a file already, if it does: /dev/stdout may lead to a file, `> log`."""
+    """The descriptor under which this process already writes to a file, if any: with `> log`, /dev/stdout is a file."""
     for descriptor in range(MOST_DESCRIPTORS):
-        with suppress(OSError):  # there is none of this number
+        with suppress(OSError):  # this number is not open
             mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
             if mode != os.O_RDONLY and os.path.samestat(os.fstat(descriptor), found):
                 return descriptor
@@ -176,8 +176,8 @@ def _descriptor_of(found: os.stat_result) -> int | None:
 
 
 def make_own_folder(path: str | Path) -> None:
-    """Make, or find, a folder that is this user's, and into which no other user can look or write. No link is followed,
-    and nothing that another user has put there is used. Raises OSError."""
+    """Make, or find, a folder of this user that no other user can read or write. No link is followed, and nothing that
+    another user has put there is used. Raises OSError."""
     parent, name = os.path.split(path)
     try:
         Path(os.path.realpath(parent), name).mkdir(mode=0o700, parents=True)
@@ -194,26 +194,26 @@ def make_own_folder(path: str | Path) -> None:
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             raise refusal
-        os.fchmod(folder, 0o700)  # of one that an earlier run has made
+        os.fchmod(folder, 0o700)  # an earlier run may have made it
     finally:
         os.close(folder)
 
 
 def open_to_readers(path: str) -> None:
-    """Let a folder of one's own have the mode of any other: what it holds is finished."""
+    """Give a private folder the usual mode: its content is finished."""
     mask = os.umask(0o077)
     os.umask(mask)
     os.chmod(path, 0o777 & ~mask)
 
 
 def is_own_folder(path: str | Path) -> bool:
-    """Whether it is a folder, no link to one, and belongs to the user. Raises OSError if there is nothing."""
+    """Whether `path` is a folder, not a link, that belongs to the user. Raises OSError if nothing is there."""
     found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def remove(path: str) -> None:
-    """Take a file or a folder away, if it is there."""
+    """Remove a file or a folder, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:

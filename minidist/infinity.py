@@ -1,4 +1,4 @@
-"""ZeRO-Infinity: model states in files; a rank's device and host have only what is in use, or just about to be.
+"""ZeRO-Infinity: model states are in files; a rank's device and host hold only what is in use, or just about to be.
 
     mpirun -n 4 python -m minidist.infinity
     mpirun -n 4 python -m minidist.infinity --layers 16 --batch 8 --recompute full --device-memory 1MB --host-memory 1MB
@@ -6,33 +6,33 @@
 
 Rajbhandari et al., "ZeRO-Infinity: Breaking the GPU memory wall for extreme scale deep learning", SC 2021.
 
-Of ZeRO-3's 16Ψ/N bytes on each rank none must be anywhere for long: a unit's shard is used in its forward, in its
+ZeRO-3 holds 16Ψ/N bytes on each rank, but needs none of them for long: a unit's shard is used in its forward, in its
 backward and in its update, and in between it can wait on a disk (section 5.1.1). The price is time, unless the disk's
-bandwidth suffices (section 4; `minidist/papers/zero_infinity.py`) and is used while units compute (section 6.2). Here
-is what is under way while the unit of turn i is gathered and runs:
+bandwidth suffices (section 4; `minidist/papers/zero_infinity.py`) and is used while units compute (section 6.2). While
+the unit of turn i is gathered and runs, these transfers are under way:
 
     nc-transfer   disk to host     the shard of turn i+2    threads, in blocks    2 rooms of max ψ/N
     cg-transfer   host to device   the shard of turn i+1    a thread              2 rooms of max ψ/N
-    gg-transfer   all-gather       the unit of turn i       this one: it alone speaks MPI
+    gg-transfer   all-gather       the unit of turn i       the main thread: only it speaks MPI
 
-(The paper is one turn further ahead, for it gathers while it computes, as `minidist/fsdp.py` does.) And in the update,
-whose arithmetic is the host's as in ZeRO-Offload (section 5.2.2), one Flat after the other:
+(The paper is one turn further ahead, because it gathers while it computes, as `minidist/fsdp.py` does.) The update runs
+on the host, as in ZeRO-Offload (section 5.2.2), one Flat after another:
 
-    disk to host  master, m, v     of Flat i+1 come         threads               3 rooms of 12 max ψ/N
-    update                         of Flat i                this one
-    host to disk  master, m, v, p  of Flat i-1 go           threads
+    disk to host  master, m, v     of Flat i+1 arrive       threads               3 rooms of 12 max ψ/N
+    update                         of Flat i                the main thread
+    host to disk  master, m, v, p  of Flat i-1 leave        threads
 
-Elements that a rank moves in a step of a micro-batches, parameters and gradients in 2 bytes each, states in 4:
+Elements that a rank moves in a step of a micro-batches (parameters and gradients take 2 bytes each, states 4):
 
     disk to host     2aΨ/N  parameters, in each forward and each backward;  3Ψ/N  states
     host to disk      Ψ/N   parameters;                                     3Ψ/N  states
     device to host   aΨ/N   gradients, as in ZeRO-Offload: they stay in host memory until the update (stage 1: Ψ/N)
 
-The paper counts 20 bytes a parameter where ZeRO counts 16: it keeps gradients in float32 too, and moves them along with
-the states. With --zero 1 and 2 parameters stay on the devices, as there, and the states alone are in files.
+The paper counts 20 bytes per parameter where ZeRO counts 16: it also keeps gradients in float32, and moves them along
+with the states. With --zero 1 and 2 parameters stay on the devices, and only the states are in files.
 
-Bandwidth-centric partitioning (section 6.1): every rank has a shard of every unit, on a disk of its own, so N disks
-bring a unit N times as fast as the one disk of an owner who broadcasts it: `fetch_shards` beside `fetch_from_owner`.
+Bandwidth-centric partitioning (section 6.1): every rank has a shard of every unit on its own disk, so N disks deliver a
+unit N times as fast as the single disk of an owner that broadcasts it: compare `fetch_shards` and `fetch_from_owner`.
 Memory-centric tiling (section 5.1.3), for a layer that is too large to be gathered: `minidist/memory/tiles.py`.
 """
 
@@ -53,18 +53,18 @@ from minidist.nn.layers import Unit
 from minidist.nn.tensor import Array
 from minidist.offload import Offload, Offload1, Offload3
 
-READERS = 2  # threads of a rank that read and write: requests that its disk has at a time
+READERS = 2  # threads of a rank that read and write: its disk gets this many requests at a time
 
 
 class Infinity(Offload):
-    """ZeRO-Offload whose optimizer states are in files of `folder`. Host memory has those of three Flats at most. This
-    is stage 2."""
+    """ZeRO-Offload whose optimizer states are in files of `folder`. Host memory holds at most three Flats' states.
+    This is stage 2."""
 
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, folder: Folder, axes: Axes | None = None
     ) -> None:
         self.folder = folder
-        self.before: dict[str, int] = {}  # what the kernel had counted when the step began
+        self.before: dict[str, int] = {}  # the kernel's counters when the step began
         super().__init__(units, settings, comm, axes)
         largest, dtype = max(flat.master.size for flat in self.flats), self.precision.updated
         self.rooms = Rooms(self.host, "optimizer", 3, (1 + settings.optimizer.moments) * largest, dtype)
@@ -80,7 +80,7 @@ class Infinity(Offload):
         self.links.append(self.slow_link)
 
     def make_arrays(self, flat: Flat) -> None:
-        """In host memory, as there, and at once into files: no more than one Flat's are there at a time."""
+        """Make them in host memory, and move them to files at once: the host holds those of one Flat at a time."""
         super().make_arrays(flat)
         kind = "optimizer" if self.precision.mixed else "parameters"
         flat.master = self.put(kind, f"{flat.name}.master", flat.master)
@@ -88,24 +88,24 @@ class Infinity(Offload):
             flat.moments[i - 1] = self.put("optimizer", f"{flat.name}.moment{i}", moment)
 
     def put(self, kind: str, name: str, array: Array) -> Array:
-        """What is in host memory, in a new file."""
+        """Move an array from host memory to a new file."""
         file = self.files.empty(kind, name, array.size, array.dtype)
         wait(self.mover.down(kind, array, out=file))
         return file
 
-    # ---- the update: one Flat's states come while another's are in use, and a third's go -----------------------------
+    # ---- the update: one Flat's states arrive while a second's are in use and a third's leave ------------------------
 
     def in_turn(self, flats: Sequence[Flat]) -> Iterator[Flat]:
         for flat, room in Ahead((flat, self.read_states(flat)) for flat in flats):
             files = flat.master, *flat.moments
             with room as states:
-                flat.master, *flat.moments = states.reshape(len(files), -1)  # each (padded/N,), while it is in use
+                flat.master, *flat.moments = states.reshape(len(files), -1)  # each (padded/N,), while they are in use
                 yield flat
                 flat.master, *flat.moments = files
                 room.leaving = self.write_states(flat, room)
 
     def read_states(self, flat: Flat) -> Room:
-        """A room for a Flat's states, which are under way to it."""
+        """Start to read a Flat's states; returns the room into which they go."""
         files = [flat.master, *flat.moments]
         room = self.rooms.take(len(files) * flat.master.size)
         pairs = zip(files, room.array.reshape(len(files), -1), strict=True)
@@ -113,13 +113,13 @@ class Infinity(Offload):
         return room
 
     def write_states(self, flat: Flat, room: Room) -> Moves:
-        """The way back."""
+        """Start to write a Flat's states back to their files."""
         files = [flat.master, *flat.moments]
         pairs = zip(files, room.array.reshape(len(files), -1), strict=True)
         return [move for file, state in pairs for move in self.mover.down("optimizer", state, out=file)]
 
     def refresh(self, flat: Flat) -> None:
-        """From the room in which the master copy is; when a checkpoint has just been loaded, it comes there first."""
+        """As in ZeRO-Offload. If a checkpoint has just been loaded, the states are read into a room first."""
         if self.disk.has(flat.master):
             for _ in self.in_turn([flat]):
                 super().refresh(flat)
@@ -131,7 +131,7 @@ class Infinity(Offload):
             rooms.settle()
         super().after_update()
 
-    # ---- what was moved, by the kernel's account ---------------------------------------------------------------------
+    # ---- what was moved, as the kernel counts it ---------------------------------------------------------------------
 
     def forward(self, x: Array, y: Array) -> Loss:
         if self.micro_batch == 0:
@@ -153,7 +153,7 @@ class Infinity1(Infinity, Offload1):
 
 
 class Infinity3(Infinity, Offload3):
-    """Stage 3: parameters are in files as well, and come before they are needed."""
+    """Stage 3: parameters are in files, too, and are read before they are needed."""
 
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, folder: Folder, axes: Axes | None = None
@@ -164,28 +164,28 @@ class Infinity3(Infinity, Offload3):
         self.device_rooms = Rooms(self.device, "parameters", 2, largest, dtype)
         self.all_rooms += [self.host_rooms, self.device_rooms]
         self.lifter = ThreadPoolExecutor(1, "device")
-        self.coming: Ahead[tuple[Flat, Room]] = Ahead()  # what a pass gathers, in order, in rooms of the device
+        self.coming: Ahead[tuple[Flat, Room]] = Ahead()  # what a pass gathers next, in order, in rooms of the device
 
     def allocate(self, flat: Flat, start: Array) -> None:
         shard = self.host.hold("messages", start[self.piece(flat)].astype(self.precision.stored))  # (padded/N,)
         flat.param = self.put("parameters", f"{flat.name}.parameters", shard)
         flat.grad = self.host.zeros("gradients", shard.size, shard.dtype)
 
-    # ---- a pass: what is gathered in it is known before it begins ----------------------------------------------------
+    # ---- a pass: what it gathers is known before it begins -----------------------------------------------------------
 
     def expect(self, turns: Sequence[Turn]) -> None:
-        """Send for the first units of a pass: each is lifted one turn ahead of its use, and read one ahead of that."""
+        """Start on a pass's first units: each is lifted one turn ahead of its use, and read one turn before that."""
         self.drop()
         self.coming = Ahead(map(self.lift, Ahead(map(self.read, list_gathers(turns)))))
 
     def read(self, flat: Flat) -> tuple[Flat, Room]:
-        """nc: a shard, from its file into a room of the host."""
+        """nc: read a shard from its file into a room of the host."""
         room = self.host_rooms.take(flat.param.size)
         room.arriving = self.mover.up("parameters", flat.param, out=room.array)
         return flat, room
 
     def lift(self, read: tuple[Flat, Room]) -> tuple[Flat, Room]:
-        """cg: what is read, from the host's room into one of the device, as soon as it is there."""
+        """cg: move a shard from the host's room to one of the device, as soon as it has been read."""
         flat, room = read
         place = self.device_rooms.take(room.array.size)
         room.leaving = place.arriving = [self.lifter.submit(self.lift_up, room, place)]
@@ -193,12 +193,12 @@ class Infinity3(Infinity, Offload3):
         return flat, place
 
     def lift_up(self, room: Room, place: Room) -> Array:
-        """In a thread of its own."""
+        """Runs in a thread of its own."""
         wait(room.arriving)
         return self.link.up("parameters", room.array, out=place.array)
 
     def parameters_of(self, flat: Flat) -> Array:
-        """gg: all of them (padded,), from everyone's shard, while the next two units' are under way."""
+        """gg: gather all parameters (padded,) from the ranks' shards, while the next two units' are under way."""
         if flat.gathered is None:
             sent_for, place = next(self.coming)
             assert sent_for is flat
@@ -209,14 +209,14 @@ class Infinity3(Infinity, Offload3):
         return flat.gathered
 
     def drop(self) -> None:
-        """What a pass that has failed had sent for."""
+        """Drop the transfers that a failed pass had started."""
         for rooms in (self.host_rooms, self.device_rooms):
             rooms.clear()
         for flat in self.flats:
             flat.gathered = None
 
     def refresh(self, flat: Flat) -> None:
-        """The updated shard, rounded, goes into its file."""
+        """Write the updated shard, rounded, to its file."""
         room = self.host_rooms.take(flat.param.size)
         with room as shard:
             shard[...] = flat.master
@@ -226,18 +226,18 @@ class Infinity3(Infinity, Offload3):
 ENGINES = {1: Infinity1, 2: Infinity, 3: Infinity3}
 
 
-# ---- a unit from many disks, or from one (section 6.1) ---------------------------------------------------------------
+# ---- read a unit from many disks, or from one (section 6.1) ----------------------------------------------------------
 
 
 def fetch_shards(comm: Comm, link: DiskLink, clock: Clock, file: Array, out: Array) -> None:
-    """All of a unit (S,) into `out`, by bandwidth-centric partitioning: each rank's file has its shard (S/N,)."""
+    """Read a whole unit (S,) into `out`, by bandwidth-centric partitioning: each rank's file has its shard (S/N,)."""
     shard = ring.cut(out, comm.size)[comm.rank]
     link.up("unit", file, out=shard)
     ring.all_gather(comm, shard, out.size, out=out)
 
 
 def fetch_from_owner(comm: Comm, link: DiskLink, clock: Clock, file: Array, out: Array) -> None:
-    """The same if units have owners, which broadcast them, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
+    """The same if each unit has an owner, which broadcasts it, as in ZeRO-Offload: rank 0's file has all of it (S,)."""
     if comm.rank == 0:
         link.up("unit", file, out=out)
     clock.receive(comm.broadcast_object(clock.now))  # no rank has it before the owner

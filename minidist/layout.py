@@ -1,14 +1,14 @@
-"""Who works on what: N ranks on a grid of axes. Ranks, checkpoints and planning ask here; nothing else does arithmetic
-with the numbers of ranks.
+"""Which rank works on what: N ranks on a grid of axes. Ranks, checkpoints and planning ask here; no other module
+computes with rank numbers.
 
-    data      dp   each rank has its share of the sequences: of these ranks `shard` divide model states among them, and
-                   each of the dp / shard hosts has a copy
-    pipeline  pp   ... the units of a stage
-    context   cp   ... its share of the positions
-    tensor    tp   ... its part of every layer
+    data      dp   each rank has its share of the sequences: `shard` of these ranks divide the model states among them,
+                   and each of the dp / shard hosts has a copy
+    pipeline  pp   each rank has the units of a stage
+    context   cp   each rank has its share of the positions
+    tensor    tp   each rank has its part of every layer
 
-Megatron lays them out with tensor parallelism innermost, because it sends most and neighbors are closest, then the
-pipeline, then data: rank = (data · pp + stage) · tp + part (Narayanan et al., SC 2021, section 3).
+Megatron puts tensor parallelism innermost, because it sends most and neighbors are closest; then comes the pipeline,
+then data: rank = (data · pp + stage) · tp + part (Narayanan et al., SC 2021, section 3).
 """
 
 import math
@@ -31,28 +31,28 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of the axes, and how a pipeline fills its own."""
+    """The sizes of the axes, and how the pipeline axis divides the units."""
 
     dp: int = 1
     pp: int = 1
     cp: int = 1
     tp: int = 1
     hosts: int = 1  # copies of the model states among the dp ranks
-    servers: int = 0  # ranks that hold what the others train with, and do not train themselves
+    servers: int = 0  # ranks that hold parameters for the others, and do not train themselves
     schedule: str = "1f1b"
     micro_batches: int = 1  # in a step
     chunks: int = 1  # of each stage
-    replicas: tuple[int, ...] = ()  # PipeDream: ranks of each stage, if they are not one each
-    parts: Sequence[range] = ()  # which units each chunk has: chunk c of stage s those of parts[c·pp + s]
+    replicas: tuple[int, ...] = ()  # PipeDream: the number of ranks of each stage, if not one each
+    parts: Sequence[range] = ()  # the units of each chunk: chunk c of stage s has parts[c·pp + s]
 
     @property
     def shard(self) -> int:
-        """G: data-parallel ranks that divide model states among them."""
+        """G: the number of data-parallel ranks that divide the model states among them."""
         return self.dp // self.hosts
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of the axes, the outermost first."""
+        """The size of each axis, the outermost first."""
         return {
             "host": self.hosts,
             "shard": self.shard,
@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """N."""
+        """N, servers included."""
         return (sum(self.replicas) or math.prod(self.sizes.values())) + self.servers
 
     def place(self, rank: int) -> Place:
@@ -74,14 +74,14 @@ class Layout:
         return Place(**found)
 
     def group(self, rank: int, *axes: str) -> int:
-        """The first of the ranks that share this one's place on all axes but these."""
+        """The first of the ranks that share this rank's place on all axes except these."""
         first, place = 0, self.place(rank)._replace(**dict.fromkeys(axes, 0))
         for axis, size in self.sizes.items():
             first = first * size + getattr(place, axis)
         return first
 
     def groups(self, *axes: str) -> list[list[int]]:
-        """All ranks by such groups, each in order of rank."""
+        """All these groups, each in order of rank."""
         found: dict[int, list[int]] = {}
         for rank in range(self.ranks):
             found.setdefault(self.group(rank, *axes), []).append(rank)
@@ -98,5 +98,5 @@ class Mesh:
         self.comm, self.layout = comm, layout
 
     def along(self, *axes: str) -> Any:
-        """The ranks that share this one's place on all axes but these, in order of rank. All ranks must ask."""
+        """The ranks that share this rank's place on all axes except these, in order of rank. All ranks must call it."""
         return self.comm.split(self.layout.group(self.comm.rank, *axes))

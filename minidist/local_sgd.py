@@ -6,13 +6,13 @@
 Stich, "Local SGD converges fast and communicates little", ICLR 2019.
 Douillard et al., "DiLoCo: Distributed low-communication training of language models", 2023, arXiv 2311.08105.
 
-In data parallelism all ranks agree after every step, and send 2Ψ(N-1)/N elements for it. Here rank r follows the mean
+In data parallelism all ranks agree after every step, and send 2Ψ(N-1)/N elements for that. Here rank r follows the mean
 gradient of its own rows, and sends nothing for H steps. Then θ becomes the mean of the ranks' θᵣ: 2Ψ(N-1)/N elements.
 The price is that ranks drift apart in between: losses are not those of serial training.
 
-DiLoCo (algorithm 1) takes for a gradient how far the mean has gone since the last averaging, Δ = θ - mean θᵣ. SGD with
+DiLoCo (algorithm 1) treats how far the mean has moved since the last averaging as a gradient, Δ = θ - mean θᵣ. SGD with
 Nesterov momentum follows it (section 3.1): v ← μ v + Δ, θ ← θ - η (Δ + μ v). With η = 1 and μ = 0 that is the mean.
-Every rank keeps θ and v for it: 8Ψ bytes in float32, added to data parallelism's 16Ψ.
+Every rank keeps θ and v for this: 8Ψ bytes in float32, in addition to data parallelism's 16Ψ.
 """
 
 from functools import partial
@@ -30,7 +30,7 @@ from minidist.nn.tensor import Array
 
 
 class LocalSGD(DataParallel):
-    """Data parallelism whose ranks meet after every H steps only, and in their parameters."""
+    """Data parallelism whose ranks average their parameters, and only after every H steps."""
 
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, every: int, lr: float = 1.0, momentum: float = 0.0
@@ -46,11 +46,11 @@ class LocalSGD(DataParallel):
     # ---- H steps alone ----------------------------------------------------------------------------------------------
 
     def weight(self, share: float) -> float:
-        """A rank's gradient is the mean over its own rows, not its part of a mean over all."""
+        """A rank's gradient is the mean over its own rows, not its part of a mean over all rows."""
         return 1 / self.settings.accumulate
 
     def reduce(self, flat: Flat) -> None:
-        """It stays here."""
+        """Send nothing: the gradient stays on this rank."""
 
     def squares(self) -> float:
         return sum(squared_norm(flat.grad) for flat in self.flats)
@@ -58,7 +58,7 @@ class LocalSGD(DataParallel):
     def apply_gradients(self) -> None:
         try:
             super().apply_gradients()
-        except OverflowError as error:  # on this rank alone: the others would wait for it
+        except OverflowError as error:  # on this rank only: the others would wait for it
             raise Stopped(error) from None
         if self.steps % self.every == 0:
             self.average()
@@ -67,7 +67,7 @@ class LocalSGD(DataParallel):
 
     @np.errstate(over="ignore", invalid="ignore")  # the next norm finds what has grown too large
     def average(self) -> None:
-        """Parameters become the mean over the ranks; with an outer optimizer, they take a step toward it."""
+        """Replace parameters by their mean over the ranks; with an outer optimizer, take a step toward that mean."""
         for flat in self.flats:
             with self.comm.phase("all-reduce parameters"):
                 ring.all_reduce(self.comm, flat.master, flat.master)
@@ -81,7 +81,7 @@ class LocalSGD(DataParallel):
             self.refresh(flat)
 
     def settle(self) -> None:
-        """After the last step the ranks meet once more, if they have gone apart since."""
+        """After the last step the ranks average once more, if they have taken steps alone since."""
         if self.steps % self.every:
             self.average()
 

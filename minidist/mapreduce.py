@@ -1,7 +1,8 @@
-"""MapReduce: two functions from the user; splitting, shuffling, sorting and surviving failures from the system.
+"""MapReduce: the user writes two functions; the system splits, shuffles, sorts, and survives failures.
 
     mpirun -n 4 python -m minidist.mapreduce wordcount FILE... --reducers 4 --output DIR
     mpirun -n 4 python -m minidist.mapreduce wordcount FILE... --output DIR --maps 8 --inject stop:2:map:2
+
     mpirun -n 4 python -m minidist.mapreduce grep FILE... --pattern 'def \\w+' --output DIR
     mpirun -n 4 python -m minidist.mapreduce --job mymodule:MyJob FILE... --output DIR
     python -m minidist.mapreduce --cluster
@@ -9,14 +10,14 @@
 Dean & Ghemawat, "MapReduce: Simplified Data Processing on Large Clusters", OSDI 2004, section 3.
 
 Rank 0 is the master, the others are workers; a single rank is both. The input is cut into M splits. A map task calls
-`map` for every record of a split and leaves the pairs in R region files on its worker's own disk. A reduce task fetches
-one region of every map from the workers that hold them, by messages, sorts the pairs, calls `reduce` for every key, and
-renames its output file into place. The master hands a task to whichever worker is free: M + R decisions make a job.
+`map` for every record of a split and writes the pairs to R region files on its worker's own disk. A reduce task fetches
+one region of every map, by messages from the workers that hold them, sorts the pairs, calls `reduce` for every key, and
+renames its output file into place. The master gives each task to a worker that is free: a job takes M + R decisions.
 
-A worker that does not answer is given up, and its map tasks, finished ones too, are done again elsewhere: their output
-was on its disk. (It hangs, or is stopped by a signal, or see --inject. When a process dies, MPICH ends the whole job;
---resume then goes on from what was committed.) Output depends on nothing but the input: however often a task is done,
-and by whom, the result is the same, and the first one counts.
+The master gives up a worker that does not answer. Its map tasks run again elsewhere, even finished ones, because their
+output was on its disk. (A worker may hang, or be stopped by a signal or by --inject. If a process dies, MPICH ends the
+whole job; --resume then continues from the committed output.) The output depends on the input alone: no matter how
+often a task runs, and on which worker, its result is the same, and the first one counts.
 
 This chapter is long because section 3 is one algorithm from split to commit, with a master and a worker on each step.
 """
@@ -42,8 +43,8 @@ from minidist.mr.report import EndedJob
 from minidist.mr.tasks import NOWHERE, Attempt, Task, Tasks
 from minidist.mr.watch import MasterPeer
 
-WINDOW = 8  # requests that a reducer has under way, for a piece of a region each
-BACKUP_AFTER = 0.5  # seconds; for less, another execution is not worth it
+WINDOW = 8  # requests that a reducer has under way, each for one piece of a region
+BACKUP_AFTER = 0.5  # seconds; a shorter task is not worth a second execution
 
 
 def run(
@@ -52,9 +53,9 @@ def run(
     disk: Callable[[Plan, int], Disk] = Disk,
     mailbox: Callable[[Comm, int], Mailbox] = Mailbox,
 ) -> EndedJob:
-    """Do the job. All ranks must call, with the same plan; what the master saw is returned on every rank.
+    """Run the job. All ranks must call this with the same plan; each returns what the master recorded.
 
-    disk, mailbox: what makes a worker's disk and everyone's mailboxes; `minidist.mr.faults` has some that fail.
+    disk, mailbox: make a worker's disk and each rank's mailboxes; `minidist.mr.faults` has some that fail.
     """
     begun, quiet = time.monotonic(), 0
     plan.begin(comm)
@@ -67,7 +68,7 @@ def run(
             roles.append(FaultTolerantMaster(plan, workers, tasks, to_master, to_workers))
         if comm.rank in workers:
             roles.append(Worker(plan, comm.rank, disk(plan, comm.rank), to_workers, to_master))
-        with comm.phase("shuffle"):  # all the payload there is: regions on their way to reducers
+        with comm.phase("shuffle"):  # the only payload: regions on their way to reducers
             while not all(role.finished for role in roles):
                 quiet = 0 if any([role.step() for role in roles]) else quiet + 1
                 time.sleep(min(IDLE, quiet * IDLE / 20))
@@ -83,21 +84,21 @@ def run(
     return outcome
 
 
-# ---- step 1: the input is split --------------------------------------------------------------------------------------
+# ---- step 1: split the input -----------------------------------------------------------------------------------------
 
 
 def split(inputs: Sequence[tuple[str, int]], m: int) -> list[list[files.Piece]]:
-    """The input, files of so many bytes, as m splits of about as many bytes each; some are empty if lines are few.
+    """Cut the input files (path, bytes) into m splits of about equal size. If there are few lines, some are empty.
 
-    All files, one after another, are cut at equal distances, and each cut is moved on to where a line begins. So no
-    split cuts a line, and none cuts a UTF-8 character, for the byte of a line feed is no part of any other character.
+    The files, one after another, are cut at equal distances, and each cut is moved to the next beginning of a line. So
+    no split cuts a line. None cuts a UTF-8 character either, because a line feed's byte is part of no other character.
     """
     splits: list[list[files.Piece]] = [[] for _ in range(m)]
     total, before, i = sum(size for _, size in inputs), 0, 0  # before: bytes of the files before this one
     for path, size in inputs:
         start = 0
         while start < size:
-            target = (i + 1) * total // m - before  # where split i would end if lines were of one byte
+            target = (i + 1) * total // m - before  # where split i would end if every line had one byte
             end = size if target >= size else files.next_line(path, size, max(start, target))
             if end > start:
                 splits[i].append(files.Piece(path, start, end))
@@ -107,30 +108,30 @@ def split(inputs: Sequence[tuple[str, int]], m: int) -> list[list[files.Piece]]:
     return splits
 
 
-# ---- step 2: the master assigns tasks --------------------------------------------------------------------------------
+# ---- step 2: assign tasks --------------------------------------------------------------------------------------------
 
 
 class Master(MasterPeer):
-    """Hands a task to whoever is free, and knows where everything is. It touches no data.
+    """Gives tasks to free workers, and knows where all regions are. It touches no data.
 
-    This is all of it while everybody works; what becomes of it when somebody fails, see `FaultTolerantMaster`.
+    This is the whole master as long as no worker fails; `FaultTolerantMaster` adds what happens when one does.
     """
 
     def hand_out(self) -> None:
-        """Give a task to every worker that is free."""
+        """Give a task to every free worker."""
         for worker in sorted(self.alive):
             if self.tasks.free(worker) and (task := self.pick(worker)):
                 self.assign(task, worker)
 
     def pick(self, worker: int) -> Task | None:
-        """An idle task, if there is one: best a map on a machine with a replica of its split (section 3.4)."""
+        """An idle task, if there is one. The best is a map on a machine with a replica of its split (section 3.4)."""
         idle = self.tasks.idle[self.tasks.kind].values()
         near = (task for task in idle if worker in task.near and worker not in task.refused)
         anywhere = (task for task in idle if worker not in task.refused)
         return next(near, None) or next(anywhere, None)
 
     def assign(self, task: Task, worker: int) -> None:
-        """Let a worker do a task. Of a map it must know the split, of a reduce who holds its region of every map."""
+        """Let a worker run a task. A map needs its split; a reduce needs to know where its region of every map is."""
         kind, number = task.name
         detail = "backup" if task.running else "" if kind == "reduce" else "near" if worker in task.near else "far"
         self.events.note("assigned", task.name, worker, detail)
@@ -139,8 +140,8 @@ class Master(MasterPeer):
         self.tell([worker], messages.Do(task.name, regions or task.split, task.skip))
 
     def complete(self, task: Task, worker: int, result: Result) -> None:
-        """A task is done: its output is a committed file, or lies on the disk of the worker that has mapped."""
-        unexpected = self.tasks.finish(task, worker, result, self.clock())  # from an earlier run, or one given up
+        """A task is done: its output is a committed file, or is on the disk of the worker that ran the map."""
+        unexpected = self.tasks.finish(task, worker, result, self.clock())  # from an earlier run, or a worker given up
         self.events.note("found" if unexpected else "done", task.name, worker, "backup" if task.running else "")
 
 
@@ -148,12 +149,12 @@ class Master(MasterPeer):
 
 
 class Worker(WorkerPeer):
-    """Does the tasks that the master gives it. `WorkerPeer` reads its mail meanwhile, whenever it draws breath."""
+    """Runs the tasks that the master gives it. Whenever it pauses (`breathe`), `WorkerPeer` reads its mail."""
 
     # -- step 3: map --
 
     def map(self, attempt: Attempt) -> Result:
-        """Call the user's map for every record of a split, and leave the pairs in R region files."""
+        """Call the user's map for every record of a split, and write the pairs to R region files."""
         folder, buffer = self.disk.fresh("unfinished"), files.Buffer()
         for document, offset, text in self.records(attempt):
             for pairs in attempt.call((document, offset), files.emit_pairs, self.job.map, document, text):
@@ -166,14 +167,14 @@ class Worker(WorkerPeer):
         self.look_up(attempt)
         result = attempt.result(files=self.plan.reducers)
         self.disk.note(folder / "done.json", attempt.name, result)
-        self.disk.remove(self.map_folder(attempt.number))  # done before, by a worker that was given up too early
-        self.disk.rename(folder, self.map_folder(attempt.number))  # all of it is there, or nothing
+        self.disk.remove(self.map_folder(attempt.number))  # done before, by a worker wrongly taken for dead
+        self.disk.rename(folder, self.map_folder(attempt.number))  # atomic: all of it is there, or nothing
         return result
 
     # -- step 4: combine, and partition --
 
     def write_regions(self, attempt: Attempt, buffer: files.Buffer, folder: Path) -> None:
-        """Combine the values of each key (section 4.3), and append its pairs to the file of its reduce task."""
+        """Combine the values of each key (section 4.3), and append its pairs to its reduce task's region file."""
         with attempt.between_records():
             regions: list[list[tuple[str, str]]] = [[] for _ in range(self.plan.reducers)]
             for key, values in buffer.take():
@@ -186,9 +187,9 @@ class Worker(WorkerPeer):
                     attempt.count("combined pairs", *files.pairs_and_bytes(pairs))
 
     def partition(self, key: str, reducers: int) -> int:
-        """The reduce task of a key: hash(key) mod R, unless the job has a partition of its own (section 4.1).
+        """The reduce task of a key: hash(key) mod R, unless the job has its own partition function (section 4.1).
 
-        The hash is crc32, for Python's own hash of a text differs from process to process.
+        The hash is crc32, because Python's own hash of a string differs from process to process.
         """
         if self.plan.own_partition:
             return files.chosen(self.plan.own_partition, key, reducers)
@@ -197,7 +198,7 @@ class Worker(WorkerPeer):
     # -- step 5: shuffle, and sort --
 
     def shuffle(self, attempt: Attempt) -> Iterator[bytes]:
-        """Region r of every map in order, piece by piece, from the disk of whoever holds it."""
+        """Region r of every map in order, piece by piece, from the disks of the workers that hold them."""
         r, regions = attempt.number, attempt.source  # messages change the latter while this runs
         wanted = deque(Place(r, m, at) for m, (_, size) in enumerate(regions) for at in range(0, size, PIECE))
         total = len(wanted)
@@ -206,7 +207,7 @@ class Worker(WorkerPeer):
                 self.asked[wanted.popleft()] = NOWHERE
             for place, asked in self.asked.items():
                 holder, size = regions[place.m]
-                if holder != asked and place not in self.arrived:  # not asked yet, or its map has been done again
+                if holder != asked and place not in self.arrived:  # not asked for yet, or its map has run again
                     self.asked[place] = holder
                     if holder != NOWHERE:
                         self.inbox.post(holder, messages.Fetch(place, min(PIECE, size - place.offset)))
@@ -225,22 +226,22 @@ class Worker(WorkerPeer):
     # -- step 6: reduce, and commit --
 
     def reduce(self, attempt: Attempt) -> Result:
-        """Fetch and sort, call the user's reduce for one key after another, and give the output its name."""
+        """Fetch and sort the pairs, call the user's reduce for one key after another, and commit the output by name."""
         r, breathing = attempt.number, functools.partial(self.breathing, attempt)
         sorter = files.ExternalSort(self.disk.fresh("runs"), self.plan.memory, self.disk.moved, breathing)
         unfinished = self.plan.folder / f"reduce-{r:05}.worker-{self.rank}"
         try:
             for piece in self.shuffle(attempt):
-                sorter.add(piece)  # by key: in memory, or in sorted runs on disk, which `merged` merges
+                sorter.add(piece)  # sorts by key: in memory, or in sorted runs on disk, which `merged` merges
             self.disk.write(unfinished, self.lines(attempt, sorter.merged()))
             self.look_up(attempt)
         finally:
             self.disk.remove(sorter.folder)
-            self.asked, self.arrived = {}, {}  # what still comes, nobody waits for
+            self.asked, self.arrived = {}, {}  # pieces that still arrive are dropped
         attempt.stats.update({"pairs reduced": sorter.count, "runs on disk": sorter.written})
         result = attempt.result(files=1)
         self.disk.note(self.plan.counts_path(r), attempt.name, result)
-        self.disk.rename(unfinished, self.plan.part(r))  # all of it is there, or nothing: however many attempts end so
+        self.disk.rename(unfinished, self.plan.part(r))  # atomic, however many attempts get here
         return result
 
     def lines(self, attempt: Attempt, pairs: Iterator[files.Pair]) -> Iterator[bytes]:
@@ -258,32 +259,32 @@ class Worker(WorkerPeer):
 
 
 class FaultTolerantMaster(Master):
-    """The master, when workers do not answer, or are slow. Who does not answer, `MasterPeer` finds out."""
+    """The master when workers do not answer, or are slow. `MasterPeer` detects workers that do not answer."""
 
     def lose(self, worker: int) -> None:
-        """What it was doing is idle again, and the maps that it has done are. Reduces are not: their output is safe."""
+        """Make a lost worker's tasks idle again: those under way, and finished maps. Finished reduces are safe."""
         self.tasks.stalled.discard(worker)
         self.lose_output([task for task in self.tasks.map if task.done and task.worker == worker], "lost")
         for task in self.tasks.doing[worker].copy():
             self.tasks.release(task, worker)
             self.requeue(task, "lost")
             if task.name[0] == "reduce":
-                self.tell([worker], messages.Drop(task.name))  # should it come back: it knows not where regions are
+                self.tell([worker], messages.Drop(task.name))  # if it comes back, it does not know where regions are
 
     def lose_output(self, maps: list[Task], why: str) -> None:
-        """Reduces in progress that have not read the output of these maps will read it from elsewhere."""
+        """Run these maps again; reduces in progress that have not read their output will read the new one."""
         self.tell(self.alive, messages.Lost([task.name[1] for task in maps]))
         for task in maps:
             self.tasks.undo(task)
             self.requeue(task, why)
 
     def requeue(self, task: Task, why: str) -> None:
-        """A task is idle again, unless someone else is at it."""
+        """Make a task idle again, unless another worker is running it."""
         if self.tasks.put_back(task):
             self.events.note("again", task.name, detail=why)
 
     def complete(self, task: Task, worker: int, result: Result) -> None:
-        """Others who are at it may leave it; and reduces in progress learn where the output of a map is now."""
+        """Other workers that run the task may drop it; reduces in progress learn where a map's output is now."""
         super().complete(task, worker, result)
         self.tell(task.running, messages.Drop(task.name))
         if task.name[0] == "map" and any(reduce.running for reduce in self.tasks.reduce):
@@ -292,7 +293,7 @@ class FaultTolerantMaster(Master):
     # -- when a worker is slow: backup tasks (section 3.6) --
 
     def hand_out(self) -> None:
-        """If nothing is idle, tasks that one worker has been at for twice the usual time deserve another execution."""
+        """If no task is idle, a task that one worker has run for twice the usual time gets a second execution."""
         self.late: list[Task] = []
         usual, now = self.tasks.usual_time(), self.clock()
         if self.plan.backup and usual is not None and not self.tasks.idle[self.tasks.kind]:
@@ -302,10 +303,10 @@ class FaultTolerantMaster(Master):
 
     def pick(self, worker: int) -> Task | None:
         task = super().pick(worker)
-        if task or self.tasks.doing[worker]:  # it waits in the middle of a reduce
+        if task or self.tasks.doing[worker]:  # a worker with a task waits in the middle of a reduce
             return task
         return next((task for task in self.late if len(task.running) == 1 and worker not in task.refused), None)
 
 
 if __name__ == "__main__":
-    contents.run("mapreduce")  # its options, and step 7, what the user is told: programs/mapreduce.py
+    contents.run("mapreduce")  # its options, and step 7, the report to the user: programs/mapreduce.py

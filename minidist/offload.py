@@ -1,4 +1,4 @@
-"""ZeRO-Offload: gradients, optimizer states and the update in host memory; the device keeps what it computes with.
+"""ZeRO-Offload: gradients, optimizer states and the update move to host memory; the device keeps the parameters.
 
     mpirun -n 4 python -m minidist.offload
     mpirun -n 4 python -m minidist.offload --zero 3
@@ -6,11 +6,12 @@
 
 Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021.
 
-Of 16 bytes a parameter the passes need 2. The others are the update's, whose work grows with Ψ alone, where that of
-the passes grows with the batch as well: a CPU can do it (section 3.2). The price is what goes over the link. Whoever
-offloads anything moves 4 bytes a parameter in each step at least, and of all 128 ways to place the nodes of the paper's
-data-flow graph one moves no more and saves most (section 3; `minidist/memory/partition.py` tries them): gradients go
-down, updated parameters come up, and what is in float32 stays below.
+Of the 16 bytes per parameter, forward and backward need 2. The update needs the others. Its work grows with Ψ only,
+while the work of forward and backward also grows with the batch: so a CPU can do the update (section 3.2). The price is
+the traffic over the link. Any kind of offload moves at least 4 bytes per parameter and step. There are 128 ways to
+place the nodes of the paper's data-flow graph; one of them moves no more than that and saves the most memory (section
+3; `minidist/memory/partition.py` tries them all). In it, gradients go down, updated parameters come up, and float32
+values stay on the host.
 
     device                              link                   host
     backward of a unit, reduce-scatter  2ψ/N down              add it to the shard's gradient     2Ψ/N held
@@ -18,13 +19,14 @@ down, updated parameters come up, and what is in float32 stays below.
     this rank's part of the parameters  2Ψ/N up                round the updated shard to float16
     all-gather                                                                          (section 4.2, figure 4)
 
-Each rank's host has its shard of ZeRO-2, so N ranks move together what one alone would: 4Ψ. With a micro-batches to a
-step, each sends its gradients down. --zero 1 and 3 are DeepSpeed's other stages: stage 1 keeps whole gradients on the
-device until they are complete, stage 3 keeps a shard of the parameters there.
+Each rank's host holds its shard of ZeRO-2, so N ranks together move what a single rank would: 4Ψ. If a step has several
+micro-batches, each sends its gradients down. DeepSpeed's other stages are --zero 1 and 3: stage 1 keeps whole gradients
+on the device until they are complete, and stage 3 keeps only a shard of the parameters there.
 
---delayed-update N (section 5.2): after N steps, when training has calmed down, the update no longer waits. The host
-works on one step's gradients while the device is in the next one's passes, with parameters that are one update behind.
-A checkpoint waits for the update that is under way, so that who goes on from it goes on as the run that saved it.
+--delayed-update N (section 5.2): after N steps, when training has calmed down, the device no longer waits for the
+update. The host works on one step's gradients while the device runs the next step's forward and backward, with
+parameters that lack this update. A checkpoint waits for the update under way, so that a run that continues from it gets
+the same parameters as the run that saved it.
 """
 
 import time
@@ -47,7 +49,7 @@ from minidist.nn.tensor import Array
 from minidist.zero2 import ZeRO2
 from minidist.zero3 import ZeRO3
 
-FORWARD, BACKWARD, UPDATE = 1, 2, 4  # of a unit, on the logical clock: with a larger batch only the first two grow
+FORWARD, BACKWARD, UPDATE = 1, 2, 4  # per unit, on the logical clock; with a larger batch only the first two grow
 
 
 class Offload(ZeRO2):
@@ -59,18 +61,18 @@ class Offload(ZeRO2):
         self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None,
         delay_after: int | None = None, threads: int = 1,
     ) -> None:  # fmt: skip
-        """delay_after: steps after which updates run beside the next one's passes. threads: of this rank, for them."""
+        """delay_after: steps after which updates run during the next step. threads: how many a rank updates with."""
         self.delay_after = delay_after
-        self.spare: dict[Flat, Array] = {}  # a second gradient for each Flat: one is updated by, the other collected in
+        self.spare: dict[Flat, Array] = {}  # a second gradient for each Flat: one updates while the other collects
         self.clock, self.host_clock = Clock(), Clock()
         super().__init__(units, settings, comm, axes)
         largest = min(BLOCK, max(flat.master.size for flat in self.flats))
         rooms = [self.host.empty("workspace", largest, settings.precision.updated) for _ in range(threads)]
         self.settings = replace(settings, optimizer=InThreads(settings.optimizer, rooms))
         self.beside = ThreadPoolExecutor(1, "host")
-        self.pending: Future[None] | None = None  # the update that runs beside
-        self.began = 0.0  # this step, on the clock
-        self.seen: dict[str, float] = {}  # of the last step that updated, for the report
+        self.pending: Future[None] | None = None  # the update that runs during the next step
+        self.began = 0.0  # when this step began, on the clock
+        self.seen: dict[str, float] = {}  # figures of the last step that updated, for the report
 
     def make_arrays(self, flat: Flat) -> None:
         super().make_arrays(flat)
@@ -80,7 +82,7 @@ class Offload(ZeRO2):
     # ---- what goes over the link -------------------------------------------------------------------------------------
 
     def reduce(self, flat: Flat) -> None:
-        """Sum a bucket; this rank's shard of it goes down, to be added to what the host has of this step."""
+        """Sum a bucket; send this rank's shard of it down, and add it to the step's gradient on the host."""
         assert flat.bucket is not None
         shard = flat.bucket[self.piece(flat)]  # (padded/N,)
         with self.comm.phase("reduce-scatter gradients"):
@@ -90,17 +92,17 @@ class Offload(ZeRO2):
         self.give_back(flat)
 
     def give_back(self, flat: Flat) -> None:
-        """The bucket has been reduced."""
+        """Free the bucket: it has been reduced."""
         flat.bucket = None
 
     def refresh(self, flat: Flat) -> None:
-        """The updated shard goes up, as parameters are stored: float32 never leaves the host."""
+        """Send the updated shard up in the dtype of stored parameters: float32 never leaves the host."""
         param, _ = self.owned(flat)
         rounded = flat.master.astype(self.precision.stored, copy=False)
         self.link.up("parameters", self.host.hold("messages", rounded, rename=False), out=param)
         self.clock.receive(self.host_clock.now)
 
-    # ---- the update, at the end of a step or beside the next one -----------------------------------------------------
+    # ---- the update, at the end of a step or during the next one -----------------------------------------------------
 
     def apply_gradients(self) -> None:
         updates = self.updates
@@ -121,14 +123,14 @@ class Offload(ZeRO2):
 
     @np.errstate(over="ignore", invalid="ignore")
     def update_beside(self, scale: float) -> None:
-        """In a thread: it touches what is on the host, and no message."""
+        """Runs in a thread: it touches only host memory, and sends no message."""
         begin = time.perf_counter()
         for flat in self.flats:
             self.update(flat, self.spare[flat], scale)
         self.seen["update ms"] = 1000 * (time.perf_counter() - begin)
 
     def settle(self) -> None:
-        """Wait for the update that runs beside, and let its parameters come up."""
+        """Wait for the update under way, and send its parameters up."""
         if self.pending is None:
             return
         begin = time.perf_counter()
@@ -141,10 +143,10 @@ class Offload(ZeRO2):
         self.after_update()
         self.updates += 1
 
-    # ---- what everything takes, on the logical clock -----------------------------------------------------------------
+    # ---- how long everything takes, on the logical clock -------------------------------------------------------------
 
     def run_unit(self, unit: Unit, *arguments: Any) -> Array:
-        if self.direction == "forward":  # what runs again for a backward is of that backward's cost
+        if self.direction == "forward":  # a forward that runs again is part of its backward's cost
             self.clock.work(FORWARD)
         return super().run_unit(unit, *arguments)
 
@@ -161,7 +163,7 @@ class Offload(ZeRO2):
 
 
 class Offload1(Offload):
-    """Stage 1: whole gradients stay on the device, and add up there until the step's last backward."""
+    """Stage 1: whole gradients stay on the device and add up there until the step's last backward."""
 
     accumulated = None
 
@@ -175,7 +177,7 @@ class Offload1(Offload):
 
 
 class Offload3(Offload, ZeRO3):
-    """Stage 3: the device keeps a shard of the parameters, which goes up; the next forward gathers it."""
+    """Stage 3: the device keeps only a shard of the parameters. The updated shard goes up; the next forward gathers."""
 
 
 ENGINES = {1: Offload1, 2: Offload, 3: Offload3}

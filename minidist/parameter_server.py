@@ -1,4 +1,4 @@
-"""The parameter server: workers push gradients and pull weights, each at its pace.
+"""The parameter server: workers push gradients and pull weights, each at its own pace.
 
     mpirun -n 4 python -m minidist.parameter_server --consistency bsp
     mpirun -n 4 python -m minidist.parameter_server --consistency ssp --staleness 4
@@ -8,18 +8,18 @@ Li et al., "Scaling distributed machine learning with the parameter server", OSD
 Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013 (ssp).
 
 Each of the S weights has a key. Servers hold ranges of keys, with the optimizer's state. In every iteration a worker
-pulls S values, computes a gradient on its rows of the batch, and pushes S values: 2S, whatever else happens. How old
-may the weights be that it pulls? A worker that has c iterations behind it must see
+pulls S values, computes a gradient on its rows of the batch, and pushes S values: 2S in any case. How old may the
+weights be that it pulls? A worker that has done c iterations must see
 
-    bsp    sequential      all updates of everyone's first c iterations: as if trained on one process
-    ssp    bounded delay   all updates of everyone's first c - staleness, perhaps later ones, and all of its own
+    bsp    sequential      all updates of all workers' first c iterations: as if trained on one process
+    ssp    bounded delay   all updates of all workers' first c - staleness, perhaps later ones, and all of its own
     async  eventual        all of its own
 
 A server holds a pull back until the range is that fresh. In bsp it sums the gradients of all workers and makes one
-update; in ssp and async each push is an update at once, with the learning rate times the worker's share of the batch.
-A push may be followed down the page, from Worker.push to Server.answer.
+update. In ssp and async it makes an update from each push at once, with the learning rate times the worker's share of
+the batch. You can follow a push down the page, from Worker.push to Server.answer.
 
-Who is fast is decided by simulated time (ps/simulated_time.py), not by this machine's cores, and a server takes
+Simulated time (ps/simulated_time.py) decides which worker is fast, not this machine's cores, and a server takes
 messages in the order of that time (ps/inbox.py): the same command gives the same losses.
 
 This chapter is long because it has both ends of a protocol, the worker's and the server's.
@@ -53,7 +53,7 @@ from minidist.ps.vector_clock import RangeClocks
 
 
 def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
-    """The plan with one of the three consistencies: they differ in `Server.push` and in `Server.fresh`."""
+    """The plan with one of the three consistency models: they differ in `Server.push` and in `Server.fresh`."""
     bound = {"bsp": 0.0, "ssp": staleness, "async": math.inf}[consistency]
     return replace(plan, aggregate=consistency == "bsp", staleness=bound)
 
@@ -62,17 +62,17 @@ def consistent(plan: Plan, consistency: str, staleness: float) -> Plan:
 
 
 class Worker:
-    """It pulls weights, computes a gradient with them, and pushes that."""
+    """Pulls weights, computes a gradient with them, and pushes it."""
 
     def __init__(self, engine: Gradients, plan: Plan, mailbox: Mailbox) -> None:
         self.engine, self.plan, self.mailbox = engine, plan, mailbox
-        self.clock = 0  # iterations behind it
+        self.clock = 0  # iterations done
         self.cable, self.log = Cable(), WorkerLog()
         self.requests = Requests(engine.number, plan, mailbox, self.cable, self.log)
 
     def train(self, corpus: Corpus, serve: Serve, progress: Progress) -> None:
-        """All iterations of this worker. serve: handle messages until something is so."""
-        if self.plan.iterations:  # else nothing will be pushed, and nothing is asked
+        """Run all iterations of this worker. serve: handles messages until a condition holds."""
+        if self.plan.iterations:  # otherwise there is nothing to push or to ask for
             self.requests.send(self.questions())
         while self.clock < self.plan.iterations:
             self.requests.wait(serve)  # for weights
@@ -91,7 +91,7 @@ class Worker:
             self.mailbox.send(rank, Done())
 
     def questions(self) -> list[Request]:
-        """What is asked after so many iterations: all weights; after the last, only whether what was pushed is safe."""
+        """Requests after `clock` iterations: for all weights; after the last, only whether all pushes are safe."""
         if self.clock == self.plan.iterations:
             return [Flush(shard=shard, clock=self.clock) for shard in range(len(self.plan.servers))]
         ranges = enumerate(self.plan.ranges)
@@ -100,14 +100,14 @@ class Worker:
         ]
 
     def receive(self, answer: Answer) -> None:
-        """Weights have come, and for each worker how many of its iterations are in them."""
+        """Weights have arrived, with the number of each worker's iterations that they include."""
         self.requests.note_answer(answer)
         if answer.range != ALL:
             self.engine.weights[self.plan.ranges[answer.range].keys] = answer.values
             self.log.read(self.clock, answer.clocks, self.engine.number)
 
     def push(self, i: int) -> Push:
-        """The gradient of a range, for the range's server, which handles it below."""
+        """The gradient of a range, addressed to the range's server, which handles it below."""
         each = self.plan.ranges[i]
         keys, values = self.engine.gradient(each)
         self.log.pushed[each.shard] += values.size
@@ -118,10 +118,10 @@ class Worker:
 
 
 class Server:
-    """A shard, on the rank that serves it: weights, the optimizer's state, and which updates are in them.
+    """A shard, on the rank that serves it: weights, the optimizer's state, and which updates they include.
 
-    With --replicas there are copies on other ranks, which make the server's updates and are silent otherwise. When the
-    server stops, a copy takes over (ps/replication.py).
+    With --replicas other ranks hold copies, which repeat the server's updates and are otherwise silent. If the server
+    stops, a copy takes over (ps/replication.py).
     """
 
     def __init__(self, shard: int, plan: Plan, settings: Settings, start: list[Array], mailbox: Mailbox) -> None:
@@ -131,16 +131,16 @@ class Server:
         self.state = {i: [whole[each.keys].copy() for whole in start] for i, each in self.ranges.items()}
         lo, hi = min(each.lo for each in self.ranges.values()), max(each.hi for each in self.ranges.values())
         self.clocks = RangeClocks(lo, hi, len(plan.workers))
-        self.sums: dict[int, Array] = {}  # bsp: of each range, the sum of the gradients that have come
-        self.heard: set[tuple[int, int]] = set()  # and which have: (worker, range)
-        self.held: list[tuple[Pull | Flush, float]] = []  # what is held back, and since when
+        self.sums: dict[int, Array] = {}  # bsp: for each range, the sum of the gradients that have arrived
+        self.heard: set[tuple[int, int]] = set()  # and which those are: (worker, range)
+        self.held: list[tuple[Pull | Flush, float]] = []  # requests held back, and since when
         self.cable, self.inbox = Cable(), Inbox(plan)
         self.norms, self.chain = Norms(shard, plan, mailbox), Chain(shard, plan, mailbox)
 
     # ---- one message after another ----------------------------------------------------------------------------------
 
     def handle(self, message: ToShard) -> None:
-        """Take in a message, and do all that can be done now."""
+        """Take in a message, and do everything that can be done now."""
         match message:
             case Push() | Pull() | Flush():
                 self.inbox.add(message)
@@ -156,7 +156,7 @@ class Server:
         self.advance()
 
     def advance(self) -> None:
-        """Go on until something is missing: a worker's message, another server's norm, word from the copies."""
+        """Go on until something is missing: a worker's message, another server's norm, a copy's confirmation."""
         while self.chain.serves and not self.chain.under_way:
             if len(self.heard) == len(self.ranges) * len(self.plan.workers):  # bsp: the gradients of an iteration
                 if not self.update_all():
@@ -175,10 +175,10 @@ class Server:
     # ---- push -------------------------------------------------------------------------------------------------------
 
     def push(self, push: Push) -> None:
-        """A worker's gradient of a range: to be added to the others' (bsp), or to update with at once (ssp, async)."""
+        """Take a worker's gradient of a range: add it to the others' (bsp), or update with it at once (ssp, async)."""
         each = self.ranges[push.range]
         if (push.worker, push.range) in self.heard or self.has(push):
-            return  # sent again because a server stopped, but it had come through before
+            return  # sent again because a server stopped, but it had already arrived
         gradient = dense(push, each.lo, each.hi, self.mailbox.dtype)
         if self.plan.aggregate:
             self.sums[push.range] = self.sums[push.range] + gradient if push.range in self.sums else gradient
@@ -202,7 +202,7 @@ class Server:
         return True
 
     def commit(self, update: Update) -> None:
-        """Make an update, and have every copy make it: no worker is answered until they have."""
+        """Make an update, and have every copy make it; only then are workers answered."""
         self.update(update)
         self.cable.now += self.chain.seconds(update)
         update.time = self.cable.now
@@ -210,7 +210,7 @@ class Server:
             self.answer()
 
     def update(self, update: Update) -> None:
-        """The optimizer's step. It works element by element, so ranges are updated as the whole would be."""
+        """The optimizer's step. It works element by element, so ranges can be updated one at a time."""
         n = len(self.plan.workers)
         workers = range(n) if update.worker == ALL else [update.worker]
         lr = self.settings.learning_rate(self.plan.first_update + update.clock * self.plan.options.local_steps)
@@ -219,7 +219,7 @@ class Server:
             each, (weights, *moments) = self.ranges[i], self.state[i]
             gradient = update.values[begin : begin + weights.size]
             begin += weights.size
-            pushes = self.plan.first_update * n + int(self.clock_of(i).sum())  # that are in these weights
+            pushes = self.plan.first_update * n + int(self.clock_of(i).sum())  # pushes that these weights include
             self.settings.optimizer.update(
                 weights, gradient, moments, scale=update.scale, lr=lr * update.share,
                 step=pushes // len(workers) + 1, decayed=each.decayed,
@@ -230,13 +230,13 @@ class Server:
     # ---- pull -------------------------------------------------------------------------------------------------------
 
     def fresh(self, request: Pull | Flush, clocks: Array) -> bool:
-        """Whether a worker may see weights of these clocks: its own updates must be in them, and of the others' all but
-        the last `staleness`, which is 0 in bsp and infinite in async (Ho et al., section 3)."""
+        """Whether a worker may see weights of these clocks. They must include all of its own updates, and all except
+        the last `staleness` of the others': that is 0 in bsp and infinite in async (Ho et al., section 3)."""
         others = request.range == ALL or clocks.min() >= request.clock - self.plan.staleness
         return bool(others and clocks[request.worker] >= request.clock)
 
     def answer(self) -> None:
-        """Send weights, with the range's vector clock, to all who have waited long enough."""
+        """Send weights, with the range's vector clock, to all workers for which they are now fresh enough."""
         held, self.held = self.held, []
         for request, since in held:
             i, clocks = request.range, self.clock_of(request.range)
@@ -244,26 +244,26 @@ class Server:
                 self.held.append((request, since))
                 continue
             weights = None
-            if isinstance(request, Pull):  # a server has them as an optimizer needs them, a worker as they are stored
+            if isinstance(request, Pull):  # a server holds the optimizer's dtype, a worker the stored one
                 weights = pick_weights(request, self.state[i][0], self.ranges[i].lo).astype(
                     self.mailbox.dtype, copy=False
                 )
             answer = Answer(shard=self.shard, range=i, held=self.cable.now - since, clocks=clocks, values=weights)
             self.mailbox.send(self.plan.workers[request.worker], answer, self.cable)
-        self.chain.event()  # of which --stop names one
+        self.chain.event()  # --stop names one of these events
 
     def clock_of(self, i: int) -> Array:
-        """For each worker, how many of its iterations are in every weight of a range or of ALL: (workers,) integers."""
+        """For each worker, how many of its iterations all weights of a range, or of ALL, include: (workers,)."""
         ranges = self.ranges.values() if i == ALL else [self.ranges[i]]
         return np.min([self.clocks.read(each.lo, each.hi) for each in ranges], axis=0)
 
     def has(self, names: Push | Update) -> bool:
-        """Whether a gradient is in the weights."""
+        """Whether the weights already include a gradient."""
         workers = slice(None) if names.worker == ALL else names.worker
         return bool(np.all(self.clock_of(names.range)[workers] > names.clock))
 
     def peer_stopped(self, moved: list[int]) -> None:
-        """A server has stopped: the shards `moved` are now served by the next in their chains, by this one perhaps."""
+        """A server has stopped: the next ranks in their chains, perhaps this one, now serve the shards `moved`."""
         if self.chain.mend():
             self.answer()
         if self.chain.serves:
@@ -275,8 +275,8 @@ class Server:
 
 
 def train_once(comm: Comm, job: command.Job, plan: Plan, start: list[Array]) -> TrainedRun | None:
-    """A training from its start to its end; on rank 0, all that there is to know of it. start: see `Server`."""
-    comm = comm.split(0, comm.rank)  # messages of another training cannot come here
+    """Train from start to end; returns, on rank 0, everything that the ranks recorded. start: see `Server`."""
+    comm = comm.split(0, comm.rank)  # messages of another training cannot get in here
     comm.ledger.reset()
     mailbox = Mailbox(comm, job.settings.precision.stored)
     held = (shard for shard in range(len(plan.servers)) if comm.rank in plan.chain(shard, set()))

@@ -1,7 +1,7 @@
 """The way through the units: forward and backward as loops over the model's units, each on a tape of its own.
 
-What happens to a unit's Flats on the way is the engine's affair (`minidist/engine.py`): here are the moments at which
-it is asked. A segment keeps its activations, or its input alone and runs again (`minidist/memory/recompute.py`).
+The engine (`minidist/engine.py`) decides what happens to a unit's Flats on the way; the loops here call it at the right
+moments. A segment keeps its activations, or only its input, and then runs again (`minidist/memory/recompute.py`).
 """
 
 from collections import Counter
@@ -20,8 +20,8 @@ from minidist.nn.tensor import Array, Kept, Store, Tape, Tensor
 
 
 def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
-    """Which units keep their activations and which run again. That is about blocks: the embedding keeps little, and the
-    head's backward follows at once."""
+    """Which units keep their activations and which run again. Only blocks ever run again: the embedding keeps little,
+    and the head's backward follows its forward at once."""
     blocks = [unit for unit in units if isinstance(unit, Block)]
     first = units.index(blocks[0]) if blocks else len(units)
     before, after = units[:first], units[first + len(blocks) :]
@@ -30,62 +30,62 @@ def segments(units: Sequence[Unit], recompute: str) -> list[Segment]:
 
 @dataclass(eq=False)
 class Passage:
-    """A micro-batch's way through a segment: what its forward leaves for its backward."""
+    """A micro-batch's pass through a segment: what its forward leaves for its backward."""
 
     segment: Segment
     batch: Batch
     tape: Tape | None = None  # of a unit that keeps its activations
     x: Kept | None = None  # the input of a segment that is to run again
-    within: "list[Passage]" = field(default_factory=list)  # ... once it does
+    within: "list[Passage]" = field(default_factory=list)  # ... its passages, once it does
     start: Array | None = None  # the input of a unit that runs just before its own backward
 
     @property
     def tapes(self) -> list[tuple[Unit, Tape]]:
-        """All that there are now, in order, with their units."""
+        """The tapes that exist now, in order, each with its unit."""
         inner = [pair for passage in self.within for pair in passage.tapes]
         return [(self.segment.units[0], self.tape)] if self.tape else inner
 
 
 class Passes:
-    """Forward and backward. What else happens is said by whoever inherits it."""
+    """Forward and backward. An engine inherits this and says what else happens."""
 
     device: Pool
     precision: Precision
-    passed: Counter[int]  # by a batch's first sequence, the tokens that have gone forward through units, each a time
-    checkpoints: Store | None = None  # for inputs of what runs again, if a tape's store is not for them
-    direction = "forward"  # "backward", or, forward once more for a backward, "again"
+    passed: Counter[int]  # by a batch's first sequence: tokens that ran forward, once for each unit
+    checkpoints: Store | None = None  # holds the inputs of segments that run again; None: a tape's store does
+    direction = "forward"  # or "backward", or "again": a forward that runs again for a backward
 
-    # ---- what is asked on the way -----------------------------------------------------------------------------------
+    # ---- what the loops ask an engine -------------------------------------------------------------------------------
 
     def expect(self, turns: Sequence[Turn]) -> None:
-        """A pass begins, in which these units will run. Nothing needs to be ready."""
+        """A pass begins; these units will run in it. By default nothing has to be prepared."""
 
     def parameters_of(self, flat: Flat) -> Array:
-        """All of its parameters (padded,), for a unit that is about to run."""
+        """All parameters of a Flat (padded,); a unit that reads it is about to run."""
         raise NotImplementedError
 
     def forget(self, flat: Flat) -> None:
-        """No later unit of this pass reads it."""
+        """Drop its parameters: no later unit of this pass reads it."""
 
     def collect(self, flat: Flat) -> None:
         """A unit's backward has written its part of the gradient."""
         raise NotImplementedError
 
     def reduce(self, flat: Flat) -> None:
-        """The last of the backwards for which it waits has run: its gradient is complete on this rank."""
+        """Reduce its gradient: the last backward that adds to it has run, so it is complete on this rank."""
 
     def backwards(self, flat: Flat) -> int:
-        """For how many backwards a Flat waits until its gradient is complete."""
+        """How many backwards add to a Flat's gradient until it is complete."""
         raise NotImplementedError
 
     # ---- forward ----------------------------------------------------------------------------------------------------
 
-    @np.errstate(over="ignore", invalid="ignore")  # what does not fit what is stored is found in step()
+    @np.errstate(over="ignore", invalid="ignore")  # step() finds values that overflow the stored dtype
     def run(
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
     ) -> tuple[Array, list[Passage]]:
-        """Forward through some segments, from x, tokens (B, T) or (B, T, C): the next ones' x, or the loss; and, to
-        `keep`, what the backward needs."""
+        """Forward through some segments, from x: tokens (B, T) or activations (B, T, C). Returns the next segment's x,
+        or the loss; and, with `keep`, what the backward needs."""
         self.direction = "forward"
         self.expect([Turn(unit, "forward", 1) for unit in all_units(segments)])
         return self.run_through(segments, x, batch, keep, count_reads(all_units(segments)))
@@ -93,7 +93,7 @@ class Passes:
     def run_through(
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool, left: Counter[Flat]
     ) -> tuple[Array, list[Passage]]:
-        """As `run`. left: how often this pass is still to read each Flat."""
+        """Like `run`. left: how often this pass will still read each Flat."""
         passages = []
         for segment in segments:
             passage = Passage(segment, batch)
@@ -109,13 +109,13 @@ class Passes:
         return x, passages
 
     def run_unit(self, unit: Unit, x: Array, batch: Batch, tape: Tape | None, left: Counter[Flat]) -> Array:
-        """One unit's forward, on a tape if there is one."""
+        """Run one unit's forward, on a tape if there is one."""
         if self.direction == "forward":
             self.passed[batch.first] += batch.tokens.size
         self.device.doing = f"in {unit.name}, {self.direction}"
         for flat in unit.reads:
             flat.bind(self.widened(self.parameters_of(flat)))
-        if tape is None and self.device.arena:  # in a memory with addresses what passes lies somewhere as well
+        if tape is None and self.device.arena:  # with an arena, temporary arrays need an address, too
             tape = Tape(self.store_of(unit), keeps=False)
         y = self.passing(unit(tape.tensor(x) if tape else Tensor(x), batch).data)
         self.leave(unit, left)
@@ -123,7 +123,7 @@ class Passes:
         return y
 
     def leave(self, unit: Unit, left: Counter[Flat]) -> None:
-        """The unit has run. left: how often this pass is still to read each Flat."""
+        """The unit has run. left: how often this pass will still read each Flat."""
         for flat in unit.reads:
             flat.release()
             left[flat] -= 1
@@ -134,15 +134,15 @@ class Passes:
 
     @np.errstate(over="ignore", invalid="ignore")
     def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
-        """Backward through some passages, from the gradient of their output: that of their input. Without `weights`
-        the gradients of matrices wait for `run_weights`."""
+        """Backward through some passages: from the gradient of their output to the gradient of their input. Without
+        `weights`, the gradients of matrices wait for `run_weights`."""
         self.expect([turn for passage in reversed(passages) for turn in way_back(passage.segment)])
         left = count_reads(all_units(passage.segment for passage in passages))
         dx: Array | None = dy
         waiting = list(passages)
         while waiting:
             passage = waiting.pop()
-            if passage.x:  # what it is made of comes next
+            if passage.x:  # the passages within it come next
                 waiting += self.run_again(passage)
                 continue
             self.direction = "backward"
@@ -164,8 +164,8 @@ class Passes:
         return dx
 
     def run_again(self, passage: Passage) -> list[Passage]:
-        """Of a segment that has kept its input alone, the forward once more, and what it leaves. The last unit's own is
-        left to its backward, which follows at once: so its parameters come, and go, once for both."""
+        """Run the forward of a segment again, from the input that it kept; returns what it leaves for the backward. The
+        last unit's forward runs right before its backward, so that its parameters are gathered once for both."""
         assert passage.x is not None
         x, passage.x = self.passing(passage.x.fetch()), None
         *segments, last = passage.segment.within
@@ -177,7 +177,7 @@ class Passes:
 
     @np.errstate(over="ignore", invalid="ignore")
     def run_weights(self, passages: Sequence[Passage]) -> None:
-        """The gradients of matrices that `run_back` has left for later. They need no parameters."""
+        """Compute the gradients of matrices that `run_back` left for later. They need no parameters."""
         for unit, tape in reversed([pair for passage in passages for pair in passage.tapes]):
             self.device.doing = f"in {unit.name}, weights"
             for flat in unit.reads:
@@ -190,13 +190,13 @@ class Passes:
             self.device.mark("unit", f"{unit.name} weights")
 
     def collect_all(self, unit: Unit) -> None:
-        """Collect what the unit's backward has written. A tied head comes before the embedding in a backward, and has
-        written a part of its matrix's gradient."""
+        """Collect the gradients that the unit's backward has written. A tied head runs backward before the embedding,
+        and has written its part of the shared matrix's gradient."""
         for flat in unit.reads:
             self.collect(flat)
 
     def count(self, unit: Unit) -> None:
-        """A backward less is to come for what the unit reads. Where it was the last, the gradient is complete here."""
+        """Count one backward for each Flat that the unit reads. After the last one, the gradient is complete here."""
         for flat in unit.reads:
             flat.to_come -= 1
             if flat.to_come == 0:
@@ -206,29 +206,29 @@ class Passes:
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
     def widened(self, stored: Array) -> Array:
-        """Stored values as arithmetic wants them: a float32 copy in mixed precision, otherwise they themselves."""
+        """Stored values in the dtype of arithmetic: a float32 copy in mixed precision, otherwise the array itself."""
         return self.passing(stored.astype(self.precision.computed, copy=False))
 
     def slopes_of(self, flat: Flat) -> Array:
-        """Zeros for a gradient as arithmetic makes it (padded,)."""
+        """Zeros into which a backward writes a gradient (padded,), in the dtype of arithmetic."""
         return self.device.zeros("workspace", flat.padded, self.precision.computed)
 
     def passing(self, array: Array) -> Array:
-        """Something that arithmetic needs on its way; what is held for another reason keeps its name."""
+        """Register a temporary array as workspace, unless it is already registered under another kind."""
         return self.device.hold("workspace", array, rename=False)
 
     def store_of(self, unit: Unit) -> Store:
-        """Where a unit's tape keeps activations. The papers count those of layers, and of the model's ends apart."""
+        """Where a unit's tape keeps activations. The papers count layers apart from the model's embedding and head."""
         store = self.precision.store(self.device, "activations" if isinstance(unit, Block) else "ends")
         store.checkpoints = self.checkpoints
         return store
 
 
 def all_units(segments: Iterable[Segment]) -> Iterable[Unit]:
-    """Of some segments, in order."""
+    """The units of some segments, in order."""
     return chain.from_iterable(segment.units for segment in segments)
 
 
 def count_reads(units: Iterable[Unit]) -> Counter[Flat]:
-    """How often the units read each Flat, all together."""
+    """How often the units read each Flat, in total."""
     return Counter(flat for unit in units for flat in unit.reads)

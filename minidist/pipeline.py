@@ -1,4 +1,4 @@
-"""Pipeline parallelism: every rank holds a stage of the model, and micro-batches flow through.
+"""Pipeline parallelism: every rank holds a stage of the model, and micro-batches flow through the stages.
 
     mpirun -n 4 python -m minidist.pipeline --schedule 1f1b --micro-batches 8
     mpirun -n 4 python -m minidist.pipeline --schedule zb-h1 --trace trace.json
@@ -10,14 +10,14 @@ Narayanan et al., "PipeDream", SOSP 2019; "Memory-efficient pipeline-parallel DN
 (2BW); "Efficient large-scale language model training on GPU clusters", SC 2021, arXiv 2104.04473 (PTD).
 Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241.
 
-A stage waits for its input from the stage before, and for its output's gradient from the stage after. In which order it
-does what it can do is the schedule: it decides how long stages idle (the bubble), how many micro-batches they hold at a
-time, and whether weights change while micro-batches are under way. `minidist/pp/schedules.py` has nine, as streams of
-instructions. Here any of them is performed on an engine that has the units of one stage, while a logical clock watches
-(`minidist/pp/watch.py`).
+A stage waits for its input from the stage before, and for its output's gradient from the stage after. The schedule is
+the order in which a stage does its work. It decides how long stages idle (the bubble), how many micro-batches they hold
+at a time, and whether weights change while micro-batches are under way. `minidist/pp/schedules.py` has nine schedules,
+as streams of instructions. This file performs any of them on an engine that has the units of one stage, while a logical
+clock watches (`minidist/pp/watch.py`).
 
-The clock gives F, B and W of a stage one unit of time each and messages none, as the papers' formulas do; updates, and
-what ranks exchange for them, take no time either.
+On the clock, F, B and W of a stage each take one unit of time and messages take none, as in the papers' formulas;
+updates, and the messages for them, take no time either.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,14 +63,14 @@ class Pipeline:
     def __init__(
         self, engine: DataParallel, stage: Stage, schedule: str = "1f1b", steps: int = 1, drain: int | None = None
     ) -> None:
-        """steps: of the whole training: a schedule without flush is one stream over all of them.
+        """steps: of the whole training: a schedule without a flush is one stream over all of them.
 
-        drain: such a schedule ends its stream after every so many steps, and begins another: in between no micro-batch
-        is under way and there is one version of the weights, so that a checkpoint can be made.
+        drain: after every `drain` steps, such a schedule ends its stream and begins another. In between no micro-batch
+        is under way and there is one version of the weights, so that a checkpoint can be saved.
         """
         self.engine, self.stage, self.at, self.pipe = engine, stage, stage.at, stage.pipe
         self.schedule, self.steps, self.drain = SCHEDULES[schedule], steps, drain or steps
-        # With full recomputation a chunk keeps its input, and all else is made again (GPipe, section 2.3).
+        # With full recomputation a chunk keeps only its input, and computes the rest again (GPipe, section 2.3).
         recompute, blocks = engine.settings.recompute, sum(isinstance(unit, Block) for unit in stage.units)
         self.segments = [[together(c)] if recompute == "full" else segments(c, recompute) for c in stage.chunks]
         self.costs = UNIT_COSTS | {"R": 1.0 if recompute == "full" else sum(map(again, self.segments)) / max(blocks, 1)}
@@ -78,16 +78,16 @@ class Pipeline:
         self.links, self.stamps = Links(self.at, self.pipe), OverRanks(self.at, self.pipe)
         self.watch = Watch(self.at, self.stamps, UNIT_COSTS)
         self.stream: Instructions | None = None
-        self.next: Instruction | None = None  # of the stream, where a step has ended before it
+        self.next: Instruction | None = None  # of the stream, if a step has ended before it
         self.in_flight = InFlight()
-        self.used = Used()  # which weights
+        self.used = Used()  # which weights each micro-batch used
 
     # ---- a step -----------------------------------------------------------------------------------------------------
 
     def train_batch(self, x: Array, y: Array) -> float:
-        """One step; this rank's part of its loss. Without a flush, some of its backwards come in the steps after it."""
+        """Run one step; returns this rank's part of its loss. Without a flush, some backwards run in later steps."""
         m, seed = self.at.micro_batches, self.engine.settings.seed
-        if self.stream is None or self.next is None:  # the last stream has been performed to its end
+        if self.stream is None or self.next is None:  # the last stream has come to its end
             self.begin()
         assert self.stream is not None
         step = self.first_step + self.admitted // m
@@ -112,7 +112,7 @@ class Pipeline:
         return self.engine.loss_share(self.loss)
 
     def begin(self) -> None:
-        """A stream of instructions from its beginning, and from time 0."""
+        """Begin a stream of instructions, at time 0."""
         self.first_step, self.admitted = self.engine.steps, 0
         end = min(self.steps, (self.engine.steps // self.drain + 1) * self.drain)
         at = self.at if self.schedule.flushes else replace(self.at, updates=end - self.engine.steps)
@@ -120,11 +120,11 @@ class Pipeline:
         self.used = Used()
         if self.versions:
             self.versions.restart()
-        workers = at.workers(at.stage)  # a stage gets replicas because it takes so many times as long
+        workers = at.workers(at.stage)  # a stage with r replicas takes r times as long: that is why it has them
         self.watch = Watch(at, self.stamps, {letter: workers * cost for letter, cost in self.costs.items()})
 
     def perform(self, instruction: Instruction) -> None:
-        """Let the engine compute, or send or receive."""
+        """Perform one instruction: let the engine compute, or send or receive."""
         engine, splits, under_way = self.engine, self.schedule.splits, self.in_flight
         match instruction:
             case Receive(what, k, chunk):
@@ -146,7 +146,7 @@ class Pipeline:
                 else:
                     under_way.mail[ACTIVATION, k, chunk] = self.stored(y)
 
-            case Backward(k, chunk):  # the gradient of the input, and unless the schedule splits it off, W's
+            case Backward(k, chunk):  # the gradient of the input; also W's, unless the schedule splits it off
                 version, passages = under_way.return_to(k, chunk)
                 if self.at.is_last(chunk):
                     dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
@@ -157,7 +157,7 @@ class Pipeline:
                 if dx is not None and not self.at.is_first(chunk):
                     under_way.mail[GRADIENT, k, chunk] = self.stored(dx)
 
-            case Weight(k, chunk):  # the gradients of matrices, from the inputs that the micro-batch's tapes have kept
+            case Weight(k, chunk):  # the gradients of matrices, from the inputs that the micro-batch's tapes kept
                 passages = under_way.finish(k, chunk)
                 if splits:
                     engine.run_weights(passages)
@@ -169,7 +169,7 @@ class Pipeline:
                 try:
                     engine.apply_gradients()
                 except OverflowError as error:
-                    if self.versions:  # each stage has its own norm, and others wait for what this one will not send
+                    if self.versions:  # each stage has its own norm; others wait for messages from this one
                         raise Stopped(error) from None
                     self.links.wait()  # all have the same norm and stop here
                     raise
@@ -180,23 +180,23 @@ class Pipeline:
 
     @contextmanager
     def weights(self, version: int, k: int, chunk: int) -> Iterator[None]:
-        """Inside, the engine's Flats have this version of the weights. With a flush there is one."""
+        """Inside, the engine's Flats have this version of the weights. With a flush there is only one."""
         stashed = self.versions.use(version) if self.versions else nullcontext()
         with stashed, self.used.note(k, chunk, self.stage.chunks[chunk]):
             yield
 
     def stored(self, h: Array) -> Array:
-        """A result as it is sent: in mixed precision two bytes an element, like everything that is stored."""
+        """A result in the dtype of messages: in mixed precision two bytes per element, like everything stored."""
         return self.engine.device.hold("messages", np.ascontiguousarray(h, self.engine.precision.stored))
 
     def room_for(self, batch: Batch) -> Array:
-        """A buffer for what crosses from stage to stage, there or back, for this message alone."""
+        """A new buffer for one message: activations or a gradient that cross from stage to stage."""
         b, t = batch.tokens.shape
         shape = b, t // self.stage.pieces, self.stage.width
         return self.engine.device.empty("messages", shape, self.engine.precision.stored)
 
     def evaluate(self, x: Array, y: Array) -> float:
-        """This rank's part of the mean loss over sequences x and their targets y: 0 without the head."""
+        """This rank's part of the mean loss of sequences x with targets y: 0 on a stage without the head."""
         if self.at.replica > 0:
             return 0.0
         batch = self.engine.share_of(x, y)
@@ -213,7 +213,7 @@ class Pipeline:
     # ---- for the report ---------------------------------------------------------------------------------------------
 
     def counted(self) -> dict[str, Any]:
-        """Of the last stream of instructions, and since the beginning the most of what comes and goes."""
+        """Times of the last stream of instructions, and the most that was held at once since the beginning."""
         times = {name: getattr(self.watch.timeline, name) for name in ("start", "end", "busy")} if self.stream else {}
         most = self.engine.device.peak
         held = {
@@ -227,13 +227,13 @@ class Pipeline:
 
 def pipeline_of(
     units: list[Unit],
-    settings: Settings,  # accumulate: m, the micro-batches to an update
+    settings: Settings,  # accumulate: m, the micro-batches per update
     pipe: Comm,
     parts: Sequence[range],
     schedule: str = "1f1b",
     steps: int = 1,
-    replicas: tuple[int, ...] = (),  # ranks of each stage; one of each if not given
-    drain: int | None = None,  # a schedule without flush: after every so many steps
+    replicas: tuple[int, ...] = (),  # ranks of each stage; by default one each
+    drain: int | None = None,  # a schedule without a flush ends its stream after this many steps
 ) -> Pipeline:
     """A pipeline over all ranks: each is alone on the data axis."""
     stages, flushes = len(replicas) or pipe.size, SCHEDULES[schedule].flushes

@@ -1,18 +1,18 @@
-"""Collectives over send and receive: the ring, and what it is measured against.
+"""Collectives over send and receive: the ring, and the algorithms that it is measured against.
 
     mpirun -n 4 python -m minidist.ring
 
 Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009 (the ring).
 Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005 (the others).
 
-Sum an array over N ranks, so that each ends with the sum. A server that collects everything and sends it back moves
-(N-1)·S bytes in and out of one rank. The ring cuts the array into N chunks and lets N partial sums travel at the same
-time, one a rank, so that every rank sends 2(N-1)/N·S and no rank is busier than another. The total on the wire is the
-same, 2(N-1)·S; only its distribution differs.
+An all-reduce sums an array over N ranks and leaves the sum on each of them. If a server collects all arrays and sends
+the sum back, (N-1)·S bytes move into and out of one rank. The ring cuts the array into N chunks, and N partial sums
+travel at the same time, one per rank: every rank sends 2(N-1)/N·S, and no rank is busier than another. The total on the
+wire is the same, 2(N-1)·S; only its distribution differs.
 
-Every function works for each N >= 1 and each size, divisible by N or not, empty included, and leaves its input alone.
+Every function works for any N >= 1 and any size, divisible by N or not, zero included, and leaves its input unchanged.
 
-This chapter is long because the other ways to all-reduce stand below the ring, for comparison.
+This chapter is long because other all-reduce algorithms follow the ring, for comparison.
 """
 
 import functools
@@ -27,7 +27,7 @@ Array = np.ndarray
 
 @functools.lru_cache(maxsize=4096)  # a training step cuts arrays of the same few sizes again and again
 def chunk(size: int, n: int, i: int) -> slice:
-    """The i-th of n consecutive chunks of `size` elements: the first size mod n are one element longer."""
+    """The i-th of n consecutive chunks of `size` elements: the first size mod n chunks are one element longer."""
     short, longer = divmod(size, n)
     start = i * short + min(i, longer)
     return slice(start, start + short + (i < longer))
@@ -44,8 +44,8 @@ def cut(x: Array, n: int) -> list[Array]:
 def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
     """Sum x over the ranks; rank r gets chunk r of the sum. N-1 steps, S - |chunk r| elements sent.
 
-    x (S,) is the same size everywhere. out (|chunk r|,) may be a view of x.
-    With op = np.maximum it is the largest instead of the sum.
+    x (S,) has the same size on every rank. out (|chunk r|,) may be a view of x.
+    With op = np.maximum the result is the maximum instead of the sum.
     """
     _check(x, x.size, x)
     parts = cut(x, comm.size)
@@ -53,23 +53,23 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc 
     out = np.empty_like(mine) if out is None else out
     _check(out, mine.size, x)
     incoming, partial = np.empty((2, parts[0].size), x.dtype)  # chunk 0 is the longest
-    sums = [partial[: part.size] for part in parts]  # one after another: each is sent before the next is made
+    sums = [partial[: part.size] for part in parts]  # all in one buffer: each is sent before the next is computed
     sums[comm.rank] = out
     _sum_around(comm, parts, sums, incoming, op)
     return out
 
 
 def _sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Array | None, op: np.ufunc) -> None:
-    """Chunk c sets out from rank c+1, each rank on the way adds its own part, and it ends its way round at rank c:
+    """Chunk c starts at rank c+1, every rank on its way around adds its own part, and the sum ends at rank c:
     x[c+1] + x[c+2] + … + x[c].
 
-    parts[c] is this rank's own part; sums[c] is where it puts its sum with what comes from the left. That is received
-    into `incoming`, or where this is None into sums[c] itself, which must then lie outside of x.
+    parts[c] is this rank's own part of chunk c. It adds the partial sum from the left to it, and writes the result to
+    sums[c]. The partial sum is received into `incoming`, or, if that is None, into sums[c]: then it must not overlap x.
     """
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    partial = parts[rank - 1]  # of the first chunk that it sends, just its own part
+    partial = parts[rank - 1]  # the first message holds just this rank's own part
     for step in range(2, n + 1):
-        own, total = parts[rank - step], sums[rank - step]  # of the chunk that comes next, from the left
+        own, total = parts[rank - step], sums[rank - step]  # of the chunk that arrives next, from the left
         arrived = total if incoming is None else incoming[: own.size]
         comm.sendrecv(partial, right, arrived, left)
         partial = op(arrived, own, out=total)
@@ -78,9 +78,9 @@ def _sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Arr
 
 
 def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Array:
-    """Put everyone's chunk together; each rank gets all `size` elements. N-1 steps, S - |chunk r+1| elements sent.
+    """Put the chunks of all ranks together; each gets all `size` elements. N-1 steps, S - |chunk r+1| elements sent.
 
-    x is this rank's chunk of `size` elements, as `chunk` cuts them. out (size,) may be the array of which x is a view.
+    x is this rank's chunk of the `size` elements, as cut by `chunk`. out (size,) may be the array that x is a view of.
     """
     out = np.empty(size, x.dtype) if out is None else out
     _check(out, size, x)
@@ -92,29 +92,29 @@ def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Arr
 
 
 def _check(array: Array, size: int, like: Array) -> None:
-    """Raise ValueError for an array that NumPy would stretch, cut or convert without a word."""
+    """Raise ValueError for an array that NumPy would silently stretch, cut or convert."""
     if array.shape != (size,) or array.dtype != like.dtype:
         raise ValueError(f"{array.dtype} of shape {array.shape} where {like.dtype} of shape {(size,)} is needed")
 
 
 def _circulate(comm: Comm, parts: list[Array]) -> None:
-    """All-gather in place: each rank passes on what it received last, so that every chunk travels once around."""
+    """All-gather in place: each rank passes on the chunk that it received last, so every chunk travels around once."""
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for step in range(n - 1):
         comm.sendrecv(parts[rank - step], right, parts[rank - step - 1], left)
 
 
 def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np.add) -> Array:
-    """Sum x over the ranks; each gets all of the sum, to the same bit. 2(N-1) steps, 2S - |chunk r| - |chunk r+1| sent.
+    """Sum x over the ranks; each gets the same sum, bit for bit. 2(N-1) steps, 2S - |chunk r| - |chunk r+1| sent.
 
-    A reduce-scatter and an all-gather, with every partial sum where the result will be.
-    out (S,) may be x itself. With op = np.maximum it is the largest instead of the sum.
+    A reduce-scatter, then an all-gather. Partial sums are written where the result will be.
+    out (S,) may be x itself. With op = np.maximum the result is the maximum instead of the sum.
     """
     out = np.empty_like(x) if out is None else out
     _check(x, x.size, x)
     _check(out, x.size, x)
     if out is not x and np.may_share_memory(x, out):
-        x = x.copy()  # else sums would overwrite what has not been added yet
+        x = x.copy()  # otherwise sums would overwrite parts that are still to be added
     parts, sums = cut(x, comm.size), cut(out, comm.size)
     _sum_around(comm, parts, sums, np.empty_like(parts[0]) if out is x else None, op)
     _circulate(comm, sums)
@@ -122,10 +122,10 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
 
 
 def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
-    """Fill everyone's x (S,), in place, with the root's (van de Geijn: scatter, then ring all-gather).
+    """Fill x (S,) on every rank, in place, with the root's x (van de Geijn: scatter, then ring all-gather).
 
-    The root sends each rank its chunk, and the chunks then travel around: the root sends 2(N-1)/N·S, the others
-    (N-1)/N·S, where sending the whole to each in turn would cost the root (N-1)·S.
+    The root sends each rank its chunk; then the chunks travel around the ring. The root sends 2(N-1)/N·S, the others
+    (N-1)/N·S. If the root sent all of x to each rank in turn, it would send (N-1)·S.
     """
     parts = cut(x, comm.size)
     if comm.rank == root:
@@ -139,7 +139,7 @@ def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
 
 
 def all_to_all(comm: Comm, x: Array) -> Array:
-    """Row i of x (N, ...) goes to rank i; row i of the result is what rank i sent here. N-1 pairwise exchanges."""
+    """Send row i of x (N, ...) to rank i; row i of the result came from rank i. N-1 pairwise exchanges."""
     out = np.empty_like(x)
     out[comm.rank] = x[comm.rank]
     for distance in range(1, comm.size):
@@ -148,11 +148,11 @@ def all_to_all(comm: Comm, x: Array) -> Array:
     return out
 
 
-# ---- for comparison: other ways to all-reduce ------------------------------------------------------------------------
+# ---- for comparison: other all-reduce algorithms ---------------------------------------------------------------------
 
 
 def server_all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
-    """Everyone sends to rank 0, which adds up and sends back. Rank 0 sends and receives (N-1)·S: the hot spot."""
+    """All ranks send to rank 0, which sends the sum back. Rank 0 sends and receives (N-1)·S: it is the hot spot."""
     total = np.empty_like(x) if out is None else out
     total[...] = x
     if comm.rank > 0:
@@ -169,10 +169,10 @@ def server_all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
 
 
 def tree_all_reduce(comm: Comm, x: Array) -> Array:
-    """Reduce up a binomial tree to rank 0, broadcast down it: 2⌈lg N⌉ steps, but whole messages of S at each.
+    """Reduce up a binomial tree to rank 0, then broadcast down it: 2⌈lg N⌉ steps, but each sends a whole S.
 
     In round k, ranks that are odd multiples of 2^k send to the even multiple below them and are done. On the way back
-    the rounds run in the opposite order.
+    the rounds run in reverse.
     """
     total, incoming = x.copy(), np.empty_like(x)
     distances = [1 << k for k in range((comm.size - 1).bit_length())]
@@ -191,9 +191,9 @@ def tree_all_reduce(comm: Comm, x: Array) -> Array:
 
 
 def doubling_all_reduce(comm: Comm, x: Array) -> Array:
-    """Recursive doubling: exchange everything with the rank at distance 1, 2, 4, …: ⌊lg N⌋ steps of S, best when small.
+    """Recursive doubling: swap whole sums with the rank at distance 1, 2, 4, …: ⌊lg N⌋ steps of S, best for small S.
 
-    N that are no powers of two are folded first, see `_fold`.
+    If N is not a power of two, it is folded to one first: see `_fold`.
     """
     total, incoming = x.copy(), np.empty_like(x)
     place, members = _fold(comm, total)
@@ -207,17 +207,17 @@ def doubling_all_reduce(comm: Comm, x: Array) -> Array:
 
 
 def halving_doubling_all_reduce(comm: Comm, x: Array) -> Array:
-    """Rabenseifner: reduce-scatter by halving, all-gather by doubling: the ring's bytes in 2 lg N steps.
+    """Rabenseifner: reduce-scatter by halving, all-gather by doubling: as many bytes as the ring, in 2 lg N steps.
 
-    First with the farthest rank: swap halves, so that each has summed half of the array; then a quarter with a nearer
-    one; and so on down to one chunk. Then the same way back, doubling. N is folded to a power of two first.
+    First, partners that are farthest apart swap halves, and each sums one half of the array. Nearer partners then swap
+    quarters, and so on down to one chunk. The all-gather goes the same way back. N is folded to a power of two first.
     """
     total = x.copy()
     place, members = _fold(comm, total)
     if place is not None:
         n = len(members)
         low, high = 0, n  # the chunks that this rank is still summing
-        exchanges = []  # (partner, the part given away, the part kept), to be run backwards
+        exchanges = []  # (partner, the part given away, the part kept), undone in reverse order
         distance = n // 2
         while distance:
             middle = (low + high) // 2
@@ -237,13 +237,13 @@ def halving_doubling_all_reduce(comm: Comm, x: Array) -> Array:
 
 
 def _span(size: int, n: int, first: int, last: int) -> slice:
-    """Chunks first to last-1 of n."""
+    """The elements of chunks first to last-1 of n."""
     return slice(chunk(size, n, first).start, chunk(size, n, last - 1).stop)
 
 
 def _fold(comm: Comm, total: Array) -> tuple[int | None, list[int]]:
-    """Make the number of taking part a power of two: of the first 2·rest ranks, the even ones hand their part to the
-    odd one next to them and sit out. Returns this rank's place among the members (None: sits out) and the members."""
+    """Reduce the number of members to a power of two: of the first 2·rest ranks, each even one sends its part to the
+    odd one next to it and sits out. Returns this rank's place among the members (None: sits out) and the members."""
     rest = comm.size - (1 << comm.size.bit_length() - 1)
     members = [rank for rank in range(comm.size) if rank >= 2 * rest or rank % 2]
     if comm.rank not in members:
@@ -267,4 +267,4 @@ def _unfold(comm: Comm, total: Array) -> None:
 
 
 if __name__ == "__main__":
-    contents.run("ring")  # all of them, compared with what the papers say that they send: programs/ring.py
+    contents.run("ring")  # runs them all and compares what each sends with its paper: programs/ring.py

@@ -1,4 +1,4 @@
-"""Tensor parallelism: every matrix is cut, and all ranks work on the same sequences, each with its part.
+"""Tensor parallelism: every matrix is cut, and all ranks work on the same sequences, each with its part of each matrix.
 
     mpirun -n 4 python -m minidist.tensor_parallel
     mpirun -n 4 python -m minidist.tensor_parallel --sequence-parallel --recompute selective
@@ -7,15 +7,15 @@ Shoeybi et al., "Megatron-LM: Training multi-billion parameter language models u
 (tensor parallelism); Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, section
 4 (sequence parallelism, activations) and 5 (selective recomputation).
 
-Cut the first matrix of the MLP by columns and the second by rows, and nothing need be sent in between:
+Cut the first matrix of the MLP by columns and the second by rows, and nothing has to be sent in between:
 
     GeLU(X [A1 A2]) = [GeLU(X A1), GeLU(X A2)] = [Y1 Y2]        [Y1 Y2] [B1; B2] = Y1 B1 + Y2 B2
 
-Attention is cut by heads, to the same effect. There remains one sum at the end of each half of a layer, and in the
-backward one at its beginning, where every rank has used X: the operators g and f, four all-reduces of b·s·h elements a
-layer. Norms, dropout and the residual stream are computed on every rank, t times over.
+Attention is cut by heads, with the same effect. What remains is one sum at the end of each half of a layer, and, in the
+backward, one sum at its beginning, because every rank has used X. These are the operators g and f: four all-reduces of
+b·s·h elements per layer. Norms, dropout and the residual stream are computed on every rank, t times in total.
 
-With --sequence-parallel a rank does those for a t-th of the positions. f and g become an all-gather and a
+With --sequence-parallel a rank computes these for 1/t of the positions. f and g become an all-gather and a
 reduce-scatter, the halves of an all-reduce: the same bytes, and no activation is held t times any more.
 """
 
@@ -41,14 +41,14 @@ from minidist.tp.sliced import Sliced
 
 
 def f(x: Tensor, group: Group) -> Tensor:
-    """Before a matrix cut by columns: the identity. Every rank uses all of x, so its gradient is the sum of theirs."""
+    """Before a matrix cut by columns: the identity. Every rank uses all of x, so x's gradient is the sum over ranks."""
     return record(x.data, (x,), lambda dy: group.all_reduce(dy, "backward"))
 
 
 def g(x: Tensor, group: Group) -> Tensor:
-    """After a matrix cut by rows: the sum of what the ranks have, and in the backward the identity.
+    """After a matrix cut by rows: the sum of the ranks' partial results; in the backward, the identity.
 
-    With sequence parallelism (Korthikanti's ḡ) a rank goes on with its shard of the sum; the backward gathers."""
+    With sequence parallelism (Korthikanti's ḡ) each rank gets only its shard of the sum; the backward gathers."""
     if group.sequence:
         return record(group.reduce_scatter(x.data, "forward"), (x,), lambda dy: group.all_gather(dy, "backward"))
     return record(group.all_reduce(x.data, "forward"), (x,), lambda dy: dy)
@@ -68,8 +68,8 @@ class ColumnParallelLinear(Linear):
         weight, bias, group = self.weight, self.bias, self.group
         if not group.sequence:
             return ops.linear(f(x, group), weight, bias)
-        # Korthikanti's g: an all-gather, and in the backward a reduce-scatter. Being one operation with the product, it
-        # keeps no more than the shard; the whole is gathered again for the weight's gradient.
+        # Korthikanti's g: an all-gather, and in the backward a reduce-scatter. As one operation with the product, it
+        # keeps only the shard of x; all of x is gathered again for the weight's gradient.
         y = product(group.all_gather(x.data, "forward"), weight.data.T)  # (B, T, in) x (in, out/t)
         if bias is not None:
             y += bias.data
@@ -98,11 +98,11 @@ class RowParallelLinear(Linear):
         return y if self.bias is None else ops.add_bias(y, self.bias)  # once, not t times
 
 
-# ---- both ends of the model: a vocabulary cut by entries -------------------------------------------------------------
+# ---- embedding and head: a vocabulary cut by entries -----------------------------------------------------------------
 
 
 class VocabularyParallelEmbedding(Embedding):
-    """Rows of W (V'/t, C), where V' is the vocabulary padded until it divides. For others' tokens a rank has zeros."""
+    """Rows of W (V'/t, C); V' is the vocabulary padded to a multiple of t. Tokens of other ranks give zeros here."""
 
     def __init__(self, weight: Parameter, group: Group) -> None:
         self.weight, self.group = weight, group  # this rank's rows
@@ -150,15 +150,15 @@ class ParallelHead(Head):
 
 
 def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
-    """The same model, of which each rank of the group has its part; `units` stay as they are.
+    """The same model, cut: each rank of the group gets its part. `units` stay unchanged.
 
-    Other layers, and that is all: what a unit does with its layers remains what gpt.py and llama.py say.
+    Only the layers are replaced: gpt.py and llama.py still say what a unit does with its layers.
     """
     embedding, *blocks, head = units
     assert isinstance(embedding, GPTEmbedding | LlamaEmbedding)
     assert isinstance(head, Head)
     ends = replace(group, where="ends")
-    # The vocabulary, with entries that never occur, so that all ranks have equally many.
+    # The vocabulary is padded with entries that never occur, so that every rank has the same number.
     padded = -(-head.weight.shape[0] // group.comm.size) * group.comm.size
     entries = VocabularyParallelEmbedding(ends.slice(embedding.token.weight, 0, padded), ends)
     first = split_embedding(embedding, entries, group)
@@ -170,9 +170,9 @@ def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
     cut = [first, *(split_block(block, group) for block in blocks), last]
 
     for flat in flats_of(cut):
-        if not isinstance(flat.parameters[0], Sliced):  # the same on every rank, for the same gradient:
+        if not isinstance(flat.parameters[0], Sliced):  # the same on every rank, with the same gradient:
             flat.counted = group.comm.rank == 0
-            if group.sequence:  # or for a part of it, of this rank's positions
+            if group.sequence:  # or with its part from this rank's positions
                 flat.sum_over["shard gradients"] = group.comm
     return cut
 
@@ -180,7 +180,7 @@ def split(units: list[Unit], group: Group, gather: bool = False) -> list[Unit]:
 def split_embedding(
     embedding: GPTEmbedding | LlamaEmbedding, entries: VocabularyParallelEmbedding, group: Group
 ) -> Unit:
-    """By entries of the vocabulary. With sequence parallelism a rank goes on with its positions."""
+    """Cut by entries of the vocabulary. With sequence parallelism a rank continues with its positions only."""
     dropout = replace(embedding.dropout, part=group.positions)
     if isinstance(embedding, LlamaEmbedding):
         return replace(embedding, token=entries, dropout=dropout)
@@ -190,7 +190,7 @@ def split_embedding(
 
 
 def split_block(block: Unit, group: Group) -> Block:
-    """Attention is cut by heads, and so each of Q, K and V; the MLP by its hidden width, SwiGLU's gate and up alike."""
+    """Attention, with Q, K and V, is cut by heads; the MLP is cut by its hidden width, SwiGLU's gate and up alike."""
     assert isinstance(block, Block)
     attention, t = block.attention, group.comm.size
     width, hidden = block.projection.weight.shape[1], block.down.weight.shape[1]
@@ -220,7 +220,7 @@ def split_block(block: Unit, group: Group) -> Block:
 def tensor_parallel(
     units: list[Unit], settings: Settings, comm: Comm, sequence: bool = False, gather_logits: bool = False
 ) -> DataParallel:
-    """All ranks work on all of the batch: each is alone on the data axis."""
+    """All ranks work on the whole batch: each is alone on the data axis."""
     group = Group(comm, settings.precision.stored, sequence)
     axes = Axes(norm_over={"tensor norm": comm}, speaks=comm.rank == 0)
     return DataParallel(split(units, group, gather_logits), settings, comm.split(comm.rank), axes)

@@ -1,11 +1,11 @@
-"""The training loop of every chapter; and serial training, the truth to which the others are compared.
+"""The training loop of every chapter; and serial training, the truth to which all chapters are compared.
 
     python -m minidist.train
     python -m minidist.train --data my.txt --steps 2000 --sample 500
 
-Every rank draws the same global batch from the text, by seed and number of the step, and hands it to its engine, which
-takes its share. So one loop serves all chapters, and their losses can be held against each other. Serial training is
-the loop over the engine as it stands (`minidist/engine.py`), on one process, without MPI.
+Every rank draws the same global batch from the text, by seed and step number, and hands it to its engine, which takes
+its share. So one loop serves all chapters, and their losses can be compared. Serial training runs this loop with the
+plain engine (`minidist/engine.py`), in one process, without MPI.
 """
 
 import statistics
@@ -39,22 +39,22 @@ class Driver(Protocol):
 
 @dataclass
 class History:
-    """What one rank saw of the training."""
+    """What one rank recorded during training."""
 
-    losses: list[float]  # of the global batch, on rank 0
+    losses: list[float]  # of the global batch; on rank 0 only
     milliseconds: list[float]  # of each step
-    sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated; None: every one overflowed
-    tokens: dict[int, float] = field(default_factory=dict)  # in that step, through each unit: by their first sequence
+    sent: dict[str, dict[str, int]] | None = None  # by phase, in the last step that updated, if any
+    tokens: dict[int, float] = field(default_factory=dict)  # in that step, through each unit, by their first sequence
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes, by the receiver's rank in the world, in that step
     received: int = 0  # bytes that arrived in that step
-    moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links in that step, by direction and phase
-    held: dict[str, plot.History] = field(default_factory=dict)  # by pool, in the course of one step, to be drawn
+    moved: dict[str, Any] = field(default_factory=dict)  # over this rank's links, by direction and phase, in that step
+    held: dict[str, plot.History] = field(default_factory=dict)  # by pool, during one step, to be drawn
 
 
 def train(job: Job, driver: Driver, comm: Any) -> History:
     """The training loop. Raises OverflowError if the gradients overflow at every loss scale."""
     engine, options = driver.engine, job.options
-    drawn = (engine.steps + options.steps) // 2 if options.memory_plot else None  # when no schedule begins or ends
+    drawn = (engine.steps + options.steps) // 2 if options.memory_plot else None  # amid all schedules
     history = History([], [])
     progress = Progress(options.steps, shown=comm.rank == 0 and options.json != "-")
     try:
@@ -68,7 +68,7 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
                 loss = train_step(driver, job.corpus, options, step)
             history.milliseconds.append(1000 * (time.perf_counter() - begin))
             if engine.updates > updates:
-                history.sent = comm.ledger.by_phase()  # control messages too, if a step should send any
+                history.sent = comm.ledger.by_phase()  # control messages too, if a step sends any
                 history.tokens = engine.tokens_per_unit()
                 history.sent_to, history.received = comm.ledger.by_peer(), comm.ledger.received
                 history.moved = {way: phases for link in engine.links for way, phases in link.by_phase().items()}
@@ -85,7 +85,7 @@ def train(job: Job, driver: Driver, comm: Any) -> History:
 
 
 def train_step(driver: Driver, corpus: data.Corpus, options: Options, step: int) -> float:
-    """One step over the step's global batch; this rank's part of its loss."""
+    """Run one step over its global batch; returns this rank's part of the loss."""
     return driver.train_batch(*corpus.batch(options.batch, options.context, key=(options.seed, step)))
 
 
@@ -97,12 +97,12 @@ def validate(driver: Driver, corpus: data.Corpus, options: Options) -> float:
 
 
 def step_times(milliseconds: list[float]) -> dict[str, float]:
-    """What is said of them: the median, and the fastest."""
+    """The median and the fastest step time."""
     return {"median": statistics.median(milliseconds or [0.0]), "min": min(milliseconds, default=0.0)}
 
 
 class NoLedger:
-    """Nothing is sent, nothing to count."""
+    """The ledger of a rank that sends nothing."""
 
     received = 0
 
@@ -116,7 +116,7 @@ class NoLedger:
 
 
 class Alone:
-    """What the loop asks of a communicator, for the only rank there is."""
+    """A communicator with a single rank, as far as the loop needs one."""
 
     rank, size, ledger = 0, 1, NoLedger()
 

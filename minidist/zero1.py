@@ -5,14 +5,14 @@
 Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", SC 2020, section 5.1.
 
 In data parallelism every rank makes the same update with the same optimizer state: 12Ψ bytes of master copy, momentum
-and variance, N times over. Here rank r keeps these for shard r of every unit and updates shard r alone. It needs the
-summed gradient of that shard only, so the all-reduce falls into its two halves (section 7.1):
+and variance, held N times. Here rank r keeps these for shard r of every unit and updates only shard r. It needs only
+the summed gradient of that shard, so the all-reduce splits into its two halves (section 7.1):
 
     gradients    reduce-scatter   each rank gets the sum of its shard       (N-1)/N·Ψ sent
-    update       of the shard                                               nothing
-    parameters   all-gather       each rank gets everyone's updated shard   (N-1)/N·Ψ sent
+    update       of the shard                                               nothing sent
+    parameters   all-gather       each rank gets all updated shards         (N-1)/N·Ψ sent
 
-The same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes instead of 16Ψ.
+That is the same 2Ψ on the wire as data parallelism, and 4Ψ + 12Ψ/N bytes of memory instead of 16Ψ.
 """
 
 from minidist import contents, ring
@@ -24,7 +24,7 @@ from minidist.nn.tensor import Array
 
 
 class ZeRO1(DataParallel):
-    """Parameters and gradients on every rank, the optimizer state of one shard."""
+    """Parameters and gradients on every rank, optimizer state of one shard only."""
 
     def piece(self, flat: Flat) -> slice:
         """Shard r of every Flat: the elements whose optimizer state rank r keeps."""
@@ -35,17 +35,17 @@ class ZeRO1(DataParallel):
         return flat.param[shard], flat.grad[shard]
 
     def summed(self, comm: Comm, gradient: Array) -> Array:
-        """In place, each rank its shard. The rest of the gradient stays this rank's own, of no more use."""
+        """Sum this rank's shard over the ranks, in place. The rest of the gradient is left unsummed and unused."""
         shard = gradient[ring.chunk(gradient.size, comm.size, comm.rank)]
         with self.comm.phase("reduce-scatter gradients"):
             return ring.reduce_scatter(comm, gradient, out=shard)
 
     def squares(self) -> float:
-        """Each rank its shards; the N sums are shared."""
+        """Each rank adds up its own shards; the ranks then exchange their N sums."""
         return self.sum_of(sum(squared_norm(self.owned(flat)[1]) for flat in self.flats if flat.counted))
 
     def after_update(self) -> None:
-        """Everyone has updated one shard: put the parameters together again."""
+        """Each rank has updated one shard: gather all shards on every rank."""
         for flat in self.flats:
             with self.comm.phase("all-gather parameters"):
                 ring.all_gather(flat.comm, flat.param[self.piece(flat)], flat.padded, out=flat.param)

@@ -4,14 +4,14 @@
 
 Rajbhandari et al., "ZeRO", SC 2020, section 5.2.
 
-Rank r updates shard r alone, so the summed gradient of shard r is all that it needs to keep: 2Ψ/N bytes instead of 2Ψ.
-The backward still makes whole gradients, one unit after the other. Each goes into a bucket as large as its unit, is
-reduce-scattered at once, and the bucket is given back before the next unit's backward starts. (A tied head writes into
-the embedding's gradient: that bucket is there from the head's backward, the first, to the embedding's, the last.)
+Rank r updates only shard r, so it keeps only the summed gradient of shard r: 2Ψ/N bytes instead of 2Ψ. The backward
+still computes whole gradients, one unit after another. Each goes into a bucket as large as its unit and is
+reduce-scattered at once; the bucket is freed before the next unit's backward starts. (A tied head writes into the
+embedding's gradient: that bucket lives from the head's backward, the first, to the embedding's, the last.)
 
-What one pays is the freedom to accumulate: with several micro-batches to a step, stage 1 adds up locally and reduces
-once at the end, but here there is no place in which a whole gradient could wait, so every micro-batch reduces. For a of
-them (a+1)Ψ is sent instead of 2Ψ; the paper's "no more communication" holds for a = 1.
+The price is paid when gradients accumulate. With several micro-batches per step, stage 1 adds up locally and reduces
+once at the end. Here no rank has room for a whole gradient, so every micro-batch reduces: a micro-batches send (a+1)Ψ
+instead of 2Ψ. The paper's "no more communication" holds for a = 1.
 
 Memory: 2Ψ + 2Ψ/N + 12Ψ/N = 2Ψ + 14Ψ/N bytes.
 """
@@ -23,9 +23,9 @@ from minidist.zero1 import ZeRO1
 
 
 class ZeRO2(ZeRO1):
-    """Parameters on every rank, gradients and optimizer state of one shard."""
+    """Parameters on every rank, gradients and optimizer state of one shard only."""
 
-    accumulated: int | None = 1  # micro-batches that add up here before they are reduced
+    accumulated: int | None = 1  # micro-batches added up here before a gradient is reduced
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start.astype(self.precision.stored))  # (padded,)
@@ -35,9 +35,9 @@ class ZeRO2(ZeRO1):
         return flat.param[self.piece(flat)], flat.grad
 
     def collect(self, flat: Flat) -> None:
-        """Into the bucket. A tied head leaves its part of the embedding's gradient in the embedding's bucket, which is
-        complete, and goes, only after the embedding's own backward."""
-        if self.buffers and flat.readers == 1:  # complete as it is
+        """Add the gradient to its bucket. A tied head leaves its part of the embedding's gradient in the embedding's
+        bucket, which is complete, and freed, only after the embedding's own backward."""
+        if self.buffers and flat.readers == 1:  # complete after one backward
             assert flat.slopes is not None
             self.buffers[flat.comm].put(flat.slopes, flat.grad)
             return
@@ -46,11 +46,11 @@ class ZeRO2(ZeRO1):
         flat.collect(flat.bucket)
 
     def reduce(self, flat: Flat) -> None:
-        """Each rank adds its shard of the summed bucket to what it has of this step; the bucket is given back."""
+        """Each rank adds its shard of the summed bucket to the step's gradient; the bucket is freed."""
         if not self.buffers:
             assert flat.bucket is not None
             flat.grad += self.summed(flat.comm, flat.bucket)
-        elif flat.bucket is not None:  # it is in the buffer otherwise
+        elif flat.bucket is not None:  # otherwise collect() has put it into the buffer
             self.buffers[flat.comm].put(flat.bucket, flat.grad)
         flat.bucket = None
 

@@ -1,4 +1,4 @@
-"""ZeRO stage 3, P_os+g+p: parameters are divided as well. Nothing is held N times any more.
+"""ZeRO stage 3, P_os+g+p: parameters are divided, too. No model state is held N times any more.
 
     mpirun -n 4 python -m minidist.zero3
     mpirun -n 4 python -m minidist.zero3 --keep-last
@@ -7,30 +7,32 @@ Rajbhandari et al., "ZeRO", SC 2020, section 5.3.
 
 A step is the engine's loop over the model's units (`minidist/engine.py`), which calls the functions below:
 
-    before a unit's forward   parameters_of    gather them                    all-gather      (N-1)/N·Ψ sent in all
+    before a unit's forward   parameters_of    gather them                    all-gather      (N-1)/N·Ψ sent in total
     after it                  forget           drop them
     before its backward       parameters_of    gather them again              all-gather      (N-1)/N·Ψ
-    after it                  collect, forget  into the bucket, drop them
+    after it                  collect, forget  fill the bucket, drop them
                               reduce           sum the bucket over the ranks  reduce-scatter  (N-1)/N·Ψ
-    at the end of the step    update           Adam on this rank's shard      nothing: the next forward gathers
+    at the end of the step    update           Adam on this rank's shard      nothing sent: the next forward gathers
 
 Rank r holds shard r of every unit's parameters, gradients and optimizer state: 2Ψ/N + 2Ψ/N + 12Ψ/N = 16Ψ/N bytes. Any
-model fits if there are enough ranks. To compute with a unit, all of it must be here, but only for that moment.
+model fits if there are enough ranks. A rank holds a whole unit only while it computes with that unit.
 
-3Ψ on the wire where data parallelism sends 2Ψ (section 7.2.2): 1.5 times the traffic for N times less memory.
+ZeRO-3 sends 3Ψ where data parallelism sends 2Ψ (section 7.2.2): 1.5 times the traffic for N times less memory.
 
-The arrays of a unit's Flat (`minidist/nn/flat.py`), and when they are here:
+The arrays of a unit's Flat (`minidist/nn/flat.py`), and when they exist:
 
     param, grad, master, moments   (padded/N,)   always: this rank's shard
-    gathered                       (padded,)     from parameters_of to forget: everyone's param, put together
-    values                         (padded,)     meanwhile: gathered, widened for arithmetic
+    gathered                       (padded,)     from parameters_of to forget: the shards of all ranks, put together
+    values                         (padded,)     while a unit runs: gathered, widened for arithmetic
     slopes, bucket                 (padded,)     in the backward: the gradient as computed, and rounded to be sent
 
-Real systems gather the next unit while this one computes: `fsdp.py`. Here a rank waits for each gather: same bytes.
+Real systems gather the next unit while this one computes: see `fsdp.py`. Here a rank waits for each gather. The bytes
+are the same.
 
-The last unit's backward follows right on its forward. With --keep-last it stays gathered in between and 3Ψ - ψ_kept is
-sent, as PyTorch's FSDP does with its outermost unit. A head tied to the embedding reads the embedding's matrix, so the
-embedding is gathered from its first use in a pass to its last: once a pass, like every other unit, but for long.
+The last unit's backward comes right after its forward. With --keep-last the unit stays gathered in between, and
+3Ψ - ψ_kept is sent; PyTorch's FSDP does this with its outermost unit. A head tied to the embedding reads the
+embedding's matrix. The embedding then stays gathered from its first use in a pass to its last: it is gathered once a
+pass, like every other unit, but lives longer.
 """
 
 from minidist import contents, ring
@@ -45,7 +47,7 @@ from minidist.zero2 import ZeRO2
 
 
 class ZeRO3(ZeRO2):
-    """One shard of everything; parameters are gathered around a unit's forward and its backward."""
+    """One shard of all model states; a unit's parameters are gathered for its forward and for its backward."""
 
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None, keep_last: bool = False
@@ -61,7 +63,7 @@ class ZeRO3(ZeRO2):
         return flat.param, flat.grad
 
     def parameters_of(self, flat: Flat) -> Array:
-        """All of them (padded,), from everyone's shard; no message if they are here already."""
+        """All parameters of a Flat (padded,), from the shards of all ranks; sends nothing if they are here already."""
         if flat.gathered is None:
             flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
             with self.comm.phase(f"all-gather {self.direction}"):
@@ -69,19 +71,19 @@ class ZeRO3(ZeRO2):
         return flat.gathered
 
     def forget(self, flat: Flat) -> None:
-        """Drop what was gathered: no later unit of this pass reads it."""
+        """Drop the gathered parameters: no later unit of this pass reads them."""
         if not (flat in self.kept and self.training and self.direction == "forward"):
             flat.gathered = None
 
     def after_update(self) -> None:
-        """The updated shards stay where they are: the next forward gathers them."""
+        """Send nothing: the next forward gathers the updated shards."""
 
 
 def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:
     """Hybrid sharding (Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2): ZeRO-3 within a host, data parallelism
-    across. The G ranks of a host share one copy of the model, so gathering parameters never leaves the host; only the
-    G-th part of the gradients that a rank keeps is summed with the same shard's on the other W/G hosts. That is
-    2M/G·(W-G)/W bytes from a rank, where ZeRO-3 over all W ranks would send most of its 3M across."""
+    across hosts. The G ranks of a host share one copy of the model, so parameters are gathered within the host. Each
+    rank keeps 1/G of the gradients, and only this shard is summed with the same shard on the other hosts, W/G in all.
+    A rank sends 2M/G·(W-G)/W bytes across, where ZeRO-3 over all W ranks would send most of its 3M across."""
     for flat in flats_of(units):
         flat.divide(host)
         flat.sum_over["all-reduce across hosts"] = across

@@ -1,27 +1,28 @@
-"""ZeRO-R: what is left when model states are divided: activations, buffers, and memory that is free but in pieces.
+"""ZeRO-R: the memory that remains when model states are divided: activations, buffers, and fragmented free memory.
 
     mpirun -n 8 python -m minidist.zero_r --tp 2
     mpirun -n 8 python -m minidist.zero_r --tp 2 --activations host
     mpirun -n 8 python -m minidist.zero_r --tp 2 --configurations
 
-Rajbhandari et al., "ZeRO", SC 2020, section 6 (the three optimizations) and 8 (what the first of them sends).
+Rajbhandari et al., "ZeRO", SC 2020, section 6 (the three optimizations) and 8 (how much the first of them sends).
 
-P_a   With full recomputation each layer keeps its input, its checkpoint: b·s·h elements, and the same on each of the t
-      ranks that share the layer. With --activations partitioned a rank keeps a t-th, and before the layer runs again
-      the ranks gather the whole. Megatron's six all-reduces send 12bsh a layer; this adds an all-gather, bsh: 8.33 %.
-      With --activations host (P_a+cpu) a rank's part waits in the host's memory: it goes down the link, and up again.
-CB    Gradients are summed through one buffer of constant size, where fusing all of them takes one that grows with Ψ.
-      `minidist/memory/buffer.py` has it; every chapter on the data axis takes --bucket-size.
-MD    Checkpoints live long, and what comes between them goes at once. Where each takes the first stretch of memory
-      that is long enough, the free memory is in pieces between them, and a run can fail with a third of it free. So
-      checkpoints are copied into one room for all, and gradients have theirs from the start. --scattered leaves them
-      where they were made; --arena-plot FILE gives arrays addresses in --device-memory, and draws them.
+P_a   With full recomputation each layer keeps its input, its checkpoint: b·s·h elements, the same on each of the t
+      ranks that share the layer. With --activations partitioned a rank keeps 1/t of it, and the ranks gather the whole
+      before the layer runs again. Megatron's six all-reduces send 12bsh per layer; this adds an all-gather of bsh:
+      8.33 %. With --activations host (P_a+cpu) a rank's part waits in host memory: it goes down the link, and up again.
+CB    Gradients are summed through one buffer of constant size; a buffer that fuses all of them would grow with Ψ. The
+      buffer is in `minidist/memory/buffer.py`; every chapter on the data axis takes --bucket-size.
+MD    Checkpoints live long; the arrays made between them are freed at once. If each array takes the first stretch of
+      memory that is long enough, checkpoints split the free memory into pieces, and a run can fail with a third of
+      memory free. So checkpoints are copied into one room for all, and gradients have their room from the start.
+      --scattered leaves checkpoints where they were made. --arena-plot FILE gives arrays addresses in --device-memory,
+      and draws them.
 
-Rank i·t + k is the k-th of t that share every layer, with the i-th share of each micro-batch. What tensor parallelism
-does within a layer (`minidist/tensor_parallel.py`) and ZeRO's stages do around it (--zero 0 to 3) stays as it is:
-checkpoints are all that this chapter adds to a step.
+Rank i·t + k is the k-th of the t ranks that share every layer, and has the i-th share of each micro-batch. Tensor
+parallelism works within a layer (`minidist/tensor_parallel.py`), and ZeRO's stages around it (--zero 0 to 3); both stay
+unchanged. This chapter adds only checkpoints to a step.
 
---configurations looks for the largest model that trains in --device-memory with each of the paper's C1 to C5 (table 3).
+--configurations finds the largest model that trains in --device-memory with each of the paper's C1 to C5 (table 3).
 """
 
 import weakref
@@ -44,7 +45,7 @@ from minidist.zero3 import LADDER
 
 
 class Checkpoint(Kept):
-    """A layer's input, or this rank's part of it, and the way back."""
+    """A layer's input, or this rank's part of it, and the function that restores it."""
 
     __slots__ = ("back",)
 
@@ -57,10 +58,10 @@ class Checkpoint(Kept):
 
 
 class Checkpoints(Store):
-    """Keeps each layer's input in the memory where it is to wait.
+    """Keeps each layer's input in the memory where it waits for the backward.
 
-    cut: ranks that keep a part of it each; None: this one keeps all. together: how many inputs a forward keeps, all in
-    one room; None: each is for itself.
+    cut: ranks that each keep a part of it; None: this rank keeps all of it. together: the number of inputs that a
+    forward keeps, in one room for all; None: each has an array of its own.
     """
 
     def __init__(self, engine: DataParallel, on_host: bool, cut: Comm | None = None, together: int | None = None):
@@ -69,11 +70,11 @@ class Checkpoints(Store):
         self.device, self.link, self.dtype = engine.device, engine.link, engine.precision.stored
         self.on_host, self.cut, self.layers = on_host, cut, together
         self.room = np.empty((0, 0), self.dtype)
-        self.next = 0  # the layer whose input comes next: every forward goes through them in order
-        self.taken: dict[int, weakref.ref[Array]] = {}  # by layer, the last input that was put there
+        self.next = 0  # the layer whose input comes next: every forward runs the layers in order
+        self.taken: dict[int, weakref.ref[Array]] = {}  # by layer, the last input stored there
 
     def keep(self, x: Array, exact: bool = False) -> Kept:
-        """x (B, T, C), of which a rank keeps (BTC/t,), rounded to how activations are stored."""
+        """Keep x (B, T, C), or this rank's part of it (BTC/t,), rounded to the dtype of stored activations."""
         flat = x.reshape(-1)
         mine = flat[ring.chunk(flat.size, self.cut.size, self.cut.rank)] if self.cut else flat
         place = self.place(mine.size)
@@ -85,7 +86,7 @@ class Checkpoints(Store):
         return Checkpoint(place, x.dtype, partial(self.fetch, x.shape))
 
     def place(self, size: int) -> Array:
-        """Where the next checkpoint (size,) goes: into its part of the room for all (MD, section 6.3), or by itself."""
+        """An array for the next checkpoint (size,): a part of the room for all (MD, section 6.3), or one of its own."""
         if self.layers is None:
             return self.memory.empty(self.kind, size, self.dtype)
         if self.room.shape != (self.layers, size):
@@ -99,7 +100,7 @@ class Checkpoints(Store):
         return place
 
     def fetch(self, shape: tuple[int, ...], part: Array) -> Array:
-        """The way back: up the link, then from all who have a part."""
+        """Restore an input: up the link, then gathered from the ranks that keep a part of it."""
         if self.on_host:
             part = self.link.up("checkpoints", part, out=self.device.empty("messages", part.size, part.dtype))
         if self.cut:
@@ -123,7 +124,7 @@ def zero_r(
     scattered: bool = False,
     sequence: bool = False,
 ) -> DataParallel:
-    """Tensor parallelism changes what a unit is, ZeRO what happens around it; checkpoints go elsewhere."""
+    """Tensor parallelism changes what a unit is, ZeRO what happens around it, Checkpoints where its input waits."""
     mesh = Mesh(comm, layout)
     tensor, data = mesh.along("tensor"), mesh.along("shard")
     axes = Axes()
@@ -132,7 +133,7 @@ def zero_r(
         axes = Axes({"tensor norm": tensor}, speaks=tensor.rank == 0)
     engine = LADDER[zero](units, settings, data, axes)
     if activations != "device" or not scattered:  # otherwise each stays where it was made
-        # With sequence parallelism each rank's input is a part of its own already, of its positions.
+        # With sequence parallelism each rank's input already covers its own positions only.
         cut = tensor if layout.tp > 1 and activations != "device" and not sequence else None
         layers = sum(isinstance(unit, Block) for unit in units)
         engine.checkpoints = Checkpoints(engine, activations == "host", cut, None if scattered else layers)

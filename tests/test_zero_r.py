@@ -235,7 +235,7 @@ def refused(line: str) -> str:
         ("--batch 1", "--batch 1 is too small for 2 ranks: use at least --batch 2"),
         (
             "--arena-plot a.svg",
-            "--arena-plot: a device computes in what it stores, not in float32 beside it: use --precision fp32",
+            "--arena-plot: a device computes in the stored precision, without float32 copies: use --precision fp32",
         ),
         ("--arena-plot a.gif --precision fp32", "--arena-plot a.gif: give it a name that ends in .pdf, .png or .svg"),
         (

@@ -1,1 +1,1 @@
-"""How fast minidist is beside PyTorch, MPI's own collectives and gloo: `python -m minidist.bench`."""
+"""How fast minidist is, compared with PyTorch, MPI's own collectives and gloo: `python -m minidist.bench`."""

@@ -39,8 +39,8 @@ SECTIONS: dict[str, Section] = {
 
 
 def print_rows(rows: list[Row]) -> None:
-    """The table of ratios. What stands beside the same thing stands under one heading."""
-    table = make_table(left=("what, and beside what",), right=("ours / theirs", "ratio", "quartiles", "target", ""))
+    """The table of ratios. All comparisons of one thing stand under one heading."""
+    table = make_table(left=("what, compared with",), right=("ours / theirs", "ratio", "quartiles", "target", ""))
     name = ""
     for row in rows:
         if row.name != name:

@@ -17,7 +17,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.papers.zero import model_states
 
-# The ring's targets by size: beside MPI's own, the same with both in place, beside gloo.
+# The ring's targets by size: compared with MPI's own, the same with both in place, compared with gloo.
 TARGETS = {
     "64 KiB": (1.5, None, None),
     "1 MiB": (None, None, None),
@@ -27,9 +27,9 @@ TARGETS = {
 
 
 def collectives() -> Iterator[Row]:
-    """The ring beside MPI's own all-reduce, gloo's, recursive doubling, and a copy of the bytes that must move.
+    """The ring, compared with MPI's own all-reduce, gloo's, recursive doubling, and a copy of the bytes that must move.
 
-    In three jobs: where a process's memory lies differs from job to job, and with it a short message's time by a fifth.
+    In three jobs: where a process's memory lies differs from job to job, and changes a short message's time by a fifth.
     """
     sizes = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22, "32 MiB": 1 << 25}
     for n in (2, 4):
@@ -52,7 +52,7 @@ def collectives() -> Iterator[Row]:
 
 
 def parallel_steps() -> Iterator[Row]:
-    """Data parallelism beside PyTorch DDP, ZeRO-3 beside FSDP2, and ZeRO-3 beside data parallelism."""
+    """Data parallelism compared with PyTorch DDP; ZeRO-3 compared with FSDP2, and with data parallelism."""
     config, batch, _ = SMALL
     for n, ours, beside, theirs, target, precision in (
         (2, "data_parallel", "PyTorch DDP, gloo", "ddp", 0.9, "fp32"),
@@ -69,10 +69,10 @@ def parallel_steps() -> Iterator[Row]:
 
 
 def memory() -> Iterator[Row]:
-    """Peak resident memory of a rank, ZeRO-3's beside data parallelism's, without what it had before there was a model.
+    """Peak resident memory of a rank: ZeRO-3's compared with data parallelism's, without what it had before the model.
 
-    Of it, what the engines count as held for the model; the rest is activations, float32 workspace and the start's
-    random numbers. That should be the same for both: then memory falls as the formula says, plus a constant.
+    A part of it is what the engines count as held for the model. The rest is activations, float32 workspace and the
+    random numbers of the start. If the rest is the same for both, memory falls as the formula says, plus a constant.
     """
     config = {"vocabulary": 512, "context": 32, "layers": 8, "heads": 8, "width": 512}
     n, mib, found = 4, 2**20, {}

@@ -80,7 +80,7 @@ def name_of(machine: Machine) -> str:
 
 
 def lines(machine: Machine) -> list[str]:
-    """What is to be read beside the figures, in lines of 80 columns."""
+    """What to know about the figures, in lines of 80 columns."""
     sizes = ", ".join(f"{level} {size}" for level, size in (machine["caches"] or {}).items())
     others = {"torch": "PyTorch", "duckdb": "DuckDB", "polars": "Polars"}
     beside = [f"{others[name]} {number}" for name, number in machine["others"].items() if number]
@@ -88,7 +88,7 @@ def lines(machine: Machine) -> list[str]:
     said = (
         name_of(machine) + (f", {sizes}" if sizes else "") + f"; {machine['system']}, Python {machine['python']}",
         f"NumPy {machine['numpy']}, {machine['blas']} in {machine['threads']} thread, {machine['mpi'] or 'no MPI'}",
-        f"beside: {', '.join(beside) or 'neither PyTorch nor DuckDB nor Polars'}; PyTorch's steps in 1 thread",
+        f"compared with: {', '.join(beside) or 'neither PyTorch nor DuckDB nor Polars'}; PyTorch's steps in 1 thread",
         f"malloc, PyTorch's steps included: {malloc or 'as it is'}",
     )
     return [line for part in said for line in textwrap.wrap(part, 80)]

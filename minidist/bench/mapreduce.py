@@ -1,7 +1,7 @@
-"""Counting words beside DuckDB, Polars, a Counter and the shell's tools, on 300 MB of real text.
+"""Counting words, compared with DuckDB, Polars, a Counter and the shell's tools, on 300 MB of real text.
 
-Everyone starts as a process of its own, on two cores, reads the file and writes one file of words and counts; the words
-are Python's \\w+ in lower case. What they have counted must be the same, word for word.
+Each starts as a process of its own, on two cores, reads the file and writes one file of words and counts. Words are
+Python's \\w+ in lower case. All must count the same, word for word.
 """
 
 import shutil
@@ -29,7 +29,8 @@ PAIRS = 3
 
 
 def measure_word_count(size: int = SIZE, pairs: int = PAIRS) -> Iterator[Row]:
-    """MapReduce with a master and two workers beside two threads of DuckDB and Polars, and beside what has one core."""
+    """MapReduce with a master and two workers, compared with two threads of DuckDB and Polars, and with programs on one
+    core."""
     title = f"word count, {size / 1e6:.0f} MB, {RANKS} ranks"
     with tempfile.TemporaryDirectory() as folder:
         text, output, other = Path(folder) / "text", Path(folder) / "output", Path(folder) / "other"

@@ -32,7 +32,7 @@ def run_step(engine: Engine, tokens: np.ndarray) -> None:
 def training_step() -> Iterator[Row]:
     """One process, one core: a step of the same model in PyTorch eager, and compiled.
 
-    All with the same malloc, which keeps freed memory (`machine.py` says how): PyTorch gains by it as well.
+    All with the same malloc, which keeps freed memory (`machine.py` says how): PyTorch gains by it, too.
     """
     for title, (config, batch, pairs), target in (("step, width 128", SMALL, 1.0), ("step, width 384", WIDE, 1.0)):
         if not HAS_TORCH:
@@ -58,7 +58,7 @@ PUBLISHED = 1.88  # what nanoGPT's README says that its run on a CPU comes to
 
 
 def whole_run(corpus: Corpus) -> Iterator[Row]:
-    """nanoGPT's run for a laptop, 2,000 steps of SMALL on tiny Shakespeare, from the same start beside PyTorch's."""
+    """nanoGPT's run for a laptop, 2,000 steps of SMALL on tiny Shakespeare, and PyTorch's from the same start."""
     config, batch, _ = SMALL
     title = "nanoGPT's CPU run, 2000 steps"
     if not HAS_TORCH:

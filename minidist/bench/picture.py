@@ -107,7 +107,7 @@ def set_up(path: Path) -> Any:
 
 
 def bars(axes: Any, row: int, found: Bars, name: str) -> int:
-    """A row of bars, one beside the other; where it ends."""
+    """Draw a row of bars, one next to the other; returns where it ends."""
     left = 0
     for what, size, color in found:
         edge = {"hatch": "////", "edgecolor": EDGE} if color == "none" else {}

@@ -23,7 +23,7 @@ def draw(rows: Sequence[Row], title: str, format: str) -> bytes:
         new = i == 0 or found[i - 1][0].name != row.name
         below += 1.5 if new else 1.0
         places.append(below)
-        labels.append(f"{row.name}  beside  {row.beside}" if new else row.beside)
+        labels.append(f"{row.name}  compared with  {row.beside}" if new else row.beside)
     figure, axes = plt.subplots(figsize=(9, 1.3 + 0.2 * below), layout="constrained")
     for place, (row, ratio) in zip(places, found, strict=True):
         axes.barh(place, ratio - 1, 0.72, 1, color=BLUE if ratio <= 1 else ORANGE, linewidth=0)

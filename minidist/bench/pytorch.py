@@ -1,4 +1,4 @@
-"""The same GPT in PyTorch, written as one would write it: what the benchmark runs beside minidist's."""
+"""The same GPT in PyTorch, written in the usual way: the benchmark compares minidist's with it."""
 
 import re
 from typing import Any

@@ -60,8 +60,8 @@ def time_in_turn(
 
 
 def all_reduces(comm: Comm, nbytes: list[int], store: str) -> dict[str, dict[str, list[float]]]:
-    """Seconds of the ring, of recursive doubling, of MPI's own Allreduce, of gloo; of the ring's messages and sums
-    without all that is minidist's, and of copying as many bytes as it must send: what a faster ring could come to."""
+    """Seconds of the ring, of recursive doubling, of MPI's own Allreduce, and of gloo. Also what a faster ring could
+    reach: the ring's messages and sums without minidist's code, and a copy of as many bytes as it must send."""
     share_cores(comm)
     keep_freed_memory()
     if HAS_TORCH:

@@ -5,7 +5,7 @@
 Chen et al., "Training deep nets with sublinear memory cost", 2016: a chain of layers that keep no more than their
 input. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022: the transformer's,
 which keep seventeen times their input and more. One process, no MPI. Every number in a column "counted" is of arrays
-that lived in a pool, layers that were called, matrices that were multiplied; beside it is what a formula gives.
+that lived in a pool, layers that were called, matrices that were multiplied; next to it is what a formula gives.
 """
 
 from collections.abc import Sequence

@@ -63,7 +63,7 @@ def table(entries: Sequence[Entry]) -> str:
             for row in map(row_of, measured[i]):
                 found.setdefault((row.name, row.beside), {})[i] = row
     machines = [name_of(entry["machine"]) for entry in entries]
-    lines = [["what", "beside", "target", *machines], ["---"] * (3 + len(machines))]
+    lines = [["what", "compared with", "target", *machines], ["---"] * (3 + len(machines))]
     for (name, beside), rows in found.items():
         target = next(iter(rows.values())).target
         if target is not None:

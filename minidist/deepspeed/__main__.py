@@ -52,7 +52,7 @@ def prepare(arguments: Sequence[str], ranks: int) -> Prepared:
     chapter = find(plan.chapter)
     job = chapter.prepare(with_file(chapter.parser()), [*arguments, *words], ranks, optimizer=plan.optimizer)
     if not plan.optimizer.moments:
-        job.options.optimizer = "plain sgd"  # of which the claims expect no state
+        job.options.optimizer = "plain sgd"  # claims then expect no optimizer state
     if plan.schedule:
         job.settings.learning_rate = plan.schedule
     for name in [name for name in vars(options) if name in given and name not in ("config", *plan.said())]:
@@ -69,7 +69,7 @@ def with_file(made: Parser) -> Parser:
 
 
 class Driver:
-    """What the training loop drives: the engine by DeepSpeed's verbs, so that it prints what the file asks for."""
+    """Drives the engine by DeepSpeed's verbs in the training loop, so that it prints what the file asks for."""
 
     def __init__(self, verbs: DeepSpeedEngine) -> None:
         self.verbs, self.engine = verbs, verbs.stage
@@ -86,7 +86,7 @@ class Driver:
 
 
 def main(comm: Comm, prepared: Prepared) -> int:
-    """Say what will be done, and do it; the exit status."""
+    """Say what will be done, and do it; returns the exit status."""
     plan, job, line = prepared
     if comm.rank == 0:
         for text in (*plan.notes, line):

@@ -1,7 +1,7 @@
 """Accelerate's YAML, in DeepSpeed's words: what `accelerate config` writes for DeepSpeed and for FSDP.
 
-FSDP's sharding strategies are ZeRO's stages by other names (Zhao et al., VLDB 2023, section 3.2); `minidist/fsdp.py`
-has them by their own:
+FSDP's sharding strategies are ZeRO's stages under other names (Zhao et al., VLDB 2023, section 3.2); `minidist/fsdp.py`
+has them under FSDP's names:
 
     NO_SHARD        0    everything on every rank
     SHARD_GRAD_OP   2    gradients and optimizer states divided, and parameters between steps
@@ -64,7 +64,7 @@ WITHOUT_EFFECT = {
 FSDP = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing"),
     *("fsdp_backward_prefetch", "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch"),
-    *("fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading"),  # it is so by itself
+    *("fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading"),  # this holds anyway
     *WITHOUT_EFFECT,
 )
 QUIET = {  # what happens anyway
@@ -108,7 +108,7 @@ def parse(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: YAML needs a package of its own: {how_to_install('deepspeed')}") from None
 
     class Unique(yaml.SafeLoader):
-        """Of a key that stands twice YAML would take the last one without a word."""
+        """If a key appears twice, YAML would silently take the last one."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()

@@ -1,4 +1,4 @@
-"""The file and the command line together: what is said in one of them, and what in both has to be the same.
+"""The file and the command line together: what only one of them says, and what must be the same in both.
 
 The options fill "auto" and what the file leaves open, as TrainingArguments do in the Hugging Face Trainer.
 """
@@ -15,12 +15,12 @@ BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
 
 
 def defaults() -> Namespace:
-    """What the options are that every chapter shares, where nobody gives them."""
+    """The defaults of the options that every chapter shares."""
     return command.parser("", "train").parse_args([])
 
 
 def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
-    """The options that somebody has typed, also with the value that they have by default."""
+    """The options that the user has typed, even with their default values."""
     untouched = object()
     blank = Namespace(**dict.fromkeys(vars(made.parse_args(arguments)), untouched))
     return {name for name, value in vars(made.parse_args(arguments, blank)).items() if value is not untouched}
@@ -110,7 +110,7 @@ def precision_of(config: Config, options: Namespace, given: Collection[str]) -> 
 
 def recompute_of(config: Config, options: Namespace, given: Collection[str], layers: int) -> str:
     """A configuration that says something of activation checkpointing means that it is used: of each block the input is
-    kept, as in models that call deepspeed.checkpointing.checkpoint; or of so many of the blocks as there are to be
+    kept, as in models that call deepspeed.checkpointing.checkpoint; or of as many blocks as there should be
     checkpoints."""
     room = "activation_checkpointing."
     asked = any(config[path] != key.default for path, key in config.table.items() if path.startswith(room))

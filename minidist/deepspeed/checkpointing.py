@@ -1,4 +1,4 @@
-"""checkpointing.configure and checkpointing.checkpoint: a model's own units say what of them runs again.
+"""checkpointing.configure and checkpointing.checkpoint: a model's own units say which part of them runs again.
 
     class Again(GPTBlock):
         def __call__(self, x, batch):
@@ -8,9 +8,9 @@
     checkpointing.configure(engine, checkpoint_in_cpu=True)
 
 Only x, the function's first argument, is kept for the backward, in which the function runs again: of a block bsh
-elements instead of sbh(34 + 5as/h) bytes (Korthikanti et al. 2022, section 5). It waits as that chapter's checkpoints
+elements instead of sbh(34 + 5as/h) bytes (Korthikanti et al. 2022, section 5). x waits as ZeRO-R's checkpoints
 do (`minidist/zero_r.py`), where `configure` says. With a section activation_checkpointing in the configuration
-`initialize` has every block run again by itself; a model that calls `checkpoint` leaves that section out.
+`initialize` makes every block run again; a model that calls `checkpoint` leaves that section out.
 """
 
 import sys
@@ -38,11 +38,11 @@ def configure(
     synchronize: bool | None = None,
     profile: bool | None = None,
 ) -> None:
-    """Where from now on the inputs wait that `checkpoint` keeps. What is None is as deepspeed_config has it.
+    """Set where the inputs wait that `checkpoint` keeps from now on. Arguments that are None follow deepspeed_config.
 
     contiguous_checkpointing: all in one room, for num_checkpoints of a forward. checkpoint_in_cpu: in host memory. What
     else has no effect here is named on rank 0, one line each. (There the engine is not given, but a module that knows
-    the ranks; here the engine's memories are where anything waits.) Raises UsageError, one line, for what cannot be.
+    the ranks; here the engine's memories are where anything waits.) Raises UsageError, one line, for settings that cannot work.
     """
     given = {
         "partition_activations": partition_activations,
@@ -67,6 +67,6 @@ def configure(
 
 
 def checkpoint(function: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """function(x, *arguments), (B, T, C) as x is. It must give the same twice, and keep no activations by itself."""
+    """function(x, *arguments), (B, T, C) like x. It must give the same result twice, and keep no activations itself."""
     store = x.tape.store.checkpoints if x.tape else None
     return recomputed(lambda x: function(x, *arguments), x, store)

@@ -8,7 +8,7 @@ from typing import Any
 from minidist import UsageError
 from minidist.deepspeed.keys import ALIASES, KEYS, OPTIMIZERS, REFUSED_SECTIONS, SCHEDULERS, SECTIONS, Key
 
-# Objects within the configuration: whatever a key of the table has in front of its name.
+# Objects within the configuration: every prefix of a key's path in the table.
 OBJECTS = {path.rpartition(".")[0] for path in KEYS} - {""} | {"optimizer.params", "scheduler.params"}
 CPU_OFFLOAD = {  # deprecated switches
     "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer.device",
@@ -23,7 +23,7 @@ class Config:
     """What a configuration says, by path: zero_optimization.stage."""
 
     table: dict[str, Key]  # the keys that it may have, those of its optimizer and its scheduler among them
-    stated: dict[str, Any]  # as it stands there, "auto" included
+    stated: dict[str, Any]  # as written in the file, "auto" included
     values: dict[str, Any]  # of every key: as stated, checked and filled in, or its default
     notes: list[str]  # one line for each key that has no effect here
 
@@ -94,12 +94,12 @@ def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Ite
 
 
 def switched_on(section: Any) -> bool:
-    """Whether a section that is not looked at would do something there."""
+    """Whether a section that minidist does not read would have an effect in DeepSpeed."""
     return bool(section) and not (isinstance(section, dict) and section.get("enabled") is False)
 
 
 def nearest(path: str, table: dict[str, Key]) -> str:
-    """The known key that is most like `path`: one beside it, or else one of that name elsewhere."""
+    """The known key that is most like `path`: one in the same section, or else one of that name elsewhere."""
     known = [*table, *(alias for alias in ALIASES if "." in alias), *OBJECTS, *SECTIONS, *REFUSED_SECTIONS]
     prefix, _, name = path.rpartition(".")
     beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == prefix}
@@ -111,7 +111,7 @@ def nearest(path: str, table: dict[str, Key]) -> str:
 
 
 def _checked(path: str, key: Key, value: Any, auto: dict[str, Any]) -> Any:
-    """A value as it is meant."""
+    """A value, converted and checked."""
     if isinstance(value, str) and value == "auto":
         if path not in auto:
             raise UsageError(f'{path} cannot be "auto": give it a value, or leave the key out')
@@ -127,7 +127,7 @@ def _checked(path: str, key: Key, value: Any, auto: dict[str, Any]) -> Any:
 
 
 def _note(path: str, key: Key, value: Any) -> str:
-    """Why a stated key has no effect; "" if it has, or if what it says happens anyway."""
+    """Why a stated key has no effect; "" if it has one, or if what it asks for happens anyway."""
     if not (key.never or key.yet) or value in key.already:
         return ""
     return f"{path} has no effect here{' yet' * bool(key.yet)}, because {key.never or key.yet}"

@@ -7,7 +7,7 @@
         engine.step()
 
 Two things differ from DeepSpeed. Every rank passes the same micro-batch of all ranks, micro_batch · N sequences, and
-the engine takes this rank's share of them; and a communicator is passed in, for there is no global process group.
+the engine takes this rank's share of them; and a communicator is passed in, because there is no global process group.
 """
 
 import itertools
@@ -45,13 +45,13 @@ Batches = Iterator[tuple[Array, Array]]
 
 
 class Scheduler:
-    """The learning rate, which the engine moves on after each update; an overflow is none."""
+    """The learning rate. The engine advances it after each update; an overflow is no update."""
 
     def __init__(self, engine: DataParallel) -> None:
         self.engine = engine
 
     def get_last_lr(self) -> list[float]:
-        """Of the update that comes next; a list, for there it has one entry for each group of parameters."""
+        """The next update's learning rate; a list, because DeepSpeed has one entry for each group of parameters."""
         return [self.engine.settings.learning_rate(self.engine.updates)]
 
 
@@ -75,10 +75,13 @@ def initialize(
 ) -> Initialized:
     """The engine that a configuration describes, around a model.
 
-    model: its units, of gpt() or llama(). config: a file or a dict. optimizer, lr_scheduler (of an update's number,
-    from 0): instead of the configuration's. training_data: sequences x and targets y, integers (n, T); then there is an
-    iterator of micro-batches for all ranks, drawn anew in every epoch. Raises UsageError for a configuration that
-    cannot be; keys without effect are named on rank 0, one line each.
+    model: its units, from gpt() or llama(). config: a file or a dict. optimizer and lr_scheduler (a function of an
+    update's number, from 0) replace the configuration's.
+
+    training_data: sequences x and targets y, integers (n, T). With these, there is an iterator of micro-batches for all
+    ranks, drawn anew in every epoch.
+
+    Raises UsageError for a configuration that cannot work. Rank 0 names keys without effect, one line each.
     """
     layers = sum(isinstance(unit, Block) for unit in model)
     plan = planning.make(read(config), comm.size, width=width_of(model), layers=layers)
@@ -152,17 +155,17 @@ class DeepSpeedEngine:
     __call__ = forward
 
     def backward(self, loss: Loss) -> Loss:
-        """Add its gradients. Stages 2 and 3 reduce after every micro-batch, 0 and 1 at the boundary."""
+        """Add the loss's gradients. Stages 2 and 3 reduce after every micro-batch, 0 and 1 at the boundary."""
         with self.timed("bwd"):
             self.stage.backward(loss)
         return loss
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether `step` will update after the micro-batch that is being worked on."""
+        """Whether `step` will update after the current micro-batch."""
         return self.stage.last_micro_batch
 
     def step(self) -> None:
-        """After each backward. The last micro-batch's updates, unless a gradient overflowed."""
+        """Call it after each backward. After the last micro-batch it updates, unless a gradient overflowed."""
         boundary = self.is_gradient_accumulation_boundary()
         with self.timed("step"):
             self.stage.step()
@@ -170,12 +173,12 @@ class DeepSpeedEngine:
             self.print_progress()
 
     def train_batch(self, batches: Batches) -> float:
-        """A whole update from the next gradient_accumulation_steps micro-batches; the mean loss, on every rank. Raises
-        UsageError where fewer come."""
+        """Make a whole update from the next gradient_accumulation_steps micro-batches; returns the mean loss on every
+        rank. Raises UsageError if there are fewer."""
         return float(sum(self.comm.all_gather_object(self.part_of_batch(batches))))
 
     def part_of_batch(self, batches: Batches) -> float:
-        """The same; this rank's part of the loss."""
+        """Do the same; returns this rank's part of the loss."""
         part = 0.0
         a = self.plan.accumulate
         for i in range(a):
@@ -204,7 +207,7 @@ class DeepSpeedEngine:
 
     @property
     def loss_scale(self) -> float:
-        """By what the next backward multiplies the loss."""
+        """The next backward multiplies the loss by this."""
         return self.stage.loss_scale.scale
 
     def get_lr(self) -> list[float]:
@@ -245,11 +248,11 @@ class DeepSpeedEngine:
     def save_checkpoint(
         self, save_dir: str, tag: str | None = None, client_state: dict[str, Any] | None = None
     ) -> None:
-        """All that training needs to go on, every rank's shard, in save_dir/tag; `latest` names the tag. All ranks
-        must call.
+        """Save all that training needs to continue, every rank's shard, in save_dir/tag; `latest` names the tag. All
+        ranks must call this.
 
         tag: global_step{N}, if none is given; an older checkpoint of this tag is replaced. client_state: anything that
-        JSON can say, for load_checkpoint to return. Raises UsageError for what is no tag or cannot be said.
+        JSON can say, for load_checkpoint to return. Raises UsageError for an invalid tag, or for state that JSON lacks.
         """
         tag = tag or f"global_step{self.global_steps}"
         if re.fullmatch(r"[^/~.][^/~]*", tag) is None or tag == LATEST or is_draft(tag):
@@ -267,11 +270,11 @@ class DeepSpeedEngine:
         checkpoint.save(save_dir, self.stage, self.comm, about, tag=tag)
 
     def load_checkpoint(self, load_dir: str, tag: str | None = None) -> tuple[str, dict[str, Any]]:
-        """Go on from there: from the tag that was saved last, if none is given. Its folder, and its client_state. All
-        ranks must call.
+        """Continue from a tag, or from the last one saved if none is given; returns its folder and its client_state. All
+        ranks must call this.
 
-        Any stage, on any number of ranks, goes on from any other's. Raises UsageError for what is no checkpoint, or is
-        another model's.
+        Any stage, on any number of ranks, goes on from any other's. Raises UsageError if there is no checkpoint,
+        or if it is another model's.
         """
         path = checkpoint.tagged(load_dir, tag) if tag else load_dir
         moments = self.stage.settings.optimizer.moments
@@ -281,7 +284,7 @@ class DeepSpeedEngine:
         return found.folder, found.client
 
     def save_16bit_model(self, save_dir: str, save_filename: str = "model.safetensors") -> bool:
-        """The parameters alone, as they are stored; False where stage 3 has them divided and
+        """Save only the parameters, as they are stored; False if stage 3 has divided them and
         stage3_gather_16bit_weights_on_model_save does not ask to put them together. All ranks must call. If they cannot
         be written, a line says so and the work goes on."""
         if self.plan.stage == 3 and not self.plan.config["zero_optimization.gather_16bit_weights_on_model_save"]:

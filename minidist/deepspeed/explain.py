@@ -2,8 +2,8 @@
 
     python -m minidist explain ds_config.json --model llama2-7b --ranks 64
 
-It computes and starts nothing: any model on any number of ranks. The formulas are those to which a run is held, and
-beside them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
+It only computes and starts no ranks: any model on any number of ranks. Runs are checked by the same formulas, and
+next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
 import itertools
@@ -55,7 +55,7 @@ def parser() -> Parser:
 
 
 def explain(arguments: Sequence[str]) -> str:
-    """The whole text. Raises UsageError for what cannot be read or planned."""
+    """The whole text. Raises UsageError for a file that cannot be read or planned."""
     made = parser()
     options = made.parse_args(arguments)
     given = agree.typed(made, arguments)
@@ -92,7 +92,7 @@ def explain(arguments: Sequence[str]) -> str:
 
 
 def keys(plan: Plan) -> Iterator[str]:
-    """Each key that the file states: its value, what it means there, and what becomes of it here."""
+    """Each key in the file: its value, what it means in DeepSpeed, and what it does here."""
     yield "\nWhat it says"
     silent = {note.split()[0]: note for note in plan.notes}
     for path, stated in plan.config.stated.items():
@@ -143,10 +143,10 @@ def divided(plan: Plan) -> int:
 
 
 def passing(plan: Plan, model: Model) -> int:
-    """The most bytes that are held of whole units in passing: in stage 2 gradients, in stage 3 parameters as well. An
-    embedding that the head reads is there together with each of the others. With FSDP's prefetch the parameters of two
-    units are there at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take no more than that,
-    but for the embedding's, which waits for its second part where a rank has no other place for it."""
+    """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
+    embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
+    units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
+    embedding's gradient is an exception: it waits for its second part, if a rank has no other place for it."""
     embedding, *others = model.units if model.family == "gpt" else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0
@@ -209,7 +209,7 @@ def line(what: str, formula: str, nbytes: float) -> str:
 
 
 def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
-    """DeepSpeed's, which speak of stages 1 to 3, Adam, and 2-byte parameters."""
+    """DeepSpeed's own estimates, which cover stages 1 to 3, Adam, and 2-byte parameters."""
     nodes = -(-plan.ranks // per_node)
     offload = [plan.config[f"zero_optimization.offload_{what}.device"] != "none" for what in ("optimizer", "param")]
     yield f"\nDeepSpeed's estimate of model states, {nodes} nodes of {per_node}, in GB (2³⁰ bytes)"
@@ -226,7 +226,7 @@ def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
 
 
 def again(plan: Plan, model: Model) -> int:
-    """Parameters of the layers that stage 3 gathers so that they can run again."""
+    """Parameters of the layers that stage 3 gathers to run them again."""
     return chen.count_regathered_layers(plan.recompute, model.layers) * model.units[1]
 
 
@@ -260,7 +260,7 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
 
 
 def of_files(plan: Plan, model: Model) -> Iterator[str]:
-    """What a rank reads and writes in a step, and what goes between its device and its host."""
+    """What a rank reads and writes in a step, and what moves between its device and its host."""
     (p, k), a = sizes(plan), plan.accumulate
     states = k + (0 if BYTES[plan.precision].master else p)
     moved = zero_infinity.elements_moved(model.parameters, plan.ranks, plan.stage, a, again(plan, model))

@@ -1,9 +1,9 @@
-"""Every key of a DeepSpeed configuration: what it may be, what it is by default, what it means, and what it does here.
+"""Every key of a DeepSpeed configuration: its possible values, its default, what it means, and what it does here.
 
-The table is read by `config.py`, which checks a configuration against it, and by `explain.py`. A key does here what it
-does there, or says why it has no effect: `never`, or not `yet`. To give one an effect, take its `yet` away and read its
+`config.py` checks a configuration against this table, and `explain.py` prints it. A key does here what it does in
+DeepSpeed, or says why it has no effect: `never`, or not `yet`. To give a key an effect, remove its `yet` and read its
 value in `plan.py`. Defaults are those of DeepSpeed 0.19.6, runtime/zero/config.py, runtime/precision_config.py and
-their neighbours; its documentation names other ones in places.
+their neighbors; in places its documentation gives other defaults.
 """
 
 import sys
@@ -28,7 +28,7 @@ ELEMENTS = whole(0)
 OFF_DEVICE = "parameters are on the device, or in files"
 ROOMS = "an nvme's rooms are as many as reading ahead and writing behind need, each for the largest unit's shard"
 AHEAD = "what is in files is read ahead and written behind"
-QUANTISED = "what is sent is what is stored: nothing is quantised"
+QUANTISED = "what is sent is what is stored: nothing is quantized"
 UNITS = "what is gathered and reduced at a time is a unit of the model: the embedding, a block, the head"
 ALL_DIVIDED = "every parameter is divided, however small"
 WAITS = "a rank waits for each of its messages: the same bytes in the same order"
@@ -145,7 +145,7 @@ ZERO = {
     ),
     "max_live_parameters": Key(ELEMENTS, int(1e9), "elements that may be gathered at once", yet=UNITS),
     "max_reuse_distance": Key(
-        ELEMENTS, int(1e9), "do not release what is used again within so many elements",
+        ELEMENTS, int(1e9), "do not release what is used again within n elements",
         yet="a unit is released once a pass has used it for the last time", already=(0,),
     ),
     "gather_16bit_weights_on_model_save": Key(flag, False, "save_16bit_model puts divided parameters together"),
@@ -169,9 +169,9 @@ ZERO = {
     "zero_quantized_weights": Key(flag, False, "gather int8", refused=QUANTISED),
     "zero_quantized_nontrainable_weights": Key(flag, False, "store frozen weights in int8", refused=QUANTISED),
     "zero_quantized_gradients": Key(flag, False, "reduce int4", refused=QUANTISED),
-    "zeropp_loco_param": Key(or_null(anything), None, "make up for quantised gradients", refused=QUANTISED),
+    "zeropp_loco_param": Key(or_null(anything), None, "make up for quantized gradients", refused=QUANTISED),
     "mics_shard_size": Key(
-        whole(-1), -1, "ranks among whom parameters are divided", refused="--strategy hybrid_shard of fsdp.py does"
+        whole(-1), -1, "ranks that divide the parameters among them", refused="--strategy hybrid_shard of fsdp.py does"
     ),
     "mics_hierarchical_params_gather": Key(flag, False, "gather within hosts first", refused="a ring is flat"),
     "memory_efficient_linear": Key(
@@ -181,7 +181,7 @@ ZERO = {
         flag, False, "load while ranks send", never="each rank reads its own piece", already=(False,)
     ),
     "override_module_apply": Key(
-        flag, True, "gather around a model's own initialisation", never="a unit is declared, then drawn",
+        flag, True, "gather around a model's own initialization", never="a unit is declared, then drawn",
         already=(True, False),
     ),
     "offload_optimizer.device": Key(one_of("none", "cpu", "nvme"), "none", "where optimizer states are kept"),
@@ -214,11 +214,11 @@ ACTIVATIONS = {
         flag, False, "tensor-parallel ranks keep a part of a checkpoint each",
         never="no two ranks of the data axis have the same activations", already=(False,),
     ),
-    "number_checkpoints": Key(or_null(whole(1)), None, "inputs kept in a pass: one every so many blocks; null: each"),
+    "number_checkpoints": Key(or_null(whole(1)), None, "inputs kept in a pass: one for every n blocks; null: each"),
     "contiguous_memory_optimization": Key(flag, False, "checkpoints in one buffer made beforehand"),
     "cpu_checkpointing": Key(flag, False, "checkpoints in host memory"),
     "synchronize_checkpoint_boundary": Key(
-        flag, False, "wait for the device at each", never="nothing runs beside a rank's own work", already=(False,)
+        flag, False, "wait for the device at each", never="only the rank's own work is running", already=(False,)
     ),
     "profile": Key(flag, False, "time each", yet="wall_clock_breakdown times the passes", already=(False,)),
 }  # fmt: skip

@@ -113,9 +113,9 @@ def make(
 ) -> Plan:
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
 
-    options: what fills "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face
-    Trainer; given: those among them that somebody has typed, which must not contradict the configuration. width,
-    layers: of the model, h and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
+    options: fill "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face Trainer.
+    given: those that the user has typed; they must not contradict the configuration. width, layers: of the model, h
+    and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
     """
     options = options or defaults()
     h = width or options.width
@@ -180,7 +180,7 @@ def _offload(config: Config, plan: Plan) -> None:
             reason = "with FSDP yet" if plan.fsdp else "in stage 0, which divides nothing: take stage 1, 2 or 3"
             plan.notes.append(f"{room} has no effect {reason}")
     elif states == "nvme" and plan.stage == 3 and parameters != "nvme":
-        plan.notes.append(f'{room} is "cpu" here as long as offload_param.device is not "nvme" as well')
+        plan.notes.append(f'{room} is "cpu" here as long as offload_param.device is not "nvme", too')
         plan.offload = True
     else:
         plan.offload, plan.nvme = True, states == "nvme"

@@ -106,7 +106,7 @@ def take_over(engine: DataParallel, shards: dict[Flat, Array]) -> None:
 
 class GatheredParameters:
     """Within it some units are here as a whole, on every rank: the `data` of each of their parameters is an array. The
-    device holds them for so long, beside the shards: OutOfMemory, if they do not fit.
+    device holds them as long, next to the shards: OutOfMemory, if they do not fit.
 
     modifier_rank: what this rank has changed is what all keep, master copies included; None: changes are forgotten. All
     ranks must enter and leave. (DeepSpeed is given single parameters; here a unit is what is gathered.)

@@ -1,4 +1,4 @@
-"""Which grid of ranks to take: of those that can be, the most usual one that has the axes that were given."""
+"""Which grid of ranks to take: the most usual of the possible ones that have the given axes."""
 
 import math
 from argparse import Namespace
@@ -10,11 +10,11 @@ from minidist.layout import Layout
 from minidist.pp import fit as pipelines
 from minidist.tp.claims import check_tensor
 
-MOST_RANKS = 10_000  # beyond, nobody is advised to start so many
+MOST_RANKS = 10_000  # no message advises the user to start more
 
 
 class Grid(NamedTuple):
-    """How many ranks there are along each axis."""
+    """The number of ranks along each axis."""
 
     dp: int  # data
     pp: int  # pipeline
@@ -25,7 +25,7 @@ class Grid(NamedTuple):
 
 
 def choose(options: Namespace, ranks: int) -> Layout:
-    """The layout: of the grids that can be, the most usual one that has the axes that were given."""
+    """The layout of the most usual of the possible grids that have the given axes."""
     given = {"dp": options.dp, "pp": options.pp, "tp": options.tp}
 
     def changed(grid: Grid) -> int:
@@ -53,7 +53,7 @@ def choose(options: Namespace, ranks: int) -> Layout:
 
 
 def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> str:
-    """Why no grid of so many ranks has these axes; and how many ranks there should be, if that is all that is wrong."""
+    """Why no grid of this number of ranks has these axes; and the number that would work, if only that is wrong."""
     axes = " x ".join(f"--{axis} {n}" for axis, n in given.items() if n)
     product = math.prod(filter(None, given.values()))
     needed = product if None not in given.values() else product * -(-ranks // product)
@@ -68,7 +68,7 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
 
 
 def fit(options: Namespace, grid: Grid) -> Layout:
-    """All of a layout. Raises UsageError if the grid cannot be, or cannot be with the other options."""
+    """The complete layout. Raises UsageError if the grid is impossible, alone or with the other options."""
     dp, pp, tp = grid
     check_tensor(options, tp)
     if options.ranks_per_host and options.zero < 3:

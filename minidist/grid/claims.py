@@ -1,4 +1,4 @@
-"""What the papers say of a run on a grid of ranks, beside what it held, sent, and read off its clocks."""
+"""What the papers say about a run on a grid of ranks, next to what it held, sent, and read off its clocks."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from minidist.tp import claims as tensor
 
 
 def claims(run: Run) -> list[Claim]:
-    """Axis by axis; then everything together."""
+    """The claims axis by axis; then about everything together."""
     options, t, p, d = run.options, run.layout.tp, run.layout.pp, run.layout.dp
     at, shares = rank_stages(run), shares_of(run)
     of_axes = [
@@ -56,7 +56,7 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-# ---- who has what ----------------------------------------------------------------------------------------------------
+# ---- which rank has what ---------------------------------------------------------------------------------------------
 
 
 def rank_stages(run: Asked) -> list[int]:
@@ -73,7 +73,7 @@ def own_units(run: Asked) -> list[list[int]]:
 
 
 def shares_of(run: Asked) -> list[Share]:
-    """What of a micro-batch each rank works on."""
+    """The share of a micro-batch that each rank works on."""
     options, head = run.options, run.options.layers + 1
     rows = chunk_sizes(options.batch // run.layout.micro_batches, run.layout.dp)
     ends_again = run.layout.pp > 1 and options.recompute == "full"
@@ -91,13 +91,13 @@ def shares_of(run: Asked) -> list[Share]:
 
 
 def blocks_of(run: Asked, stage: int) -> list[int]:
-    """How many layers each chunk of a stage has."""
+    """The number of layers in each chunk of a stage."""
     head = run.options.layers + 1
     return [len({*part} - {0, head}) for part in run.layout.parts[stage - 1 :: run.layout.pp]]
 
 
 def flats(run: Asked, rank: int) -> dict[int, list[int]]:
-    """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
+    """By unit, the sizes of what a rank stores separately, padded so that the data axis can divide it: the whole unit, or
     where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
     its matrix, that stage has what the matrix is in."""
     options, own = run.options, own_units(run)[rank]
@@ -110,12 +110,12 @@ def flats(run: Asked, rank: int) -> dict[int, list[int]]:
 
 
 def stored_parameters(run: Asked) -> list[int]:
-    """Ψr: of each rank, what it stores apart, all together."""
+    """Ψr: for each rank, the sum of what it stores."""
     return [sum(map(sum, flats(run, rank).values())) for rank in range(run.ranks)]
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: of its stage, its part of every layer, divided as ZeRO's stage has it."""
+    """What each rank will need: its part of every layer of its stage, divided by ZeRO's stage."""
     o, p, k, head = asked.options, asked.bytes.stored, asked.optimizer_bytes, asked.options.layers + 1
     places = []
     for rank, (share, stage, psi) in enumerate(
@@ -244,7 +244,7 @@ def host_elements(run: Run) -> list[int]:
 
 
 def left_host(run: Run) -> list[Claim]:
-    """Everything that left a host, whatever it was sent for, told by its receiver."""
+    """Everything that left a host, for any purpose, identified by its receiver."""
     if run.layout.hosts == 1:
         return []
     host = [place.host for place in run.places]
@@ -258,7 +258,7 @@ def left_host(run: Run) -> list[Claim]:
 
 
 def print_closing(run: Run) -> None:
-    """The letters; and of hybrid sharding, the paper's own figure."""
+    """Print what the letters mean; and, with hybrid sharding, the paper's own figure."""
     m = stored_parameters(run)[0] * run.bytes.stored
     w, g, t, p = run.layout.dp, run.layout.shard, run.layout.tp, run.layout.pp
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")

@@ -2,8 +2,8 @@
 
 The master is the chapter's own: it assigns, notices, gives up and repeats as it does on ranks. Clock and workers are
 simulated: a map or a reduce takes as long as the paper's figures say on average, give or take a quarter. So this shows
-what the master's decisions are worth where machines are slow or die. How slow the slow ones were on the paper's
-cluster is not printed, so what comes out stands beside the paper's figures, and is not held against them.
+what the master's decisions are worth if machines are slow or die. The paper does not print how slow its slow machines
+were, so its figures are shown next to the result, but are no claims.
 """
 
 import heapq
@@ -30,12 +30,12 @@ from minidist.papers.mapreduce import SORT
 
 SCALE = 10
 WORKERS, MAPS, REDUCES = SORT.workers // SCALE, SORT.maps // SCALE, SORT.reduces // SCALE
-# A worker does M/W maps until all are done, and R/W reduces in the rest of the time; no fractions of them.
+# A worker runs M/W maps until all are done, and R/W reduces in the remaining time; no fractions of them.
 SECONDS = {
     "map": SORT.maps_done / math.ceil(MAPS / WORKERS),
     "reduce": (SORT.seconds - SORT.maps_done) / math.ceil(REDUCES / WORKERS),
 }
-TICK = 1.0  # seconds after which the master looks who is missing, if nothing else happens
+TICK = 1.0  # seconds after which the master looks for missing workers, if nothing else happens
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Case:
 
 
 class Box:
-    """A mailbox between the master and workers that are none."""
+    """A mailbox between the master and simulated workers."""
 
     def __init__(self) -> None:
         self.mail: deque[Mail] = deque()
@@ -72,7 +72,7 @@ def seconds_of(name: TaskName) -> float:
 
 
 def simulate(make_master: Callable[..., MasterPeer], case: Case) -> tuple[float, EndedJob]:
-    """The seconds until all output is there, and what the master saw."""
+    """The seconds until all output is there, and what the master recorded."""
     now, order = 0.0, itertools.count()
     plan = Plan(
         Sort(),
@@ -139,12 +139,12 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case, on average."""
+    """The result of a case, on average."""
 
     seconds: float
     again: float  # executions because of lost workers
     backups: float
-    near: float  # the part of the maps that began where a copy of their split is
+    near: float  # the part of the maps that began on a machine with a copy of their split
 
     @classmethod
     def of(cls, make_master: Callable[..., MasterPeer], cases: list[Case]) -> "Row":
@@ -155,7 +155,7 @@ class Row:
 
 
 def print_cluster(make_master: Callable[..., MasterPeer]) -> None:
-    """The table, each case beside what the paper printed of its cluster."""
+    """Print the table: each case next to the paper's figures for its cluster."""
     if environment.rank():
         return
     rows = {name: Row.of(make_master, cases) for name, cases in CASES.items()}
@@ -163,7 +163,7 @@ def print_cluster(make_master: Callable[..., MasterPeer]) -> None:
     print("A tenth of the paper's sort (section 5.3):")
     print(f"W = {WORKERS} workers, M = {MAPS} maps, R = {REDUCES} reduces")
     print_table(
-        "In simulated time, beside the paper's whole cluster",
+        "In simulated time, next to the paper's whole cluster",
         "",
         ("seconds", "times", "again", "backup", "near", "paper", "times"),
         [

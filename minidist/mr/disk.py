@@ -1,9 +1,9 @@
-"""A worker's own disk: its map output, and what it sorts. Nothing on it is safe: when the worker is lost, so is it.
+"""A worker's own disk: its map output, and what it sorts. Nothing on it is safe: a lost worker's disk is lost, too.
 
 worker-1/map-00000/region-00003      of a finished map: the pairs for reduce task 3
 worker-1/map-00000/done.json             what the map has counted, and the checksums of its regions
-worker-1/unfinished/                 the map that is being done
-worker-1/runs/                       what the present reduce sorts
+worker-1/unfinished/                 the map under way
+worker-1/runs/                       what the current reduce sorts
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from minidist.mr.plan import Plan, Result, TaskName, read_result
 
 
 class Disk:
-    """What a worker does to files goes through here, so that a disk that fails can take its place."""
+    """All that a worker does to files goes through here, so that a failing disk can take its place."""
 
     def __init__(self, plan: Plan, rank: int) -> None:
         self.folder = plan.locals / f"worker-{rank}"
@@ -31,8 +31,8 @@ class Disk:
         self.adopt(plan, rank)
 
     def adopt(self, plan: Plan, rank: int) -> None:
-        """On --resume, take over the maps of workers that are no longer here: there are fewer now, or they are on other
-        machines. Of the workers that see this disk, the first does it."""
+        """On --resume, take over the maps of workers that are no longer here: there are fewer workers now, or they are
+        on other machines. The first worker that sees this disk does it."""
         ranks = range(min(1, len(plan.hosts) - 1), len(plan.hosts))
         here = [other for other in ranks if not plan.local or plan.hosts[other] == plan.hosts[rank]]
         if rank != here[0]:
@@ -45,7 +45,7 @@ class Disk:
                 self.remove(folder)
 
     def kept_results(self, reducers: int) -> dict[int, Result | None]:
-        """The results of the maps whose output is here from before; None where it is damaged."""
+        """The results of the maps whose output is here from before; None if it is damaged."""
         results = {}
         for entry in self.folder.iterdir():
             kind, _, number = entry.name.partition("-")
@@ -77,14 +77,14 @@ class Disk:
                 self.moved["output written"] += place_in(file)
 
     def note(self, path: Path, task: TaskName, result: Result) -> None:
-        """What a task has counted; others who note the same do not mind."""
+        """Write what a task has counted; another worker may write the same note."""
         text = result.note(task)
         with replacing(str(path), synced=False) as file:  # a task whose note is lost is done again
             file.write(text.encode())
         self.moved["notes written"] += len(text)  # ASCII
 
     def read(self, path: Path, offset: int, nbytes: int) -> bytes:
-        """Bytes of a file. Raises OSError unless all of them are there."""
+        """Read bytes of a file. Raises OSError unless all of them are there."""
         with open(path, "rb") as file:
             file.seek(offset)
             data = file.read(nbytes)
@@ -95,25 +95,25 @@ class Disk:
         return data
 
     def rename(self, path: Path, name: Path) -> None:
-        """Give a file or folder its name: it is there as a whole or not at all."""
+        """Give a file or folder its name, atomically: it exists whole or not at all."""
         os.replace(path, name)
 
     def remove(self, path: Path) -> None:
-        """A folder and all that is in it."""
+        """Remove a folder and all that is in it."""
         shutil.rmtree(path, ignore_errors=True)
 
 
 def private_folder(parent: Path, name: str, prefix: str) -> int:
-    """Make, or find, a folder of this user's own, and lock it for as long as this process lives; the lock.
+    """Make, or find, a private folder of this user, and lock it while this process lives; returns the lock.
 
-    Folders of earlier runs of the same job, in which nobody works any more, are removed: only this user's.
+    This user's folders from earlier runs of the same job are removed, unless a process still works in them.
     """
     make_own_folder(parent / name)
     lock = os.open(parent / name, os.O_RDONLY | os.O_NOFOLLOW)
     fcntl.flock(lock, fcntl.LOCK_SH)
     for entry in parent.iterdir():
         if entry.name.startswith(prefix) and entry.name != name:
-            with suppress(OSError):  # another worker of this machine has just removed it, or somebody works in it
+            with suppress(OSError):  # another worker on this machine has just removed it, or a process works in it
                 if is_own_folder(entry):
                     other = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW)
                     try:

@@ -1,7 +1,7 @@
 """Word count with NumPy, several times as fast: the job of `minidist.mr.jobs.WordCount`, and not as easy to read.
 
-Its record is a block of many lines at once (section 4.4: a job may bring a reader of its own), and its map combines
-already: it emits each word of a block with its count.
+Its record is a block of many lines at once (section 4.4: a job may bring its own reader), and its map already combines:
+it emits each word of a block with its count.
 """
 
 import functools
@@ -24,8 +24,8 @@ class FastWordCount(WordCount):
         yield block.offset, block.text
 
     def map(self, document: str, text: str) -> Iterator[tuple[str, str]]:
-        """Words between bytes of ASCII that no word has are counted as bytes: few of those that differ are not ASCII,
-        and have to be looked at."""
+        """Words separated by ASCII bytes are counted as bytes. Only the few distinct words that are not all ASCII need
+        a closer look."""
         if self.pattern != WORD:
             lines = text.split("\n")
             found = Counter(w.casefold() for line in lines for w in matches(self.words, line.removesuffix("\r")))
@@ -42,7 +42,7 @@ class FastWordCount(WordCount):
         yield from zip(others, map(str, others.values()), strict=True)
 
     def measure(self, pairs: Sequence[tuple[str, str]]) -> tuple[int, int]:
-        """A count stands for so many pairs of the word and a 1."""
+        """A count of n stands for n pairs of the word and a 1."""
         words, counts = zip(*pairs, strict=True) if pairs else ((), ())
         numbers, text = list(map(int, counts)), "".join(words)
         if text.isascii() and not SPECIAL.search(text):
@@ -55,7 +55,7 @@ class FastWordCount(WordCount):
 # It is the same job: under the same name in reports, and for --resume.
 functools.update_wrapper(FastWordCount.map, WordCount.map, assigned=("__module__", "__qualname__"))
 
-# Of the ASCII characters: letters to lower case, other \w as they are, the rest to zero. What is not ASCII stays.
+# ASCII letters become lower case, other \w characters stay, and other ASCII becomes zero. Bytes beyond ASCII stay.
 WORD_BYTES = bytes(ord(chr(i).lower()) if re.match(r"\w", chr(i)) else 0 for i in range(128)) + bytes(range(128, 256))
 PART = 1 << 19  # bytes
 LOWEST, HIGHEST = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)  # bit of each of eight bytes
@@ -66,7 +66,7 @@ def count_bytes(text: bytes) -> Iterator[tuple[list[bytes], list[int]]]:
     """The different words of a text, of lower-case ASCII and of bytes above it, and how often each of them occurs.
 
     Up to seven bytes are one number of 64 bits, and sorting numbers is the fastest way to count them. Up to fifteen are
-    two, which are sorted by a hash of both, so that equal ones come together; should others have the same hash, a word
+    two, which are sorted by a hash of both, so that equal ones come together; if others have the same hash, a word
     may come more than once, with a part of its count.
     """
     short, first, second, long = zip(*map(numbers, split_words(text.translate(WORD_BYTES))), strict=True)
@@ -81,7 +81,7 @@ def count_bytes(text: bytes) -> Iterator[tuple[list[bytes], list[int]]]:
 
 
 def split_words(folded: bytes) -> Iterator[bytes]:
-    """Whole words, with zeros around them, so many that what becomes of them stays in the cache."""
+    """Whole words, with zeros around them: as many as the cache can hold with all that is computed from them."""
     begin = end = 0
     while end >= 0:
         end = folded.find(b"\0", begin + PART)
@@ -90,7 +90,7 @@ def split_words(folded: bytes) -> Iterator[bytes]:
 
 
 def numbers(folded: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[bytes]]:
-    """Words of up to seven bytes; the first eight of those up to fifteen, and the rest; longer ones as they are."""
+    """Words of up to seven bytes; of words of up to fifteen, the first eight bytes and the rest; longer words whole."""
     in_word = np.frombuffer(folded, np.uint8) != 0
     starts = np.flatnonzero(in_word[1:] > in_word[:-1]) + 1
     windows = np.ndarray(len(folded) - 7, "<u8", folded, strides=(1,))  # the eight bytes from each place on
@@ -102,13 +102,13 @@ def numbers(folded: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[byt
 
 
 def cut_word(window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of eight bytes, the first of them the lowest, those before a zero, with zeros behind; and where there is none."""
+    """Of eight bytes (the first is the lowest), those before the first zero, then zeros; and where there is no zero."""
     zero = (window - LOWEST) & ~window & HIGHEST  # the lowest bit that is set is the highest of the first zero byte
     return window & (zero ^ (zero - np.uint64(1))), zero == 0
 
 
 def runs(*arrays: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
-    """Of arrays of one length, what differs in any of them from what stands before it, and how often it is there."""
+    """The distinct columns of sorted arrays of equal length, and how often each occurs."""
     new = np.ones(len(arrays[0]), bool)
     new[1:] = np.any([array[1:] != array[:-1] for array in arrays], axis=0)
     places = np.flatnonzero(new)

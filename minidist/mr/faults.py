@@ -4,17 +4,17 @@
     stop:RANK:reduce:K   or of the K-th reduce task
     slow:RANK:FACTOR     worker RANK is FACTOR times slower
     bad:TEXT             the map function fails on every line that contains TEXT, which ends the job without --skip-bad
-    kill:POINT:K         the whole job is killed by SIGKILL the K-th time that a rank comes to POINT:
+    kill:POINT:K         the whole job is killed by SIGKILL the K-th time that a rank reaches POINT:
                          map       the master learns that a map task is done
                          reduce    the master learns that a reduce task is done
                          region    a worker has written the first part of its region files
                          write     a worker has written a part of an output file
                          commit    a worker has renamed an output file, and not told the master yet
 
-A worker that stops lives on without answering, and leaves when the job ends. A process that really dies takes an MPICH
-job with it, as the death of the master does in the paper (section 3.3): then --resume goes on.
+A worker that stops lives on without answering, and leaves when the job ends. A process that really dies ends the whole
+job under MPICH, like the master's death in the paper (section 3.3): then --resume continues the job.
 
-The chapter knows nothing of this: it is handed a disk and mailboxes with faults, and a job whose map fails.
+The chapter knows nothing about this: it is given a disk and mailboxes with faults, and a job whose map fails.
 """
 
 import functools
@@ -40,13 +40,13 @@ POINTS = ("map", "reduce", "region", "write", "commit")
 
 @dataclass
 class Faults:
-    """What is to go wrong on this rank."""
+    """What will go wrong on this rank."""
 
     stops: set[tuple[str, int]] = field(default_factory=set)  # ("map", K): this rank stops in its K-th map task
     factor: float = 1.0  # how many times slower this rank is
     bad: str | None = None
     kills: set[tuple[str, int]] = field(default_factory=set)
-    passed: Counter[str] = field(default_factory=Counter)  # how often this rank has come to a point
+    passed: Counter[str] = field(default_factory=Counter)  # how often this rank has reached a point
 
     def mailbox(self, comm: Comm, number: int) -> Mailbox:
         """The master's mailbox, or a worker's."""
@@ -74,8 +74,8 @@ class Faults:
         job.map = failing
 
     def missed(self, rank: int, outcome: EndedJob) -> Iterator[str]:
-        """What was asked for and did not happen in a job that has come to its end, in words: of a worker that stops
-        its own rank says so, of the rest rank 0."""
+        """Sentences about faults that were asked for and did not happen in a job that has ended. A worker that should
+        have stopped says so itself; rank 0 reports the rest."""
         for kind, k in sorted(self.stops):
             given = self.inbox.given[kind]
             yield f"stop:{rank}:{kind}:{k}: rank {rank} was given {given} {kind} task{'s' * (given != 1)}"
@@ -85,7 +85,7 @@ class Faults:
             yield f"bad:{self.bad}: no line that was mapped contains it"
 
     def reach(self, point: str) -> None:
-        """This rank has come to a point where the job may be killed."""
+        """This rank has reached a point where the job may be killed."""
         self.passed[point] += 1
         if (point, self.passed[point]) in self.kills:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -106,7 +106,7 @@ class MasterMailbox(Mailbox):
 
 
 class WorkerMailbox(Mailbox):
-    """Of a slow machine, or of one that stops answering."""
+    """The mailbox of a slow machine, or of one that stops answering."""
 
     def __init__(self, factor: float, comm: Comm, number: int) -> None:
         super().__init__(comm, number)
@@ -115,7 +115,7 @@ class WorkerMailbox(Mailbox):
         self.awake, self.debt = time.monotonic(), 0.0  # seconds that a slower machine would still be at work
 
     def poll(self) -> Mail | None:
-        """As ever, but where there is no message not before a slower machine would have come to look for one."""
+        """Take a message as usual; a slower machine looks for one later, when it would have finished its work."""
         self.debt += (self.factor - 1) * (time.monotonic() - self.awake)
         while (mail := super().poll()) is None and self.debt > 0:
             time.sleep(min(self.debt, 0.005))
@@ -128,14 +128,14 @@ class WorkerMailbox(Mailbox):
         return mail
 
     def hang(self) -> None:
-        """Answer nobody until the end of the job."""
+        """Answer no message until the end of the job."""
         while (mail := super().poll()) is None or not isinstance(mail.message, End):
             time.sleep(0 if mail else IDLE)
         self.own.append(mail)
 
 
 class FaultyDisk(Disk):
-    """One that hangs in the middle of a task, and with it its worker; or that has the job killed at a certain point."""
+    """A disk that hangs in the middle of a task, and its worker with it; or that kills the job at a certain point."""
 
     def __init__(self, faults: Faults, plan: Plan, rank: int) -> None:
         super().__init__(plan, rank)
@@ -176,7 +176,7 @@ def check_tasks(injected: Sequence[str], plan: Plan) -> None:
 
 
 def parse(injected: Sequence[str], rank: int, workers: Sequence[int]) -> Faults:
-    """What --inject asks of this rank. Raises UsageError for what cannot be understood or cannot work."""
+    """What --inject asks of this rank. Raises UsageError for text that cannot be understood or cannot work."""
     faults = Faults()
     stopped = set()
     for text in injected:

@@ -1,6 +1,6 @@
 """What MapReduce reads and writes: splits of the input, region files, and the runs of the external sort.
 
-Intermediate pairs stand in region files as `key<TAB>value`, one a line, in UTF-8. A backslash, tab or line break inside
+Region files hold intermediate pairs as `key<TAB>value`, one per line, in UTF-8. A backslash, tab or line break inside
 a key or value is written as \\\\, \\t or \\n. What the shuffle moves can be read in these files while a job runs.
 """
 
@@ -79,11 +79,11 @@ def check_inputs(paths: Sequence[str]) -> list[tuple[str, int]]:
     sizes = []
     for path in paths:
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would be to wait for who writes into it
+            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
                 raise UsageError(f"cannot read {path}: it is not a regular file")
             with open(path, "rb") as file:
                 sizes.append((path, os.fstat(file.fileno()).st_size))
-                file.read(1)  # files of /proc can be opened, and some of them not read
+                file.read(1)  # some files of /proc can be opened but not read
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return sizes
@@ -122,7 +122,7 @@ def blocks(pieces: Sequence[Piece], size: int, moved: Counter[str]) -> Iterator[
 
 
 def place_in(file: IO[Any]) -> int:
-    """How far the kernel has read a file, or written it. Its buffer may be ahead of who reads."""
+    """How far the kernel has read a file, or written it. Its buffer may be ahead of the reader."""
     return os.lseek(file.fileno(), 0, os.SEEK_CUR)
 
 
@@ -196,7 +196,7 @@ def iterate_returned(made: Any, function: str) -> Iterable[Any]:
 
 
 def emit_pairs(map: Callable[[str, str], Iterable[Any]], document: str, text: str) -> Iterator[tuple[str, str]]:
-    """The pairs that the user's map emits for a record. Raises JobError for what is no pair of texts."""
+    """The pairs that the user's map emits for a record. Raises JobError for anything but a pair of texts."""
     for pair in iterate_returned(map(document, text), "map"):
         if not (type(pair) is tuple and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], str)):
             raise JobError(f"map must emit pairs of two texts, not {pair!r}")
@@ -206,7 +206,7 @@ def emit_pairs(map: Callable[[str, str], Iterable[Any]], document: str, text: st
 def combined(
     combine: Callable[[str, Iterable[str]], Iterable[Any]], key: str, values: Iterable[str]
 ) -> list[tuple[str, str]]:
-    """The pairs that the user's combine makes of a key's. Raises JobError for what is no text."""
+    """The pairs that the user's combine makes from a key's values. Raises JobError for anything but a text."""
     pairs = [(key, value) for value in iterate_returned(combine(key, values), f"combine({key!r}, ...)")]
     for _, value in pairs:
         if not isinstance(value, str):
@@ -252,7 +252,7 @@ class Buffer:
         self.held += len(value) + VALUE_BYTES
 
     def take(self) -> Iterable[tuple[str, list[str]]]:
-        """All of it; nothing is left."""
+        """Take everything out of the buffer."""
         values, self.values, self.held = self.values, {}, 0
         return values.items()
 
@@ -263,8 +263,8 @@ FAN_IN = 64  # runs that are merged at a time: each is an open file with a buffe
 class ExternalSort:
     """Sort pairs by key, in about `memory` bytes and as many files as it takes; equal keys keep the order of arrival.
 
-    What no longer fits is sorted and written to a file, a run. In the end the runs are merged. Bytes of runs are added
-    to `moved`. All pairs of a merge go through `through`.
+    Pairs that no longer fit are sorted and written to a file, a run. At the end the runs are merged. Bytes of runs are
+    added to `moved`. All pairs of a merge go through `through`.
     """
 
     def __init__(
@@ -277,10 +277,10 @@ class ExternalSort:
         self.folder, self.memory, self.moved, self.through = folder, memory, moved, through
         self.pairs: list[Pair] = []
         self.held = 0  # bytes
-        self.rest = b""  # of a line of which the end has not come yet
+        self.rest = b""  # of a line whose end has not arrived yet
         self.runs: list[Path] = []
-        self.written = 0  # runs in all
-        self.count = 0  # pairs in all
+        self.written = 0  # runs in total
+        self.count = 0  # pairs in total
 
     def add(self, piece: bytes) -> None:
         """Take the next bytes of a region."""
@@ -303,7 +303,7 @@ class ExternalSort:
             return
         if self.pairs:
             self._write_run(self._sorted())
-        while len(self.runs) > FAN_IN:  # neighbours with neighbours, so that equal keys keep their order
+        while len(self.runs) > FAN_IN:  # neighbors with neighbors, so that equal keys keep their order
             groups = [self.runs[i : i + FAN_IN] for i in range(0, len(self.runs), FAN_IN)]
             self.runs = []
             for group in groups:
@@ -342,7 +342,7 @@ class ExternalSort:
 def output_lines(
     reduce: Callable[[str, Iterable[str]], Iterable[Any]], key: str, values: Iterable[str]
 ) -> Iterator[str]:
-    """The lines of a key: what the user's reduce makes of its values. Raises JobError for what is no line."""
+    """The lines that the user's reduce makes from a key's values. Raises JobError for anything but a line."""
     for value in iterate_returned(reduce(key, values), "reduce"):
         if not isinstance(value, str | None | Number):
             raise JobError(f"reduce must give texts or None, not {value!r}")
@@ -361,5 +361,5 @@ def part(r: int, reducers: int) -> str:
 
 
 def region(folder: Path, r: int) -> Path:
-    """The file of what a map has for reduce task r; there is none if it has nothing for it."""
+    """The file with a map's pairs for reduce task r; it does not exist if there are none."""
     return folder / f"region-{r:05}"

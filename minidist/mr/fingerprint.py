@@ -1,4 +1,4 @@
-"""What tells one job from another, so that --resume never goes on with what is of something else."""
+"""What distinguishes one job from another, so that --resume never continues with another job's files."""
 
 import os
 import sys
@@ -6,11 +6,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-SAMPLES, SAMPLE = 16, 1 << 16  # of a file so many pieces of so many bytes are read: up to 1 MB it is all of it
+SAMPLES, SAMPLE = 16, 1 << 16  # pieces of a file that are read, and their bytes: a file of up to 1 MB is read whole
 
 
 def fingerprint_file(path: str, size: int) -> list[Any]:
-    """Path, size, time, and a digest of what stands at evenly spaced places: a copy may bear the time of another."""
+    """Path, size, time, and a digest of evenly spaced pieces: two different files may have the same time."""
     digest = blake2b(digest_size=8)
     with open(path, "rb") as file:
         for i in range(SAMPLES):
@@ -21,7 +21,7 @@ def fingerprint_file(path: str, size: int) -> list[Any]:
 
 
 def fingerprint_code(job: Any) -> str:
-    """A digest of the source files in which a job's functions stand."""
+    """A digest of the source files that define a job's functions."""
     functions = [getattr(job, name, None) for name in ("map", "reduce", "combine", "partition")]
     digest = blake2b(digest_size=8)
     for module in sorted({function.__module__ for function in functions if function is not None}):

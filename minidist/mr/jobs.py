@@ -1,23 +1,23 @@
-"""Jobs for `minidist.mapreduce`: the paper's examples, and how to write one's own.
+"""Jobs for `minidist.mapreduce`: the paper's examples, and how to write your own.
 
 A job is anything with two functions, as the paper has them (section 2): a class, a module, or `Functions(map, reduce)`.
 
     map(document, line) -> pairs        (key, value) for each pair, both text
-    reduce(key, values) -> values       what stands behind the key in the output: a line each; None: the key alone
+    reduce(key, values) -> values       the output after the key, one line for each; None: the key alone
 
-and, if it wants to, with more:
+A job may have more functions:
 
     combine(key, values) -> values      the reduce that already runs where map ran (section 4.3), on some of a key's
                                         values, on what it has returned itself, or not at all
-    partition(key, reducers) -> int     which of the outputs a key belongs to (section 4.1); crc32(key) mod R otherwise
+    partition(key, reducers) -> int     the output that a key belongs to (section 4.1); by default crc32(key) mod R
     plan(lines, reducers)               called once before the job with a sample of the input
     records(block) -> (offset, text)    what map gets instead of lines (section 4.4); block: see minidist.mr.files
-    measure(pairs) -> (n, bytes)        what these pairs stand for, if map has combined already
+    measure(pairs) -> (n, bytes)        what these pairs stand for, if map has already combined
 
 A function that raises ends the job; with --skip-bad N, up to N records on which one has failed twice are left out
-(section 4.6). Both must give the same for the same input, whenever and wherever they are called (section 3.3).
+(section 4.6). map and reduce must give the same for the same input, whenever and wherever they run (section 3.3).
 
-It may count in `self.counters`, a Counter that is new for each task; the sums stay exact however often a task is done
+They may count in `self.counters`, a Counter that is new for each task; the sums stay exact, however often a task runs
 (section 4.9). Values of a key come in the order of the input.
 """
 
@@ -61,7 +61,7 @@ class WordCount:
 
 
 class Grep:
-    """The lines in which the pattern is found, behind the name of their file (section 2.3)."""
+    """The lines that contain the pattern, each after the name of its file (section 2.3)."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.search = pattern, re.compile(pattern).search
@@ -94,7 +94,7 @@ class InvertedIndex:
 class Sort:
     """All lines in increasing order: read one after another, the output files are sorted (section 5.3).
 
-    Which output a line belongs to is decided by where it stands among the lines of a sample.
+    The output file of a line depends on its place among the sorted lines of a sample.
     """
 
     def plan(self, lines: list[str], reducers: int) -> None:
@@ -113,6 +113,6 @@ class Sort:
 
 
 def matches(pattern: re.Pattern[str], line: str) -> Iterable[str]:
-    """What the pattern matches, empty matches left out."""
+    """What the pattern matches, without empty matches."""
     found = [match[0] for match in pattern.finditer(line)] if pattern.groups else pattern.findall(line)
     return filter(None, found)

@@ -1,8 +1,8 @@
-"""Where a worker of `minidist.mapreduce` is, for the master to see when the worker does not answer any more.
+"""The record that a worker of `minidist.mapreduce` is working on: the master reads it if the worker stops answering.
 
 Before the user's function is called, the paper's library stores the record's number in a global variable, and a handler
 of signals sends it to the master in a "last gasp" packet (section 4.6). A process in an endless loop, or stopped, sends
-nothing: here the variable lies in a file that is mapped into memory, and others on the same machine can read it.
+nothing. So here the variable is in a file that is mapped into memory, and others on the same machine can read it.
 """
 
 import mmap
@@ -19,7 +19,7 @@ WHOLE = -1  # instead of an offset: the text is the record
 
 
 class LastGasp:
-    """Of the task and the record that a worker is at."""
+    """Notes the task and the record that a worker is working on."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -39,7 +39,7 @@ class LastGasp:
         NUMBERS.pack_into(self.memory, 0, KINDS[task[0]], task[1], offset, self.length)
 
     def leave(self) -> None:
-        """It has returned."""
+        """The user's function has returned."""
         self.memory[:8] = bytes(8)  # the kind
 
 

@@ -1,4 +1,4 @@
-"""Which job the command line means: one of those that are shipped, or one of the user's own."""
+"""Which job the command line means: a shipped one, or one of the user's own."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""What the master and the workers of `minidist.mapreduce` say to each other. Who listens: watch.py and peers.py."""
+"""The messages between the master and the workers of `minidist.mapreduce`. watch.py and peers.py handle them."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
 
 class Do(NamedTuple):
-    """Do a task, without the records that are to be left out (section 4.6)."""
+    """Do a task, without the records to leave out (section 4.6)."""
 
     task: TaskName
     source: list[Any]  # of a map: the pieces of its split; of a reduce, for each map: (worker with its region, bytes)
@@ -28,19 +28,19 @@ class Do(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Somebody else has finished this task."""
+    """Another worker has finished this task."""
 
     task: TaskName
 
 
 class Lost(NamedTuple):
-    """The output of these maps is not to be had any more: they will be done again (section 3.3)."""
+    """The output of these maps is lost: they will be done again (section 3.3)."""
 
     maps: list[int]
 
 
 class Moved(NamedTuple):
-    """Map m has been done, and this worker has its regions of so many bytes."""
+    """Map m has been done; this worker has its regions, of these sizes in bytes."""
 
     m: int
     worker: int
@@ -52,13 +52,13 @@ class Ping(NamedTuple):
 
 
 class End(NamedTuple):
-    """There is nothing more to do; these workers do not answer, so do not wait for them."""
+    """There is nothing more to do. These workers do not answer: do not wait for them."""
 
     lost: set[int]
 
 
 class Leave(NamedTuple):
-    """All who answer have said `Drained`. This is what came of the job."""
+    """All workers that answer have sent `Drained`. This is the job's result."""
 
     outcome: Any  # see minidist.mr.report
 
@@ -67,13 +67,13 @@ class Leave(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """I am there, with the output of these maps from before; None: it is damaged."""
+    """I am here, with the output of these maps from an earlier run; None: it is damaged."""
 
     held: dict[int, Result | None]
 
 
 class Pong(NamedTuple):
-    """I am there, and have sent so many bytes to reducers."""
+    """I am here, and have sent this number of bytes to reducers."""
 
     sent: int
 
@@ -103,7 +103,7 @@ class Gone(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """I have left a task that somebody else had finished, and had done this part of it."""
+    """I have left a task that another worker had finished; I had done this part of it."""
 
     task: TaskName
     progress: float
@@ -114,7 +114,7 @@ class Stalled(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """All that I have sent has arrived; so many bytes went to reducers."""
+    """All that I have sent has arrived; this number of bytes went to reducers."""
 
     sent: int
 

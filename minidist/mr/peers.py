@@ -1,9 +1,9 @@
-"""A worker of `minidist.mapreduce` as the others see it: how it listens while it works.
+"""The messages of a `minidist.mapreduce` worker: how it listens while it works.
 
 Dean & Ghemawat, OSDI 2004, section 3.1, step 5: reducers read from the disks of the map workers by remote procedure
 call. Here a call is two messages, `Fetch` and `Region`. A worker that maps or reduces must serve its peers at the same
-time, or two that fetch from each other would wait for ever; so whatever it does, it looks into its mailbox every few
-milliseconds.
+time; otherwise two workers that fetch from each other would wait forever. So it looks into its mailbox every few
+milliseconds, no matter what it does.
 """
 
 import itertools
@@ -38,11 +38,11 @@ from minidist.mr.tasks import NOWHERE, PATIENCE, Attempt, explain_silence
 
 T = TypeVar("T")
 
-BREATH = 0.005  # seconds after which a rank at work looks whether someone wants something of it
+BREATH = 0.005  # seconds after which a working rank looks for messages
 
 
 class Abandoned(Exception):
-    """Someone else has finished the task that this worker is at, or the job is over."""
+    """Another worker has finished the task that this worker is running, or the job is over."""
 
 
 class WorkerPeer:
@@ -54,11 +54,11 @@ class WorkerPeer:
         self.queue: deque[Attempt] = deque()
         self.unwanted: set[TaskName] = set()
         self.reduces: list[Attempt] = []  # in progress or about to be
-        self.asked: dict[Place, int] = {}  # the pieces that the present reduce waits for, and who was asked for them
+        self.asked: dict[Place, int] = {}  # the pieces that the current reduce waits for, and the workers asked
         self.arrived: dict[Place, bytes] = {}
         self.ended = self.drained = self.stalled = False
         self.lost: set[int] = set()  # workers that will never take what is sent to them
-        self.outcome: EndedJob | None = None  # what came of the job, when it is over
+        self.outcome: EndedJob | None = None  # the job's result, when it is over
         self.next_breath = 0.0
         self.alone = inbox.comm.size == 1 and threading.current_thread() is threading.main_thread()
         self.ledger, self.before = inbox.comm.ledger, inbox.comm.ledger.total()
@@ -66,7 +66,7 @@ class WorkerPeer:
         held = disk.kept_results(plan.reducers)
         self.sums = {m: result.sums for m, result in held.items() if result}  # of the maps whose output is here
         self.tell_master(messages.Hello(held))
-        self.audited = os.environ.get(AUDIT)  # a folder, if somebody compares what is read and written
+        self.audited = os.environ.get(AUDIT)  # a folder, if an audit compares what is read and written
         self.kernel = Kernel()
         self.begun = self.kernel.io() if self.audited else (0, 0)
 
@@ -76,14 +76,14 @@ class WorkerPeer:
 
     @property
     def sent(self) -> int:
-        """Bytes that have gone to reducers: there is no other payload."""
+        """Bytes sent to reducers: there is no other payload."""
         return self.ledger.total() - self.before
 
     def tell_master(self, message: Any) -> None:
         self.to_master.post(0, message)
 
     def step(self) -> bool:
-        """Answer, then do a task. Whether there was one, or a message."""
+        """Answer messages, then run a task. Whether there was a message or a task."""
         busy = self.serve()
         if self.queue and not self.ended:
             self.work(self.queue.popleft())
@@ -143,25 +143,25 @@ class WorkerPeer:
     # ---- what a worker does while it works ---------------------------------------------------------------------------
 
     def breathe(self, attempt: Attempt) -> None:
-        """Called all the time while a task runs: once in a while, look up from it."""
+        """Called all the time while a task runs; now and then it looks for messages."""
         if time.monotonic() > self.next_breath:
             self.look_up(attempt)
 
     def look_up(self, attempt: Attempt) -> None:
-        """See whether someone wants something; leave a task that nobody needs any more."""
+        """Look for messages; leave a task whose result is no longer needed."""
         self.serve()
         self.next_breath = time.monotonic() + BREATH
         if self.ended or attempt.name in self.unwanted:
             raise Abandoned
 
     def breathing(self, attempt: Attempt, values: Iterable[T]) -> Iterator[T]:
-        """These values, for a function that takes all the time while it reads them."""
+        """These values, for a function that reads many of them; calls `breathe` in between."""
         for value in values:
             self.breathe(attempt)
             yield value
 
     def serve(self) -> bool:
-        """Do what messages ask; whether there were any."""
+        """Do what messages ask. Whether there were any."""
         busy = False
         self.to_master.push()
         while mail := self.inbox.poll():
@@ -213,8 +213,8 @@ class WorkerPeer:
         return data
 
     def write_account(self, path: Path) -> None:
-        """What this worker's disk has moved, beside what the kernel has seen of the whole process, and of that, of
-        itself."""
+        """What this worker's disk has moved, next to what the kernel has counted for the whole process, including the
+        reading of that count."""
         looked = self.kernel.looked
         read, written = (now - before for now, before in zip(self.kernel.io(), self.begun, strict=True))
         account = {"moved": self.disk.moved, "process read": read, "process written": written, "looked": looked}
@@ -225,7 +225,7 @@ class WorkerPeer:
         return self.disk.folder / f"map-{m:05}"
 
     def do_a_map_meanwhile(self) -> None:
-        """This worker's reduce waits for a map that must be done again. Perhaps nobody else is free to do it."""
+        """This worker's reduce waits for a map that must run again. Perhaps no other worker is free to run it."""
         if not self.stalled:
             self.stalled = True
             self.tell_master(messages.Stalled())
@@ -236,7 +236,7 @@ class WorkerPeer:
             time.sleep(IDLE)
 
     def records(self, attempt: Attempt) -> Iterator[tuple[str, int, str]]:
-        """(document, offset, text) of the records of a split, but for those that are to be left out (section 4.6)."""
+        """(document, offset, text) of the records of a split, except those to leave out (section 4.6)."""
         size = sum(piece.end - piece.start for piece in attempt.source)
         for block in blocks(attempt.source, self.plan.block, self.disk.moved):
             read = attempt.stats["input bytes"]
@@ -253,8 +253,8 @@ class WorkerPeer:
 
 @contextmanager
 def forbid_exit() -> Iterator[None]:
-    """A user's function that calls os._exit would end this process, and with it the job, without a word: in here that
-    is an error like others. Processes that it has forked may leave so, and so may other threads."""
+    """A user's function that calls os._exit would silently end this process, and with it the job: in here that is an
+    error like any other. Processes that it has forked, and other threads, may still call it."""
     leave, here = os._exit, (os.getpid(), threading.get_ident())
 
     def refuse(status: int) -> NoReturn:

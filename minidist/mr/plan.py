@@ -1,8 +1,8 @@
-"""The plan of a MapReduce job: what is to be done, and the folders in which it is done.
+"""The plan of a MapReduce job: its tasks, and its folders.
 
 OUTPUT/part-00000-of-00004 ...            what has been committed
 OUTPUT/.mapreduce/                        until the job has ended:
-    job.json                                  what the job is, so that --resume goes on with the same one; it stays
+    job.json                                  what the job is, so that --resume continues the same one; it stays
     reduce-00000.json                         what the attempt that was committed has counted, and its checksums
     worker-1/map-00000/region-00003           map output on a worker's own disk (--local puts it elsewhere)
 """
@@ -29,14 +29,14 @@ from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part,
 
 MB = 1 << 20
 MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # of a kind, and files of M maps for R reduces: one disk has to hold them
-PROBE = ".minidist-probe-"  # how folders begin that are made for a moment, to see whether they can be
+PROBE = ".minidist-probe-"  # how the names of probe folders begin, made only to see whether one can be made
 
 TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
 Record = tuple[str, int] | str  # what the user's function is given: of a map (document, offset), of a reduce the key
 
 
 class Result(NamedTuple):
-    """What came of a task."""
+    """The result of a task."""
 
     sizes: list[int]  # bytes of the files that it left: R regions of a map, the part of a reduce
     stats: Counter[str]  # what the attempt counted
@@ -49,7 +49,7 @@ class Result(NamedTuple):
         return cls([], Counter(), Counter(), [])
 
     def note(self, task: TaskName) -> str:
-        """As it is written when the task is committed. It says of which task it is: files may be swapped."""
+        """The note written when the task is committed. It names the task, because files may be swapped."""
         return seal_note({"task": task, **self._asdict()})
 
     def describes(self, files: Iterable[Path]) -> bool:
@@ -153,8 +153,8 @@ class Plan:
             raise Finished(f"{output} holds all {self.reducers} parts already.")
 
     def check_local(self) -> None:
-        """Raise UsageError unless intermediate files can be put where they are to go. In the place of the folder of the
-        job to resume there may be something that somebody else has put there."""
+        """Raise UsageError unless intermediate files can be written to their folder. Where the folder of the job to
+        resume should be, another user may have put something else."""
         if self.local:
             check_folder("--local", self.local)
         self.token = self.read_earlier().get("token", "") if self.resume else ""
@@ -162,7 +162,7 @@ class Plan:
             raise UsageError(f"{self.locals} is not a folder of yours; delete it, or do without --resume")
 
     def read_earlier(self) -> dict[str, Any]:
-        """What stands of the job that was begun here; nothing if there is none. Raises UsageError if it is damaged."""
+        """The note of the job that was begun here; empty if there is none. Raises UsageError if it is damaged."""
         path = self.folder / "job.json"
         try:
             found = read_note(path)
@@ -181,11 +181,11 @@ class Plan:
 
     @property
     def prefix(self) -> str:
-        """How local folders of this job begin, of whichever run."""
+        """How the names of this job's local folders begin, in any run."""
         return f"minidist-{blake2b(os.fsencode(self.output.absolute()), digest_size=8).hexdigest()}-"
 
     def begin(self, comm: Comm) -> None:
-        """All ranks must call, first of all: make the folders, and agree on what is chosen now."""
+        """All ranks must call this first: make the folders, and agree on what is chosen now."""
         self.token = comm.broadcast_object(self.make_folder() if comm.rank == 0 else None)
         self.hosts = comm.all_gather_object(platform.node())
         lines = comm.broadcast_object(sample(self.files, self.sampled) if comm.rank == 0 else None)
@@ -204,11 +204,11 @@ class Plan:
         return self.token
 
     def write_job(self, **state: Any) -> None:
-        """Note what the job is, and how far: there as a whole, or not at all."""
+        """Write the job's note, atomically: what the job is, and how far it has come."""
         write_whole(str(self.folder / "job.json"), seal_note({**self.manifest, **state}).encode())
 
     def gasp(self, worker: int) -> Path:
-        """Where stands what a worker is at."""
+        """The file in which a worker notes what it is working on."""
         return self.folder / f"worker-{worker}.at"
 
     def part(self, r: int) -> Path:
@@ -216,22 +216,21 @@ class Plan:
         return self.output / part(r, self.reducers)
 
     def counts_path(self, r: int) -> Path:
-        """Where stands what that reduce has counted."""
+        """The file with what that reduce has counted."""
         return self.folder / f"reduce-{r:05}.json"
 
     def committed(self) -> dict[int, Result | None]:
-        """The results of the reduces whose output is there from before; None where it is damaged, or what they have
-        counted is."""
+        """The results of the reduces whose output is there from before; None if the output or its note is damaged."""
         there = [r for r in range(self.reducers) if os.path.lexists(self.part(r))]
         return {r: read_result(self.counts_path(r), ("reduce", r), [self.part(r)]) for r in there}
 
     def clear(self) -> None:
-        """On each rank, however it ends: leave nothing on this machine, neither of workers that do not answer."""
+        """On each rank, however the job ends: leave nothing on this machine, not even of workers that do not answer."""
         if self.local and self.token:
             shutil.rmtree(self.locals, ignore_errors=True)
 
     def end(self, left_out: int) -> None:
-        """On one rank, last of all: what stays is the note on which job the parts are of."""
+        """On one rank, at the very end: only the note stays that says which job the parts belong to."""
         results = [read_result(self.counts_path(r), ("reduce", r)) or Result.empty() for r in range(self.reducers)]
         parts = [[*result.sizes, *result.sums] or [-1, []] for result in results]
         self.write_job(token="", finished=True, left_out=left_out, parts=parts)
@@ -243,7 +242,7 @@ class Plan:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise UsageError unless there can be a folder with files in it. It is made elsewhere for a moment, as a probe."""
+    """Raise UsageError unless a folder with files in it can be made here. A probe folder, removed at once, tells."""
     folder = folder.absolute()
     above = next(place for place in (folder, *folder.parents) if os.path.lexists(place))  # a link may lead nowhere
     try:

@@ -1,4 +1,4 @@
-"""What happened in a MapReduce job: the master's log, the status line, and the table of claims at the end."""
+"""The report of a MapReduce job: the master's log, the status line, and the table of claims at the end."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ from minidist.papers.mapreduce import decisions
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the master did or noticed."""
+    """An event: something that the master did or noticed."""
 
     seconds: float  # since the master began
     what: str
@@ -133,18 +133,18 @@ class EndedJob:
     seconds: float = 0.0
 
     def count(self, what: str, *details: str, kind: str | None = None) -> int:
-        """How many events there were of a sort."""
+        """The number of events of a kind."""
         found = (event for event in self.events if event.what == what and kind in (None, event.kind))
         return sum(not details or event.detail in details for event in found)
 
     @property
     def fetched(self) -> int:
-        """Bytes of map output that the reduces read which count."""
+        """Bytes of map output read by the reduces whose results count."""
         return self.stats["bytes fetched from own disk"] + self.stats["bytes fetched from others"]
 
 
 def claims(plan: Plan, outcome: EndedJob) -> list[Claim]:
-    """What the paper says of this run, beside what it did."""
+    """What the paper says about this run, next to what it did."""
     stats, m, r = outcome.stats, plan.maps, plan.reducers
     made: list[Claim] = []
 

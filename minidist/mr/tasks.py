@@ -42,7 +42,7 @@ class Task:
     near: list[int] = field(default_factory=list)  # workers that have the split on their own disk (section 3.4)
     running: dict[int, float] = field(default_factory=dict)  # worker: since when
     done: bool = False
-    worker: int = NOWHERE  # that has done it, and holds the output of a map
+    worker: int = NOWHERE  # the one that has done it, and holds a map's output
     result: Result = field(default_factory=Result.empty)
     failures: Counter[Record] = field(default_factory=Counter)  # how often an attempt has failed on each record
     lost_by: set[int] = field(default_factory=set)  # workers that had done it, and could not read their output any more
@@ -51,7 +51,7 @@ class Task:
 
 
 class Tasks:
-    """All M + R of them, those that are idle, and those that each worker is at."""
+    """All M + R tasks, the idle ones, and those that each worker is running."""
 
     def __init__(self, plan: Plan, splits: Sequence[list[Piece]], workers: Iterable[int]) -> None:
         self.map = [Task(("map", m), split, plan.workers_near(m, workers)) for m, split in enumerate(splits)]
@@ -60,7 +60,7 @@ class Tasks:
         self.left = {kind: len(tasks) for kind, tasks in self.idle.items()}  # not done yet
         self.doing: dict[int, list[Task]] = {worker: [] for worker in workers}
         self.stalled: set[int] = set()  # workers whose reduce waits for a map that is to be done again
-        self.spent = {"map": (0.0, 0), "reduce": (0.0, 0)}  # seconds, on so many tasks
+        self.spent = {"map": (0.0, 0), "reduce": (0.0, 0)}  # seconds, and the number of tasks that took them
 
     def __getitem__(self, name: TaskName) -> Task:
         kind, number = name
@@ -71,11 +71,11 @@ class Tasks:
 
     @property
     def kind(self) -> str:
-        """What there is to do: reduces begin when all maps are done."""
+        """The kind of task to do now: reduces begin when all maps are done."""
         return "map" if self.left["map"] else "reduce"
 
     def bad_records(self) -> int:
-        """How many are left out."""
+        """How many records are left out."""
         return sum(len(task.skip) for task in self.all())
 
     def free(self, worker: int) -> bool:
@@ -83,19 +83,19 @@ class Tasks:
         return not self.doing[worker] or (worker in self.stalled and len(self.doing[worker]) == 1)
 
     def begin(self, task: Task, worker: int, now: float) -> None:
-        """A worker is at a task."""
+        """A worker begins a task."""
         self.idle[task.name[0]].pop(task.name, None)
         self.doing[worker].append(task)
         task.running[worker] = now
 
     def release(self, task: Task, worker: int) -> float | None:
-        """A worker is no longer at a task; since when it was, None if it had been given up."""
+        """A worker no longer runs a task. Returns since when it did; None if it had been given up."""
         if task in self.doing.get(worker, []):
             self.doing[worker].remove(task)
         return task.running.pop(worker, None)
 
     def finish(self, task: Task, worker: int, result: Result, now: float) -> bool:
-        """A task is done; whether it was idle: then nobody was known to be at it."""
+        """A task is done. Returns whether it was idle: then no worker was known to run it."""
         kind, since = task.name[0], self.release(task, worker)
         if since is not None:
             seconds, number = self.spent[kind]
@@ -108,12 +108,12 @@ class Tasks:
         return self.idle[kind].pop(task.name, None) is not None
 
     def undo(self, task: Task) -> None:
-        """What came of a task is lost."""
+        """The result of a task is lost."""
         task.done = False
         self.left[task.name[0]] += 1
 
     def put_back(self, task: Task) -> bool:
-        """A task is idle again, unless someone is at it; whether it is."""
+        """Make a task idle again, unless a worker is running it. Returns whether it is idle."""
         idle = self.idle[task.name[0]]
         back = not task.running and not task.done and task.name not in idle
         if back:
@@ -121,13 +121,13 @@ class Tasks:
         return back
 
     def tasks_in_progress(self) -> Iterator[Task]:
-        """Those of the present kind that somebody is at, and nobody has done."""
+        """Tasks of the current kind that are running on a worker and not done by any."""
         for task in itertools.chain.from_iterable(self.doing.values()):
             if task.name[0] == self.kind and not task.done:
                 yield task
 
     def usual_time(self) -> float | None:
-        """Seconds that tasks of the present kind have taken; None if none is done."""
+        """Seconds that tasks of the current kind have taken; None if none is done."""
         seconds, number = self.spent[self.kind]
         return seconds / number if number else None
 
@@ -169,7 +169,7 @@ class Attempt:
 
     @contextmanager
     def between_records(self) -> Iterator[None]:
-        """For what fails in here no single record is to blame."""
+        """No single record is to blame for failures in here."""
         record = self.record
         self.leave()
         yield
@@ -182,23 +182,23 @@ class Attempt:
         self.gasp.enter(self.name, record)
 
     def leave(self) -> None:
-        """It has returned."""
+        """The user's function has returned."""
         self.record = None
         self.gasp.leave()
 
     def count(self, what: str, n: int, nbytes: int) -> None:
-        """So many pairs of so many bytes."""
+        """Add a number of pairs, and their bytes."""
         self.stats[what] += n
         self.stats[f"bytes of {what}"] += nbytes
 
     def bytes_for(self, i: int, text: str) -> bytes:
-        """Text as it is written to file i of the output. From now on the attempt knows its checksum."""
+        """Text as bytes for file i of the output. The attempt adds them to the file's checksum."""
         data = text.encode()
         self.written[i].add(data)
         return data
 
     def result(self, files: int) -> Result:
-        """What came of it: that many files, and what it has counted."""
+        """The attempt's result: this number of files, and what it has counted."""
         written = [self.written[i] for i in range(files)]
         sizes, sums = [each.size for each in written], [each.sums for each in written]
         return Result(sizes, self.stats, self.counters, self.left_out, sums)

@@ -1,6 +1,6 @@
-"""What the master of `minidist.mapreduce` hears, and when it gives up: a worker, a record, or the job.
+"""The messages that the master of `minidist.mapreduce` gets, and when it gives up a worker, a record, or the job.
 
-Dean & Ghemawat, OSDI 2004, sections 3.3 (who does not answer a ping has failed), 4.6 (bad records), 4.9 (counters).
+Dean & Ghemawat, OSDI 2004, sections 3.3 (a worker that does not answer a ping has failed), 4.6 (bad records), 4.9 (counters).
 """
 
 import time
@@ -17,7 +17,7 @@ from minidist.mr.tasks import NOWHERE, PATIENCE, Failure, Task, Tasks, explain_s
 
 
 class MasterPeer:
-    """The master reads its mail, pings the workers, notices who does not answer, and sees to the end of the job."""
+    """The master reads its mail, pings the workers, notices which do not answer, and ends the job."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class MasterPeer:
         self.heard: dict[int, float] = {}  # when each worker spoke last
         self.alive: set[int] = set()
         self.awaited: set[int] = set()  # the last worker, while it does not answer
-        self.drained: set[int] = set()  # workers that have said farewell
+        self.drained: set[int] = set()  # workers that have sent `Drained`
         self.sent: Counter[int] = Counter()  # bytes that each worker has sent to reducers
         self.pinged = self.stepped = clock()
         self.ended: float | None = None  # since when there is nothing more to do
-        self.failure: Failure | None = None  # that has ended the job
+        self.failure: Failure | None = None  # the one that ended the job
         self.outcome: EndedJob | None = None  # when all may leave
         for r, result in plan.committed().items():
             if result is None:
@@ -66,7 +66,7 @@ class MasterPeer:
     # ---- what it hears ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Read what has come, see who is missing, give work to those who have none. Whether anything had come."""
+        """Read messages, look for missing workers, give tasks to free ones. Whether there was a message."""
         heard = False
         while mail := self.inbox.poll():
             heard = True
@@ -130,7 +130,7 @@ class MasterPeer:
             self.outbox.post(worker, message)
 
     def hear_result(self, task: Task, worker: int, result: Result) -> None:
-        """If a task was done before, by someone else, this result and its counters are ignored (4.9)."""
+        """If another worker has already done the task, this result and its counters are ignored (4.9)."""
         if task.done:
             self.tasks.release(task, worker)
             return
@@ -150,14 +150,14 @@ class MasterPeer:
     # ---- workers that do not answer ----------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Ping the workers now and then; who has not answered for `timeout` seconds is given up (section 3.3)."""
+        """Ping the workers now and then; give up a worker that has not answered for `timeout` seconds (section 3.3)."""
         now, timeout = self.clock(), self.plan.timeout
-        if now - self.stepped > timeout / 2:  # it was this process that was away: that says nothing about the others
+        if now - self.stepped > timeout / 2:  # this process itself was paused: that says nothing about the others
             self.heard = dict.fromkeys(self.heard, now)
         self.stepped = now
         if now - self.pinged > min(0.5, timeout / 4):
             self.pinged = now
-            self.tell(self.workers, messages.Ping())  # also those given up: who answers again is welcome
+            self.tell(self.workers, messages.Ping())  # also those given up: one that answers again is welcome
         for worker in sorted(self.alive - self.drained):
             silent = now - self.heard[worker]
             if silent > timeout and worker not in self.awaited:
@@ -166,7 +166,7 @@ class MasterPeer:
                 self.give_up_last(worker, silent)
 
     def miss(self, worker: int) -> None:
-        """A worker does not answer. The last one is not given up: nobody could do its work, and it may only be slow."""
+        """A worker does not answer. The last one is not given up: no other could do its work; it may only be slow."""
         name, record = self.find_record(worker)
         last = len(self.alive) == 1 and self.ended is None
         what = "awaited" if last else "lost" if self.ended is None else "left"
@@ -189,24 +189,24 @@ class MasterPeer:
             self.tell(self.alive, messages.End(set(self.workers) - self.alive))
 
     def give_up_last(self, worker: int, silent: float) -> None:
-        """The last worker has been awaited for too long: its function never returns, as far as one can know."""
+        """The last worker has been awaited for too long: as far as the master can know, its function never returns."""
         name, record = self.find_record(worker)
         self.end(Failure(name, worker, record, explain_silence(round(silent, 1)) + "\nNo other worker is left."))
 
     def find_record(self, worker: int) -> tuple[TaskName, Record | None]:
-        """Task and record that a worker is at, as far as that is known."""
+        """The task and the record that a worker is working on, as far as they are known."""
         doing = [task.name for task in self.tasks.doing[worker]]
         return self.current_record(worker) or (doing[-1] if doing else ("", -1), None)
 
     def current_record(self, worker: int) -> tuple[TaskName, Record] | None:
-        """The record that a worker's function is at, if that can be known here."""
+        """The record that a worker's function is working on, if this machine can know it."""
         hosts = self.plan.hosts
         return last_gasp.read(self.plan.gasp(worker)) if hosts and hosts[worker] == hosts[0] else None
 
     # ---- tasks and records that fail ---------------------------------------------------------------------------------
 
     def fail(self, task: Task, failure: Failure, machine: bool) -> None:
-        """Another machine may be able to do it. Where records may be left out, try again, and then without this one."""
+        """Another machine may be able to do the task. If records may be left out, try again, then without this one."""
         if machine:
             self.refuse(task, failure)
         elif failure.record is None:
@@ -216,7 +216,7 @@ class MasterPeer:
             self.requeue(task, "failed")
 
     def refuse(self, task: Task, failure: Failure) -> None:
-        """A worker cannot read or write what the task needs: it is not to try again."""
+        """A worker cannot read or write what the task needs: it must not try again."""
         task.refused[failure.worker] = failure
         self.requeue(task, "machine")
         self.check_refusals(task)
@@ -227,7 +227,7 @@ class MasterPeer:
             self.end(next(iter(task.refused.values())))
 
     def blame(self, task: Task, failure: Failure, times: int) -> None:
-        """A record is bad on which so many attempts have failed. More bad records than allowed end the job (4.6)."""
+        """A record is bad once enough attempts have failed on it. More bad records than allowed end the job (4.6)."""
         assert failure.record is not None
         task.failures[failure.record] += 1
         if task.failures[failure.record] >= times and failure.record not in task.skip:
@@ -242,7 +242,7 @@ class MasterPeer:
         return self.outcome is not None
 
     def end(self, failure: Failure | None = None) -> None:
-        """There is nothing more to do. Whoever has been given up gets one more chance to say farewell."""
+        """There is nothing more to do. Workers given up get one more chance to send `Drained`."""
         if self.ended is not None:
             return
         self.ended, self.failure = self.clock(), failure
@@ -252,7 +252,7 @@ class MasterPeer:
         self.tell(self.workers, messages.End(set(self.workers) - self.alive))
 
     def leave(self) -> None:
-        """All who answer have said farewell."""
+        """All workers that answer have sent `Drained`."""
         sent = [self.sent[rank] for rank in range(self.workers.stop)]
         self.outcome = self.events.outcome(self.tasks, sent, set(self.workers) - self.drained, self.failure)
         self.tell(self.drained, messages.Leave(self.outcome))

@@ -1,8 +1,8 @@
-"""Cutting a model into stages that take the same time: PipeDream's dynamic programme.
+"""Cutting a model into stages that take the same time: PipeDream's dynamic programming.
 
 Harlap et al., "PipeDream: fast and efficient pipeline parallel DNN training", arXiv 1806.03377, section 3.2. A pipeline
 runs at the pace of its slowest stage or link, so the best cut makes the slowest as fast as possible. A(j, m), the pace
-of the first j units on m workers, is the best over the last cut i and the number m' of workers behind it:
+of the first j units on m workers, is the best over the last cut i and the number m' of workers after it:
 
     A(j, m) = min over i, m' of  max( A(i, m - m'),  2·a_i / bandwidth,  T(i -> j, m') )
 
@@ -48,8 +48,8 @@ def partition(
 ) -> tuple[float, list[tuple[range, int]]]:
     """The pace of the best cut, and its stages: which units, on how many workers.
 
-    bandwidth: bytes to a unit of the profile's time. replicas: the workers of each stage, if that is settled (for a
-    plain pipeline, 1 each); otherwise the programme chooses the number of stages and the workers of each.
+    bandwidth: bytes per unit of the profile's time. replicas: the workers of each stage, if they are given (for a
+    plain pipeline, 1 each); otherwise the algorithm chooses the number of stages and the workers of each.
     """
     n = len(known.times)
     allowed = {m: range(1, m + 1) for m in range(1, workers + 1)}  # workers of the last stage, of m in all

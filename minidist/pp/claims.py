@@ -1,4 +1,4 @@
-"""What the papers say of a pipeline, beside what its clocks and counters say."""
+"""What the papers say about a pipeline, next to what its clocks and counters say."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def list_counts(run: Run, kind: str) -> list[Any]:
 
 
 def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
-    """How long stages idle in a step. There are two definitions: of all time, and compared to the time of the work."""
+    """How long stages idle in a step, by two definitions: as a part of all time, and relative to the work's time."""
     pipe = run.layout
     schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
     starts, ends, work = list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy")[0]
@@ -79,8 +79,8 @@ def work_claim(run: Run, at: Sequence[int]) -> Claim:
 
 
 def runs_again(run: Run, at: Sequence[int]) -> list[float]:
-    """On each rank, how many forwards run again for each that a stage has: with full recomputation all of the stage's,
-    otherwise those of its layers."""
+    """On each rank, the forwards that run again, relative to all forwards: those of the whole stage with full
+    recomputation, otherwise those of its layers."""
     pipe = run.layout
     o = run.options
     if o.recompute == "full":
@@ -90,10 +90,10 @@ def runs_again(run: Run, at: Sequence[int]) -> list[float]:
 
 
 def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
-    """Without a flush: which weights a gradient was taken of, and to which it was applied. at: each rank's stage.
+    """Without a flush: which weights a gradient was computed with, and to which it was applied. at: each rank's stage.
 
     A version is told by a fingerprint of the weights that a forward bound: it is the one that was the newest, with the
-    same fingerprint, after so many updates; none is -1."""
+    same fingerprint, by the number of updates before it; none is -1."""
     pipe = run.layout
     schedule, n, m, updates = pipe.schedule, pipe.pp, pipe.micro_batches, len(run.loss)
     source = "2BW §3.1" if schedule == "2bw" else "PipeDream §3.3"
@@ -143,8 +143,8 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 
 def stage_parameters(run: Asked, at: Sequence[int]) -> list[int]:
-    """Ψi, of each rank: the parameters of its stage's units; and of the last stage, if its head is tied to an embedding
-    that another stage has, that unit's."""
+    """Ψi, for each rank: the parameters of its stage's units. If the head is tied to an embedding on another stage, the
+    last stage also counts the embedding's parameters."""
     pipe = run.layout
     units = run.model.units()
     found = []
@@ -155,7 +155,7 @@ def stage_parameters(run: Asked, at: Sequence[int]) -> list[int]:
 
 
 def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
-    """Model states: each stage has those of its units (GPipe, section 2.1), all of them all of the model."""
+    """Model states: each stage has those of its units (GPipe, section 2.1); all stages together have all of them."""
     pipe = run.layout
     factors = {"parameters": run.bytes.stored, "gradients": run.bytes.stored, "optimizer": run.optimizer_bytes}
     psi = stage_parameters(run, at)
@@ -197,7 +197,7 @@ def needs(asked: Asked) -> list[Needs]:
 
 
 def share_of(asked: Asked, stage: int, b: int) -> Share:
-    """Of micro-batches of b sequences, what a stage works on."""
+    """The share of the work that a stage has, for micro-batches of b sequences."""
     pipe = asked.layout
     o, head = asked.options, asked.options.layers + 1
     own = {unit for part in pipe.parts[stage - 1 :: pipe.pp] for unit in part}
@@ -206,7 +206,7 @@ def share_of(asked: Asked, stage: int, b: int) -> Share:
 
 
 def most_in_flight(asked: Asked, stage: int) -> int:
-    """Micro-batches under way on a stage at most; 1 if the others' bytes follow no formula (`list_unpredicted`)."""
+    """The most micro-batches under way on a stage; 1 if the others' bytes follow no formula (`list_unpredicted`)."""
     pipe = asked.layout
     if pipe.chunks > 1 or not SCHEDULES[pipe.schedule].flushes or pipe.schedule.startswith("zb"):
         return 1
@@ -225,7 +225,7 @@ def list_unpredicted(asked: Asked) -> list[str]:
 
 
 def weight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
-    """That each backward sees the weights that its forward saw; and how many versions of them a stage holds."""
+    """Each backward sees the weights that its forward saw; and the number of versions that a stage holds."""
     pipe = run.layout
     schedule, updates = pipe.schedule, len(run.loss)
     flushes = SCHEDULES[schedule].flushes
@@ -287,8 +287,8 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 
 def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[int], shape: str = "bsh") -> list[Claim]:
-    """Activations and gradients that each rank sends in a step: so many messages as are in `each`, of b·s·h elements,
-    of which `micro_batch` bytes are the rank's."""
+    """Activations and gradients that each rank sends in a step. each: by phase, the number of messages, each of b·s·h
+    elements. micro_batch: the bytes of the rank's part of one."""
     pipe = run.layout
     made = []
     for phase, messages in each.items():
@@ -315,8 +315,8 @@ def count_messages(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
 
 
 def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
-    """Bytes that each rank sends in the last step to sum gradients with ranks that have the same: of a tied embedding
-    (PTD, section 3), or in each update that is still to come of its stage's replicas (PipeDream, section 3.2)."""
+    """Bytes that each rank sends in the last step to sum gradients that several ranks have. These are gradients of a
+    tied embedding (PTD, section 3), or of a stage's replicas, in each remaining update (PipeDream, section 3.2)."""
     pipe = run.layout
     units, p = run.model.units(), run.bytes.stored
     if run.model.tied:
@@ -333,13 +333,13 @@ def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
 
 
 def print_drained(options: Options) -> None:
-    """Why there are no claims."""
+    """Print why there are no claims."""
     print(f"\nTo be saved, the pipeline was drained after every {options.save_every} steps.")
     print("The papers' claims are about a stream that is not interrupted: none was checked.")
 
 
 def print_letters(run: Run) -> None:
-    """What the formulas' letters mean."""
+    """Print what the formulas' letters mean."""
     print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
     print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width;")
     print("Ψi: parameters of a stage; ψ_emb: of the embedding.\n")

@@ -8,11 +8,11 @@ from minidist.pp.schedules import SCHEDULES, places
 from minidist.pp.timeline import print_timelines, summary
 from minidist.pp.watch import UNIT_COSTS, simulate
 
-MOST_DRAWN = 1000  # forwards of a schedule, of which a terminal shows some 30 in a line
+MOST_DRAWN = 1000  # forwards of a schedule; a terminal shows some 30 in a line
 
 
 def draw(options: argparse.Namespace) -> int:
-    """Print one schedule, or all; the exit status. Raises UsageError for what no terminal shows."""
+    """Print one schedule, or all; returns the exit status. Raises UsageError for schedules too long to show."""
     if environment.rank():
         return 0  # under mpirun one drawing is enough
     p, m = options.pp or 4, options.micro_batches or 8

@@ -10,13 +10,13 @@ from minidist.layout import Layout
 from minidist.nn.layers import Unit
 from minidist.pp import balance
 
-BANDWIDTH = 0.05  # bytes in the time of a multiplication, as of 10 Gb/s beside 25 Tflop/s
+BANDWIDTH = 0.05  # bytes in the time of a multiplication, as with 10 Gb/s and 25 Tflop/s
 
 
 def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
     """Stages, chunks and micro-batches, whether they were given or not. Raises UsageError if they do not fit.
 
-    sharing: how many such pipelines share out each micro-batch.
+    sharing: how many such pipelines share each micro-batch.
     """
     name, replicas = options.schedule, options.replicas
     in_turns = name in ("pipedream", "vertical-sync")

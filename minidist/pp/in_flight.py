@@ -6,7 +6,7 @@ from minidist.passes import Passage
 
 
 class InFlight:
-    """Of micro-batch k its rows; by chunk, what a forward leaves for its backward; and what is sent or received."""
+    """The rows of micro-batch k; by chunk, what a forward leaves for its backward; and what is sent or received."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Batch] = {}
@@ -20,14 +20,14 @@ class InFlight:
         self.most["in_flight"] = max(self.most["in_flight"], len(self.left))
 
     def return_to(self, k: int, chunk: int) -> tuple[int, list[Passage]]:
-        """What the forward has left, for the backward that runs now and needs its activations."""
+        """What the forward has left for the backward that runs now and needs its activations."""
         version, passages = self.left[k, chunk]
         others = sum(keeps_activations(other) for _, other in self.left.values() if other is not passages)
         self.most["with_activations"] = max(self.most["with_activations"], 1 + others)
         return version, passages
 
     def finish(self, k: int, chunk: int) -> list[Passage]:
-        """What is left for the gradients of matrices, the last that is made of it. Chunk 0 comes last of all."""
+        """What is left for the gradients of matrices, its last use. Chunk 0 comes last of all."""
         _, passages = self.left.pop((k, chunk))
         if chunk == 0:
             del self.batches[k]
@@ -35,5 +35,5 @@ class InFlight:
 
 
 def keeps_activations(passages: list[Passage]) -> bool:
-    """Whether more is kept than inputs of what is to run again."""
+    """Whether more is kept than the inputs of segments that run again."""
     return any(tape.nbytes for passage in passages for _, tape in passage.tapes)

@@ -9,7 +9,7 @@ Array = np.ndarray
 
 
 class Links:
-    """One worker's messages to and from the stages beside it. Sending does not wait."""
+    """One worker's messages to and from its neighbor stages. Sending does not wait."""
 
     def __init__(self, at: Place, comm: Comm) -> None:
         # As stamps (`minidist/pp/watch.py`): a communicator for each kind, because two stages may be each other's next.
@@ -18,7 +18,7 @@ class Links:
         self.to_itself: dict[tuple[str, int, int], Array] = {}  # from chunk to chunk of one rank
 
     def send(self, message: Send, array: Array) -> None:
-        """The array is not to be written again."""
+        """Send an array, which must not be written to afterwards."""
         comm, dest = self.comms[message.what], self.at.peer(message)
         if dest == comm.rank:
             self.to_itself[self.at.name(message)] = array
@@ -28,7 +28,7 @@ class Links:
         self.requests = [request for request in self.requests if not request.done()]
 
     def receive(self, message: Receive, out: Array) -> Array:
-        """Into `out`, a buffer for this message alone; what has not crossed to another rank is returned as it is."""
+        """Receive into `out`, a buffer for this message alone; what a rank sends to itself is returned as it is."""
         comm, source = self.comms[message.what], self.at.peer(message)
         if source == comm.rank:
             return self.to_itself.pop(self.at.name(message))
@@ -36,7 +36,7 @@ class Links:
         return out
 
     def wait(self) -> None:
-        """Return when all that was sent has arrived."""
+        """Wait until everything that was sent has arrived."""
         for request in self.requests:
             request.wait()
         self.requests.clear()

@@ -1,9 +1,9 @@
-"""Pipeline schedules: what each worker does, in which order. Pure data: nothing is computed or sent in here.
+"""Pipeline schedules: what each worker does, in which order. Pure data: nothing is computed or sent here.
 
-The model is cut into stages, one to a worker, and a batch into micro-batches. A schedule is a generator that yields the
-instructions of one worker; to know where the worker stands (`Place`) is enough for it. The backward is split in two, as
-zero-bubble schedules want it (Qi et al. 2023, section 2): B makes the gradient of a stage's input, for which the stage
-before waits; W makes the gradient of its weights, for which nobody waits. The others run W right after B and send then.
+The model is cut into stages, one per worker, and a batch into micro-batches. A schedule is a generator that yields the
+instructions of one worker; it only needs the worker's `Place`. The backward is split in two, because zero-bubble
+schedules need that (Qi et al. 2023, section 2). B computes the gradient of a stage's input, and the stage before waits
+for it. W computes the gradient of its weights; no stage waits for W. Other schedules run W right after B, and then send.
 
 Micro-batches count from 0 here, and from 1 in the papers' formulas.
 """
@@ -33,8 +33,8 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """W: add the gradient of the chunk's weights to that of the step, unless the schedule has left that to B. It ends
-    what is kept of the micro-batch."""
+    """W: add the gradient of the chunk's weights to the step's, unless the schedule leaves that to B. After it, nothing
+    of the micro-batch is kept."""
 
     micro_batch: int
     chunk: int = 0
@@ -63,7 +63,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Update the weights with what W has gathered. From here on nothing asks for versions before `oldest`."""
+    """Update the weights with the gradients that W has added up. From now on no versions before `oldest` are needed."""
 
     oldest: int = 1  # the version that the first step makes: the weights before it may go
 
@@ -94,14 +94,14 @@ class Place:
 
     stage: int
     stages: int  # p; K, n or d in some papers
-    micro_batches: int  # m: to an update
+    micro_batches: int  # m, per update
     chunks: int = 1  # v
-    updates: int = 1  # how many a stream without flush is to make; with flush, a stream is one update long
+    updates: int = 1  # the number in a stream without a flush; with a flush, a stream is one update long
     replicas: tuple[int, ...] = ()  # workers of each stage; one of each if not given
     replica: int = 0  # micro-batch k is for replica k mod r of a stage that has r (PipeDream's 1F1B-RR)
 
     def position(self, chunk: int) -> int:
-        """Which part of the model the chunk is."""
+        """The part of the model that the chunk is."""
         return chunk * self.stages + self.stage
 
     def is_first(self, chunk: int) -> bool:
@@ -136,7 +136,7 @@ class Place:
 
     def newest(self, stage: int, k: int) -> int:
         """1F1B without flush: updates that a stage has made when it begins the forward of micro-batch k."""
-        done = max(k // self.workers(stage) - self.ahead(stage) + 1, 0)  # backwards behind the worker that takes k
+        done = max(k // self.workers(stage) - self.ahead(stage) + 1, 0)  # backwards done by the worker that takes k
         return done * self.workers(stage) // self.micro_batches
 
 
@@ -161,7 +161,7 @@ def forward(at: Place, k: int, chunk: int = 0, version: int = 0) -> Instructions
 
 
 def backward(at: Place, k: int, chunk: int = 0, weight: bool = True) -> Instructions:
-    """B, and with `weight` W as well before the gradient goes upstream."""
+    """B, and, with `weight`, also W before the gradient goes upstream."""
     if not at.is_last(chunk):
         yield Receive(GRADIENT, k, chunk)
     yield Backward(k, chunk)
@@ -283,7 +283,7 @@ def _without_flush(at: Place, version: Callable[[int], int]) -> Instructions:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule, and what a user of it needs to know."""
+    """A schedule, and what its user needs to know."""
 
     paper: str
     instructions: Callable[[Place], Instructions]

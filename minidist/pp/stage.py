@@ -1,4 +1,4 @@
-"""What of the model one worker of a pipeline has: its units, in chunks, and whom it shares them with."""
+"""The part of the model that one worker of a pipeline has: its units, in chunks, and the ranks it shares them with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class Stage:
 def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: Place, pieces: int = 1) -> Stage:
     """A worker's stage. parts: which units each of the v·p chunks has: chunk c of stage s those of parts[c·p + s].
 
-    Ranks that hold the same Flat sum its gradients: replicas of a stage; or the first and the last stage of a model
-    whose head is tied to the embedding, where the last has a copy of the matrix, and the first counts it in the norm.
+    Ranks that hold the same Flat sum its gradients. These are replicas of a stage; or the first and the last stage, if
+    the head is tied to the embedding. Then the last stage has a copy of the matrix; the first counts it in the norm.
     """
     head = units[-1]
     assert isinstance(head, Head)

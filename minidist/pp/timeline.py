@@ -60,12 +60,12 @@ class Timeline:
 
 
 def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False) -> None:
-    """A line for each rank: two columns to a unit of time, or one if all of it fits then. What is longer still, or
-    `goes_on` anyway, is cut.
+    """Print a line for each rank: two columns per unit of time, or one if the line then fits. A timeline that is longer,
+    or that `goes_on`, is cut.
 
-    Each piece of work shows its letter, and where there is room the last digit of its micro-batch, counted from 1.
-    Second and later chunks of a stage have small letters. Where weights change under way (`goes_on`), a second line has
-    the version of the weights below each F and B, and a bar where the next one is made.
+    Each piece of work shows its letter, and, if there is room, the last digit of its micro-batch, counted from 1.
+    Second and later chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has
+    the version of the weights below each F and B, and a bar where the next version is made.
     """
     from rich.console import Console
     from rich.text import Text
@@ -117,7 +117,7 @@ def in_flight(timeline: Timeline) -> int:
 
 
 def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
-    """In numbers, what a drawing of a whole step shows. chunks: of a stage, which together take a unit of time."""
+    """The figures below a drawing of a whole step. chunks: the number in a stage; together they take a unit of time."""
     step = max(timeline.end for timeline in timelines)
     longest = max(timeline.end - timeline.start for timeline in timelines)
     idle = f"{1 - timelines[0].busy / step:.1%} idle"
@@ -131,13 +131,13 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
     """Write the trace of all ranks. timelines: in order of rank. pipelines: the ranks of each.
 
     A slice F3 c2 v1 is micro-batch 3's forward through chunk 2 of the stage, with the weights after 1 update; chunks
-    and versions are named where there are several.
+    and versions are named if there are several.
     """
     pipeline_of = {rank: i for i, ranks in enumerate(pipelines) for rank in ranks}
     spans = [span for timeline in timelines for span in timeline.spans]
     with_chunks, with_versions = any(span.chunk for span in spans), any(span.version for span in spans)
     arrows: dict[tuple[int, str, int, int], int] = {}  # (pipeline, name) -> a whole number: Perfetto draws no others
-    pid = len(timelines) + 1  # Perfetto calls the row of the same number the main thread, and a row 0 as well
+    pid = len(timelines) + 1  # Perfetto calls rows of this number, and of number 0, the main thread
     process = {"name": "ranks, in simulated time"}
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": pid, "args": process}]
     for rank, timeline in enumerate(timelines):

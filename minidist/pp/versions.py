@@ -44,7 +44,7 @@ class Versions:
     def keep(self, oldest: int) -> None:
         """Before an update: keep none before `oldest`, and this one if a micro-batch may still ask for it."""
         self.stash = {version: params for version, params in self.stash.items() if version >= oldest}
-        if self.made >= oldest:  # now that what nobody asks for is gone: there is no time with one version more
+        if self.made >= oldest:  # after unneeded versions are dropped, so that there is never one more
             self.stash[self.made] = [self.pool.hold("stash", flat.param.copy()) for flat in self.flats]
 
     def updated(self) -> None:
@@ -58,8 +58,8 @@ class Versions:
 
 
 class Used:
-    """Which weights were really used, told by fingerprints of what parameters were bound to: a claim is counted from
-    these, and not from what a schedule says."""
+    """Which weights were really used, by fingerprints of the arrays that parameters were bound to. Claims count these
+    fingerprints, not what a schedule says."""
 
     def __init__(self) -> None:
         self.by: dict[tuple[int, int], list[int]] = {}  # (k, chunk) -> of its forward, of its backward
@@ -67,7 +67,7 @@ class Used:
 
     @contextmanager
     def note(self, k: int, chunk: int, units: Sequence[Unit]) -> Iterator[None]:
-        """A micro-batch's forward, or its backward, goes through these units inside."""
+        """Inside, a micro-batch's forward or backward runs through these units."""
         flats = flats_of(units)
         for flat in flats:
             flat.seen = set()

@@ -1,7 +1,7 @@
 """A logical clock that watches one worker perform its instructions. It knows no schedule, and no tensor.
 
-Beside each message goes the sender's time: over ranks on the control channel (`OverRanks`), or within one process
-(`simulate`), which is enough to draw a schedule.
+Each message is accompanied by the sender's time: between ranks on the control channel (`OverRanks`), or within one
+process (`simulate`), which is enough to draw a schedule.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # and R: forwards once more, for on
 
 
 class Stamps(Protocol):
-    """Carries the sender's time beside each message. Sending does not wait."""
+    """Carries the sender's time with each message. Sending does not wait."""
 
     def send(self, message: Send, time: float) -> None: ...
 
@@ -115,7 +115,7 @@ class InProcess:
 def simulate(
     streams: Sequence[tuple[Place, Instructions]], costs: dict[str, float], latency: float = 0.0
 ) -> list[Timeline]:
-    """All workers in one process, on the clock alone: each goes on until it waits for a message that is not there."""
+    """All workers in one process, with only a clock: each goes on until it waits for a message that is not there."""
     mail: dict[tuple[str, int, int], float] = {}
 
     def run(watch: Watch, stream: Instructions) -> Iterator[None]:

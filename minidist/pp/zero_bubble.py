@@ -3,7 +3,7 @@
     mpirun -n 8 python -m minidist.pipeline --zero-bubble-table        (and -n 16, -n 32)
 
 Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241. The paper measures how long a stage of its models
-takes for F, B and W and how long a message takes (table 9), and derives how much of a step each schedule idles (table
+takes for F, B and W and how long a message takes (table 9), and derives what part of a step each schedule idles (table
 5). Here every rank is a stage: it goes through its schedule on a clock that these times drive.
 """
 
@@ -33,7 +33,7 @@ def bubble_rate(comm: Comm, row: Row, schedule: str) -> float | None:
 
 
 def table(comm: Comm) -> list[dict[str, Any]]:
-    """The rows of table 5 for as many stages as there are ranks, measured beside printed; on rank 0, elsewhere none."""
+    """The rows of table 5 with as many stages as there are ranks, measured next to printed; on rank 0 only."""
     rows = []
     for row in TABLE_5:
         if row.p == comm.size:
@@ -47,7 +47,7 @@ def table(comm: Comm) -> list[dict[str, Any]]:
 
 
 def main(comm: Comm, json_file: str | None) -> int:
-    """Print the table; 1 if a number is not the printed one."""
+    """Print the table; returns 1 if a number differs from the printed one."""
     rows = table(comm)
     if comm.rank > 0:
         return int(comm.broadcast_object(None))

@@ -1,8 +1,8 @@
-"""A chapter as a value: what makes a program of an algorithm.
+"""A chapter as a value: what turns an algorithm into a program.
 
 `minidist/zero3.py` says what ZeRO-3 does. `minidist/programs/zero3.py` says, in one value of a kind below, which
-options it has, which engine they ask for, and what the paper promises of it. Whatever runs chapters, or asks something
-of each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
+options it has, which engine they ask for, and what the paper promises of it. All code that runs chapters, or needs
+something from each of them (DeepSpeed's door, estimates, tests), asks this value: `find("zero3")`.
 """
 
 import importlib
@@ -33,8 +33,8 @@ class Program:
 
     name: str
     parser: Callable[[], Parser]  # its command line
-    prepare: Callable[[Parser, Sequence[str], Any], Any]  # parser, arguments, comm: parse, refuse what cannot work
-    work: Callable[[Any, Any], int]  # comm, and what was prepared; the exit status
+    prepare: Callable[[Parser, Sequence[str], Any], Any]  # parser, arguments, comm: parse, and refuse what cannot work
+    work: Callable[[Any, Any], int]  # comm, and what was prepared; returns the exit status
     needs_no_ranks: Callable[[Sequence[str]], bool] = lambda arguments: False  # a command line for one process
     cases: Mapping[str, str] = field(default_factory=lambda: {"": ""})  # name: options under which it does other things
     ranks: Sequence[int] = ()  # on which its cases are shown; none: on a few
@@ -53,10 +53,10 @@ class Chapter:
     """A chapter that trains: how a command line becomes an engine, and what its papers promise of it."""
 
     name: str
-    doc: str | None  # its file's: the first paragraph heads --help; python -OO drops it
+    doc: str | None  # the algorithm's docstring: its first paragraph heads --help; python -OO drops it
     make: Callable[[Job, Any], Driver]  # job, comm: the engine, or what drives one (a pipeline)
-    claims: Callable[[Run], list[Claim]]  # what its papers say of a run, and what was counted
-    add_options: Callable[[Parser], None] = lambda parser: None  # to those that every chapter has
+    claims: Callable[[Run], list[Claim]]  # what its papers say about a run, and what was counted
+    add_options: Callable[[Parser], None] = lambda parser: None  # adds to those that every chapter has
     prepare: Callable[..., Any] = command.prepare  # parser, arguments, ranks: parse, and refuse what cannot work
     reserve: Callable[[Job, Any], Any] = lambda job, comm: None  # job, comm: on this rank alone, before any rank begins
     needs: Estimate | None = None  # what each rank's device will need, by formula
@@ -70,7 +70,7 @@ class Chapter:
     trains = pooled = True
 
     def parser(self) -> Parser:
-        """Its command line."""
+        """The chapter's command line."""
         made = command.parser(self.doc or "", self.name)
         self.add_options(made)
         return made
@@ -85,18 +85,18 @@ class Chapter:
         return job
 
     def work(self, comm: Any, job: Any) -> int:
-        """What a job asks for, on every rank; the exit status. Most chapters train."""
+        """Do what a job asks for, on every rank; returns the exit status. Most chapters train."""
         return self.perform(self, comm, job)
 
     def driver(self, comm: Any, job: Job) -> Driver:
-        """What trains, after a word on what it will need of its devices."""
+        """What trains; first prints how much device memory it will need."""
         say_needs(job, comm, self.needs)
         return self.make(job, comm)
 
     def train(
         self, comm: Any, job: Job, driver: Driver | None = None, count: Callable[[Job, Engine], Counted] | None = None
     ) -> int:
-        """Train and report; the exit status. count: what else to count once training is over."""
+        """Train and report; returns the exit status. count: other figures to count after training."""
         made = driver or self.driver(comm, job)
         more = partial(count, job, made.engine) if count else dict
         return train_and_report(job, made, comm, self.claims, self.closing, more)
@@ -108,7 +108,7 @@ def find(name: str) -> Any:
 
 
 def find_all() -> dict[str, Any]:
-    """All of them, by name."""
+    """All chapters, by name."""
     return {entry.name: find(entry.name) for entry in contents.CHAPTERS}
 
 
@@ -121,5 +121,5 @@ def start(chapter: Chapter | Program) -> NoReturn:
 
 
 def run_alone(chapter: Chapter | Program, arguments: Sequence[str]) -> int:
-    """Run it in this process; the exit status."""
+    """Run a chapter in this process; returns the exit status."""
     return chapter.work(Alone(), chapter.prepared(arguments, Alone()))

@@ -1,4 +1,4 @@
-"""MapReduce as a program: its options, what cannot work, and what the user is told in the end."""
+"""MapReduce as a program: its options, what it refuses, and its report to the user."""
 
 import math
 import os
@@ -89,7 +89,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(made: Parser, arguments: Sequence[str], comm: Comm) -> Prepared | None:
-    """Parse and check; None for --cluster. Raises UsageError for what cannot work."""
+    """Parse and check; None for --cluster. Raises UsageError for options that cannot work."""
     if is_cluster(arguments):
         return None
     if "--cluster" in arguments and not {"-h", "--help"} & set(arguments):
@@ -137,12 +137,12 @@ def is_cluster(arguments: Sequence[str]) -> bool:
 
 
 def master_can_give_up(stopped: set[int], ranks: int) -> bool:
-    """Whether the master runs, and a worker with it."""
+    """Whether the master is running, and at least one worker."""
     return 0 not in stopped and len(stopped) < ranks - 1
 
 
 def work(comm: Comm, prepared: Prepared | None) -> int:
-    """Do the job, and say what came of it; the exit status."""
+    """Run the job and report its result; returns the exit status."""
     if prepared is None:
         print_cluster(mapreduce.FaultTolerantMaster)
         return 0
@@ -153,7 +153,7 @@ def work(comm: Comm, prepared: Prepared | None) -> int:
     for text in faults.missed(comm.rank, outcome) if faults and not outcome.failure else ():
         print(f"minidist: --inject {text}: it never happened", file=sys.stderr)
     if outcome.left_behind and comm.rank == 0:
-        abort(status)  # the others wait in vain for these to leave with them
+        abort(status)  # the others would wait for these ranks, which never leave
     return status
 
 

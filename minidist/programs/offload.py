@@ -18,9 +18,9 @@ from minidist.programs.chapter import Chapter
 
 
 def claims(run: Run) -> list[Claim]:
-    """What the papers say of this run, beside what it held, sent and moved, and of the optimum."""
+    """What the papers say about this run, next to what it held, sent and moved; and about the optimum."""
     stage, passing = run.options.zero, []
-    if stage > 1:  # whole units in passing: gradients, and in stage 3 parameters as well
+    if stage > 1:  # whole units, for a moment: gradients, and in stage 3 also parameters
         passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=stage - 1))
     return [
         *memory_claims(run),
@@ -36,7 +36,7 @@ def claims(run: Run) -> list[Claim]:
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
     add("--zero", type=int, choices=(1, 2, 3), default=2, help="the stage")
-    add("--delayed-update", type=at_least(0), metavar="N", help="after N steps, update beside the next step's passes")
+    add("--delayed-update", type=at_least(0), metavar="N", help="after N steps, update during the next step's passes")
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:

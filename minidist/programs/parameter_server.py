@@ -1,4 +1,4 @@
-"""The parameter server as a program: its options, what cannot work, and which trainings a command line asks for."""
+"""The parameter server as a program: its options, what it refuses, and which trainings a command line asks for."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -111,7 +111,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
 
 
 def work(comm: Comm, prepared: tuple[command.Job, Plan]) -> int:
-    """Every training that is asked for, from one start; the exit status."""
+    """Run every training that the options ask for, from the same start; returns the exit status."""
     keep_freed_memory()
     job, plan = prepared
     whole = Whole(job, len(plan.servers))

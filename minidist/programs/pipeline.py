@@ -31,8 +31,8 @@ def stage_workers(text: str) -> tuple[int, ...] | str:
     return counts
 
 
-# Without a flush each stage updates on its own, so by default nothing is asked for on which all would have to agree: no
-# norm of all gradients, no common loss scale, no matrix that two stages share.
+# Without a flush each stage updates on its own. So by default nothing is used on which all stages would have to agree:
+# no norm of all gradients, no common loss scale, no matrix that two stages share.
 ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
 
 
@@ -100,7 +100,7 @@ def claims(run: Run) -> list[Claim]:
 
 
 def perform(chapter: Chapter, comm: Comm, job: Job | argparse.Namespace) -> int:
-    """Draw, fill the table, or train and then show what the clocks say."""
+    """Draw, fill the table, or train and then show the timeline."""
     if not isinstance(job, Job):
         return draw(job) if job.draw else zero_bubble.main(comm, job.json)
     driver = chapter.driver(comm, job)

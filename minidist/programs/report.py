@@ -1,4 +1,4 @@
-"""What becomes of a job: it trains, is validated, saved and sampled from, and its report is printed."""
+"""Run a job: train, validate, save, sample, and print the report."""
 
 import sys
 from collections.abc import Callable
@@ -28,9 +28,9 @@ def train_and_report(
     closing: Callable[[Run], None],
     count: Callable[[], dict[str, Any]] = dict,
 ) -> int:
-    """Train, validate, report; the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
+    """Train, validate, report; returns the exit status: 1 if a claim does not hold. comm: a Comm, or Alone.
 
-    count: what else is to be counted on each rank, once training is over and nothing of it can change any more.
+    count: counts other figures on each rank, after training, when nothing can change any more.
     """
     keep_freed_memory()
     engine, options, corpus = driver.engine, job.options, job.corpus
@@ -40,7 +40,7 @@ def train_and_report(
         say_differences(job, comm.rank, comm.size)
     try:
         history = train(job, driver, comm)
-    except OverflowError as error:  # on every rank alike
+    except OverflowError as error:  # on every rank at the same time
         if comm.rank == 0:
             print(f"minidist: error: {error}", file=sys.stderr)
         return 1
@@ -84,12 +84,12 @@ def train_and_report(
 
 
 def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:
-    """A chapter's claims and one that all of them make; none where there are none, as of serial training."""
+    """A chapter's claims, and one that all chapters make; none if the chapter has none, like serial training."""
     return [*claims, share_claim(run, [counted["tokens"] for counted in run.counted])] if claims else []
 
 
 def say_needs(job: Job, comm: Any, estimate: needs.Estimate | None) -> None:
-    """With --device-memory, before anything is allocated: what formulas say will be needed of it."""
+    """With --device-memory, before anything is allocated: print how much of it the run needs by the formulas."""
     options = job.options
     if comm.rank > 0 or options.device_memory is None or options.json == "-":
         return

@@ -1,4 +1,4 @@
-"""The collectives as a program: each run once, beside its result and what the papers say that it sends."""
+"""The collectives as a program: runs each once, and compares its result and what it sends with the papers."""
 
 import argparse
 from collections.abc import Sequence

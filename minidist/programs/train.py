@@ -1,4 +1,4 @@
-"""Serial training as a program: one process, which holds and computes all."""
+"""Serial training as a program: one process holds and computes everything."""
 
 from collections.abc import Sequence
 from typing import Any

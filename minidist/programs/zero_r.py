@@ -67,19 +67,19 @@ def make(job: command.Job, comm: Comm) -> DataParallel:
 
 
 def trains(comm: Comm, job: command.Job, layers: int) -> bool:
-    """Whether a model of so many layers takes a step within --device-memory, on every rank."""
+    """Whether a model with this number of layers can take a step within --device-memory, on every rank."""
     options = Namespace(**{**vars(job.options), "layers": layers})
     units = command.declare(options, len(job.corpus.vocabulary))
     try:
         train.train_step(make(replace(job, units=units), comm), job.corpus, options, step=0)
         fits = True
-    except OutOfMemory:  # on every rank at the same array: all hold the same, of the same sizes
+    except OutOfMemory:  # on every rank at the same array: all hold arrays of the same sizes
         fits = False
     return all(comm.all_gather_object(fits))
 
 
 def perform(chapter: Chapter, comm: Comm, job: command.Job) -> int:
-    """Search, or train in a memory whose addresses are drawn."""
+    """Search for the largest model, or train; with --arena-plot, draw the memory's addresses."""
     if job.options.configurations is not None:
         return configurations.search(comm, job, trains)
     engine = chapter.driver(comm, job).engine

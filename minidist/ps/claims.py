@@ -1,5 +1,5 @@
-"""What the papers say of a parameter server's run, beside what was counted: in an iteration, or as a claim says in all
-the run."""
+"""What the papers say about a parameter server's run, next to what was counted: in one iteration, or, if a claim says
+so, in the whole run."""
 
 from itertools import accumulate, pairwise
 
@@ -15,7 +15,7 @@ from minidist.ps.outcome import TrainedRun
 
 
 def claims(outcome: TrainedRun) -> list[Claim]:
-    """All that can be said of this run. Where a server stops, its load moves to another rank: no claims on that."""
+    """All claims about this run. If a server stops, its load moves to another rank; no claim covers that."""
     options = outcome.plan.options
     made: list[Claim] = []
     if options.filter:
@@ -41,7 +41,7 @@ def claims(outcome: TrainedRun) -> list[Claim]:
 
 
 def value_bytes(outcome: TrainedRun) -> int:
-    """Of a weight, and of an element of a gradient."""
+    """The bytes of a weight, and of an element of a gradient."""
     return BYTES[outcome.plan.options.precision].stored
 
 
@@ -57,7 +57,7 @@ def keys_of(outcome: TrainedRun) -> int:
 
 
 def ranges_of(outcome: TrainedRun) -> list[tuple[int, int, int]]:
-    """What one server has of one unit, from lo to hi, with the number of the server: in order of keys."""
+    """The keys lo to hi that one server has of one unit, with the server's number, in order of keys."""
     segments = outcome.plan.segments
     borders = sorted({0, *accumulate(units_of(outcome)), *(lo for lo, _, _ in segments)})
     holders = (next((shard for first, last, shard in segments if first <= lo < last), -1) for lo in borders)
@@ -97,8 +97,8 @@ def server_claims(outcome: TrainedRun) -> list[Claim]:
 
 
 def colocated_claims(outcome: TrainedRun) -> list[Claim]:
-    """What is sent where every rank is a worker and a server: as much as in a ring all-reduce, by each rank if keys are
-    shared evenly, and by all together however they are shared."""
+    """What is sent if every rank is a worker and a server: as much as in a ring all-reduce. If keys are shared evenly,
+    that holds for each rank; in any case it holds for all ranks together."""
     plan, n, value = outcome.plan, len(outcome.plan.workers), value_bytes(outcome)
     both = [outcome.sent("push values", rank) + outcome.sent("pull values", rank) for rank in plan.workers]
     sent = [nbytes / plan.iterations for nbytes in both]
@@ -117,7 +117,7 @@ def colocated_claims(outcome: TrainedRun) -> list[Claim]:
 
 
 def filter_claims(outcome: TrainedRun) -> list[Claim]:
-    """What passes the filter is pushed, each value with its key; to other ranks, over the wire."""
+    """Only values that pass the filter are pushed, each with its key; to other ranks, over the wire."""
     plan, pair = outcome.plan, 8 + value_bytes(outcome)
     pushed = [outcome.sent("push values", rank) + outcome.sent("push keys", rank) for rank in plan.workers]
     promised = [
@@ -128,7 +128,7 @@ def filter_claims(outcome: TrainedRun) -> list[Claim]:
 
 
 def key_claim(outcome: TrainedRun) -> Claim:
-    """Keys that go with the values, each time or only once."""
+    """Keys are sent with the values, each time or only once."""
     plan, cached = outcome.plan, outcome.plan.options.keys == "cached"
     keys = [outcome.sent("push keys", rank) + outcome.sent("pull keys", rank) for rank in plan.workers]
     formula = "8S+8(2T-1)·L" if cached else "2T·8S"
@@ -144,8 +144,8 @@ def clock_claims(outcome: TrainedRun) -> list[Claim]:
     plan, n, k = outcome.plan, len(outcome.plan.workers), len(outcome.plan.servers)
     reads = [read for log in outcome.logs for read in log.reads]
     stale = sum(oldest < clock - plan.staleness or own < clock for clock, oldest, _, own in reads)
-    # A server's keys are one range when it begins. Each range that is pushed is cut out of that; what is left over
-    # between them, where consistent hashing has given keys to others, keeps a clock too.
+    # A server's keys are one range at the beginning. Each pushed range is cut out of it. The gaps in between, which
+    # consistent hashing has given to other servers, keep a clock, too.
     ranges = [[(lo, hi) for lo, hi, at in ranges_of(outcome) if at == shard] for shard in range(k)]
     gaps = [sum(hi < lo for (_, hi), (lo, _) in pairwise(held)) for held in ranges]
     promised = [n * (len(ranges[each.shard]) + gaps[each.shard]) for each in outcome.held]
@@ -158,7 +158,7 @@ def clock_claims(outcome: TrainedRun) -> list[Claim]:
 
 
 def hash_claim(outcome: TrainedRun) -> Claim:
-    """A server that joins takes keys from the others, and none moves between these."""
+    """A server that joins takes keys from the others; no key moves between the others."""
     plan, k = outcome.plan, len(outcome.plan.servers)
     hands = count_moved(plan.segments, segments(range(k + 1), plan.options.virtual, plan.size))
     elsewhere = sum(keys for (_, new), keys in hands.items() if new != k)

@@ -1,7 +1,7 @@
 """Which server holds which keys: consistent hashing with virtual servers (Li et al., OSDI 2014, section 4.3).
 
-The keys 0 … S-1 lie around a ring in their order, so that a piece of the ring is a range of keys. A server is put on
-the ring at the hashes of its names; each of these virtual servers owns the keys from its point to the next one. A
+The keys 0 … S-1 lie around a ring in order, so a piece of the ring is a range of keys. A server is placed on the ring
+at the hashes of its names; each of these virtual servers owns the keys from its point to the next one. A
 server that joins k others takes about 1/(k+1) of the keys from them and moves no other key. The more virtual servers,
 the more even the shares.
 """

@@ -1,5 +1,5 @@
-"""The engines of the parameter server: a worker's, whose weights others update, and the whole model's, with which a run
-begins and ends."""
+"""The engines of the parameter server: a worker's, whose weights the servers update, and the whole model's, with which
+a run begins and ends."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ from minidist.ps.simulated_time import step_seconds
 
 class Gradients(Engine):
     """Forward and backward on a worker's share of the rows. All S weights are in one array, and all S gradients in
-    another, of which the units' are views."""
+    another; the units' arrays are views of these."""
 
     def __init__(self, units: list[Unit], settings: Settings, plan: Plan, number: int) -> None:
         self.plan, self.number = plan, number
@@ -63,7 +63,7 @@ class Gradients(Engine):
                 self.weights -= lr / self.share * self.grads
             self.grads.fill(0)
         self.scale = 1.0
-        if not self.plan.aggregate:  # nobody else will see this gradient: the mean over the own rows, clipped here
+        if not self.plan.aggregate:  # no sum over workers follows: the mean over this worker's rows, clipped here
             norm = math.sqrt(squared_norm(self.accrued)) / self.share
             if not math.isfinite(norm):
                 raise Stopped("the gradient is not finite: lower --lr")
@@ -71,7 +71,7 @@ class Gradients(Engine):
         return done
 
     def apply_gradients(self) -> None:
-        """The end of a step: its gradients wait in self.grads."""
+        """End a step: its gradients stay in self.grads."""
         self.steps, self.micro_batch = self.steps + 1, 0
 
     def gradient(self, each: Range) -> tuple[Array | None, Array]:
@@ -90,7 +90,7 @@ class Gradients(Engine):
 
 
 class Whole(Engine):
-    """The model in one place: to start from, and to be validated, saved and sampled from in the end."""
+    """The whole model in one place: to start from, and, at the end, to validate, save and sample."""
 
     def __init__(self, job: command.Job, shards: int) -> None:
         units = command.declare(job.options, len(job.corpus.vocabulary))  # job.units have the arrays of rank 0's worker
@@ -105,7 +105,7 @@ class Whole(Engine):
         return [np.concatenate(row) for row in rows]
 
     def write(self, outcome: TrainedRun) -> None:
-        """Put in what the servers hold."""
+        """Load what the servers hold."""
         arrays = self.read()
         for held in outcome.held:
             for i, state in (held.state or {}).items():

@@ -1,4 +1,4 @@
-"""In which order a server takes its workers' messages."""
+"""The order in which a server takes its workers' messages."""
 
 from collections import deque
 from collections.abc import Collection
@@ -16,9 +16,9 @@ class Inbox:
         or has sent all of a moment's messages, and waits for the answer to a pull that is held back here,
         or has sent its last message.
 
-    The first two need no clairvoyance: a worker's stamps only grow, and what it sends after an answer is later than it.
-    All that a worker sends at one moment carries one stamp, to whichever server. So all servers see the same order and
-    hold the same pulls back, and no server ever waits for a worker that waits for another server.
+    The first two need no look into the future: a worker's stamps only grow, and a message sent after an answer is later
+    than the answer. All that a worker sends at one moment, to any server, carries one stamp. So all servers see the same
+    order and hold the same pulls back, and no server ever waits for a worker that waits for another server.
     """
 
     def __init__(self, plan: Plan) -> None:

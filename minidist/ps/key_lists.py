@@ -20,7 +20,7 @@ class KeyLists:
         self.seen: dict[int, Array] = {}  # by a receiver: signature -> keys
 
     def shortened(self, message: Request, receiver: int) -> Request:
-        """The message as it is to be sent."""
+        """The message to send: shortened if possible."""
         if not self.cache or not isinstance(message, Push | Pull) or message.keys is None:
             return message
         signature = _signature(message.keys)
@@ -30,7 +30,7 @@ class KeyLists:
         return message
 
     def restore_keys(self, message: Request) -> Request:
-        """The message as it was before it was shortened."""
+        """The message with its keys restored."""
         if not self.cache or not isinstance(message, Push | Pull) or message.keys is None:
             return message
         if message.cached:

@@ -39,7 +39,7 @@ class ToShard(Message):
 class Request(ToShard):
     """From a worker to the server of a shard. What a worker sends at one moment carries one stamp."""
 
-    clock: int  # iterations that it had behind it when it computed this gradient, or asks for weights
+    clock: int  # iterations done when it computed this gradient, or when it asks for weights
     # Known when it is sent (requests.py):
     worker: int = 0  # its number
     more: bool = False  # whether another message for this shard follows at the same moment
@@ -53,7 +53,7 @@ class Push(Request):
 
     arrays: ClassVar = {"keys": "push keys", "values": "push values"}
     range: int  # the range's number
-    share: float  # of the batch: the rows from which the gradient is
+    share: float  # of the batch: the rows on which the gradient was computed
     cached: bool = False  # whether `keys` is the signature of a list that the server has seen
     keys: Array | None = None  # (n,) of these values; None: all keys of the range
     values: Array | None = None  # (n,)
@@ -61,7 +61,7 @@ class Push(Request):
 
 @dataclass(kw_only=True)
 class Pull(Request):
-    """The weights of a range, please, as soon as they are fresh enough."""
+    """Send me the weights of a range as soon as they are fresh enough."""
 
     arrays: ClassVar = {"keys": "pull keys"}
     range: int
@@ -71,7 +71,7 @@ class Pull(Request):
 
 @dataclass(kw_only=True)
 class Flush(Request):
-    """That was my last push of all: tell me when all are safe."""
+    """I have sent my last push: tell me when all pushes are safe."""
 
     range: ClassVar[int] = ALL
 
@@ -94,9 +94,9 @@ class Norm(ToShard):
     """From one server to another, in bsp: the sum of squares of my shard's gradient."""
 
     teller: int  # the shard whose gradient it is
-    clock: int  # iterations behind the update that waits for it
+    clock: int  # iterations done before the update that waits for it
     squares: float
-    time: float  # simulated: since when it is known
+    time: float  # simulated: when it became known
 
 
 @dataclass(kw_only=True)
@@ -104,18 +104,18 @@ class Update(ToShard):
     """What a server does to its weights; and, sent down the chain to its copies: do the same."""
 
     arrays: ClassVar = {"values": "replicate values"}
-    range: int  # ALL in bsp: one range's values after the other's
-    worker: int  # whose gradient it is; ALL in bsp: the sum of everyone's
-    clock: int  # iterations that the worker had behind it
-    share: float  # of the batch: of the learning rate, that part
-    scale: float  # by which to multiply the gradient: clips it
+    range: int  # ALL in bsp: the values of one range after another
+    worker: int  # whose gradient it is; ALL in bsp: the sum over all workers
+    clock: int  # iterations that the worker had done
+    share: float  # of the batch: multiplies the learning rate
+    scale: float  # multiplies the gradient: clips it
     time: float = 0.0  # simulated: when all copies have made it
     values: Array  # (n,) the gradient
 
 
 @dataclass(kw_only=True)
 class Copied(ToShard):
-    """From the last of the copies to the server: all have made the update of these names."""
+    """From the last copy to the server: all copies have made this update."""
 
     range: int
     worker: int
@@ -124,18 +124,18 @@ class Copied(ToShard):
 
 @dataclass(kw_only=True)
 class Closed(Message):
-    """To everyone, from the host of a server that has stopped: nobody listens here any more."""
+    """To all ranks, from the host of a server that has stopped: no server listens here any more."""
 
     rank: int
 
 
 @dataclass(kw_only=True)
 class Done(Message):
-    """From a worker to everyone: I have trained, and what I pushed is safe."""
+    """From a worker to all ranks: I have trained, and what I pushed is safe."""
 
 
 KINDS: tuple[type[Message], ...] = (Push, Pull, Flush, Answer, Norm, Update, Copied, Closed, Done)
-# Of each kind the fields that its header has, at most nine, with their types.
+# For each kind, the fields of its header, at most nine, with their types.
 FIELDS: dict[type[Message], dict[str, Any]] = {
     kind: {each.name: each.type for each in fields(kind) if each.name not in ("nbytes", *kind.arrays)} for kind in KINDS
 }
@@ -177,7 +177,7 @@ class Mailbox:
                 self.comm.post(array, dest)
 
     def next(self) -> Message | None:
-        """A message that has arrived, from whoever spoke first; None if there is none."""
+        """The message that arrived first, from any rank; None if there is none."""
         if self.local:
             return self.local.popleft()
         source = self.comm.probe()

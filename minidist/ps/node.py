@@ -1,4 +1,4 @@
-"""The loop of a rank: it hands each message to whom it concerns, the worker or one of the servers on this rank."""
+"""The loop of a rank: it passes each message to its receiver, the worker or one of the servers on this rank."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ class Node:
         self, plan: Plan, mailbox: Mailbox, servers: Mapping[int, ServerPart], worker: WorkerPart | None
     ) -> None:
         self.plan, self.mailbox, self.servers, self.worker = plan, mailbox, servers, worker
-        self.done = 0  # workers that are
+        self.done = 0  # workers that are done
         self.stopped = False  # the server on this rank
 
     def serve(self, until: Callable[[], bool]) -> None:

@@ -1,5 +1,5 @@
-"""bsp clips a gradient by the norm of all of it, as one process would, and each server has only its shard's part of it:
-so before an update the servers tell each other their sums of squares."""
+"""bsp clips by the norm of the whole gradient, as one process would. Each server has only its shard of the gradient, so
+before an update the servers tell each other their sums of squares."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,20 +14,20 @@ from minidist.ps.simulated_time import LATENCY, Cable
 
 
 class Norms:
-    """What the server of a shard knows of the others'."""
+    """The sums of squares that the server of a shard has heard from the others."""
 
     def __init__(self, shard: int, plan: Plan, mailbox: Mailbox) -> None:
         self.shard, self.plan, self.mailbox = shard, plan, mailbox
         self.latest: dict[int, Norm] = {}  # by shard
 
     def add(self, norm: Norm) -> None:
-        """Another server has told its part."""
+        """Take in another server's part."""
         self.latest[norm.teller] = norm
 
     def whole(self, clock: int, sums: Mapping[int, Array], cable: Cable) -> float | None:
-        """The norm of the gradient over all servers, of which `sums` are this one's ranges; None while one is missing.
+        """The norm of the gradient over all servers; None while a part is missing. sums: the ranges of this server.
 
-        clock: iterations behind the update. Waits in simulated time (cable) until the last part is here.
+        clock: iterations done before the update. Waits in simulated time (cable) until the last part is here.
         """
         if self.shard not in self.latest or self.latest[self.shard].clock < clock:
             mine = sum(squared_norm(total) for _, total in sorted(sums.items()))

@@ -1,4 +1,4 @@
-"""What came of a run: what each worker and each holder of a shard has noted, and what rank 0 knows of it at the end."""
+"""The result of a run: what each worker and each holder of a shard recorded, and what rank 0 collects at the end."""
 
 import math
 from collections import Counter
@@ -13,7 +13,7 @@ from minidist.ps.plan import Plan
 from minidist.ps.replication import Chain
 from minidist.ps.vector_clock import RangeClocks
 
-WINDOW = 10  # losses are shown as the mean of so many steps
+WINDOW = 10  # losses are shown as the mean of this number of steps
 
 
 @dataclass
@@ -37,7 +37,7 @@ class WorkerLog:
         self.ended.append(ended)
 
     def read(self, clock: int, clocks: Array, worker: int) -> None:
-        """A worker with `clock` iterations behind it has read weights of these clocks."""
+        """A worker that has done `clock` iterations has read weights of these clocks."""
         self.reads.append((clock, int(clocks.min()), int(clocks.max()), int(clocks[worker])))
 
 

@@ -26,7 +26,7 @@ class Range:
     lo: int
     hi: int
     shard: int  # the number of the server that holds them
-    decayed: int  # weight decay applies to the first so many of them
+    decayed: int  # weight decay applies to this number of them, the first
 
     @property
     def keys(self) -> slice:

@@ -1,13 +1,13 @@
 """How the copies of a shard are kept, so that a server may stop.
 
 Chain replication (Li et al., OSDI 2014, section 4.4): the server makes an update and sends it to the next rank of the
-chain, which makes the same update and passes it on; the last one tells the server, and only then does the server answer
-any worker. So what a worker has been told is on all copies. When the server stops, the next of the chain takes over:
-workers send again what was not answered, and what had come through is recognised by its vector clock.
+chain, which makes the same update and passes it on. The last rank confirms it to the server, and only then does the
+server answer any worker. So all copies have what a worker has been told. If the server stops, the next rank of the
+chain takes over: workers repeat unanswered messages, and the vector clocks show which of them had already arrived.
 
-A server that stops (--stop) ignores all messages from then on, and its host closes its connections, by which the others
-learn of it: that is what the death of a process on a machine that lives looks like. A rank that really dies takes the
-whole job with it, for MPI offers nothing else.
+A server that stops (--stop) ignores all messages from then on, and its host closes its connections, which tells the
+other ranks. This is how the death of a process looks if its machine lives on. A rank that really dies ends the whole
+job, because MPI offers nothing else.
 """
 
 from minidist.ps.messages import Copied, Mailbox, Update

@@ -27,12 +27,12 @@ SWEEP = (("bsp", 0), ("ssp", 1), ("ssp", 2), ("ssp", 4), ("ssp", 8), ("ssp", 16)
 
 
 def trainings(options: command.Options) -> list[tuple[str, float]]:
-    """Which trainings are asked for: consistency and staleness of each."""
+    """The trainings that the options ask for: consistency and staleness of each."""
     return list(SWEEP) if options.staleness_sweep else [(options.consistency, options.staleness)]
 
 
 def say_what_differs(job: command.Job, plan: Plan) -> None:
-    """In a line each, in what a run that goes on is not the run that was saved."""
+    """Print, one per line, the differences between this run and the saved run that it continues."""
     command.say_differences(job, rank=0, ranks=len(plan.workers))
     asynchronous = [consistency for consistency, _ in trainings(plan.options) if consistency != "bsp"]
     if asynchronous:
@@ -47,7 +47,7 @@ def say_what_differs(job: command.Job, plan: Plan) -> None:
 
 
 def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> int:
-    """Validate, print, save: the exit status."""
+    """Validate, print, save; returns the exit status."""
     runs, checked = [], []
     for outcome in outcomes:
         whole.write(outcome)
@@ -85,7 +85,7 @@ def report(job: command.Job, whole: Whole, outcomes: Sequence[TrainedRun]) -> in
 
 
 def make_run(job: command.Job, whole: Whole, outcome: TrainedRun, validation: float) -> Run:
-    """As the other chapters report theirs. `sent` is of the whole run: workers are in different iterations."""
+    """The run, in the form of the other chapters. `sent` covers the whole run: workers are in different iterations."""
     sent: list[dict[str, dict[str, int]]] = []
     sent_to: list[dict[int, int]] = []  # bytes by the receiver
     for rank in outcome.ranks:
@@ -140,7 +140,7 @@ def print_promises(checked: Sequence[Sequence[Claim]]) -> None:
 
 
 def merge_claims(checked: Sequence[Sequence[Claim]]) -> list[Claim]:
-    """One claim for each promise: of the first training in which it does not hold, or else of the first of all."""
+    """One claim for each promise: from the first training in which it does not hold, or from the first training."""
     found: dict[tuple[str, str], Claim] = {}
     for claim in (claim for made in checked for claim in made):
         name = (claim.source, claim.claim)
@@ -150,7 +150,7 @@ def merge_claims(checked: Sequence[Sequence[Claim]]) -> list[Claim]:
 
 
 def print_one(outcome: TrainedRun) -> None:
-    """Where the simulated time went, and what the options have done."""
+    """Print where the simulated time went, and what the options did."""
     plan, options = outcome.plan, outcome.plan.options
     servers = f"{len(plan.servers)} server{'s' * (len(plan.servers) > 1)}"
     workers = f"{len(plan.workers)} worker{'s' * (len(plan.workers) > 1)}"
@@ -179,7 +179,7 @@ def print_one(outcome: TrainedRun) -> None:
 
 
 def print_sweep(outcomes: Sequence[TrainedRun], runs: Sequence[Run]) -> None:
-    """Two tables: where the time goes as the bound is loosened, and what that does to the loss."""
+    """Print two tables: where the time goes as the bound grows, and what that does to the loss."""
     rows = []
     for outcome, run in zip(outcomes, runs, strict=True):
         shares = [f"{outcome.part(kind):.1%}" for kind in ("computing", "wire", "held")]

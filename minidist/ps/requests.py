@@ -1,4 +1,4 @@
-"""A worker's messages to the servers: to which rank each goes, when in simulated time, and what is not answered yet."""
+"""A worker's messages to the servers: where each goes, when in simulated time, and which are not answered yet."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,16 +9,16 @@ from minidist.ps.outcome import WorkerLog
 from minidist.ps.plan import Plan
 from minidist.ps.simulated_time import Cable
 
-Serve = Callable[[Callable[[], bool]], None]  # handle messages until something is so
+Serve = Callable[[Callable[[], bool]], None]  # handles messages until a condition holds
 
 
 class Requests:
-    """What one worker has asked."""
+    """The requests of one worker."""
 
     def __init__(self, worker: int, plan: Plan, mailbox: Mailbox, cable: Cable, log: WorkerLog) -> None:
         self.worker, self.plan, self.mailbox, self.cable, self.log = worker, plan, mailbox, cable, log
         self.key_lists = KeyLists(plan.options.keys == "cached")
-        self.open: set[tuple[int, int]] = set()  # (shard, range) of what is not answered
+        self.open: set[tuple[int, int]] = set()  # (shard, range) of requests not answered yet
         self.answers: list[Answer] = []  # of this moment
         self.kept: dict[int, list[Request]] = {shard: [] for shard in range(len(plan.servers))}  # if a server stops
 
@@ -44,7 +44,7 @@ class Requests:
             self.kept[answer.shard] = [message for message in self.kept[answer.shard] if isinstance(message, Flush)]
 
     def wait(self, serve: Serve) -> None:
-        """Until all is answered; then account for the simulated time: held back by servers, or on the wire."""
+        """Wait for all answers; then account for the simulated time: held back by servers, or on the wire."""
         serve(lambda: not self.open)
         asked = self.cable.now
         for answer in sorted(self.answers, key=lambda answer: (answer.shard, answer.range)):

@@ -3,7 +3,7 @@
 A clock for every key and worker would be n keys times m workers. But workers push ranges, and all keys of a range have
 the same clock, so one vector of m numbers is kept for each range. When a range is pushed whose borders are new, the
 ranges that they cut are split. A push into the middle of a range cuts it twice: into 3 pieces, never more. After pushes
-of k different ranges there are at most 2k + 1 ranges, so O(m·k) numbers, however many keys there are.
+of k different ranges there are at most 2k + 1 ranges, so O(m·k) numbers, for any number of keys.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What the papers say of tensor parallelism, beside what a run held and sent; and which layouts there can be."""
+"""What the papers say about tensor parallelism, next to what a run held and sent; and which layouts are possible."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def check_tensor(options: Options, t: int) -> None:
 
 
 def claims(run: Run) -> list[Claim]:
-    """Of the chapter on tensor parallelism alone."""
+    """The claims of the chapter on tensor parallelism itself."""
     options, t = run.options, run.ranks
     again = chen.runs_again(options.recompute, options.layers)
     shares = [Share(options.batch // options.accumulate, options.layers, layers_again=again)] * t
@@ -53,7 +53,7 @@ def claims(run: Run) -> list[Claim]:
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """What each of t ranks will need: all work on all of the batch, each on its part of every unit."""
+    """What each of t ranks will need: all work on the whole batch, each on its part of every unit."""
     o, t = asked.options, asked.ranks
     p, k = asked.bytes.stored, asked.optimizer_bytes
     places = []
@@ -83,9 +83,9 @@ PAPERS_DROPOUT = 0.1
 
 
 def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
-    """Chapters train without dropout, the papers with it: one more forward on this rank, for what they say is kept."""
+    """Chapters train without dropout, the papers with it: one more forward on this rank counts what the papers keep."""
     options = job.options
-    if options.dropout > 0 or options.device_memory is not None:  # which need not have room for more than the training
+    if options.dropout > 0 or options.device_memory is not None:  # which may have no room for more than the training
         return {}
     x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
     return {"layer_activations_with_dropout": engine.count_layer_bytes(x, y, PAPERS_DROPOUT)}
@@ -146,7 +146,7 @@ def phases(where: str, *names: str) -> list[str]:
 
 
 def all_reduces(run: Run, times: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Elements that each rank sends for so many all-reduces of its group."""
+    """Elements that each rank sends for a number of all-reduces (`times`) in its group."""
     each = zip(run.places, times, sizes, strict=True)
     return [number * ring_all_reduce(size, run.layout.tp).sent[at.tensor] for at, number, size in each]
 
@@ -154,7 +154,7 @@ def all_reduces(run: Run, times: Sequence[int], sizes: Sequence[int]) -> list[in
 def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     """How often l layers call for one in a micro-batch: an all-reduce is 2(t-1) messages, half of it t-1."""
     options = run.options
-    log = options.recompute == "log"  # what runs again sends the forward's two again: r layers, or, but for log, all l
+    log = options.recompute == "log"  # layers that run again repeat the forward's two: r with log, otherwise all l
     times = "4l+2r" if log else "6l" if any(share.layers_again for share in shares) else "4l"
     kinds = {"all-reduces": (WHOLES, 2)}
     if options.sequence_parallel:
@@ -223,7 +223,7 @@ def elements(run: Run, shares: Sequence[Share]) -> list[int]:
 
 def replicated_bytes(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:
     """Bytes of all ranks for the gradients that sequence parallelism must sum: of what every rank has, padded so that
-    `shards` ranks can divide it. So many groups of t ranks do the same: `copies`."""
+    `shards` ranks can divide it. copies: the number of groups of t ranks that each do this."""
     if not run.options.sequence_parallel:
         return 0
     padded = [models.padded(whole, shards) for _, whole in run.model.cut_and_whole(t)[0]]
@@ -235,8 +235,8 @@ def total_claims(
 ) -> list[Claim]:
     """By all ranks together: what the papers leave out, `beside` it; and that nothing else was sent.
 
-    beside: phase -> formula, bytes.
-    stamps: messages that go with a time beside them, on the control channel. That is all that control may send."""
+    `beside`: other phases -> formula, bytes.
+    stamps: messages whose time is sent on the control channel. Control may send nothing else."""
     claims = [
         Claim("beside it", phase, formula, promised, sum(run.sent_in(phase)), "bytes", "all ranks")
         for phase, (formula, promised) in beside.items()

@@ -8,10 +8,10 @@ from minidist.tp.group import Group
 
 
 def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Array, vocabulary: int, group: Group) -> Tensor:
-    """ops.cross_entropy for logits (B, T, V'/t), of which the first `vocabulary` over all ranks are not padding.
+    """ops.cross_entropy for logits (B, T, V'/t); over all ranks, only the first `vocabulary` are not padding.
 
-    Instead of the logits, b·s·v numbers, three times b·s are sent: of each position the largest logit, the target's and
-    the sum of exponentials. (The paper says b·s; its code sends these three.)
+    Instead of the logits, b·s·v numbers, three times b·s are sent: for each position the largest logit, the target's
+    logit, and the sum of exponentials. (The paper says b·s; its code sends these three.)
     """
     columns = logits.shape[-1]
     first = columns * group.comm.rank

@@ -33,7 +33,7 @@ class Sliced(Parameter):
 
     @property
     def places(self) -> list[Array]:
-        """Which places of the axis each rank holds; found anew when it is asked, for it is as large as a bias."""
+        """The places of the axis that each rank holds. Computed on each use, because it is as large as a bias."""
         return cut_places(self.sections, self.comm.size)
 
     def initial(self, seed: int) -> Array:

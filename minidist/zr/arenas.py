@@ -1,4 +1,4 @@
-"""Addresses for what a rank holds: whether they are asked for, and the picture."""
+"""Addresses for the arrays that a rank holds, if they are asked for, and the picture."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from minidist.mpi.comm import Comm
 
 @contextmanager
 def drawn(device: Pool, comm: Comm, options: Namespace) -> Iterator[None]:
-    """With --arena-plot, arrays get addresses inside, and rank 0 draws the last step: of a run that ends out of memory,
-    as far as it has come."""
+    """With --arena-plot, arrays get addresses inside, and rank 0 draws the last step. If a run ends out of memory, the
+    picture ends there."""
     if not options.arena_plot:
         yield
         return

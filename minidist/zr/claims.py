@@ -1,4 +1,4 @@
-"""What ZeRO says of activations and buffers, beside what a run held, sent and moved; and how much a model needs."""
+"""What ZeRO says about activations and buffers, next to what a run held, sent and moved; and what a model needs."""
 
 from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
@@ -16,7 +16,7 @@ GATHERS = "all-gather checkpoints"
 
 
 def claims(run: Run) -> list[Claim]:
-    """What is held, moved and sent; and that nothing else is."""
+    """What is held, moved and sent, and nothing else."""
     options, t, p = run.options, run.layout.tp, run.bytes.stored
     d, a, stage, shares = run.layout.dp, options.accumulate, options.zero, shares_of(run)
     volumes = [
@@ -43,11 +43,11 @@ def claims(run: Run) -> list[Claim]:
     ]
 
 
-# ---- who has what ----------------------------------------------------------------------------------------------------
+# ---- which rank has what ---------------------------------------------------------------------------------------------
 
 
 def shares_of(run: Asked) -> list[Share]:
-    """What of a micro-batch each rank works on."""
+    """The share of a micro-batch that each rank works on."""
     options = run.options
     rows = chunk_sizes(options.batch // options.accumulate, run.layout.dp)
     return [
@@ -56,25 +56,25 @@ def shares_of(run: Asked) -> list[Share]:
 
 
 def flats(run: Asked, rank: int) -> list[list[int]]:
-    """By unit, the sizes of what a rank stores apart, padded so that the data axis can divide it: all of the unit, or
-    where it is cut, its part of what is cut and what is left whole."""
+    """By unit, the sizes of what a rank stores separately, padded so that the data axis can divide it: the whole unit,
+    or, if it is cut, the rank's part of what is cut, and what stays whole."""
     t = run.layout.tp
     stored = [list(both) if t > 1 else [sum(both)] for both in run.model.cut_and_whole(t)[run.places[rank].tensor]]
     return [[padded(size, run.layout.dp) for size in of] for of in stored]
 
 
 def stored_parameters(run: Asked) -> list[int]:
-    """Ψr: of each rank, what it stores apart, all together."""
+    """Ψr: for each rank, the sum of what it stores."""
     return [sum(map(sum, flats(run, rank))) for rank in range(run.ranks)]
 
 
 def shared_parameters(run: Asked, rank: int) -> int:
-    """Of these, what embedding and head share."""
+    """The part of Ψr that embedding and head share."""
     return flats(run, rank)[0][0] if run.model.tied else 0
 
 
 def gathered_at_once(run: Asked, rank: int) -> int:
-    """The most parameters that a rank gathers: of the largest unit, and with it what embedding and head share."""
+    """The most parameters that a rank gathers at once: the largest unit, and what embedding and head share."""
     shared, (first, *others) = shared_parameters(run, rank), flats(run, rank)
     return shared + max(sum(first) - shared, *map(sum, others))
 
@@ -83,19 +83,19 @@ def gathered_at_once(run: Asked, rank: int) -> int:
 
 
 def is_cut(run: Asked) -> bool:
-    """Whether the ranks that share a layer have parts of its checkpoint: P_a's, or their own positions."""
+    """Whether each rank that shares a layer has only a part of its checkpoint: by P_a, or for its own positions."""
     return run.options.activations != "device" or run.options.sequence_parallel
 
 
 def checkpoint(run: Asked) -> list[int]:
-    """Elements that each rank keeps of a layer's input."""
+    """The elements of a layer's input that each rank keeps."""
     t, options = run.layout.tp, run.options
     bsh = [share.b * options.context * options.width for share in shares_of(run)]
     return [chunk_sizes(size, t)[run.places[rank].tensor] if is_cut(run) else size for rank, size in enumerate(bsh)]
 
 
 def checkpoints_wait(run: Run, a: int) -> list[Claim]:
-    """Between forward and backward; what goes to the host goes there once in each micro-batch, and comes back once."""
+    """What waits between forward and backward. Checkpoints on the host go there and come back once per micro-batch."""
     options, p = run.options, run.bytes.stored
     waiting = [options.layers * p * elements for elements in checkpoint(run)]
     formula = f"l·{p}bsh{'/t' * is_cut(run)}"
@@ -115,8 +115,8 @@ def checkpoints_wait(run: Run, a: int) -> list[Claim]:
 
 
 def checkpoints_pass(run: Run) -> Claim:
-    """What of checkpoints a device holds on their way: of one layer its part, up from the host, and with it the whole
-    into which the ranks gather their parts. Nothing stays there."""
+    """The checkpoints that a device holds in transit: one layer's part, up from the host, and the whole checkpoint into
+    which the ranks gather their parts. Nothing stays there."""
     options, p = run.options, run.bytes.stored
     on_host, cut = options.activations == "host", run.layout.tp > 1 and not options.sequence_parallel
     gathers = options.activations != "device" and cut
@@ -128,8 +128,8 @@ def checkpoints_pass(run: Run) -> Claim:
 
 
 def buffers(run: Run) -> list[Claim]:
-    """B elements, or all gradients if they are fewer. Where a rank has its shard of gradients alone, what is shared by
-    embedding and head waits beside it for its second part (stage 2)."""
+    """B elements, or all gradients if they are fewer. If a rank has only its shard of gradients (stage 2), the gradient
+    that embedding and head share also waits for its second part."""
     p, d, stage = run.bytes.stored, run.layout.dp, run.options.zero
     ranks = range(run.ranks)
     waiting = [shared_parameters(run, rank) * (stage >= 2) for rank in ranks]
@@ -150,7 +150,7 @@ def buffers(run: Run) -> list[Claim]:
 
 
 def checkpoint_volumes(run: Run) -> list[tensor.Volume]:
-    """P_a's all-gather before a layer runs again: b·s·h where Megatron's six all-reduces are 12bsh."""
+    """P_a's all-gather before a layer runs again: b·s·h, where Megatron's six all-reduces send 12bsh."""
     options, t = run.options, run.layout.tp
     if options.activations == "device" or options.sequence_parallel:
         return []
@@ -161,7 +161,7 @@ def checkpoint_volumes(run: Run) -> list[tensor.Volume]:
 
 
 def checkpoint_claims(run: Run) -> list[Claim]:
-    """Of what the layers' all-reduces send on all ranks together, how much P_a's all-gathers send besides."""
+    """What P_a's all-gathers send on all ranks, as a percentage of what the layers' all-reduces send."""
     if not any(sent := run.sent_in(GATHERS)):
         return []
     in_layers = sum(run.sent_in(*tensor.phases("layers", *tensor.WHOLES)))
@@ -198,12 +198,12 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: model states; the buffer, and what is gathered; every checkpoint; and what one layer
-    keeps, when the last of them runs again, or the head, if that is more."""
+    """What each rank will need: model states, the buffer, gathered parameters, every checkpoint, and what the last layer
+    keeps when it runs again, or what the head keeps, if that is more."""
     options, p, t, shares = asked.options, asked.bytes.stored, asked.layout.tp, shares_of(asked)
     d, stage, parts = asked.layout.dp, options.zero, checkpoint(asked)
     layers = layer_bytes(asked, t, shares, "none", options.dropout > 0)
-    # A layer keeps its input as well: another copy, or what waited, which has gone or is that itself.
+    # A layer also keeps its input: another copy of the checkpoint, or the checkpoint itself, or it has been freed.
     is_kept_once = options.scattered or (options.activations == "device" and p == asked.bytes.computed)
     found = []
     for rank, psi in enumerate(stored_parameters(asked)):
@@ -220,7 +220,7 @@ def needs(asked: Asked) -> list[Needs]:
 
 
 def print_closing(run: Run) -> None:
-    """The letters; what a fused buffer would take; and the paper's table 2."""
+    """Print what the letters mean, what a fused buffer would take, and the paper's table 2."""
     options, p, t = run.options, run.bytes.stored, run.layout.tp
     d, psi = run.layout.dp, stored_parameters(run)[0]
     say(

@@ -40,7 +40,7 @@ ALONE = ("arena_plot", "memory_plot", "save", "load", "export", "sample", "witne
 
 
 def check(options: Namespace, d: int) -> None:
-    """Raise UsageError for what does not go with --configurations or --arena-plot. d: ranks that share out a batch."""
+    """Raise UsageError for options that do not fit --configurations or --arena-plot. d: ranks that share a batch."""
     of = "--configurations" if options.configurations is not None else "--arena-plot" if options.arena_plot else ""
     if of and options.batch // options.accumulate % d:
         needed = d * options.accumulate * (options.batch // (d * options.accumulate) + 1)
@@ -49,7 +49,7 @@ def check(options: Namespace, d: int) -> None:
         )
     if options.arena_plot and options.precision in ("mixed", "bf16"):
         raise UsageError(
-            "--arena-plot: a device computes in what it stores, not in float32 beside it: use --precision fp32"
+            "--arena-plot: a device computes in the stored precision, without float32 copies: use --precision fp32"
         )
     if options.arena_plot:
         plot.check("--arena-plot", options.arena_plot)
@@ -64,8 +64,8 @@ def check(options: Namespace, d: int) -> None:
 
 
 def find_largest(works: Callable[[int], bool], most: int) -> int:
-    """The largest number from 1 to `most` that works, where whatever is less than one that works does too; 0: none."""
-    low, high = 0, 1  # low works; high is not known to
+    """The largest number from 1 to `most` that works, if every smaller one also works; 0: none does."""
+    low, high = 0, 1  # low works; high may not
     while high <= most and works(high):
         low, high = high, 2 * high
     high = min(high, most + 1)
@@ -76,8 +76,8 @@ def find_largest(works: Callable[[int], bool], most: int) -> int:
 
 
 def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> int:
-    """Find the most layers in each configuration by training, on all ranks; print and draw them on rank 0. The exit
-    status: 1 if a formula says another number."""
+    """Find the most layers in each configuration by training, on all ranks; print and draw them on rank 0. Returns the
+    exit status: 1 if a formula gives another number."""
     found = []
     for each in CONFIGURATIONS:
         options = Namespace(**{**vars(job.options), "zero": each.zero, "activations": each.activations})
@@ -90,7 +90,7 @@ def search(comm: Comm, job: Job, trains: Callable[[Comm, Job, int], bool]) -> in
 
 
 def make_run(job: Job, ranks: int, layers: int) -> Asked:
-    """A run with so many layers."""
+    """A run with this number of layers."""
     options = Namespace(**{**vars(job.options), "layers": layers})
     return Asked(job.chapter, options, job.layout, len(job.corpus.vocabulary))
 
@@ -110,7 +110,7 @@ def at_most(layers: int) -> str:
 
 
 def report(job: Job, ranks: int, found: list[tuple[Configuration, int, int, int]]) -> None:
-    """The table, the picture, the report for machines."""
+    """Write the table, the picture, and the report for machines."""
     options = job.options
     title = f"The most layers that train in {number(options.device_memory)} bytes a device"
     if options.json != "-":

@@ -190,7 +190,7 @@ def test_a_bar_for_each_row_that_was_measured(measured, tmp_path, monkeypatch):
     assert bench_with(monkeypatch, "--plot", str(tmp_path / "bench.svg")) == 0
     drawn = (tmp_path / "bench.svg").read_text()
     assert drawn.count("patch_") > 1
-    assert f"<!-- {ROW.name}  beside  {ROW.beside} -->" in drawn
+    assert f"<!-- {ROW.name}  compared with  {ROW.beside} -->" in drawn
     assert measured.name not in drawn
 
 

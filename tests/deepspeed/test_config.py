@@ -113,7 +113,7 @@ OFFLOAD = '"offload_optimizer": {"device": "DEVICE", "pin_memory": true}'
         ("none", 3, (), "zero3", ""),
         ("nvme", 1, (), "infinity", ""),
         ("nvme", 2, (), "infinity", ""),
-        ("nvme", 3, (), "offload", 'is "cpu" here as long as offload_param.device is not "nvme" as well'),
+        ("nvme", 3, (), "offload", 'is "cpu" here as long as offload_param.device is not "nvme", too'),
         ("nvme", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
         ("cpu", 0, (), "data_parallel", "in stage 0, which divides nothing: take stage 1, 2 or 3"),
         ("cpu", 3, ("--strategy", "hybrid_shard"), "fsdp", "with FSDP yet"),
