@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.lesson import show
-from minidist.colors import BLUE, DARK, QUANTITIES, RANKS, RED
+from minidist.colors import BLUE, DARK, LIGHT, QUANTITIES, RANKS, RED
 from minidist.papers import collectives
 
 BACKWARD, SENT = QUANTITIES["gradients"], QUANTITIES["messages"]
@@ -53,7 +53,7 @@ def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
         ax.scatter(counted.keys(), counted.values(), s=34, color=WAYS[way], zorder=2)
         ax.text(8.15, line[-1], FORMULAS[way], va="center", color=DARK, fontsize=11)
     ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in $\\Psi$", xticks=every_n, ylim=(0, 7.5))
-    ax.grid(axis="y", color="#dddddd", lw=0.8)
+    ax.grid(axis="y", color=LIGHT, lw=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("Dots: counted on ranks. Lines: the formulas.", loc="left", fontsize=10)
