@@ -169,6 +169,21 @@ def test_a_lesson_has_the_form(lesson):
     assert all(f'"{question}":' in compared for question in asked)
 
 
+@pytest.mark.parametrize("lesson", LESSONS[:5], ids=lambda lesson: lesson.name)
+def test_a_notebook_shows_the_algorithm_and_little_else(lesson):
+    """What counts, draws and prints is in given.py and pictures.py, whose colors mean the same in every lesson."""
+    document = json.loads((lesson / "lesson.ipynb").read_text())
+    cells = [
+        "".join(cell["source"]).replace("\n\n", "\n").splitlines()
+        for cell in document["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    assert sum(map(len, cells)) <= 200
+    assert max(map(len, cells)) <= 25
+    assert max(len(line) for cell in cells for line in cell) <= 110  # a narrow JupyterLab shows it whole
+    assert not re.search(r"#[0-9a-fA-F]{6}\b", (lesson / "pictures.py").read_text())
+
+
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_what_is_asked_for_cannot_be_imported_from_the_lesson(lesson):
     tests = load(lesson / "test_exercise.py")
