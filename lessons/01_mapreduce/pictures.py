@@ -1,14 +1,15 @@
-"""The pictures of lesson 01. They draw what the ranks brought back, and what the master wrote down."""
+"""The pictures and tables of lesson 01: what the ranks brought back, and what the master wrote down."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS, RED
 
-REDUCERS = ["#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a"]  # a colour for each reduce task
-MAP, REDUCE, AGAIN = "#9db8d6", "#e6c48a", "#b5524a"
+MAP, REDUCE, AGAIN = BLUE, ORANGE, RED
 
 
 def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]], title: str) -> None:
@@ -23,7 +24,7 @@ def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]]
     ax.set(xlim=(-1.1, n), ylim=(-n * height, 0.62))
     ax.axis("off")
     for r in range(n):
-        ax.text(r + 0.46, 0.2, f"to reduce task {r}\non rank {r}", ha="center", fontsize=9, color=REDUCERS[r])
+        ax.text(r + 0.46, 0.2, f"to reduce task {r}\non rank {r}", ha="center", fontsize=9, color=DARK)
         for rank in range(n):
             arrived = runs[r][rank] == regions[rank][r]
             top, own = -rank * height, rank == r
@@ -32,17 +33,24 @@ def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]]
                     (r + 0.02, top - height + 0.04),
                     0.88,
                     height - 0.08,
-                    facecolor="#f1f1f1" if own else "white",
-                    edgecolor=REDUCERS[r],
-                    lw=1.4,
+                    facecolor=LIGHT if own else "white",
+                    edgecolor=RANKS[r],
+                    lw=2,
                     ls="--" if own else "-",
                 )
             )
             said = regions[rank][r].replace("\t", "  ") or "nothing" if arrived else "has not\narrived"
             for place, line in enumerate(said.splitlines()):
-                colour = "black" if "  " in line else "#999999"
+                style = "normal" if "  " in line else "italic"
                 ax.text(
-                    r + 0.08, top - 0.1 - 0.22 * place, line, va="top", fontsize=9, family="monospace", color=colour
+                    r + 0.08,
+                    top - 0.1 - 0.22 * place,
+                    line,
+                    va="top",
+                    fontsize=9,
+                    family="monospace",
+                    color=DARK,
+                    style=style,
                 )
     for rank in range(n):
         ax.text(-0.08, -(rank + 0.5) * height, f"map task {rank}\non rank {rank}", ha="right", va="center", fontsize=9)
@@ -72,7 +80,7 @@ def draw_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequ
     ranks = range(len(next(iter(counted.values()))))
     for k, (name, sent) in enumerate(counted.items()):
         places = [rank + 0.4 * k - 0.2 for rank in ranks]
-        ax.bar(places, [n / 1000 for n in sent], 0.36, color=("#b5524a", "#3b6ea8")[k], label=f"{name}, counted")
+        ax.bar(places, [n / 1000 for n in sent], 0.36, color=(RED, GREEN)[k], label=f"{name}, counted")
         ticks = [n / 1000 for n in computed[name]]
         ax.hlines(
             ticks, [x - 0.2 for x in places], [x + 0.2 for x in places], color="black", label="computed" * (k == 0)
@@ -104,14 +112,18 @@ def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> N
     for worker, task, start, end in bars:
         if worker in rows:
             repeated = task in again and start > death
-            colour = AGAIN if repeated else MAP if task[0] == "map" else REDUCE
-            ax.barh(rows[worker], end - start, left=start, height=0.72, color=colour, edgecolor="white", lw=0.8)
+            color = AGAIN if repeated else MAP if task[0] == "map" else REDUCE
+            ax.barh(rows[worker], end - start, left=start, height=0.72, color=color, edgecolor="white", lw=0.8)
     ax.plot(death, 0, marker="x", color="black", ms=9, mew=2)
     ax.text(death + 12, 0, "does not answer any more", va="center", fontsize=9)
-    for label, colour in (("map", MAP), ("reduce", REDUCE), ("done again", AGAIN)):
-        ax.bar(0, 0, color=colour, label=label)
+    for label, color in (("map", MAP), ("reduce", REDUCE), ("done again", AGAIN)):
+        ax.bar(0, 0, color=color, label=label)
     ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0), fontsize=9)
-    ax.set(yticks=range(len(rows)), yticklabels=[f"worker {worker}" for worker in rows], xlabel="seconds (simulated)")
+    ax.set(
+        yticks=range(len(rows)),
+        yticklabels=[f"worker {worker}" for worker in rows],
+        xlabel="time, in simulated seconds",
+    )
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, None))
     ax.tick_params(labelsize=9, length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
@@ -124,3 +136,47 @@ def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> N
         f"{title}. Worker {lost} stops at {death:g} seconds. Rows below: {len(helpers)} workers, which do its"
         f" tasks again: {maps} maps, which it had finished, and {len(again) - maps} reduce, which it was at.",
     )
+
+
+def print_answers(lines: Sequence[str], answers: Sequence[Mapping[str, int]]) -> None:
+    """Where each process sends its words, and what the reduce tasks then count."""
+    outputs: list[Counter[str]] = [Counter() for _ in answers]
+    for process, (line, where) in enumerate(zip(lines, answers, strict=True)):
+        print(f"process {process} sends:", ", ".join(f"{word} to {where[word]}" for word in where))
+        for word in line.split():
+            outputs[where[word]][word] += 1
+    print()
+    for r, counts in enumerate(outputs):
+        listed = [f"{word} {count}" for word, count in sorted(counts.items())]
+        print(f"output of reduce task {r}:", ", ".join(listed))
+
+
+def print_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequence[int]]) -> None:
+    """Bytes that each rank sends in the shuffle, by the formula and counted."""
+    print(f"{'bytes sent in the shuffle':27}{'computed':>12}{'counted':>12}")
+    for how in computed:
+        for rank in range(4):
+            print(f"{how + f', rank {rank}':27}{computed[how][rank]:>12,}{counted[how][rank]:>12,}")
+        print(f"{how + ', in all':27}{sum(computed[how]):>12,}{sum(counted[how]):>12,}")
+
+
+def print_master(cases: Mapping[str, Any], computed: int) -> None:
+    """What the simulated master decided: cases[name] = (seconds, its log)."""
+    print(f"{'':26}{'decisions':>10}{'maps again':>12}{'reduces again':>15}{'seconds':>9}")
+    for name, (seconds, log) in cases.items():
+        maps, reduces = (log.count("again", kind=kind) for kind in ("map", "reduce"))
+        print(f"{name:26}{log.count('assigned'):>10,}{maps:>12}{reduces:>15}{seconds:>9.0f}")
+    print(f"\ncomputed: M + R = {computed:,} decisions, one more for each task begun again")
+
+
+def print_jobs(jobs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Bytes of two jobs: computed, of the functions in use, of the chapter; and whether the outputs are the same."""
+    print(f"{'bytes':20}{'in regions':>34}{'sent':>12}")
+    print(f"{'':20}{'computed':>11}{'counted':>10}{'the chapter':>13}{'counted':>12}   same output")
+    for name, job in jobs.items():
+        said = "all 4 files" if job["same"] else "no"
+        print(
+            f"{name:20}{job['computed']:>11,}{job['in regions']:>10,}{job['chapter']:>13,}{job['sent']:>12,}   {said}"
+        )
+    decisions = next(iter(jobs.values()))["decisions"]
+    print(f"\ndecisions of the chapter's master, in each job: {decisions} (computed: M + R = {4 + 4})\n")

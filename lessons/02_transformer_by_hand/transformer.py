@@ -47,6 +47,24 @@ def to_logits(x: Array, w: Array) -> tuple[Array, tuple]:
     return x @ w.T, (x, w)
 
 
+def tanh(x: Array) -> tuple[Array, tuple]:
+    y = np.tanh(x)
+    return y, (y,)
+
+
+def tanh_backward(dy: Array, y: Array) -> tuple[Array]:
+    return (dy * (1 - y**2),)
+
+
+def error(y: Array, wanted: Array) -> tuple[Array, tuple]:
+    """Half the sum of the squared differences."""
+    return ((y - wanted) ** 2).sum() / 2, (y - wanted,)
+
+
+def error_backward(dloss: Array, difference: Array) -> tuple[Array]:
+    return (dloss * difference,)
+
+
 def add(x: Array, y: Array) -> tuple[Array, tuple]:
     return x + y, ()
 
@@ -130,3 +148,30 @@ def backwards(asked: Mapping[str, Callable[..., Any]]) -> dict[Callable[..., Any
         attention: partial(attention_backward, asked["values_backward"], asked["softmax_backward"]),
         cross_entropy: lambda *handed: (asked["cross_entropy_backward"](*handed),),
     }
+
+
+# ---- a GPT ----------------------------------------------------------------------------------------------------------
+
+
+def gpt_loss(
+    tape: Any,
+    p: Mapping[str, Any],
+    tokens: Array,
+    targets: Array,
+    block: Callable[..., Any],
+    layers: int,
+    heads: int,
+    hidden: Array,
+) -> Any:
+    """The units in order: the embedding, the blocks, the head; and the loss. p: {name of a parameter: its value}."""
+    x = tape.run(positions, tape.run(embedding, p["wte.weight"], tokens=tokens), p["wpe.weight"])
+    for i in range(layers):
+        x = block(tape, p, f"block{i}", x, heads, hidden)
+    x = tape.run(layer_norm, x, p["head.norm.weight"], p["head.norm.bias"])
+    logits = tape.run(to_logits, x, p["wte.weight"])  # tied
+    return tape.run(cross_entropy, logits, targets=targets)
+
+
+def causal(length: int, ahead: int = 1) -> Array:
+    """The mask (T, T): true where a key is hidden from a query, which is from `ahead` places on."""
+    return np.triu(np.ones((length, length), bool), ahead)

@@ -79,14 +79,16 @@ def call_gate(comm: Comm, exercise: ModuleType, asked: list[list[Any]], function
     return [truth(gate(np.array(clocks), worker, clock, staleness)) for clocks, worker, clock, staleness in asked]
 
 
-def call_take(comm: Comm, exercise: ModuleType, gradients: Array, order: list[int], together: bool) -> list[Any]:
+def call_take(
+    comm: Comm, exercise: ModuleType, gradients: Array, order: list[int], together: bool, function: str = "take"
+) -> list[Any]:
     """Pushes of workers in some order, the next row of each worker's gradients every time; gradients (W, T, n). After
     each push: weights, clocks, how often they were updated."""
     workers, _, n = gradients.shape
     shard = Counting(np.zeros(n, gradients.dtype), np.zeros(workers, np.int64), 0.0, together, 1.0)
     pushed, found = [0] * workers, list[Any]()
     for worker in order:
-        exercise.take(shard, worker, gradients[worker, pushed[worker]].copy())
+        getattr(exercise, function)(shard, worker, gradients[worker, pushed[worker]].copy())
         pushed[worker] += 1
         found.append([returned(shard.weights), returned(shard.clocks), shard.updates])
     return found
@@ -274,3 +276,48 @@ def call_fooled(comm: Comm, exercise: ModuleType, nothing: None) -> list[int] | 
     value = exercise.fooled()
     whole = isinstance(value, list | tuple | np.ndarray) and all(isinstance(n, int | np.integer) for n in value)
     return [int(n) for n in value] if whole else type(value).__name__
+
+
+def call_hear(comm: Comm, exercise: ModuleType, x: Array, kinds: list[int], clocks: list[int]) -> Any:
+    """The last rank is the server, which hears one message of each worker: [worker, kind, clock, gradient or None]; of
+    what is no such tuple the type."""
+    server = comm.size - 1
+    if comm.rank < server:
+        tell(comm, server, kinds[comm.rank], clocks[comm.rank])
+        if kinds[comm.rank] == PUSH:
+            comm.send(x, server)
+        return None
+    found, weights = list[Any](), np.zeros_like(x)
+    for _ in range(server):
+        heard = exercise.hear(comm, weights)
+        if not isinstance(heard, tuple | list) or len(heard) != 4:
+            found.append(type(heard).__name__)
+            continue
+        worker, kind, clock, gradient = heard
+        found.append([int(worker), int(kind), int(clock), None if gradient is None else returned(gradient)])
+    return [found, returned(weights)]
+
+
+def call_answer_fresh(
+    comm: Comm, exercise: ModuleType, weights: Array, clocks: list[int], staleness: float, held: list[list[int]]
+) -> Any:
+    """The last rank is the server, with pulls that are held. On it what is held afterwards; on a worker what has come:
+    clocks and weights, or None. Clocks of -1 say that no answer follows."""
+    server = comm.size - 1
+    if comm.rank == server:
+        shard = Shard(weights.copy(), np.array(clocks), staleness, False, 1.0)
+        left = exercise.answer_fresh(comm, shard, [(worker, clock) for worker, clock in held])
+        for worker in range(server):
+            comm.post(np.full(server, -1), worker)
+        comm.flush()
+        pairs = isinstance(left, list | tuple) and all(isinstance(pull, tuple | list) for pull in left)
+        return [[int(number) for number in pull] for pull in left] if pairs else type(left).__name__
+    answers, came = list[Any](), np.empty(server, np.int64)
+    comm.recv(came, server)
+    while came[0] != -1:
+        got = np.empty_like(weights)
+        comm.recv(got, server)
+        answers.append([returned(came), got])
+        came = np.empty_like(came)
+        comm.recv(came, server)
+    return answers

@@ -45,6 +45,16 @@ class Run:
         waited = sum(read.begun - read.asked for read in self.reads)
         return waited / sum(read.ended - read.asked for read in self.reads)
 
+    @property
+    def oldest_gradient(self) -> int:
+        """The most pushes of others between a worker's read and its own push."""
+        ends = np.array([read.ended for read in self.reads])
+        return max(int(np.sum((ends > read.begun) & (ends < read.ended))) for read in self.reads)
+
+    def count_iterations(self, worker: int, until: float) -> int:
+        """How many iterations a worker has done at some time."""
+        return sum(read.worker == worker and read.ended <= until for read in self.reads)
+
 
 def simulate(
     seconds: Sequence[Sequence[float]], gate: Gate, staleness: float = math.inf, q: float = 0.0, weight: float = 1.0
@@ -78,7 +88,7 @@ def simulate(
 
 
 def in_turns(workers: int, pushes: int) -> list[list[float]]:
-    """Seconds of equally fast workers that push one after the other, one each second: about so many pushes in all."""
+    """Seconds of equally fast workers that push one after the other, one each second: about that many pushes in all."""
     return [[worker + 1.0] + [float(workers)] * (pushes // workers) for worker in range(workers)]
 
 

@@ -276,7 +276,11 @@ def test_fresh_soon(submission: Submission) -> None:
 
 
 def take_cases(
-    submission: Submission, together: bool, orders: Sequence[Sequence[int]], exact: bool = True
+    submission: Submission,
+    together: bool,
+    orders: Sequence[Sequence[int]],
+    exact: bool = True,
+    **more: Any,
 ) -> list[Case]:
     """Three workers' gradients come in some order; exact: in numbers whose sum no order changes."""
     gradients = submission.random.integers(1, 1000, (3, 2, 4)).astype(np.float32)
@@ -291,16 +295,18 @@ def take_cases(
             1,
             f"{bsp}, pushes of the workers {', '.join(map(str, order))}",
             [gradients],
-            {"order": list(order), "together": together},
+            {"order": list(order), "together": together, **more},
         )
         for order in orders
     ]
 
 
-def check_taken(submission: Submission, together: bool, orders: Sequence[Sequence[int]]) -> None:
+def check_taken(
+    submission: Submission, together: bool, orders: Sequence[Sequence[int]], function: str = "take"
+) -> None:
     """Weights, clocks and the number of updates after every push."""
-    cases = take_cases(submission, together, orders)
-    for case, [outcome] in zip(cases, submission.run("call_take", cases, ["take"]), strict=True):
+    cases = take_cases(submission, together, orders, function=function)
+    for case, [outcome] in zip(cases, submission.run("call_take", cases, [function]), strict=True):
         gradients, clocks, pushes = case.inputs[0], np.zeros(3, np.int64), [0, 0, 0]
         for number, (worker, (weights, counted_as, updates)) in enumerate(
             zip(case.arguments["order"], outcome.value, strict=True), 1
@@ -490,10 +496,69 @@ def check_fooled(submission: Submission) -> None:
         lose(f"{clocks}: of every worker at least 2 updates are there. This read is allowed, and no gate is fooled.")
 
 
+KINDS = ("PUSH", "PULL", "STOP")
+
+
+def check_hear(submission: Submission) -> None:
+    cases = []
+    for kinds in ([1, 0, 2], [0, 0], [2, 1]):
+        inputs = [submission.random.integers(1, 99, 4).astype(np.float64) for _ in range(len(kinds) + 1)]
+        clocks = [int(clock) for clock in submission.random.integers(3, 9, len(kinds))]
+        label = "workers that send " + ", ".join(KINDS[kind] for kind in kinds)
+        cases.append(Case(len(inputs), label, inputs, {"kinds": kinds, "clocks": clocks}))
+    for case, outcomes in zip(cases, submission.run("call_hear", cases, ["hear"]), strict=True):
+        found, weights = outcomes[-1].value
+        if wrong := [each for each in found if isinstance(each, str)]:
+            lose(f"On {case.label}: hear returned {named(wrong[0])}, not (worker, kind, clock, gradient).")
+        if np.any(weights):
+            lose(f"On {case.label}: hear has written into weights. Receive the gradient into a new array.")
+        for worker, kind, clock, gradient in found:
+            here = f"On {case.label}: hear returned worker {worker}, kind {kind}, clock {clock}"
+            wanted = case.arguments["kinds"][worker], case.arguments["clocks"][worker]
+            if (kind, clock) != wanted:
+                lose(f"{here}; the kind is {wanted[0]} and the clock {wanted[1]}.")
+            if kind != 0 and gradient is not None:
+                lose(f"{here} and the gradient {first(gradient)}. No gradient follows a {KINDS[kind]}: return None.")
+            if kind == 0 and (gradient is None or isinstance(gradient, str)):
+                lose(f"{here} and no gradient. One follows the header of a PUSH.")
+            if kind == 0 and not np.array_equal(gradient, case.inputs[worker]):
+                lose(f"{here} and the gradient {first(gradient)}; worker {worker} sent {first(case.inputs[worker])}.")
+
+
+def check_answer_fresh(submission: Submission) -> None:
+    cases = []
+    for clocks, staleness, held in (
+        ([2, 1, 3], 1.0, [[0, 2], [2, 3]]),
+        ([4, 0, 1], math.inf, [[2, 1], [0, 4]]),
+        ([2, 1, 2], 0.0, [[0, 2], [2, 2], [1, 1]]),
+        ([2, 1, 2], 1.0, [[1, 2]]),
+    ):
+        weights = submission.random.integers(1, 99, 4).astype(np.float64)
+        said = ", ".join(f"(worker {worker}, clock {clock})" for worker, clock in held)
+        label = f"a shard with the clocks {clocks} and staleness {staleness:g}, with these pulls held: {said}"
+        cases.append(Case(4, label, [weights] * 4, {"clocks": clocks, "staleness": staleness, "held": held}))
+    for case, outcomes in zip(cases, submission.run("call_answer_fresh", cases, ["answer_fresh"]), strict=True):
+        clocks, staleness, held = (case.arguments[name] for name in ("clocks", "staleness", "held"))
+        ready = [pull for pull in held if min(clocks) >= pull[1] - staleness and clocks[pull[0]] >= pull[1]]
+        for worker in range(3):
+            wanted = sum(pull[0] == worker for pull in ready)
+            if len(outcomes[worker].value) != wanted:
+                times = counted(len(outcomes[worker].value), "answer")
+                lose(f"On {case.label}: worker {worker} got {times}, and {wanted} is right.")
+        left = outcomes[-1].value
+        if left != [pull for pull in held if pull not in ready]:
+            stays = [tuple(pull) for pull in held if pull not in ready]
+            given = named(left) if isinstance(left, str) else [tuple(pull) for pull in left]
+            lose(f"On {case.label}: answer_fresh returned {given}; what has to wait is {stays}.")
+
+
 GAPS = {
     "push_and_pull": check_push_and_pull,
     "cut": partial(check_ranges, function="cut"),
     "may_read": check_may_read,
     "next_weight": check_next_weight,
     "fooled": check_fooled,
+    "hear": check_hear,
+    "count_push": partial(check_taken, together=False, orders=[(0, 1, 2, 0), (2, 2, 1, 0, 1)], function="count_push"),
+    "answer_fresh": check_answer_fresh,
 }

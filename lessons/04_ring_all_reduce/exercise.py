@@ -63,7 +63,7 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None) -> Array:
     x (S,)          the same size on every rank; it is not changed unless it is `out`
     out (S,)        where the result goes, if it is given; it may be x itself. Return it, or a new array.
 
-    A reduce-scatter and then an all-gather: 2(N-1) steps, in which every rank sends 2(N-1)/N·S elements.
+    A reduce-scatter and then an all-gather: 2(N-1) steps. If N divides S, every rank sends 2(N-1)/N·S elements.
     Besides x and the result, hold no more than three chunks at a time.
     """
     raise NotImplementedError

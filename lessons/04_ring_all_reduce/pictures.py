@@ -1,4 +1,4 @@
-"""The pictures of lesson 04. They draw what the ranks brought back."""
+"""The pictures and tables of lesson 04: what the ranks brought back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,9 +7,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, GREY, LIGHT, ORANGE, RANKS, RED
+from minidist.papers import collectives
 
-RANKS = ["#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a"]  # a colour for each rank's numbers
-ALGORITHMS = {"server": "#b5524a", "tree": "#d99a2b", "ring": "#3b6ea8"}
+ALGORITHMS = {"server": RED, "tree": ORANGE, "ring": BLUE}
+COMPUTED = {
+    "ring": collectives.ring_all_reduce,
+    "tree": collectives.tree_all_reduce,
+    "server": collectives.server_all_reduce,
+}
 FORMULAS = {
     "server": r"server: $(N-1)\,S$",
     "tree": r"tree: $\lceil\log_2 N\rceil\,S$",
@@ -36,7 +42,7 @@ def draw_ring(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) ->
         for rank in range(4):
             x, y = _on_the_circle(rank) if step < steps else (-1.45, 1.05 - 0.7 * rank)
             ax.add_patch(plt.Circle((x, y), 0.25, color=RANKS[rank], zorder=3))
-            ax.text(x, y, str(rank), color="white", ha="center", va="center", fontweight="bold", zorder=4)
+            ax.text(x, y, str(rank), color=DARK, ha="center", va="center", fontweight="bold", zorder=4)
             if step < steps:
                 _draw_link(ax, rank, sent[rank][step : step + 1])
             else:
@@ -55,7 +61,7 @@ def _on_the_circle(place: float) -> tuple[float, float]:
 def _draw_link(ax: Any, rank: int, message: Sequence[Any]) -> None:
     """From a rank to the next, and what travels there: nothing, or one array."""
     way = [_on_the_circle(rank + 0.2), _on_the_circle(rank + 0.8)]
-    style = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.28", "color": "#777777", "shrinkA": 0, "shrinkB": 0}
+    style = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.28", "color": GREY, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", way[1], way[0], arrowprops=style)
     x, y = _on_the_circle(rank + 0.5)
     for array in message:
@@ -64,9 +70,9 @@ def _draw_link(ax: Any, rank: int, message: Sequence[Any]) -> None:
 
 
 def _draw_number(ax: Any, centre: tuple[float, float], number: int) -> None:
-    """A number, under a strip with a colour for every rank that is in it."""
+    """A number, under a strip with a color for every rank that is in it."""
     x, y = centre[0] - 0.3, centre[1]
-    ax.add_patch(plt.Rectangle((x, y - 0.13), 0.6, 0.26, facecolor="white", edgecolor="#999999", lw=0.6, zorder=5))
+    ax.add_patch(plt.Rectangle((x, y - 0.13), 0.6, 0.26, facecolor="white", edgecolor=GREY, lw=0.6, zorder=5))
     for rank in range(4):
         if number // 10**rank % 10:
             ax.add_patch(
@@ -74,9 +80,9 @@ def _draw_number(ax: Any, centre: tuple[float, float], number: int) -> None:
             )
     for rank in range(4):
         digit = number // 10**rank % 10
-        colour = "white" if digit else "#bbbbbb"
+        weight = "bold" if digit else "normal"
         at = (x + 0.15 * (3 - rank) + 0.075, y - 0.01)
-        ax.text(*at, str(digit), ha="center", va="center", fontsize=8, color=colour, fontweight="bold", zorder=7)
+        ax.text(*at, str(digit), ha="center", va="center", fontsize=8, color=DARK, fontweight=weight, zorder=7)
 
 
 def _in_words(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) -> str:
@@ -97,18 +103,18 @@ def _digits(array: Any) -> str:
     return " ".join(str(int(number)) for number in np.ravel(array))
 
 
-def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], int], size: int) -> None:
+def draw_busiest(busiest: Mapping[tuple[str, int], int], size: int) -> None:
     """What the busiest rank sends against N. busiest[name, n] was counted, in bytes of float32; formulas are lines."""
     fig, ax = plt.subplots(figsize=(8, 3.9))
     every_n = range(2, 17)
-    for name, formula in formulas.items():
+    for name, formula in COMPUTED.items():
         line = [max(formula(size, n).sent) / size for n in every_n]
         counted = {n: nbytes / 4 / size for (of, n), nbytes in busiest.items() if of == name}
         ax.plot(every_n, line, color=ALGORITHMS[name], lw=1.6, zorder=1)
         ax.scatter(counted.keys(), counted.values(), s=34, color=ALGORITHMS[name], zorder=2)
-        ax.text(16.3, line[-1], FORMULAS[name], va="center", color=ALGORITHMS[name], fontsize=11)
+        ax.text(16.3, line[-1], FORMULAS[name], va="center", color=DARK, fontsize=11)
     ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in units of $S$", xticks=every_n[::2], ylim=(0, 15.8))
-    ax.grid(axis="y", color="#dddddd", lw=0.8)
+    ax.grid(axis="y", color=LIGHT, lw=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("Dots: counted on ranks. Lines: the formulas.", loc="left", fontsize=10)
@@ -118,3 +124,23 @@ def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], 
         "What the busiest rank sends, in units of the array, for 2 to 16 ranks: the server's line climbs to 15, the"
         " tree's goes up in steps to 4, the ring's stays below 2. The dots that were counted lie on the lines.",
     )
+
+
+def print_bytes(busiest: Mapping[tuple[str, int], int], in_all: Mapping[tuple[str, int], int], size: int) -> None:
+    """What the busiest rank and all ranks send, by the formula and counted, in bytes of float32."""
+    print(f"{'bytes sent':12}{'busiest rank':>27}{'all ranks':>27}")
+    print(f"{'':9}{'N':>3}{'computed':>14}{'counted':>13}{'computed':>14}{'counted':>13}")
+    for name, formula in COMPUTED.items():
+        for n in (2, 4, 8):
+            sent = formula(size, n).sent
+            print(f"{name:9}{n:>3}{max(sent) * 4:>14,}{busiest[name, n]:>13,}", end="")
+            print(f"{sum(sent) * 4:>14,}{in_all[name, n]:>13,}")
+
+
+def print_ranks(bytes_sent: Sequence[Mapping[tuple[str, int], int]], own: str, model: str) -> None:
+    """What each rank sends with two functions, of exercise.py and of the chapter, for several sizes."""
+    print(f"bytes sent by each of 4 ranks{'computed':>14}{'counted':>14}{'the chapter: counted':>23}")
+    for size in (4, 13, 840_000):
+        for rank, numbers in enumerate(COMPUTED["ring"](size, 4).sent):
+            counted, also = (bytes_sent[rank][of, size] for of in (own, model))
+            print(f"{size:>9,} float32, rank {rank}{4 * numbers:>18,}{counted:>14,}{also:>23,}")

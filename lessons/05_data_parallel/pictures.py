@@ -1,15 +1,18 @@
-"""The pictures of lesson 05. They draw what the ranks brought back."""
+"""The pictures and tables of lesson 05: what the ranks brought back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, LIGHT, QUANTITIES, RANKS, RED
+from minidist.papers import collectives
 
-RANKS = ["#3b6ea8", "#d99a2b", "#5a9e6f", "#b3546a"]
-BACKWARD, SENT = "#3b6ea8", "#d99a2b"
-WAYS = {"ring": "#3b6ea8", "master": "#b3546a"}
+BACKWARD, SENT = QUANTITIES["gradients"], QUANTITIES["messages"]
+WAYS = {"ring": BLUE, "master": RED}
+COMPUTED = {"ring": collectives.ring_all_reduce, "master": collectives.server_all_reduce}
 FORMULAS = {"ring": r"ring: $2\,\Psi\,(N-1)/N$", "master": r"master: $(N-1)\,\Psi$"}
 
 
@@ -22,7 +25,7 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
             places = range(place, place + len(of_rows))
             ax.bar(places, of_rows, width=0.85, color=RANKS[rank])
             middle = place + len(of_rows) / 2 - 0.5
-            ax.text(middle, max(of_rows) + 0.004, f"rank {rank}", ha="center", color=RANKS[rank], fontsize=9)
+            ax.text(middle, max(of_rows) + 0.004, f"rank {rank}", ha="center", color=DARK, fontsize=9)
             place += len(of_rows)
         ax.set_title(name, loc="left", fontsize=10)
         ax.set(xlabel="row of the batch", xticks=range(place))
@@ -39,18 +42,18 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
     show(fig, f"{title} The weight of each row in the gradient, rank by rank. {'; '.join(words)}.")
 
 
-def draw_busiest(formulas: Mapping[str, Any], busiest: Mapping[tuple[str, int], int], psi: int) -> None:
+def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
     """What the busiest rank sends in a step against N. busiest[way, n] was counted, in numbers; formulas are lines."""
     fig, ax = plt.subplots(figsize=(8, 3.4))
     every_n = range(2, 9)
-    for way, formula in formulas.items():
+    for way, formula in COMPUTED.items():
         line = [max(formula(psi, n).sent) / psi for n in every_n]
         counted = {n: numbers / psi for (of, n), numbers in busiest.items() if of == way}
         ax.plot(every_n, line, color=WAYS[way], lw=1.6, zorder=1)
         ax.scatter(counted.keys(), counted.values(), s=34, color=WAYS[way], zorder=2)
-        ax.text(8.15, line[-1], FORMULAS[way], va="center", color=WAYS[way], fontsize=11)
+        ax.text(8.15, line[-1], FORMULAS[way], va="center", color=DARK, fontsize=11)
     ax.set(xlabel="ranks $N$", ylabel="sent by the busiest rank, in $\\Psi$", xticks=every_n, ylim=(0, 7.5))
-    ax.grid(axis="y", color="#dddddd", lw=0.8)
+    ax.grid(axis="y", color=LIGHT, lw=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("Dots: counted on ranks. Lines: the formulas.", loc="left", fontsize=10)
@@ -78,21 +81,26 @@ def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = 
             )
             label = unit.replace("embedding", "embed-\nding") if back else f"{nbytes:,}\nbytes"
             at = (place + 0.5, 1.47 if back else 0.47)
-            ax.text(*at, label, ha="center", va="center", color="white", fontsize=8, fontweight="bold")
+            ax.text(*at, label, ha="center", va="center", color=DARK, fontsize=8)
             said.append(f"backward of {unit}" if back else f"sends {nbytes:,} bytes")
         ax.set(xlim=(0, max(map(len, steps.values()))), ylim=(0, 2), xticks=[])
+        ax.set_xlabel("time, not to scale" if ax is axes[-1, 0] else "", fontsize=9)
         ax.set_yticks([0.47, 1.47], ["sends", "backward"], fontsize=9)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         ax.set_title(name, loc="left", fontsize=10)
         words.append(f"{name}: {', '.join(said)}")
     fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / (0.5 + 1.5 * len(steps)), bottom=0.03, hspace=0.35)
+    fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.62 / (0.5 + 1.5 * len(steps)), bottom=0.1, hspace=0.35)
     show(fig, f"{title} What rank 0 does in a backward, from left to right. {'. '.join(words)}.")
 
 
-def draw_overlap(plans: Mapping[str, tuple[Sequence[float], Sequence[float], float]], compute: float) -> None:
-    """When buckets are ready, set out and have arrived: plans[name] = (ready, starts, time that each takes)."""
+Plan = tuple[Sequence[float], Sequence[float], float]  # buckets: when each is ready and starts, how long one takes
+
+
+def draw_overlap(buckets: Mapping[int, Plan], compute: float) -> None:
+    """When buckets are ready, set out and have arrived, for several numbers of buckets."""
+    plans = {f"{k} bucket{'s' * (k > 1)}": plan for k, plan in buckets.items()}
     fig, axes = plt.subplots(len(plans), 1, figsize=(10, 0.6 + 1.05 * len(plans)), sharex=True, squeeze=False)
     ends = {name: starts[-1] + takes for name, (_, starts, takes) in plans.items()}
     for ax, (name, (ready, starts, takes)) in zip(axes[:, 0], plans.items(), strict=True):
@@ -106,7 +114,7 @@ def draw_overlap(plans: Mapping[str, tuple[Sequence[float], Sequence[float], flo
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         ax.set_title(name, loc="left", fontsize=10)
-    axes[-1, 0].set_xlabel("time (simulated)")
+    axes[-1, 0].set_xlabel("time, in units (simulated)")
     fig.subplots_adjust(left=0.08, right=0.99, top=1 - 0.3 / (0.6 + 1.05 * len(plans)), bottom=0.12, hspace=0.45)
     words = ", ".join(f"{name} at {end:.4g}" for name, end in ends.items())
     show(
@@ -114,3 +122,67 @@ def draw_overlap(plans: Mapping[str, tuple[Sequence[float], Sequence[float], flo
         f"Two bars for each plan: the backward, cut into buckets, which ends at {compute:g}; and below it the link, on"
         f" which a bucket sets out when it is ready and the one before has arrived. The last one has arrived: {words}.",
     )
+
+
+def print_trained(serial: Sequence[float], name: str, parallel: Sequence[float]) -> None:
+    """Every third loss of something, below those of one process, which ought to be the same."""
+    for who, losses in (("serial", serial), (name, parallel)):
+        print(f"{who:{len(name.strip())}}", " ".join(f"{loss:.4f}" for loss in losses[::3]))
+
+
+def print_sent(sent: Sequence[Mapping[str, int]], psi: int) -> None:
+    """What each of four ranks has sent in a step of the toy, next to the ring's formula."""
+    print(f"\nsent in a step by each rank, with Ψ = {psi:,} numbers of 8 bytes:")
+    print(f"   computed: 2Ψ(N-1)/N = {2 * psi * 3 // 4 * 8:,} bytes")
+    for rank, of_rank in enumerate(sent):
+        nbytes, messages = of_rank["bytes"], of_rank["messages"]
+        print(f"   rank {rank}, counted: {nbytes:,} bytes = {nbytes / 8 / psi:g}Ψ, in {messages} messages")
+
+
+def print_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
+    """The numbers behind draw_busiest."""
+    print(f"{'numbers sent, in Ψ':20}{'N':>3}{'computed':>12}{'counted':>12}")
+    for (way, n), numbers in busiest.items():
+        computed = max(COMPUTED[way](psi, n).sent)
+        print(f"{way:20}{n:>3}{computed / psi:>12.3f}{numbers / psi:>12.3f}")
+
+
+def print_arrivals(buckets: Mapping[int, Plan], compute: float) -> None:
+    """When the last bucket has arrived: by the closed form, and as simulated."""
+    print("buckets   K·max(b,c) + min(b,c)   simulated")
+    for k, (_, starts, takes) in buckets.items():
+        b = compute / k
+        print(f"{k:7}{k * max(b, takes) + min(b, takes):>24.3f}{starts[-1] + takes:>12.3f}")
+
+
+def print_steps(
+    pictured: Sequence[Mapping[str, Any]], names: Sequence[str], alone: tuple[float, Sequence[np.ndarray]]
+) -> None:
+    """Loss, norm, bytes and buckets of a step of several engines, below those of one process."""
+    print(f"{'10 sequences on 4 ranks':26}{'loss':>10}{'norm':>10}{'bytes, rank 0':>16}{'times sent':>13}")
+    loss, gradients = alone
+    print(f"{'one process':26}{loss:>10.6f}{np.linalg.norm(np.concatenate(gradients)):>10.6f}")
+    for name in names:
+        events, _, summed = pictured[0][name]
+        loss = sum(of_rank[name][1] for of_rank in pictured)
+        buckets = [nbytes for what, _, nbytes in events if what == "sends"]
+        norm = np.linalg.norm(np.concatenate(summed))
+        print(f"{name:26}{loss:>10.6f}{norm:>10.6f}{sum(buckets):>16,}{len(buckets):>13}")
+
+
+def print_losses(
+    ran: Mapping[tuple[str, str], Any], optimizer: str, truth: np.ndarray | None = None, limit: float = 0.0
+) -> None:
+    """Losses of several programs with one optimizer. If truth is given, the whole gradient of one process, also the
+    first gradient that each program applied, and how far it is from the right one; two programs clip it to limit."""
+    gradient = "" if truth is None else f"{'first gradient: norm':>25}{'off by':>9}"
+    print(f"{optimizer + ': loss at':18}" + "".join(f"{f'step {step}':>10}" for step in (1, 5, 10, 20)) + gradient)
+    for name, clips in (("right", True), ("clips first", True), ("right, no clip", False), ("means of means", False)):
+        losses, applied = ran[optimizer, name]
+        line = f"{name:18}" + "".join(f"{losses[step - 1]:>10.4f}" for step in (1, 5, 10, 20))
+        if truth is not None:
+            right = truth * limit / np.linalg.norm(truth) if clips else truth
+            first = np.concatenate(applied)
+            off = np.linalg.norm(first - right) / np.linalg.norm(right)
+            line += f"{np.linalg.norm(first):>25.4f}{off:>9.0%}"
+        print(line)

@@ -532,10 +532,53 @@ GAPS_03 = {
         "def fooled():\n    return [3, 0, 2, 2]",
         r"these are 7 pushes, and the counting gate wants 8",
     ),
+    "hears a gradient after every header": (
+        "hear",
+        "def hear(comm, weights):\n    worker, kind, clock = next_header(comm)\n"
+        "    gradient = np.empty_like(weights)\n    comm.recv(gradient, worker)\n"
+        "    return worker, kind, clock, gradient",
+        r"On workers that send PULL, PUSH, STOP: ",
+    ),
+    "hears into the weights": (
+        "hear",
+        "def hear(comm, weights):\n    worker, kind, clock = next_header(comm)\n    if kind == PUSH:\n"
+        "        comm.recv(weights, worker)\n        return worker, kind, clock, weights\n"
+        "    return worker, kind, clock, None",
+        r"hear has written into weights. Receive the gradient into a new array",
+    ),
+    "counts no push": (
+        "count_push",
+        "def count_push(shard, worker, gradient):\n    shard.update(gradient)",
+        r"after push 1, of worker 0, the clocks are \[0 0 0\], and \[1 0 0\] is right",
+    ),
+    "counts all workers": (
+        "count_push",
+        "def count_push(shard, worker, gradient):\n    shard.update(gradient)\n    shard.clocks += 1",
+        r"the clocks are \[1 1 1\], and \[1 0 0\] is right",
+    ),
+    "answers all": (
+        "answer_fresh",
+        "def answer_fresh(comm, shard, held):\n    for worker, clock in held:\n"
+        "        answer(comm, shard, worker)\n    return []",
+        r"\(worker 2, clock 3\): worker 2 got 1 answer, and 0 is right",
+    ),
+    "forgets who waits": (
+        "answer_fresh",
+        "def answer_fresh(comm, shard, held):\n    for worker, clock in held:\n"
+        "        if may_read(shard.clocks, worker, clock, shard.staleness):\n"
+        "            answer(comm, shard, worker)\n    return []",
+        r"answer_fresh returned \[\]; what has to wait is \[\(2, 3\)\]",
+    ),
 }
+HEADERS = "from given import PULL, PUSH, STOP, Shard, answer, may_read, next_header, tell"
 
 
-CELLS = {RING.name: [CHUNK], ZERO_3.name: [GATHER], WORDS.name: [SEND, RECEIVE], SERVERS.name: []}  # run before a gap
+CELLS = {
+    RING.name: [CHUNK],
+    ZERO_3.name: [GATHER],
+    WORDS.name: [SEND, RECEIVE],
+    SERVERS.name: [HEADERS],
+}  # run before a gap
 WRONG = [
     pytest.param(of, *gap, id=f"{of.name[:2]} {words}")
     for of, gaps in ((RING, GAPS), (ZERO_3, GAPS_09), (WORDS, GAPS_01), (SERVERS, GAPS_03))
