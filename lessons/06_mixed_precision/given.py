@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.optim import AdamW
+from minidist.nn.precision import PRECISIONS
 from minidist.ring import all_reduce
 
 Array = np.ndarray
@@ -81,3 +85,105 @@ def apply_gradients(
     for piece in pieces:
         piece.grad.fill(0)
     return next_scale(state, overflow)
+
+
+# ---- what the notebook trains and counts -----------------------------------------------------------------------------
+
+SMALL = GPTConfig(vocabulary=64, context=32, layers=2, heads=4, width=64)
+
+
+def draw_batch(step: int) -> tuple[Array, Array]:
+    """4 sequences of 32 tokens, and the token after each: the one before plus 3, but one in ten is larger by 1."""
+    random = np.random.default_rng(step)
+    tokens = random.integers(0, 64, (4, 1)) + 3 * np.arange(33)
+    tokens += random.random((4, 33)) < 0.1
+    return tokens[:, :-1] % 64, tokens[:, 1:] % 64
+
+
+def engine(
+    kind: Any = Engine, precision: Any = "mixed", optimizer: Any = None, rate: float = 1e-4, clip: float = 1.0
+) -> Any:
+    """The project's engine, with the small model in it: it trains on this one process."""
+    if isinstance(precision, str):
+        precision = PRECISIONS[precision]
+    return kind(gpt(SMALL), Settings(precision, optimizer or AdamW(), lambda update: rate, clip=clip))
+
+
+def logits_gradient(positions: int, batch: int = 8192, vocabulary: int = 50257) -> Array:
+    """The slopes of the loss by the logits at some positions of a batch; logits near 0, as in a first step."""
+    random = np.random.default_rng(0)
+    logits = 0.1 * random.standard_normal((positions, vocabulary))
+    slope = np.exp(logits)
+    slope /= slope.sum(-1, keepdims=True)
+    slope[np.arange(positions), random.integers(0, vocabulary, positions)] -= 1
+    return (slope / batch).astype(np.float32).reshape(-1)
+
+
+def train(trained: Any, steps: int = 40) -> tuple[list[float], list[float], list[int]]:
+    """Losses, the scale of each step, and which steps were skipped. The first step is 1."""
+    losses, scales, skipped = [], [], []
+    for step in range(1, steps + 1):
+        scales.append(trained.loss_scale.scale)
+        updates = trained.updates
+        losses.append(trained.train_batch(*draw_batch(step - 1)))
+        if trained.updates == updates:
+            skipped.append(step)
+    return losses, scales, skipped
+
+
+def bytes_of_a_parameter(made: Any) -> dict[str, float]:
+    """The bytes of an engine's arrays for each parameter, array by array."""
+    arrays: dict[str, int] = {}
+    for flat in made.flats:
+        first, second = flat.moments
+        of_flat = {"parameter": flat.param, "gradient": flat.grad}
+        if flat.master is not flat.param:
+            of_flat["master copy"] = flat.master
+        for kind, array in {**of_flat, "first moment": first, "second moment": second}.items():
+            arrays[kind] = arrays.get(kind, 0) + array.nbytes
+    return {kind: round(nbytes / sum(flat.size for flat in made.flats), 3) for kind, nbytes in arrays.items()}
+
+
+def unmoved(kind: Any, steps: int = 20) -> tuple[float, Array, list[float]]:
+    """Per cent of the weights that do not move in the last step; the norms' gains at the end; the losses."""
+    trained = engine(kind, "fp32")
+    for flat in trained.flats:
+        trained.refresh(flat)  # the start, too, is what can be stored
+    losses = []
+    for step in range(steps):
+        before = [flat.param.copy() for flat in trained.flats]
+        losses.append(trained.train_batch(*draw_batch(step)))
+    still = [np.mean(flat.param == old) for flat, old in zip(trained.flats, before, strict=True)]
+    share = 100 * np.average(still, weights=[flat.size for flat in trained.flats])
+    views = [view for flat in trained.flats for view in flat.views(flat.param)]
+    gains = [view.reshape(-1) for p, view in views if "norm" in p.name and p.name.endswith("weight")]
+    return float(share), np.concatenate(gains), losses
+
+
+def moved(kind: Any, optimizer: Any, rate: float, steps: int = 20) -> tuple[float, list[float]]:
+    """How far all weights together have moved after some steps, and the losses."""
+    trained = engine(kind, optimizer=optimizer, rate=rate)
+    start = [flat.master.copy() for flat in trained.flats]
+    losses, _, _ = train(trained, steps)
+    ways = [flat.master - old for flat, old in zip(trained.flats, start, strict=True)]
+    return math.sqrt(sum(float((way**2).sum()) for way in ways)), losses
+
+
+def describe(rounding: Callable[[Any], Any], gradient: Array) -> tuple[int, bool, float]:
+    """Of a format: the first n with n + 1 stored as n; whether 65,520 is infinite; the lost per cent of a gradient."""
+    whole = next(n for n in range(1, 5000) if rounding(n + 1) == n)
+    return whole, bool(np.isinf(rounding(65520))), float(100 * np.mean((rounding(gradient) == 0) & (gradient != 0)))
+
+
+def make_adam(trained: Any) -> Callable[[int, Array], Array]:
+    """The change of each piece for its gradient, by Adam, with the engine's moments; counts the engine's updates."""
+
+    def adam(number: int, gradient: Array) -> Array:
+        trained.updates += number == 0  # called for each piece, or not at all
+        m, v = trained.flats[number].moments
+        m[...] = 0.9 * m + 0.1 * gradient
+        v[...] = 0.95 * v + 0.05 * gradient**2
+        m_hat, v_hat = m / (1 - 0.9**trained.updates), v / (1 - 0.95**trained.updates)
+        return np.asarray(-1e-3 * m_hat / (np.sqrt(v_hat) + 1e-8), np.float32)
+
+    return adam

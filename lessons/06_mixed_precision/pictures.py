@@ -1,32 +1,41 @@
-"""The pictures of lesson 06. They draw what was counted."""
+"""The pictures and tables of lesson 06. They show what was counted."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
 
 Array = np.ndarray
-BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#9a9a9a"
+STATES = {  # the quantity that gives the color, and how strong it is
+    "parameter": ("parameters", 1.0),
+    "gradient": ("gradients", 1.0),
+    "master copy": ("optimizer", 1.0),
+    "first moment": ("optimizer", 0.7),
+    "second moment": ("optimizer", 0.45),
+}
 
 
 def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
     """Bytes of a parameter in each setting: a bar each, with a piece for each array."""
-    colours = {"parameter": BLUE, "gradient": ORANGE, "master copy": RED, "first moment": GREEN, "second moment": GREY}
     fig, ax = plt.subplots(figsize=(9.6, 0.62 * len(formats) + 1.1))
     words, seen = [], set()
     for place, (name, kinds) in enumerate(formats.items()):
         left = 0.0
         for kind, size in kinds.items():
-            ax.barh(place, size, left=left, color=colours[kind], height=0.6, edgecolor="white")
-            ax.text(left + size / 2, place, f"{size:g}", ha="center", va="center", color="white", fontsize=9)
+            quantity, alpha = STATES[kind]
+            look = {"color": QUANTITIES[quantity], "alpha": alpha}
+            ax.barh(place, size, left=left, height=0.6, edgecolor="white", **look)
+            ax.text(left + size / 2, place, f"{size:g}", ha="center", va="center", color=DARK, fontsize=9)
             if kind not in seen:
                 seen.add(kind)
-                ax.plot([], [], "s", color=colours[kind], label=kind)
+                ax.plot([], [], "s", label=kind, **look)
             left += size
         ax.text(left + 0.15, place, f"{left:g}", va="center", fontsize=10, fontweight="bold")
-        words.append(f"{name}: {', '.join(f'{kind} {size:g}' for kind, size in kinds.items())}, together {left:g}.")
+        words.append(f"{name}: {', '.join(f'{kind} {size:g}' for kind, size in kinds.items())}, {left:g} in total.")
     ax.set_yticks(range(len(formats)), list(formats))
     ax.invert_yaxis()
     ax.set(xlim=(0, 18), xticks=[])
@@ -53,8 +62,10 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         ax.bar(powers, share, color=np.where(lost, RED, BLUE), width=0.85)
         zero, infinite = 100 * np.mean(size <= 2.0**-25), 100 * np.mean(size >= 65520)
         ax.set_title(f"{name}: {zero:.3f}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
-        ax.set(xlim=(-44.5, 21.5), yticks=[])
-        ax.spines[["top", "left", "right"]].set_visible(False)
+        ax.set(xlim=(-44.5, 21.5), ylabel="% of numbers")
+        ax.yaxis.label.set_fontsize(8)
+        ax.tick_params(axis="y", labelsize=8)
+        ax.spines[["top", "right"]].set_visible(False)
         words.append(
             f"{name}: most are near 2^{powers[share.argmax()]}; {zero:.3f}% become zero, {infinite:.3g}% infinite."
         )
@@ -69,14 +80,14 @@ def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], ti
     """The loss scale over the steps 1, 2, ..., in one line for each rule; steps that were skipped are marked."""
     fig, ax = plt.subplots(figsize=(9.6, 2.7))
     words = []
-    for colour, width, (name, found) in zip((BLUE, ORANGE), (4.5, 1.6), scales.items(), strict=False):
-        ax.step(range(1, len(found) + 1), np.log2(found), where="mid", color=colour, lw=width, label=name)
+    for color, width, (name, found) in zip((BLUE, ORANGE), (4.5, 1.6), scales.items(), strict=False):
+        ax.step(range(1, len(found) + 1), np.log2(found), where="mid", color=color, lw=width, label=name)
         words.append(f"{name}: from 2^{np.log2(found[0]):g} to 2^{np.log2(found[-1]):g}.")
     first = np.log2(next(iter(scales.values())))
     ax.plot(skipped, first[np.array(skipped, int) - 1], "x", color=RED, ms=8, mew=2, label="step skipped", zorder=3)
     low, high = int(first.min()) - 1, int(first.max()) + 1
     ax.set_yticks(range(low, high + 1, 2), [f"$2^{{{power}}}$" for power in range(low, high + 1, 2)])
-    ax.set_xlabel("step", fontsize=9)
+    ax.set_xlabel("time: steps", fontsize=9)
     ax.set_ylabel("loss scale", fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
@@ -91,8 +102,8 @@ def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
     fig, ax = plt.subplots(figsize=(9.6, 3.0))
     styles = zip((BLUE, ORANGE, RED, GREEN), (4.5, 1.6, 1.6, 1.6), curves.items(), strict=False)
     words = []
-    for colour, width, (name, losses) in styles:
-        ax.plot(range(1, len(losses) + 1), losses, color=colour, lw=width, label=name)
+    for color, width, (name, losses) in styles:
+        ax.plot(range(1, len(losses) + 1), losses, color=color, lw=width, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
     ax.set_xlabel("step", fontsize=9)
     ax.set_ylabel("loss", fontsize=9)
@@ -103,11 +114,12 @@ def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
     show(fig, f"{title}. {' '.join(words)}")
 
 
-def draw_pieces(found: Mapping[str, Array], wanted: Array) -> None:
-    """What each rank's piece ends with, beside what it should be; a panel for each program."""
+def draw_pieces(found: Mapping[str, Sequence[Array]], wanted: Array) -> None:
+    """What each rank's piece ends with, next to what it should be; a panel for each program."""
     fig, axes = plt.subplots(1, len(found), figsize=(9.6, 2.8), sharey=True, squeeze=False)
     ranks, words = range(len(wanted)), []
-    for ax, (name, values) in zip(axes[0], found.items(), strict=True):
+    for ax, (name, of_ranks) in zip(axes[0], found.items(), strict=True):
+        values = [of_rank[0] for of_rank in of_ranks]
         ax.bar(np.array(ranks) - 0.2, wanted, 0.38, color=GREY, label="wanted")
         ax.bar(np.array(ranks) + 0.2, values, 0.38, color=BLUE, label="found")
         ax.set_xticks(list(ranks), [f"rank {rank}" for rank in ranks])
@@ -119,3 +131,56 @@ def draw_pieces(found: Mapping[str, Array], wanted: Array) -> None:
     axes[0, 0].legend(frameon=False, fontsize=9, loc="upper left")
     fig.tight_layout()
     show(fig, f"The weight of each rank's piece after the last step, found and wanted. {' '.join(words)}")
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def print_shares(shares: Mapping[str, Mapping[int, float]]) -> None:
+    """shares[gradient][scale]: per cent of the numbers that become zero."""
+    print(f"{'become zero at scale':34}" + "".join(f"{scale:>11,}" for scale in next(iter(shares.values()))))
+    for name, by_scale in shares.items():
+        print(f"{name:34}" + "".join(f"{share:10.4f}%" for share in by_scale.values()))
+    print()
+
+
+def print_bytes(held: Mapping[str, Mapping[str, int]], psi: int) -> None:
+    """held[setting][kind]: the bytes of a model's arrays."""
+    print(f"Ψ = {psi:,} parameters; bytes held (counted):\n")
+    print(f"{'':8}{'parameters':>12}{'gradients':>12}{'optimizer':>12}{'total':>12}{'for each parameter':>21}")
+    for name, sizes in held.items():
+        total = sum(sizes.values())
+        print(f"{name:8}{''.join(f'{size:12,}' for size in sizes.values())}{total:12,}{total / psi:21g}")
+
+
+def print_stuck(stuck: Mapping[str, tuple[float, Array, Sequence[float]]]) -> None:
+    """Per cent of the weights that do not move in the last step, gains that are still 1, and the last loss."""
+    print(f"{'weights stored in':18}{'do not move':>13}{'gains still 1.0':>17}{'loss at step 20':>17}")
+    for name, (share, gains, losses) in stuck.items():
+        print(f"{name:18}{share:12.1f}%{np.sum(gains == 1):>10} of {gains.size}{losses[-1]:17.4f}")
+    print()
+
+
+def print_late(late: Mapping[tuple[str, str], tuple[float, Sequence[float]]]) -> None:
+    """How far the weights moved in all, and the first and the last loss, of each optimizer and program."""
+    print(f"{'':8}{'':12}{'distance moved':>16}{'loss, step 1':>15}{'step 20':>10}")
+    for (name, kind), (moved, losses) in late.items():
+        program = "broken" if kind == "ClipsFirst" else "right"
+        print(f"{name:8}{program:12}{moved:16.6f}{losses[0]:15.3f}{losses[-1]:10.3f}")
+
+
+def print_formats(rows: Mapping[str, Sequence[Any]], stuck: Mapping[str, Sequence[Any]]) -> None:
+    """Each format of two bytes: from where it skips whole numbers, its range, and what training loses in it."""
+    head = ("n + 1 is n from", "65,520 is inf", "logits lost", "weights that do not move")
+    print(" " * 10 + "".join(f"{words:>{len(words) + 2}}" for words in head))
+    for name, (whole, infinite, lost) in rows.items():
+        print(f"{name:10}{whole:17,}{infinite!s:>15}{lost:12.3f}%{stuck[f'{name} alone'][0]:25.1f}%")
+
+
+def print_runs(runs: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> None:
+    """Some losses of each run, and which steps were skipped."""
+    steps = (1, 5, 10, 15, 20, 25, 30)
+    print("step           " + "".join(f"{step:9}" for step in steps))
+    for name, (losses, skipped) in runs.items():
+        print(f"{name:15}" + "".join(f"{losses[step - 1]:9.4f}" for step in steps))
+        print(f"{'':15}skipped: {skipped}")

@@ -4,15 +4,19 @@ tried.
 The chapter, minidist/zero1.py, does the same, and sums gradients in buckets of constant size where it is asked to.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minidist.data_parallel import DataParallel
+from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.optim import squared_norm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.optim import AdamW, squared_norm
+from minidist.nn.precision import PRECISIONS
+from minidist.papers import zero
 from minidist.ring import all_gather, all_reduce, reduce_scatter
 
 Array = np.ndarray
@@ -105,3 +109,108 @@ class ZeRO1(DataParallel):
             mine, _ = self.owned(flat)
             with self.comm.phase("all-gather parameters"):
                 all_gather(self.comm, mine, flat.padded, out=flat.param)
+
+
+# ---- what the notebook counts and trains, and what its last cell asserts ---------------------------------------------
+
+
+def bytes_held(units: Sequence[Any], optimizer: Any) -> dict[str, int]:
+    """The bytes of a rank's arrays, by kind."""
+    moments = [moment for of_unit in optimizer.moments for moment in of_unit]
+    return {
+        "parameters": sum(unit.param.nbytes for unit in units),
+        "gradients": sum(unit.grad.nbytes for unit in units),
+        "optimizer": sum(array.nbytes for array in [*(unit.master for unit in units), *moments]),
+    }
+
+
+def all_equal(of_ranks: Sequence[Any]) -> bool:
+    """Whether all ranks have brought back the same arrays, to the last bit, in lists of any depth."""
+    first = of_ranks[0]
+    if isinstance(first, np.ndarray):
+        return all(np.array_equal(first, other) for other in of_ranks)
+    return all(all_equal(parts) for parts in zip(*of_ranks, strict=True))
+
+
+Run = dict[str, Any]
+
+
+class Unit(NamedTuple):
+    param: Array  # (padded,) float16: all parameters
+    grad: Array  # (padded,) float16: the gradient; zeros between two steps
+    master: Array  # float32: the part of it that this rank updates
+
+
+def draw_batch(step: int) -> tuple[Array, Array]:
+    """8 sequences of 16: each token is the one before plus 3, except for noise; and their targets."""
+    random = np.random.default_rng(step)
+    tokens = random.integers(0, 32, (8, 1)) + 3 * np.arange(17)
+    tokens += random.random((8, 17)) < 0.1
+    return tokens[:, :-1] % 32, tokens[:, 1:] % 32
+
+
+def transformer() -> list[Any]:
+    """The units of a small GPT, whose head is tied."""
+    return gpt(GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32))
+
+
+def settings(optimizer: Any = None, rate: float = 1e-3, clip: float = 0.25) -> Settings:
+    return Settings(PRECISIONS["fp64"], optimizer or AdamW(), lambda update: rate, clip=clip)
+
+
+def train(make: Any, comm: Comm, steps: int = 6, **how: Any) -> Run:
+    """Train the transformer on all ranks.
+
+    Returns the losses of the batch, the most bytes of this rank by kind, and the parameters at the end. And of the
+    first step: the norm of the gradient that the update was made with, how far each Flat's parameters moved, and the
+    bytes that this rank sent, by phase.
+    """
+    engine = make(transformer(), settings(**how), comm)
+    before, losses, applied = [flat.param.copy() for flat in engine.flats], [], []
+    update_all = engine.update_all
+
+    def note_norm(scale: float) -> None:
+        applied.append(scale**2 * sum(squared_norm(engine.owned(flat)[1]) for flat in engine.flats))
+        update_all(scale)
+
+    engine.update_all = note_norm
+    comm.ledger.reset()
+    for step in range(steps):
+        losses.append(engine.train_batch(*draw_batch(step)))
+        if step == 0:
+            sent = {phase: counted["bytes"] for phase, counted in comm.ledger.by_phase().items()}
+            pairs = zip(engine.flats, before, strict=True)
+            moved = {flat.name: float(np.linalg.norm(flat.param - old)) for flat, old in pairs}
+    memory = {kind: engine.memory()[kind] for kind in ("parameters", "gradients", "optimizer")}
+    total = np.sum(comm.all_gather_object(losses), axis=0)
+    norm = sum(comm.all_gather_object(applied[0])) ** 0.5
+    kept = {"losses": total, "memory": memory, "params": [flat.param for flat in engine.flats]}
+    return {**kept, "applied": norm, "moved": moved, "sent": sent}
+
+
+def claim_shards(shards: Sequence[Any], whole: Sequence[Any]) -> None:
+    """Each rank's master copies and moments are its part of data parallelism's, to the last bit."""
+    for rank, of_rank in enumerate(shards):
+        for (_, *ours), (_, *theirs) in zip(of_rank, whole, strict=True):
+            for mine, everything in zip(ours, theirs, strict=True):
+                assert np.array_equal(mine, everything[shard_slice(everything.size, len(shards), rank)])
+
+
+def claim_memory(by_n: Mapping[int, Mapping[str, float]]) -> None:
+    """The paper's formula for every number of ranks (no unit needs padding), and its Figure 1 for 64."""
+    for n, kinds in by_n.items():
+        assert np.isclose(sum(kinds.values()), 4 + 12 / n, rtol=1e-12)
+    assert zero.FIGURE_1[1].agrees(7.5 * (4 + 12 / 64))
+
+
+def claim_tried(tried: Mapping[str, Run], alone: Any, losses: Sequence[float]) -> None:
+    """One process's losses and parameters, clipped to the limit; Ψ(N-1)/N each way; a fourth of the optimizer."""
+    size = sum(flat.size for flat in alone.flats)
+    for run in tried.values():
+        assert np.allclose(run["losses"], losses, rtol=1e-10, atol=0)
+        assert np.isclose(run["applied"], 0.25, rtol=1e-10)
+        assert run["sent"]["reduce-scatter gradients"] == run["sent"]["all-gather parameters"] == 8 * size * 3 // 4
+        assert run["sent"]["norm"] <= 2 * 8 * 3
+        assert run["memory"]["optimizer"] == alone.memory()["optimizer"] // 4
+        for found, flat in zip(run["params"], alone.flats, strict=True):
+            assert np.allclose(found, flat.param, rtol=0, atol=1e-9)

@@ -1,11 +1,13 @@
 """What the notebook of lesson 08 goes on with where a gap is not filled: look here after you have tried."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from minidist.mpi.comm import Comm
+from minidist.papers import zero
 from minidist.ring import all_gather, chunk, reduce_scatter
 
 Array = np.ndarray
@@ -85,3 +87,52 @@ def train_step(comm: Comm, units: Sequence[Unit], parts: Parts, batch: int, rate
         update_shard(comm, unit.param, unit.master, -rate * unit.grad)
         unit.grad.fill(0)
     return loss
+
+
+# ---- what the notebook starts from, what it notes of a step, and what its last cell asserts --------------------------
+
+
+def start(layers: int, width: int, batch: int, n: int = 1, rank: int = 0) -> tuple[list[Unit], Array, Array]:
+    """A rank's units, and a batch with its targets: the same wherever this is called."""
+    random, units = np.random.default_rng(0), []
+    for _ in range(layers):
+        flat = random.standard_normal(width * width + width) / width**0.5
+        param = np.append(flat, np.zeros(-flat.size % n))
+        shard = np.split(param, n)[rank]
+        units.append(Unit(param, np.zeros(shard.size), shard.copy()))
+    x, y = random.standard_normal((2, batch, width))
+    return units, x, np.tanh(y)
+
+
+def describe_step(engine: Any, loss: float) -> dict[str, Any]:
+    """What was noted during a step, what is held and was sent, and this rank's part of the loss."""
+    held = engine.device.held
+    return {
+        "moments": [*engine.moments, ("step", held["gradients"], held["bucket"])],
+        "memory": engine.memory(),
+        "after": sum(held[kind] for kind in ("parameters", "gradients", "optimizer", "bucket")),
+        "sent": {phase: sent["bytes"] for phase, sent in engine.comm.ledger.by_phase().items() if phase != "norm"},
+        "loss": loss,
+    }
+
+
+def claim_for_good(for_good: Mapping[str, Sequence[int]], padded: int, psi: int) -> None:
+    """Rank 0 of 64 holds what the paper's formula says, and what its Figure 1 prints for 7.5 billion parameters."""
+    for stage, states in enumerate(for_good.values(), start=1):
+        promised = zero.model_states(padded, 64, stage)
+        assert list(states) == [promised.parameters, promised.gradients, promised.optimizer]
+        assert zero.FIGURE_1[stage].agrees(7.5 * sum(states) / psi)
+
+
+def claim_toy(sent: Sequence[Mapping[int, Mapping[str, int]]], one_way: int) -> None:
+    """Every rank sends the gradients once for each micro-batch, and the parameters once."""
+    for of_rank in sent:
+        for a, by_phase in of_rank.items():
+            assert by_phase == {"reduce-scatter gradients": a * one_way, "all-gather parameters": one_way}
+
+
+def claim_same_step(yours: Mapping[str, Any], chapters: Mapping[str, Any]) -> None:
+    """Both hold and send the same, to the byte, and have the same loss."""
+    for what in ("moments", "after", "sent"):
+        assert yours[what] == chapters[what]
+    assert np.isclose(yours["loss"], chapters["loss"])

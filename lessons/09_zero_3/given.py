@@ -1,8 +1,11 @@
 """What the notebook of lesson 09 goes on with where a gap is not filled: look here after you have tried."""
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 
 from minidist.mpi.comm import Comm
+from minidist.papers import zero
 from minidist.ring import all_gather, reduce_scatter
 
 Array = np.ndarray
@@ -49,3 +52,58 @@ def train_step(comm: Comm, shards: list[Array], x: Array, y: Array, batch: int, 
         gradient, dh = backward_layer(comm, shards[i], h[i], h[i + 1], dh)
         shards[i] -= rate * gradient
     return float(((h[-1] - y) ** 2).sum() / 2 / batch)
+
+
+# ---- what the notebook starts from, and what its last cell asserts ---------------------------------------------------
+
+
+def start(layers: int, width: int, batch: int) -> tuple[list[Array], Array, Array]:
+    """Weights, and a batch with its targets: the same wherever this is called."""
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal((width, width)) / width**0.5 for _ in range(layers)]
+    x, y = random.standard_normal((2, batch, width))
+    return weights, x, np.tanh(y)
+
+
+def claim_thirds(sent: Sequence[Mapping[str, Mapping[str, int]]], third: int) -> None:
+    """Every rank sends the same number of bytes in each of three phases."""
+    for of_rank in sent:
+        assert list(of_rank) == ["all-gather forward", "all-gather backward", "reduce-scatter gradients"]
+        assert [counted["bytes"] for counted in of_rank.values()] == [third] * 3
+
+
+def claim_one_at_a_time(moments: Sequence[Sequence[tuple[str, str, int, int]]], sizes: Mapping[str, int]) -> None:
+    """At each moment a rank holds this unit's parameters, its gradient, both or neither; at the end neither."""
+    for of_rank in moments:
+        for _, unit, gathered, bucket in of_rank:
+            assert {gathered, bucket} <= {0, 2 * sizes[unit]}
+        assert max(gathered + bucket for _, _, gathered, bucket in of_rank) == 4 * max(sizes.values())
+        assert of_rank[-1][2:] == (0, 0)
+
+
+def claim_figure_1(held: Mapping[tuple[str, int], list[int]], stages: Sequence[str], psi: int) -> None:
+    """Each of 64 ranks holds what the paper's formula says, and that is what its Figure 1 prints for 7.5 billion."""
+    for (name, _), states in held.items():
+        stage = stages.index(name)
+        promised = zero.model_states(psi, 64, stage)
+        assert states == [promised.parameters, promised.gradients, promised.optimizer]
+        assert zero.FIGURE_1[stage].agrees(7.5 * sum(states) / psi)
+
+
+def claim_traffic(
+    traffic: Sequence[Mapping[tuple[str, int], Mapping[str, int]]],
+    in_parts: Sequence[Mapping[tuple[str, int], Mapping[str, int]]],
+    stages: Sequence[str],
+    padded: Callable[[int], int],
+) -> None:
+    """What every rank sends in a step, by phase: 2 psi, 2 psi, (a+1) psi and 3a psi, times (N-1)/N, and the norm.
+
+    traffic: of each rank, by stage and number of ranks. in_parts: of each of 4 ranks, by stage and micro-batches.
+    """
+    cases = [(name, n, 1, sent) for of_rank in traffic for (name, n), sent in of_rank.items()]
+    cases += [(name, 4, a, sent) for of_rank in in_parts for (name, a), sent in of_rank.items()]
+    for name, n, a, sent in cases:
+        stage = stages.index(name)
+        norm = {"norm": 8 * (n - 1)} if stage else {}
+        promised = zero.volume(padded(n), n, stage, accumulate=a)
+        assert sent == {phase: 2 * numbers for phase, numbers in promised.items()} | norm

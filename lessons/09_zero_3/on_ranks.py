@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidist.classroom.chapter import functions
+from minidist.classroom.engines import fill_bucket, measure_for_good, reduce_bucket
 from minidist.classroom.ranks import arrays_held, note, peak_memory, returned
 from minidist.engine import Engine, Settings
 from minidist.mpi.comm import Comm
@@ -175,13 +176,7 @@ def gather_one(comm: Comm, exercise: ModuleType, _: Any, unit: int, direction: s
 
 def collect(comm: Comm, exercise: ModuleType, slopes: Array, **made: Any) -> list[Any]:
     """The first Flat's bucket after a unit's backward has written slopes[0], and then another's slopes[1]."""
-    engine, found = make(comm, exercise, **made), []
-    flat, engine.direction = engine.flats[0], "backward"
-    for written in slopes:
-        flat.bind(None, slopes=written.astype(engine.precision.computed))
-        engine.collect(flat)
-        found.append(returned(flat.bucket))
-    return found
+    return fill_bucket(make(comm, exercise, **made), slopes)
 
 
 def reduce(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> dict[str, Any]:
@@ -200,11 +195,7 @@ def reduce(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> dic
 
 def reduce_one(comm: Comm, exercise: ModuleType, buckets: Array, **made: Any) -> Any:
     """flat.grad of the first Flat after its bucket was reduced."""
-    engine = make(comm, exercise, **made)
-    flat, engine.direction = engine.flats[0], "backward"
-    flat.bucket = buckets[0].astype(engine.precision.stored)
-    engine.reduce(flat)
-    return returned(flat.grad)
+    return reduce_bucket(make(comm, exercise, **made), buckets[0])
 
 
 def either(comm: Comm, exercise: ModuleType, buckets: Array, function: str, **made: Any) -> Any:
@@ -274,14 +265,7 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **
 
 def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
     """Bytes that are held before the first step."""
-    make(comm, exercise, **made)  # what is imported upon its first use is imported now
-    tracemalloc.start()
-    witness = np.empty(12_347, np.uint8)
-    try:
-        engine = make(comm, exercise, **made)
-        return arrays_held(witness) if engine.flats else 0
-    finally:
-        tracemalloc.stop()
+    return measure_for_good(lambda: make(comm, exercise, **made))
 
 
 def x_and_y(tokens: Array) -> tuple[Array, Array]:

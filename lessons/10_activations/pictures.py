@@ -1,4 +1,4 @@
-"""The pictures of lesson 10. They draw what was counted."""
+"""The pictures and tables of lesson 10. They show what was counted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,45 +7,90 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.lesson import show
+from minidist.colors import BLUE, DARK, GREY, ORANGE, PURPLE, QUANTITIES, RED
 
-BLUE, ORANGE, GREEN, RED, GREY = "#3b6ea8", "#d99a2b", "#5a9e6f", "#b5524a", "#9a9a9a"
+Array = np.ndarray
+CORE = 5, 6, 7  # of NAMES: what is made from q and k, and can be made again
+NAMES = [
+    *[("input of norm 1", "input"), ("  mean", "small"), ("  deviation", "small")],
+    *[("input of qkv", "factor"), ("q | k | v", "factor")],
+    *[("softmax's output", "output"), ("what dropout leaves of it", "factor"), ("its mask", "mask")],
+    *[("input of the projection", "factor"), ("mask of dropout 1", "mask")],
+    *[("input of norm 2", "input"), ("  mean", "small"), ("  deviation", "small")],
+    *[("input of up", "factor"), ("input of gelu", "input"), ("input of down", "factor")],
+    ("mask of dropout 2", "mask"),
+]
 
 
-def draw_arrays(rows: Sequence[tuple[str, str, float]], title: str) -> None:
-    """The arrays that a layer keeps, in the order in which it makes them: a bar each, (what, dtype, bytes / sbh)."""
+def print_arrays(arrays: Sequence[Array], sbh: int) -> None:
+    """What a layer keeps, in the order in which it makes it: what it is, why it is kept, and its bytes."""
+    print(f"{'array':27}{'why':8}{'shape':>20}{'dtype':>9}{'bytes':>11}{'/ sbh':>7}")
+    for (what, why), array in zip(NAMES, arrays, strict=True):
+        size = array.nbytes
+        print(f"{what:27}{why:8}{array.shape!s:>20}{array.dtype!s:>9}{size:>11,}{size / sbh:>7.2g}")
+
+
+def draw_arrays(arrays: Sequence[Array], sbh: int, title: str) -> None:
+    """The arrays that a layer keeps, except the small ones, in the order in which it makes them: a bar each."""
+    kept = enumerate(zip(NAMES, arrays, strict=True))
+    rows = [(i in CORE, what, array) for i, ((what, why), array) in kept if why != "small"]
     fig, ax = plt.subplots(figsize=(9.6, 4.9))
-    places = np.arange(len(rows))[::-1]
-    sizes = [size for *_, size in rows]
-    core = ("softmax", "what dropout leaves", "its mask")
-    ax.barh(places, sizes, height=0.68, color=[RED if what.startswith(core) else BLUE for what, *_ in rows])
-    for place, (_, dtype, size) in zip(places, rows, strict=True):
-        ax.text(size + 0.3, place, f"{size:g}  ({dtype})", va="center", fontsize=8.5)
-    ax.set(yticks=places, yticklabels=[what for what, *_ in rows], xlim=(0, 1.2 * max(sizes)), xlabel="bytes / sbh")
+    for place, (core, _, array) in enumerate(rows):
+        size = array.nbytes / sbh
+        ax.barh(
+            place, size, height=0.68, color=QUANTITIES["activations"], hatch="///" if core else None, edgecolor=DARK
+        )
+        ax.text(size + 0.3, place, f"{size:g}  ({array.dtype})", va="center", fontsize=8.5)
+    looks = {"facecolor": QUANTITIES["activations"], "edgecolor": DARK}
+    labels = ((None, "kept"), ("///", "kept: the core of attention"))
+    patches = [plt.Rectangle((0, 0), 1, 1, hatch=hatch, label=label, **looks) for hatch, label in labels]
+    ax.set(yticks=range(len(rows)), yticklabels=[what for _, what, _ in rows], xlabel="bytes / sbh")
+    ax.set(xlim=(0, 1.2 * max(array.nbytes / sbh for *_, array in rows)), ylim=(len(rows) - 0.5, -0.5))
     ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(handles=patches, frameon=False, fontsize=9, loc="lower right")
     ax.set_title(title, loc="left", fontsize=10)
     fig.subplots_adjust(left=0.27, right=0.98, top=0.93, bottom=0.1)
-    words = ", ".join(f"{what} {size:g}" for what, _, size in rows)
+    words = ", ".join(f"{what} {array.nbytes / sbh:g}" for _, what, array in rows)
     show(fig, f"{title}. In bytes for each of the s·b·h numbers of a layer's input: {words}.")
+
+
+def print_checkpoints(n: int, everything: Sequence[int], by_k: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """How many values are held at most, and how often a layer is called, by interval; returns the first."""
+    print(f"{'':10}{'computed k + ⌈n/k⌉':>20}{'counted':>9}{'calls':>7}")
+    print(f"{'all kept':10}{n + 1:>20}{max(everything):>9}{len(everything):>7}")
+    for k, held in by_k.items():
+        print(f"{f'k = {k}':10}{k + -(-n // k):>20}{max(held):>9}{len(held):>7}")
+    return {k: max(held) for k, held in by_k.items()}
+
+
+def print_both(yours: tuple[Any, ...], lessons: tuple[Any, ...]) -> None:
+    """(functions, values held, per cent that the gradient is off) with yours, and with the lesson's own."""
+    print(f"{'':30}{'with yours':>12}{'the lesson':>12}")
+    print(f"{'values held at most':30}{max(yours[1]):>12}{max(lessons[1]):>12}")
+    print(f"{'the gradient is off by, in %':30}{yours[2]:>12.4f}{lessons[2]:>12.4f}")
+    for chain in ((96, 2, 114), (48, 2, 34)):
+        words = "{} layers of {} and {}: k".format(*chain)
+        print(f"{words:30}" + "".join(f"{of[0]['best_interval'](*chain):>12}" for of in (yours, lessons)))
 
 
 def draw_memory(runs: Mapping[str, Sequence[int]], title: str) -> None:
     """How many values are held after each call of a layer, forward and backward; a line for each run."""
     fig, ax = plt.subplots(figsize=(9.6, 3.9))
     words = []
-    styles = [(GREY, "-"), (RED, "--"), (ORANGE, "-"), (BLUE, "-")]
-    for (colour, dashes), (name, held) in zip(styles, runs.items(), strict=False):
+    styles = [(GREY, "-"), (RED, "--"), (ORANGE, "-"), (PURPLE, "-")]
+    for (color, dashes), (name, held) in zip(styles, runs.items(), strict=False):
         peak = max(held)
         ax.plot(
             np.arange(1, len(held) + 1),
             held,
-            color=colour,
+            color=color,
             ls=dashes,
             lw=1.8,
             label=f"{name}: {peak} at most",
             zorder=3 if dashes == "--" else 2,
         )
         words.append(f"{name}: {len(held)} calls, {peak} values at most, first so at call {held.index(peak) + 1}.")
-    ax.set(xlabel="calls of a layer, forward and backward", ylabel="values held", ylim=(0, None), xlim=(0, None))
+    ax.set(xlabel="time: calls of a layer, forward and backward", ylabel="values held", ylim=(0, None), xlim=(0, None))
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     ax.set_title(title, loc="left", fontsize=10)
@@ -64,13 +109,13 @@ def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -
     words = []
     for ax, (name, sizes) in zip(axes[0], held.items(), strict=True):
         least = int(np.argmin(sizes))
-        ax.plot(np.arange(1, len(sizes) + 1), sizes, color=BLUE, lw=1.8)
-        ax.plot([least + 1], [sizes[least]], "o", color=RED)
+        ax.plot(np.arange(1, len(sizes) + 1), sizes, color=PURPLE, lw=1.8, label="held at most")
+        ax.plot([least + 1], [sizes[least]], "o", color=RED, label="least")
         ax.annotate(
             f"k = {least + 1}",
             (least + 1, sizes[least]),
             (least + 3, sizes[least] + 0.12 * max(sizes)),
-            color=RED,
+            color=DARK,
             fontsize=9,
             ha="center",
         )
@@ -79,6 +124,7 @@ def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -
         ax.set_title(name, fontsize=9.5)
         words.append(f"{name}: least at k = {least + 1}, {sizes[least]:.3g}; at k = 1 {sizes[0]:.3g}.")
     axes[0, 0].set_ylabel(unit)
+    axes[0, -1].legend(frameon=False, fontsize=9, loc="lower right")
     fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.subplots_adjust(left=0.08, right=0.99, top=0.82, bottom=0.16, wspace=0.22)
     show(fig, f"{title}, in {unit}. {' '.join(words)}")
@@ -90,26 +136,29 @@ def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
     words = []
     largest = 1.1 * max(np.abs(both).max() for both in pairs.values())
     for ax, (name, (by_trial, found)) in zip(axes[0], pairs.items(), strict=True):
-        ax.plot([-largest, largest], [-largest, largest], color=GREY, lw=1)
-        ax.plot(by_trial, found, ".", color=BLUE if np.allclose(by_trial, found, atol=1e-6) else RED)
+        ax.plot([-largest, largest], [-largest, largest], color=GREY, lw=1, label="both equal")
+        ax.plot(
+            by_trial, found, ".", label="a parameter", color=BLUE if np.allclose(by_trial, found, atol=1e-6) else RED
+        )
         off = np.linalg.norm(found - by_trial) / np.linalg.norm(by_trial)
         ax.set(xlabel="slope by trial", ylabel="slope from the backward", xlim=(-largest, largest))
         ax.set(ylim=(-largest, largest), title=name)
         ax.title.set_fontsize(10)
         ax.locator_params(nbins=5)
         ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False, fontsize=9, loc="upper left")
         words.append(f"{name}: {len(by_trial)} slopes, {100 * off:.0f}% off.")
     fig.subplots_adjust(left=0.09, right=0.99, top=0.92, bottom=0.12, wspace=0.25)
     show(fig, "The slopes of some parameters by trial, and from the backward (counted). " + " ".join(words))
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
-    """Losses of training, of each step the mean with up to five neighbours on either side."""
+    """Losses of training, of each step the mean with up to five neighbors on either side."""
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     words = []
-    for (colour, dashes), (name, losses) in zip([(BLUE, "-"), (RED, "--")], curves.items(), strict=False):
+    for (color, dashes), (name, losses) in zip([(BLUE, "-"), (RED, "--")], curves.items(), strict=False):
         smooth = [np.mean(losses[i - min(i, 5) : i + min(i, 5) + 1]) for i in range(len(losses))]
-        ax.plot(np.arange(1, len(losses) + 1), smooth, color=colour, ls=dashes, lw=1.8, label=name)
+        ax.plot(np.arange(1, len(losses) + 1), smooth, color=color, ls=dashes, lw=1.8, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {smooth[-1]:.2f}.")
     ax.set(xlabel="step", ylabel="loss, mean of 11 steps", ylim=(0, None), xlim=(0, None))
     ax.spines[["top", "right"]].set_visible(False)

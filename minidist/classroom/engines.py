@@ -1,0 +1,42 @@
+"""What graded parts let an engine do that has a shard of each gradient, on a rank: lessons 08 and 09."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidist.classroom.ranks import arrays_held, returned
+
+Array = np.ndarray
+
+
+def fill_bucket(engine: Any, slopes: Array) -> list[Any]:
+    """The first Flat's bucket after a unit's backward has written slopes[0], and then another's slopes[1]."""
+    found = []
+    flat, engine.direction = engine.flats[0], "backward"
+    for written in slopes:
+        flat.bind(None, slopes=written.astype(engine.precision.computed))
+        engine.collect(flat)
+        found.append(returned(flat.bucket))
+    return found
+
+
+def reduce_bucket(engine: Any, bucket: Array) -> Any:
+    """flat.grad of the first Flat after its bucket was reduced."""
+    flat, engine.direction = engine.flats[0], "backward"
+    flat.bucket = bucket.astype(engine.precision.stored)
+    engine.reduce(flat)
+    return returned(flat.grad)
+
+
+def measure_for_good(make: Callable[[], Any]) -> int:
+    """The bytes of arrays that an engine holds before its first step."""
+    make()  # what is imported upon its first use is imported now
+    tracemalloc.start()
+    witness = np.empty(12_347, np.uint8)
+    try:
+        engine = make()
+        return arrays_held(witness) if engine.flats else 0
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,42 @@
+"""What a lesson's notebook notes of a run and prints of it, so that its cells show the algorithm alone.
+
+from minidist.classroom.watch import print_losses, watch
+
+engine = watch(ZeRO3, ("parameters_of", "forget"), look)(units, settings, comm)
+engine.moments                                   # look(engine, flat) after each of these calls
+print_losses({"serial": serial, "ZeRO-3": found})
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def watch(engine: type, methods: Sequence[str], look: Callable[[Any, Any], Any]) -> type:
+    """The engine's class, which appends look(engine, flat) to its `moments` after each call of one of these methods."""
+
+    def watch_method(name: str) -> Callable[..., Any]:
+        def call(self: Any, flat: Any, *more: Any) -> Any:
+            value = getattr(engine, name)(self, flat, *more)
+            self.moments.append(look(self, flat))
+            return value
+
+        return call
+
+    watched = {name: watch_method(name) for name in methods}
+    return type(f"Watched{engine.__name__}", (engine,), {"moments": [], **watched})
+
+
+def print_losses(rows: Mapping[str, Sequence[float]], every: int = 5, digits: int = 4) -> None:
+    """A line for each program: its name, and its losses at steps 0, `every`, 2 `every` ...."""
+    width = max(map(len, rows))
+    for name, losses in rows.items():
+        print(f"{name:{width}}  " + " ".join(f"{loss:.{digits}f}" for loss in losses[::every]))
+
+
+def mix(chapters: type, yours: Sequence[str]) -> type:
+    """The chapter's class with those methods of the same class in exercise.py that are right."""
+    if not yours:
+        return type("Yours", (chapters,), {})
+    exercise = vars(getattr(importlib.import_module("exercise"), chapters.__name__))
+    return type("Yours", (chapters,), {name: exercise[name] for name in yours})
