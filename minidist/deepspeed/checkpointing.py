@@ -40,9 +40,10 @@ def configure(
 ) -> None:
     """Set where the inputs wait that `checkpoint` keeps from now on. Arguments that are None follow deepspeed_config.
 
-    contiguous_checkpointing: all in one room, for num_checkpoints of a forward. checkpoint_in_cpu: in host memory. What
-    else has no effect here is named on rank 0, one line each. (There the engine is not given, but a module that knows
-    the ranks; here the engine's memories are where anything waits.) Raises UsageError, one line, for settings that cannot work.
+    contiguous_checkpointing: all in one room, for num_checkpoints of a forward. checkpoint_in_cpu: in host memory.
+    Rank 0 names each of the other arguments that has no effect here. (DeepSpeed's function takes a module that knows
+    the ranks; this one takes the engine, whose memories hold the inputs.) Raises UsageError for settings that cannot
+    work.
     """
     given = {
         "partition_activations": partition_activations,

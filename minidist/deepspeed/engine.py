@@ -270,8 +270,8 @@ class DeepSpeedEngine:
         checkpoint.save(save_dir, self.stage, self.comm, about, tag=tag)
 
     def load_checkpoint(self, load_dir: str, tag: str | None = None) -> tuple[str, dict[str, Any]]:
-        """Continue from a tag, or from the last one saved if none is given; returns its folder and its client_state. All
-        ranks must call this.
+        """Continue from a tag, or from the last one saved if none is given. Returns its folder and its client_state.
+        All ranks must call this.
 
         Any stage, on any number of ranks, goes on from any other's. Raises UsageError if there is no checkpoint,
         or if it is another model's.

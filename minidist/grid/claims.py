@@ -97,9 +97,9 @@ def blocks_of(run: Asked, stage: int) -> list[int]:
 
 
 def flats(run: Asked, rank: int) -> dict[int, list[int]]:
-    """By unit, the sizes of what a rank stores separately, padded so that the data axis can divide it: the whole unit, or
-    where it is cut, its part of what is cut and what is left whole. Of the embedding, where another stage's head reads
-    its matrix, that stage has what the matrix is in."""
+    """For each unit, the sizes of what a rank stores separately, padded so that the data axis can divide it: the whole
+    unit, or, if it is cut, the rank's part of what is cut and what is left whole. If another stage's head reads the
+    embedding's matrix, that stage stores the part of the embedding with the matrix."""
     options, own = run.options, own_units(run)[rank]
     sizes = run.model.cut_and_whole(run.layout.tp)[run.places[rank].tensor]
     stored = [list(both) if run.layout.tp > 1 else [sum(both)] for both in sizes]

@@ -1,7 +1,7 @@
 """Whether a file still holds what was written to it: each piece has a checksum, and so has each note.
 
-Disks may return other bytes than were written, and people edit files. A reducer, or --resume, uses committed output only
-if its checksums are those noted when it was written.
+Disks may return other bytes than were written, and people edit files. A reducer, or --resume, uses committed output
+only if its checksums are those noted when it was written.
 """
 
 import json

@@ -1,6 +1,7 @@
 """The messages that the master of `minidist.mapreduce` gets, and when it gives up a worker, a record, or the job.
 
-Dean & Ghemawat, OSDI 2004, sections 3.3 (a worker that does not answer a ping has failed), 4.6 (bad records), 4.9 (counters).
+Dean & Ghemawat, OSDI 2004, sections 3.3 (a worker that does not answer a ping has failed), 4.6 (bad records) and 4.9
+(counters).
 """
 
 import time

@@ -16,7 +16,7 @@ def idle(schedule: str, p: int, t_f: float, t_b: float, t_w: float) -> float:
 
 def in_flight(schedule: str, p: int) -> int:
     """How many micro-batches a stage i of p holds: ZB-H1 (p-i+1) before B and (i-1) before W, p together; ZB-H2
-    (2p-2i+1) and (2i-2), 2p-1 together (section 3)."""
+    (2p-2i+1) and (2i-2), 2p-1 together (table 2)."""
     return {"zb-h1": p, "zb-h2": 2 * p - 1}[schedule]
 
 

@@ -3,7 +3,8 @@
 The model is cut into stages, one per worker, and a batch into micro-batches. A schedule is a generator that yields the
 instructions of one worker; it only needs the worker's `Place`. The backward is split in two, because zero-bubble
 schedules need that (Qi et al. 2023, section 2). B computes the gradient of a stage's input, and the stage before waits
-for it. W computes the gradient of its weights; no stage waits for W. Other schedules run W right after B, and then send.
+for it. W computes the gradient of its weights; no stage waits for W. Other schedules run W right after B, and then
+send.
 
 Micro-batches count from 0 here, and from 1 in the papers' formulas.
 """

@@ -60,8 +60,8 @@ class Timeline:
 
 
 def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False) -> None:
-    """Print a line for each rank: two columns per unit of time, or one if the line then fits. A timeline that is longer,
-    or that `goes_on`, is cut.
+    """Print a line for each rank: two columns per unit of time, or one if the line then fits. A longer timeline, or
+    one that `goes_on`, is cut.
 
     Each piece of work shows its letter, and, if there is room, the last digit of its micro-batch, counted from 1.
     Second and later chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has

@@ -17,8 +17,8 @@ class Inbox:
         or has sent its last message.
 
     The first two need no look into the future: a worker's stamps only grow, and a message sent after an answer is later
-    than the answer. All that a worker sends at one moment, to any server, carries one stamp. So all servers see the same
-    order and hold the same pulls back, and no server ever waits for a worker that waits for another server.
+    than the answer. All that a worker sends at one moment, to any server, carries one stamp. So all servers see the
+    same order and hold the same pulls back, and no server ever waits for a worker that waits for another server.
     """
 
     def __init__(self, plan: Plan) -> None:

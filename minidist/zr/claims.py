@@ -198,8 +198,8 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
 
 
 def needs(asked: Asked) -> list[Needs]:
-    """What each rank will need: model states, the buffer, gathered parameters, every checkpoint, and what the last layer
-    keeps when it runs again, or what the head keeps, if that is more."""
+    """What each rank will need: model states, the buffer, gathered parameters, every checkpoint, and the activations of
+    one layer when it runs again, or those of the head, if they are more."""
     options, p, t, shares = asked.options, asked.bytes.stored, asked.layout.tp, shares_of(asked)
     d, stage, parts = asked.layout.dp, options.zero, checkpoint(asked)
     layers = layer_bytes(asked, t, shares, "none", options.dropout > 0)

@@ -114,9 +114,7 @@ def test_arrays_held_and_not_counted_are_found(
     mutate: Mutate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(audit, "LARGER", "--witness")
-    [mutant] = [
-        mutant for mutant in mutants_of(TABLE / "zero1.toml") if "in a secret list" in mutant.mistake
-    ]
+    [mutant] = [mutant for mutant in mutants_of(TABLE / "zero1.toml") if "in a secret list" in mutant.mistake]
     [change] = mutant.changes
     mutate(mutant.file, *change)
     assert audit.main(["--memory", "zero1", "-n", "1"], find_all()) == 1
