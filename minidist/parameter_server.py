@@ -1,4 +1,4 @@
-"""The parameter server: workers push gradients and pull weights, each at its own pace.
+"""A parameter server: workers push gradients and pull weights at their own pace.
 
     mpirun -n 4 python -m minidist.parameter_server --consistency bsp
     mpirun -n 4 python -m minidist.parameter_server --consistency ssp --staleness 4

@@ -412,7 +412,7 @@ def test_what_cannot_work_is_said_with_what_would(n: int, line: str, says: str) 
     if ranks := re.search(r": use mpirun -n (\d+)", message):
         prepare(int(ranks[1]), line)
     if "--dp" in line or "--tp" in line or "--pp" in line:
-        assert grid or options or ranks or "leave --chunks away" in message
+        assert grid or options or ranks or "leave out --chunks" in message
 
 
 def test_a_refusal_is_one_line_from_all_ranks() -> None:

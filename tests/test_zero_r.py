@@ -229,7 +229,7 @@ def refused(line: str) -> str:
         ("--sequence-parallel", "--sequence-parallel has cut checkpoints already: use --activations device, or host"),
         (
             "--recompute selective",
-            "--recompute selective: zero_r is about what full recomputation keeps: leave it away",
+            "--recompute selective: zero_r is about what full recomputation keeps: leave it out",
         ),
         ("--bucket-size 0", "argument --bucket-size: must be at least 1, not 0 (--help lists the options)"),
         ("--batch 1", "--batch 1 is too small for 2 ranks: use at least --batch 2"),
@@ -246,7 +246,7 @@ def refused(line: str) -> str:
             "--configurations --batch 15",
             "--configurations: all ranks must hold the same, so 2 shares of the batch be equal: use --batch 16",
         ),
-        ("--configurations --save run", "--configurations trains many models, a step of each: leave --save away"),
+        ("--configurations --save run", "--configurations trains many models, a step of each: leave out --save"),
         (
             "--arena-plot a.svg --precision fp32 --json a.svg",
             "--arena-plot a.svg would overwrite the file of --json: give it one of its own",

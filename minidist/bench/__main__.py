@@ -83,7 +83,7 @@ def prepare(arguments: list[str]) -> tuple[dict[str, Section], Namespace]:
     if options.table:
         raise Finished(results.table(results.read()).rstrip())
     if options.run and options.only:
-        raise UsageError("--run measures nothing else: leave --only away")
+        raise UsageError("--run measures nothing else: leave out --only")
     if options.run:
         corpus = load(options.run, one_process.SMALL[0]["context"])
         return {"run": partial(one_process.whole_run, corpus)}, options

@@ -82,7 +82,7 @@ def print_collectives(claims: Sequence[Claim], size: int, ranks: int) -> None:
     show("Counted: message calls of the busiest rank, and bytes sent", table)
     print("✓: the result is right, and the counts are as promised. p: 2^⌊lg N⌋.")
     if size % ranks:
-        print("N does not divide S, so some chunks are an element longer: promises include that.")
+        print("N does not divide S, so some chunks are an element longer: so are the promises.")
     _print_failures(claims)
 
 

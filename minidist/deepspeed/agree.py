@@ -28,7 +28,7 @@ def typed(made: Parser, arguments: Sequence[str]) -> set[str]:
 
 def conflict(path: str, value: Any, option: str, typed: Any) -> UsageError:
     option = option.replace("_", "-")
-    return UsageError(f'{path} is {value}, and --{option} {typed} was given: make it "auto", or leave --{option} away')
+    return UsageError(f'{path} is {value}, and --{option} {typed} was given: make it "auto", or leave out --{option}')
 
 
 def agreed(config: Config, path: str, option: str, options: Namespace, given: Collection[str]) -> Any:

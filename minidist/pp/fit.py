@@ -21,14 +21,14 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
     name, replicas = options.schedule, options.replicas
     in_turns = name in ("pipedream", "vertical-sync")
     if replicas and not in_turns:
-        raise UsageError(f"{name} has one rank for each stage: leave --replicas away, or use --schedule pipedream")
+        raise UsageError(f"{name} has one rank for each stage: leave out --replicas, or use --schedule pipedream")
     if replicas and sum(replicas) != ranks:
         counts = ",".join(map(str, replicas))
         raise UsageError(f"--replicas {counts} are {sum(replicas)} ranks, not {ranks}: use mpirun -n {sum(replicas)}")
     stages = len(replicas) or ranks
     chunks = options.chunks or (2 if name == "interleaved" else 1)
     if chunks > 1 and name != "interleaved":
-        raise UsageError(f"{name} has one chunk to a stage: leave --chunks away, or use --schedule interleaved")
+        raise UsageError(f"{name} has one chunk to a stage: leave out --chunks, or use --schedule interleaved")
 
     needed = stages * chunks
     if needed > options.layers + 2:

@@ -41,9 +41,9 @@ def layout_of(options: command.Options, ranks: int) -> Layout:
     if o.strategy == "no_shard" and (o.backward_prefetch or o.forward_prefetch or o.prefetch):
         raise UsageError(f"{strategy} gathers nothing: leave --prefetch, --forward-prefetch and --backward-prefetch")
     if o.strategy == "no_shard" and o.no_sync:
-        raise UsageError(f"{strategy} has whole gradients, and reduces them once a step anyway: leave --no-sync away")
+        raise UsageError(f"{strategy} has whole gradients, and reduces them once a step anyway: leave out --no-sync")
     if o.strategy == "shard_grad_op" and o.backward_prefetch:
-        raise UsageError(f"{strategy} gathers nothing in its backward: leave --backward-prefetch away")
+        raise UsageError(f"{strategy} gathers nothing in its backward: leave out --backward-prefetch")
     if o.no_sync and o.accumulate == 1:
         raise UsageError("--no-sync is of several micro-batches: use it with --accumulate 2 or more")
     if o.ranks_per_host and o.strategy != "hybrid_shard":

@@ -29,7 +29,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     if job.options.bandwidth_table:
         for option in ("save", "load", "export", "sample", "memory_plot", "witness"):
             if vars(job.options)[option]:
-                raise UsageError(f"--bandwidth-table trains nothing: leave --{option.replace('_', '-')} away")
+                raise UsageError(f"--bandwidth-table trains nothing: leave out --{option.replace('_', '-')}")
     job.settings.disk_capacity = job.options.disk_memory
     return job
 

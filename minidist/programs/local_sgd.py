@@ -27,7 +27,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
         raise UsageError("--precision mixed: ranks on their own have no common loss scale: use bf16, fp32 or fp64")
     for option in ("save", "load", "export"):
         if vars(job.options)[option]:
-            raise UsageError(f"--{option}: between two averagings each rank has its own parameters: leave it away")
+            raise UsageError(f"--{option}: between two averagings each rank has its own parameters: leave it out")
     return job
 
 

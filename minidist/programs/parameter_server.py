@@ -68,13 +68,13 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> tuple[command
     else:
         workers, servers = list(range(ranks - options.servers)), list(range(ranks - options.servers, ranks))
     if options.save_every:
-        raise UsageError("--save-every: a parameter server saves at the end, when no push is under way: leave it away")
+        raise UsageError("--save-every: a parameter server saves at the end, when no push is under way: leave it out")
     if options.precision == "mixed":
         raise UsageError("--precision mixed: a loss scale is not among what workers push: take bf16, fp32 or fp64")
     if options.witness or options.memory_plot or (options.device_memory, options.host_memory) != (None, None):
         raise UsageError(
             "--witness, --memory-plot, --device-memory and --host-memory: what servers hold is counted in another way:"
-            " leave it away"
+            " leave it out"
         )
     if options.replicas >= len(servers):
         raise UsageError(f"--replicas {options.replicas} needs at least {options.replicas + 1} servers: use --servers")

@@ -78,7 +78,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argpars
         options.replicas = tuple(count for _, count in balance.partition(known, ranks, BANDWIDTH)[1])
     layout = fit(options, ranks)
     if options.pp not in (None, layout.pp):
-        raise UsageError(f"--pp {options.pp} is not {layout.pp} stages: use mpirun -n {options.pp}, or leave --pp away")
+        raise UsageError(f"--pp {options.pp} is not {layout.pp} stages: use mpirun -n {options.pp}, or leave out --pp")
     job = command.prepare(made, [*arguments, "--accumulate", str(layout.micro_batches)], ranks, layout)
     job.layout = cut(layout, job.options, job.units, job.settings.precision.bytes)
     return job

@@ -14,7 +14,7 @@ from minidist.programs.chapter import Chapter
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
     """Parse and check. Raises UsageError for whatever cannot work, several ranks among it."""
     if environment.ranks() > 1:
-        raise UsageError("this is serial training: leave mpirun away, or take minidist.data_parallel")
+        raise UsageError("this is serial training: run it without mpirun, or take minidist.data_parallel")
     return command.prepare(made, arguments, ranks, **how)
 
 

@@ -49,7 +49,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     check_tensor(options, t)
     if options.recompute != "full":
         raise UsageError(
-            f"--recompute {options.recompute}: zero_r is about what full recomputation keeps: leave it away"
+            f"--recompute {options.recompute}: zero_r is about what full recomputation keeps: leave it out"
         )
     if options.activations == "partitioned" and options.sequence_parallel:
         raise UsageError("--sequence-parallel has cut checkpoints already: use --activations device, or host")

@@ -58,7 +58,7 @@ def check(options: Namespace, d: int) -> None:
     for option in ALONE:
         if vars(options)[option]:
             named = option.replace("_", "-")
-            raise UsageError(f"--configurations trains many models, a step of each: leave --{named} away")
+            raise UsageError(f"--configurations trains many models, a step of each: leave out --{named}")
     if options.configurations:
         plot.check("--configurations", options.configurations)
 

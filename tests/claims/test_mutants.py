@@ -133,7 +133,7 @@ def test_no_such_chapter_is_one_line(arguments: list[str], capsys: pytest.Captur
 
 def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_SIZE", "4")
-    with pytest.raises(UsageError, match="leave mpirun away"):
+    with pytest.raises(UsageError, match="run it without mpirun"):
         main(["mutants", "ring"])
 
 

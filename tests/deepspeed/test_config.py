@@ -367,7 +367,7 @@ def test_broken(text: str, says: str) -> None:
     ("text", "typed", "says"),
     [
         ("{TBS}", {"batch": 32},
-         'train_batch_size is 16, and --batch 32 was given: make it "auto", or leave --batch away'),
+         'train_batch_size is 16, and --batch 32 was given: make it "auto", or leave out --batch'),
         ('{TBS, "gradient_clipping": 0.5}', {"clip": 1.0}, "gradient_clipping is 0.5, and --clip 1.0 was given"),
         ('{TBS, "fp16": {"enabled": true}}', {"precision": "fp32"}, "fp16.enabled is true, and --precision fp32"),
         ('{TBS, "fp16": {"enabled": false}}', {"precision": "mixed"}, "fp16.enabled is false, and --precision mixed"),

@@ -367,7 +367,7 @@ def test_following_the_advice_leads_to_a_layout_that_works(name, ranks, m, v, ba
     ("ranks", "line", "advice"),
     [
         (4, "--schedule pipedream --replicas 2,1", "mpirun -n 3"),
-        (3, "--schedule gpipe --replicas 2,1", "leave --replicas away"),
+        (3, "--schedule gpipe --replicas 2,1", "leave out --replicas"),
         (4, "--schedule 1f1b --chunks 2", "--schedule interleaved"),
         (4, "--schedule pipedream --clip 1", "--clip 0"),
         (4, "--schedule 2bw --precision mixed", "--precision fp32"),
