@@ -1,4 +1,4 @@
-"""The pictures and tables of lesson 07. They show what the ranks brought back."""
+"""The pictures and tables of lesson 07. They show what the ranks returned."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ PHASES = {
 
 
 def draw_held(shards: Sequence[Sequence[Any]], units: Sequence[Any], title: str = "") -> None:
-    """Which part of the first unit's arrays each rank holds: shards[rank][0] is looked for in units[0]."""
+    """Which part of the first unit's arrays each rank holds: looks for shards[rank][0] in units[0]."""
     found = [dict(zip(KINDS, of_rank[0], strict=True)) for of_rank in shards]
     whole = dict(zip(KINDS, units[0], strict=True))
     fig, axes = plt.subplots(1, len(whole), figsize=(10, 2.8), sharey=True)
@@ -108,6 +108,13 @@ def print_held(held: Mapping[str, int], psi: int) -> None:
     print("rank 0 holds:", ", ".join(f"{kind} {n:,} bytes = {n / psi:g}Ψ" for kind, n in held.items()))
 
 
+def print_traffic(programs: Mapping[str, Mapping[str, int]]) -> None:
+    """The bytes that a rank sends in a step, in total and by phase."""
+    for name, by_phase in programs.items():
+        phases = ", ".join(f"{phase} {nbytes:,}" for phase, nbytes in by_phase.items())
+        print(f"{name:17}{sum(by_phase.values()):>7,} bytes: {phases}")
+
+
 def print_memory(counted: Mapping[int, float]) -> None:
     """Bytes a parameter on each of N ranks: counted, by formula, and the paper's Table 1."""
     print(f"{'N':>5}{'bytes a parameter':>20}{'4 + 12/N':>11}{'at 7.5 B':>12}{'Table 1':>11}")
@@ -119,7 +126,7 @@ def print_memory(counted: Mapping[int, float]) -> None:
 
 
 def print_tried(alone: Sequence[float], memory: Mapping[str, int], tried: Mapping[str, Any], size: int) -> None:
-    """One process's last loss and memory, and those of rank 0 in each program, with norm and bytes of a step."""
+    """The last loss and the memory of one process, and of rank 0 in each program, with a step's norm and bytes."""
     print(f"{'in float64':15}{'last loss':>11}{'norm applied':>14}{'bytes sent':>12}   bytes a parameter, held")
     rows = [("one process", alone[-1], "-", 0, memory)]
     rows += [
@@ -132,7 +139,7 @@ def print_tried(alone: Sequence[float], memory: Mapping[str, int], tried: Mappin
 
 
 def print_first_steps(broken: Mapping[str, Mapping[str, Any]]) -> None:
-    """Of each program's first step: the norm that was applied, and how far two units' parameters moved."""
+    """The first step of each program: the norm after clipping, and how far two units' parameters moved."""
     print(f"\n{'first step':24}{'norm applied':>14}{'embedding moved':>17}{'block0 moved':>14}")
     for optimizer, runs in broken.items():
         for name, run in runs.items():
