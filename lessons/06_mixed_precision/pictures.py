@@ -59,7 +59,8 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         lost = (powers < -25) | (powers >= 16)
         ax.axvspan(-44.5, -25.5, color=RED, alpha=0.09, lw=0)
         ax.axvspan(15.5, 21.5, color=RED, alpha=0.09, lw=0)
-        ax.bar(powers, share, color=np.where(lost, RED, BLUE), width=0.85)
+        ax.bar(powers[~lost], share[~lost], color=BLUE, width=0.85, label="float16 holds it")
+        ax.bar(powers[lost], share[lost], color=RED, width=0.85, label="becomes zero or infinite")
         zero, infinite = 100 * np.mean(size <= 2.0**-25), 100 * np.mean(size >= 65520)
         ax.set_title(f"{name}: {zero:.3f}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
         ax.set(xlim=(-44.5, 21.5), ylabel="% of numbers")
@@ -71,7 +72,8 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         )
     last = axes[-1, 0]
     last.set_xticks([-40, -32, -24, -14, 0, 15], ["2⁻⁴⁰", "2⁻³²", "2⁻²⁴", "2⁻¹⁴", "1", "2¹⁵"])
-    last.set_xlabel("size of a number; red: what float16 cannot hold", fontsize=9)
+    last.set_xlabel("size of a number", fontsize=9)
+    axes[0, 0].legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.62, 1.0))
     fig.tight_layout()
     show(fig, f"How large gradients are, by powers of two, and what float16 cannot hold. {' '.join(words)}")
 
@@ -98,7 +100,7 @@ def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], ti
 
 
 def draw_pieces(found: Mapping[str, Sequence[Array]], wanted: Array) -> None:
-    """The final weight of each rank's piece, next to the right one: a panel for each program."""
+    """The final first weight of each rank's piece, next to the right one: a panel for each program."""
     fig, axes = plt.subplots(1, len(found), figsize=(9.6, 2.8), sharey=True, squeeze=False)
     ranks, words = range(len(wanted)), []
     for ax, (name, of_ranks) in zip(axes[0], found.items(), strict=True):
@@ -110,10 +112,10 @@ def draw_pieces(found: Mapping[str, Sequence[Array]], wanted: Array) -> None:
         ax.set_title(name, loc="left", fontsize=10)
         pairs = ", ".join(f"rank {rank} {values[rank]:.3f} for {wanted[rank]:.3f}" for rank in ranks)
         words.append(f"{name}: {pairs}.")
-    axes[0, 0].set_ylabel("the weight of its piece", fontsize=9)
+    axes[0, 0].set_ylabel("first weight of its piece", fontsize=9)
     axes[0, 0].legend(frameon=False, fontsize=9, loc="upper left")
     fig.tight_layout()
-    show(fig, f"The weight of each rank's piece after the last step, found and wanted. {' '.join(words)}")
+    show(fig, f"The first weight of each rank's piece after the last step, found and wanted. {' '.join(words)}")
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

@@ -38,12 +38,12 @@ def draw_held(shards: Sequence[Sequence[Any]], units: Sequence[Any], title: str 
         ax.set_title(f"{kind}, {everything.itemsize} bytes each", loc="left", fontsize=9.5)
         ax.set(xlim=(0, everything.size), xticks=np.linspace(0, everything.size, 5), ylim=(len(found) - 0.5, -0.5))
         ax.tick_params(length=0, labelsize=9)
-        ax.set_xlabel("number of the Flat", fontsize=9)
+        ax.set_xlabel("index in the Flat", fontsize=9)
         ax.spines[:].set_visible(False)
         words.append(f"{kind}: {', '.join(ends)}")
     axes[0].set_yticks(range(len(found)), [f"rank {rank}" for rank in range(len(found))])
     fig.suptitle(f"{title} Gray: not held.", x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.985, top=0.8, bottom=0.2, wspace=0.12)
+    fig.subplots_adjust(left=0.07, right=0.98, top=0.8, bottom=0.2, wspace=0.22)
     show(fig, f"{title} From which number to which. {'; '.join(words)}.")
 
 
@@ -105,7 +105,10 @@ def draw_memory(counted: Mapping[int, float]) -> None:
 
 def print_held(held: Mapping[str, int], psi: int) -> None:
     """The bytes that rank 0 holds, by kind."""
-    print("rank 0 holds:", ", ".join(f"{kind} {n:,} bytes = {n / psi:g}Ψ" for kind, n in held.items()))
+    print(
+        f"Ψ = {psi:,} parameters; rank 0 holds:",
+        ", ".join(f"{kind} {n:,} bytes = {n / psi:g}Ψ" for kind, n in held.items()),
+    )
 
 
 def print_traffic(programs: Mapping[str, Mapping[str, int]]) -> None:
@@ -123,6 +126,7 @@ def print_memory(counted: Mapping[int, float]) -> None:
         found = f"{counted[n]:.3f}" if n in counted else ""
         printed = f"{TABLE_1['7.5B'][n][0].printed} GB" if n in TABLE_1["7.5B"] else ""
         print(f"{n:>5}{found:>20}{4 + 12 / n:>11.3f}{7.5 * (4 + 12 / n):>9.1f} GB{printed:>11}")
+    print()
 
 
 def print_tried(alone: Sequence[float], memory: Mapping[str, int], tried: Mapping[str, Any], size: int) -> None:

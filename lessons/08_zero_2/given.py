@@ -128,17 +128,17 @@ def look(engine: Any, flat: Any) -> tuple[str, int, int]:
 def step_of(make: Any, comm: Comm, micro_batches: int = 1) -> dict[str, Any]:
     """One step of the transformer with this engine.
 
-    moments: what `look` saw after each call of a method. memory: the most bytes at a time, by kind. after: the bytes
+    history: what `look` saw after each call of a method. memory: the most bytes at a time, by kind. after: the bytes
     held after the step. sent: the bytes sent, by phase. loss: this rank's part.
     """
     watched = watch(make, ("allocate", "collect", "reduce"), look)
     engine = watched(transformer(), Settings(accumulate=micro_batches), comm)
-    engine.moments.clear()
+    engine.history.clear()
     comm.ledger.reset()
     loss = engine.train_batch(TOKENS[:, :-1], TOKENS[:, 1:])
     held = engine.device.held
     return {
-        "moments": [*engine.moments, ("step", held["gradients"], held["bucket"])],
+        "history": [*engine.history, ("step", held["gradients"], held["bucket"])],
         "memory": engine.memory(),
         "after": sum(held[kind] for kind in ("parameters", "gradients", "optimizer", "bucket")),
         "sent": {phase: sent["bytes"] for phase, sent in engine.comm.ledger.by_phase().items() if phase != "norm"},
@@ -170,6 +170,6 @@ def claim_toy(sent: Sequence[Mapping[int, Mapping[str, int]]], one_way: int) -> 
 
 def claim_same_step(yours: Mapping[str, Any], chapters: Mapping[str, Any]) -> None:
     """Both hold and send the same, to the byte, and have the same loss."""
-    for what in ("moments", "after", "sent"):
+    for what in ("history", "after", "sent"):
         assert yours[what] == chapters[what]
     assert np.isclose(yours["loss"], chapters["loss"])

@@ -60,11 +60,12 @@ def print_bytes_each(for_good: Mapping[str, Sequence[int]], kinds: Sequence[str]
     print(f"{'bytes a parameter':20}" + "".join(f"{kind:>12}" for kind in [*kinds, "total"]))
     for name, states in for_good.items():
         print(f"{name:20}" + "".join(f"{nbytes / psi:>12.4g}" for nbytes in [*states, sum(states)]))
+    print()
 
 
 def print_sent(sent: Mapping[int, Mapping[str, int]], psi: int) -> None:
     """sent[micro-batches]: the bytes that a step of the layers sends, by phase; a number has 8 bytes."""
-    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi} numbers of 8 bytes:")
+    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi:,} numbers of 8 bytes:")
     for a, by_phase in sent.items():
         for phase, nbytes in by_phase.items():
             print(f"   a = {a}   {phase:26}{nbytes:>8,} bytes = {nbytes / 8 / psi:g}Ψ")
@@ -110,7 +111,7 @@ def print_broken(
     print(f"{'rank 0 of 4, bytes':20}{'most of gradients':>19}{'sent, a = 2':>14}{'sent, a = 4':>14}")
     most, sent = {}, {}
     for name, found in looked.items():
-        most[name] = max(for_good + in_buckets for _, for_good, in_buckets in found[2]["moments"])
+        most[name] = max(held + in_buckets for _, held, in_buckets in found[2]["history"])
         sent[name] = {a: sum(found[a]["sent"].values()) for a in (2, 4)}
         print(f"{name:20}{most[name]:>19,}{sent[name][2]:>14,}{sent[name][4]:>14,}")
     print(f"{'ZeRO1':20}{of_zero1[0]:>19,}{of_zero1[1]:>14,}{of_zero1[2]:>14,}\n")

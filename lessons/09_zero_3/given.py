@@ -94,10 +94,10 @@ def step_of(make: Any, comm: Comm) -> tuple[list[Moment], dict[str, int], dict[s
     time by kind, and the bytes sent by phase."""
     watched = watch(make, ("parameters_of", "forget", "collect", "reduce"), look)
     engine = watched(transformer(), Settings(), comm)
-    engine.moments.clear()
+    engine.history.clear()
     comm.ledger.reset()
     engine.train_batch(TOKENS[:, :-1], TOKENS[:, 1:])
-    return engine.moments, engine.memory(), sent_by(comm)
+    return engine.history, engine.memory(), sent_by(comm)
 
 
 def count_step(make: Any, comm: Comm, parts: int = 1) -> dict[str, int]:
@@ -115,9 +115,9 @@ def claim_thirds(sent: Sequence[Mapping[str, Mapping[str, int]]], third: int) ->
         assert [counted["bytes"] for counted in of_rank.values()] == [third] * 3
 
 
-def claim_one_at_a_time(moments: Sequence[Sequence[Moment]], sizes: Mapping[str, int]) -> None:
+def claim_one_at_a_time(history: Sequence[Sequence[Moment]], sizes: Mapping[str, int]) -> None:
     """At each moment a rank holds this unit's parameters, its gradient, both or neither; at the end neither."""
-    for of_rank in moments:
+    for of_rank in history:
         for _, unit, gathered, bucket in of_rank:
             assert {gathered, bucket} <= {0, 2 * sizes[unit]}
         assert max(gathered + bucket for _, _, gathered, bucket in of_rank) == 4 * max(sizes.values())

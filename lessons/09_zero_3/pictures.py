@@ -128,7 +128,7 @@ def print_sizes(sizes: Mapping[str, int], held: Mapping[str, int]) -> None:
 
 def print_sent(by_phase: Mapping[str, Mapping[str, int]], psi: int) -> None:
     """What rank 0 sent in a step, by phase; a number has 8 bytes."""
-    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi} numbers of 8 bytes:")
+    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi:,} numbers of 8 bytes:")
     for phase, counted in by_phase.items():
         share, messages = counted["bytes"] / 8 / psi, counted["messages"]
         print(f"   {phase:26}{counted['bytes']:>7,} bytes = {share:g}Ψ, in {messages} messages")
@@ -147,6 +147,7 @@ def print_room(memory: Mapping[str, int], moments: Sequence[Moment], sizes: Mapp
     rows += [(n, "computed", 16 * psi // n, 4 * largest) for n in (4, 64, 1024)]
     for n, known, held, more in rows:
         print(f"N ={n:>5}{held:>17,}{more:>17,}{held + more:>12,}{(held + more) / held:>18.2f}  {known}")
+    print()
     return passing
 
 
