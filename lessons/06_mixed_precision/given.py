@@ -1,4 +1,4 @@
-"""What the notebook of lesson 06 goes on with where something is not filled in: look here after you have tried."""
+"""The functions with which lesson 06's notebook goes on if yours are not filled in: look here after you have tried."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -93,7 +93,7 @@ SMALL = GPTConfig(vocabulary=64, context=32, layers=2, heads=4, width=64)
 
 
 def draw_batch(step: int) -> tuple[Array, Array]:
-    """4 sequences of 32 tokens, and the token after each: the one before plus 3, but one in ten is larger by 1."""
+    """4 sequences of 32 tokens, and the token after each: the previous one plus 3, but one in ten is larger by 1."""
     random = np.random.default_rng(step)
     tokens = random.integers(0, 64, (4, 1)) + 3 * np.arange(33)
     tokens += random.random((4, 33)) < 0.1
@@ -103,14 +103,15 @@ def draw_batch(step: int) -> tuple[Array, Array]:
 def engine(
     kind: Any = Engine, precision: Any = "mixed", optimizer: Any = None, rate: float = 1e-4, clip: float = 1.0
 ) -> Any:
-    """The project's engine, with the small model in it: it trains on this one process."""
+    """The project's engine with the small model, which trains in this one process."""
     if isinstance(precision, str):
         precision = PRECISIONS[precision]
     return kind(gpt(SMALL), Settings(precision, optimizer or AdamW(), lambda update: rate, clip=clip))
 
 
 def logits_gradient(positions: int, batch: int = 8192, vocabulary: int = 50257) -> Array:
-    """The slopes of the loss by the logits at some positions of a batch; logits near 0, as in a first step."""
+    """The slopes of the loss with respect to the logits at some positions of a batch; logits near 0, as in a first
+    step."""
     random = np.random.default_rng(0)
     logits = 0.1 * random.standard_normal((positions, vocabulary))
     slope = np.exp(logits)
@@ -120,7 +121,7 @@ def logits_gradient(positions: int, batch: int = 8192, vocabulary: int = 50257) 
 
 
 def train(trained: Any, steps: int = 40) -> tuple[list[float], list[float], list[int]]:
-    """Losses, the scale of each step, and which steps were skipped. The first step is 1."""
+    """The losses, the scale of each step, and the steps that were skipped. The first step is 1."""
     losses, scales, skipped = [], [], []
     for step in range(1, steps + 1):
         scales.append(trained.loss_scale.scale)
@@ -131,8 +132,13 @@ def train(trained: Any, steps: int = 40) -> tuple[list[float], list[float], list
     return losses, scales, skipped
 
 
+def held_bytes(engine: Any) -> dict[str, int]:
+    """The bytes of an engine's model states, by kind."""
+    return {kind: engine.device.held[kind] for kind in ("parameters", "gradients", "optimizer")}
+
+
 def bytes_of_a_parameter(made: Any) -> dict[str, float]:
-    """The bytes of an engine's arrays for each parameter, array by array."""
+    """The bytes per parameter of an engine's arrays, array by array."""
     arrays: dict[str, int] = {}
     for flat in made.flats:
         first, second = flat.moments
@@ -145,10 +151,10 @@ def bytes_of_a_parameter(made: Any) -> dict[str, float]:
 
 
 def unmoved(kind: Any, steps: int = 20) -> tuple[float, Array, list[float]]:
-    """Per cent of the weights that do not move in the last step; the norms' gains at the end; the losses."""
+    """The percentage of weights that the last step does not move; the norms' gains at the end; the losses."""
     trained = engine(kind, "fp32")
     for flat in trained.flats:
-        trained.refresh(flat)  # the start, too, is what can be stored
+        trained.refresh(flat)  # the initial weights, too, must be numbers that can be stored
     losses = []
     for step in range(steps):
         before = [flat.param.copy() for flat in trained.flats]
@@ -161,7 +167,7 @@ def unmoved(kind: Any, steps: int = 20) -> tuple[float, Array, list[float]]:
 
 
 def moved(kind: Any, optimizer: Any, rate: float, steps: int = 20) -> tuple[float, list[float]]:
-    """How far all weights together have moved after some steps, and the losses."""
+    """How far all weights together have moved after `steps` steps, and the losses."""
     trained = engine(kind, optimizer=optimizer, rate=rate)
     start = [flat.master.copy() for flat in trained.flats]
     losses, _, _ = train(trained, steps)
@@ -170,16 +176,18 @@ def moved(kind: Any, optimizer: Any, rate: float, steps: int = 20) -> tuple[floa
 
 
 def describe(rounding: Callable[[Any], Any], gradient: Array) -> tuple[int, bool, float]:
-    """Of a format: the first n with n + 1 stored as n; whether 65,520 is infinite; the lost per cent of a gradient."""
+    """A format in three figures: the first n for which n + 1 is stored as n; whether 65,520 is infinite; the percentage
+    of a gradient that is lost."""
     whole = next(n for n in range(1, 5000) if rounding(n + 1) == n)
     return whole, bool(np.isinf(rounding(65520))), float(100 * np.mean((rounding(gradient) == 0) & (gradient != 0)))
 
 
 def make_adam(trained: Any) -> Callable[[int, Array], Array]:
-    """The change of each piece for its gradient, by Adam, with the engine's moments; counts the engine's updates."""
+    """A function that returns Adam's change of a piece for its gradient. It uses the engine's moments, and counts the
+    engine's updates."""
 
     def adam(number: int, gradient: Array) -> Array:
-        trained.updates += number == 0  # called for each piece, or not at all
+        trained.updates += number == 0  # called for every piece of a step, or for none
         m, v = trained.flats[number].moments
         m[...] = 0.9 * m + 0.1 * gradient
         v[...] = 0.95 * v + 0.05 * gradient**2

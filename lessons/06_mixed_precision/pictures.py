@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from minidist.classroom.lesson import show
-from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
+from minidist.colors import BLUE, DARK, GREY, ORANGE, QUANTITIES, RED
 
 Array = np.ndarray
 STATES = {  # the quantity that gives the color, and how strong it is
@@ -20,7 +20,7 @@ STATES = {  # the quantity that gives the color, and how strong it is
 
 
 def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
-    """Bytes of a parameter in each setting: a bar each, with a piece for each array."""
+    """Bytes per parameter: a bar for each setting, with a piece for each array."""
     fig, ax = plt.subplots(figsize=(9.6, 0.62 * len(formats) + 1.1))
     words, seen = [], set()
     for place, (name, kinds) in enumerate(formats.items()):
@@ -48,7 +48,7 @@ def draw_bytes(formats: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def draw_exponents(gradients: Mapping[str, Array]) -> None:
-    """How large numbers are, as powers of two, a panel for each array; what float16 cannot hold is red."""
+    """How large numbers are, in powers of two: a panel for each array. Numbers that float16 cannot hold are red."""
     fig, axes = plt.subplots(len(gradients), 1, figsize=(9.6, 1.7 * len(gradients) + 0.6), sharex=True, squeeze=False)
     powers, words = np.arange(-44, 22), []
     for ax, (name, gradient) in zip(axes[:, 0], gradients.items(), strict=True):
@@ -59,7 +59,8 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         lost = (powers < -25) | (powers >= 16)
         ax.axvspan(-44.5, -25.5, color=RED, alpha=0.09, lw=0)
         ax.axvspan(15.5, 21.5, color=RED, alpha=0.09, lw=0)
-        ax.bar(powers, share, color=np.where(lost, RED, BLUE), width=0.85)
+        ax.bar(powers[~lost], share[~lost], color=BLUE, width=0.85, label="float16 holds it")
+        ax.bar(powers[lost], share[lost], color=RED, width=0.85, label="becomes zero or infinite")
         zero, infinite = 100 * np.mean(size <= 2.0**-25), 100 * np.mean(size >= 65520)
         ax.set_title(f"{name}: {zero:.3f}% become zero, {infinite:.3g}% infinite", loc="left", fontsize=9.5)
         ax.set(xlim=(-44.5, 21.5), ylabel="% of numbers")
@@ -71,13 +72,14 @@ def draw_exponents(gradients: Mapping[str, Array]) -> None:
         )
     last = axes[-1, 0]
     last.set_xticks([-40, -32, -24, -14, 0, 15], ["2⁻⁴⁰", "2⁻³²", "2⁻²⁴", "2⁻¹⁴", "1", "2¹⁵"])
-    last.set_xlabel("size of a number; red: what float16 cannot hold", fontsize=9)
+    last.set_xlabel("size of a number", fontsize=9)
+    axes[0, 0].legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.62, 1.0))
     fig.tight_layout()
     show(fig, f"How large gradients are, by powers of two, and what float16 cannot hold. {' '.join(words)}")
 
 
 def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], title: str) -> None:
-    """The loss scale over the steps 1, 2, ..., in one line for each rule; steps that were skipped are marked."""
+    """The loss scale in steps 1, 2, ...: a line for each rule. Skipped steps are marked."""
     fig, ax = plt.subplots(figsize=(9.6, 2.7))
     words = []
     for color, width, (name, found) in zip((BLUE, ORANGE), (4.5, 1.6), scales.items(), strict=False):
@@ -97,25 +99,8 @@ def draw_scale(scales: Mapping[str, Sequence[float]], skipped: Sequence[int], ti
     show(fig, f"{title}. {' '.join(words)} Steps that were skipped: {steps or 'none'}.")
 
 
-def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
-    """A line for each course of losses."""
-    fig, ax = plt.subplots(figsize=(9.6, 3.0))
-    styles = zip((BLUE, ORANGE, RED, GREEN), (4.5, 1.6, 1.6, 1.6), curves.items(), strict=False)
-    words = []
-    for color, width, (name, losses) in styles:
-        ax.plot(range(1, len(losses) + 1), losses, color=color, lw=width, label=name)
-        words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
-    ax.set_xlabel("step", fontsize=9)
-    ax.set_ylabel("loss", fontsize=9)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize=9)
-    ax.set_title(title, loc="left", fontsize=10)
-    fig.tight_layout()
-    show(fig, f"{title}. {' '.join(words)}")
-
-
 def draw_pieces(found: Mapping[str, Sequence[Array]], wanted: Array) -> None:
-    """What each rank's piece ends with, next to what it should be; a panel for each program."""
+    """The final first weight of each rank's piece, next to the right one: a panel for each program."""
     fig, axes = plt.subplots(1, len(found), figsize=(9.6, 2.8), sharey=True, squeeze=False)
     ranks, words = range(len(wanted)), []
     for ax, (name, of_ranks) in zip(axes[0], found.items(), strict=True):
@@ -127,17 +112,17 @@ def draw_pieces(found: Mapping[str, Sequence[Array]], wanted: Array) -> None:
         ax.set_title(name, loc="left", fontsize=10)
         pairs = ", ".join(f"rank {rank} {values[rank]:.3f} for {wanted[rank]:.3f}" for rank in ranks)
         words.append(f"{name}: {pairs}.")
-    axes[0, 0].set_ylabel("the weight of its piece", fontsize=9)
+    axes[0, 0].set_ylabel("first weight of its piece", fontsize=9)
     axes[0, 0].legend(frameon=False, fontsize=9, loc="upper left")
     fig.tight_layout()
-    show(fig, f"The weight of each rank's piece after the last step, found and wanted. {' '.join(words)}")
+    show(fig, f"The first weight of each rank's piece after the last step, found and wanted. {' '.join(words)}")
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 def print_shares(shares: Mapping[str, Mapping[int, float]]) -> None:
-    """shares[gradient][scale]: per cent of the numbers that become zero."""
+    """shares[gradient][scale]: the percentage of numbers that become zero."""
     print(f"{'become zero at scale':34}" + "".join(f"{scale:>11,}" for scale in next(iter(shares.values()))))
     for name, by_scale in shares.items():
         print(f"{name:34}" + "".join(f"{share:10.4f}%" for share in by_scale.values()))
@@ -154,7 +139,7 @@ def print_bytes(held: Mapping[str, Mapping[str, int]], psi: int) -> None:
 
 
 def print_stuck(stuck: Mapping[str, tuple[float, Array, Sequence[float]]]) -> None:
-    """Per cent of the weights that do not move in the last step, gains that are still 1, and the last loss."""
+    """The percentage of weights that the last step does not move, the gains that are still 1, and the last loss."""
     print(f"{'weights stored in':18}{'do not move':>13}{'gains still 1.0':>17}{'loss at step 20':>17}")
     for name, (share, gains, losses) in stuck.items():
         print(f"{name:18}{share:12.1f}%{np.sum(gains == 1):>10} of {gains.size}{losses[-1]:17.4f}")
@@ -162,7 +147,7 @@ def print_stuck(stuck: Mapping[str, tuple[float, Array, Sequence[float]]]) -> No
 
 
 def print_late(late: Mapping[tuple[str, str], tuple[float, Sequence[float]]]) -> None:
-    """How far the weights moved in all, and the first and the last loss, of each optimizer and program."""
+    """For each optimizer and program: how far the weights moved in all, and the first and the last loss."""
     print(f"{'':8}{'':12}{'distance moved':>16}{'loss, step 1':>15}{'step 20':>10}")
     for (name, kind), (moved, losses) in late.items():
         program = "broken" if kind == "ClipsFirst" else "right"
@@ -170,7 +155,7 @@ def print_late(late: Mapping[tuple[str, str], tuple[float, Sequence[float]]]) ->
 
 
 def print_formats(rows: Mapping[str, Sequence[Any]], stuck: Mapping[str, Sequence[Any]]) -> None:
-    """Each format of two bytes: from where it skips whole numbers, its range, and what training loses in it."""
+    """For each two-byte format: where it begins to skip whole numbers, its range, and what training loses in it."""
     head = ("n + 1 is n from", "65,520 is inf", "logits lost", "weights that do not move")
     print(" " * 10 + "".join(f"{words:>{len(words) + 2}}" for words in head))
     for name, (whole, infinite, lost) in rows.items():
@@ -178,7 +163,7 @@ def print_formats(rows: Mapping[str, Sequence[Any]], stuck: Mapping[str, Sequenc
 
 
 def print_runs(runs: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> None:
-    """Some losses of each run, and which steps were skipped."""
+    """Some losses of each run, and the steps that were skipped."""
     steps = (1, 5, 10, 15, 20, 25, 30)
     print("step           " + "".join(f"{step:9}" for step in steps))
     for name, (losses, skipped) in runs.items():

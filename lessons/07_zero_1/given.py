@@ -1,7 +1,7 @@
-"""What the notebook of lesson 07 goes on with where a gap is not filled, and its model answer: look here after you have
-tried.
+"""The functions with which lesson 07's notebook goes on if yours are not filled in, and its model answer: look here
+after you have tried.
 
-The chapter, minidist/zero1.py, does the same, and sums gradients in buckets of constant size where it is asked to.
+The chapter, minidist/zero1.py, does the same, and can sum gradients in buckets of constant size.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,14 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.optim import AdamW, squared_norm
 from minidist.nn.precision import PRECISIONS
 from minidist.papers import zero
-from minidist.ring import all_gather, all_reduce, reduce_scatter
+from minidist.ring import all_gather, all_reduce, chunk, reduce_scatter
 
 Array = np.ndarray
 
 
 def fill_gradients(units: Sequence[Any], x: Array, y: Array, batch: int) -> float:
     width, h = x.shape[1], [x]
-    weights = [unit.param.astype(np.float32) for unit in units]  # W (width, width), and behind it b (width)
+    weights = [unit.param.astype(np.float32) for unit in units]  # W (width, width), then b (width)
     for w in weights:
         h.append(np.tanh(h[-1] @ w[: width**2].reshape(width, width) + w[width**2 : width**2 + width]))
     dh = (h[-1] - y) / np.float32(batch)
@@ -111,7 +111,33 @@ class ZeRO1(DataParallel):
                 all_gather(self.comm, mine, flat.padded, out=flat.param)
 
 
-# ---- what the notebook counts and trains, and what its last cell asserts ---------------------------------------------
+# ---- what the notebook starts from, counts and trains, and what its last cell asserts --------------------------------
+
+LAYERS, WIDTH, BATCH = 4, 16, 10
+SIZE = WIDTH * WIDTH + WIDTH  # numbers of a layer's Flat: W, then b
+
+
+class Unit(NamedTuple):
+    param: Array  # (padded,) float16: all parameters
+    grad: Array  # (padded,) float16: the gradient; zeros between two steps
+    master: Array  # float32: the part of the parameters that this rank updates
+
+
+def start(comm: Comm, mine: slice | None = None) -> tuple[list[Unit], Array, Array]:
+    """A rank's units, and its rows of a batch with their targets; every rank draws the same numbers.
+
+    mine: this rank's shard of a padded Flat, the only part of the master copies that it gets. None: all, no padding.
+    """
+    random, units = np.random.default_rng(0), []
+    padded = SIZE if mine is None else comm.size * (mine.stop - mine.start)
+    for _ in range(LAYERS):
+        master = np.zeros(padded, np.float32)
+        master[:SIZE] = random.standard_normal(SIZE) / WIDTH**0.5
+        param = master.astype(np.float16)
+        units.append(Unit(param, np.zeros_like(param), master[mine or slice(None)].copy()))
+    x, y = random.standard_normal((2, BATCH, WIDTH)).astype(np.float32)
+    rows = chunk(BATCH, comm.size, comm.rank)
+    return units, x[rows], np.tanh(y[rows])
 
 
 def bytes_held(units: Sequence[Any], optimizer: Any) -> dict[str, int]:
@@ -125,24 +151,28 @@ def bytes_held(units: Sequence[Any], optimizer: Any) -> dict[str, int]:
 
 
 def all_equal(of_ranks: Sequence[Any]) -> bool:
-    """Whether all ranks have brought back the same arrays, to the last bit, in lists of any depth."""
+    """Whether all ranks have returned the same arrays, to the last bit, in lists of any depth."""
     first = of_ranks[0]
     if isinstance(first, np.ndarray):
         return all(np.array_equal(first, other) for other in of_ranks)
     return all(all_equal(parts) for parts in zip(*of_ranks, strict=True))
 
 
+def same_parameters(of_ranks: Sequence[Any], whole: Sequence[Any]) -> bool:
+    """Whether every rank has the same parameters as data parallelism, to the last bit, in every unit."""
+    return all_equal([[unit[0] for unit in units] for units in (whole, *of_ranks)])
+
+
+def ranks_agree(broken: Sequence[Any]) -> bool:
+    """Whether all ranks end with the same parameters, with every optimizer and in every program."""
+    return all_equal([[[run["params"] for run in runs.values()] for runs in of.values()] for of in broken])
+
+
 Run = dict[str, Any]
 
 
-class Unit(NamedTuple):
-    param: Array  # (padded,) float16: all parameters
-    grad: Array  # (padded,) float16: the gradient; zeros between two steps
-    master: Array  # float32: the part of it that this rank updates
-
-
 def draw_batch(step: int) -> tuple[Array, Array]:
-    """8 sequences of 16: each token is the one before plus 3, except for noise; and their targets."""
+    """8 sequences of 16: each token is the previous one plus 3, with some noise; and their targets."""
     random = np.random.default_rng(step)
     tokens = random.integers(0, 32, (8, 1)) + 3 * np.arange(17)
     tokens += random.random((8, 17)) < 0.1
@@ -154,6 +184,11 @@ def transformer() -> list[Any]:
     return gpt(GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32))
 
 
+def six_blocks() -> list[Any]:
+    """The units of a larger GPT. On up to 64 ranks none of them needs padding."""
+    return gpt(GPTConfig(vocabulary=64, context=64, layers=6, heads=4, width=64))
+
+
 def settings(optimizer: Any = None, rate: float = 1e-3, clip: float = 0.25) -> Settings:
     return Settings(PRECISIONS["fp64"], optimizer or AdamW(), lambda update: rate, clip=clip)
 
@@ -161,9 +196,9 @@ def settings(optimizer: Any = None, rate: float = 1e-3, clip: float = 0.25) -> S
 def train(make: Any, comm: Comm, steps: int = 6, **how: Any) -> Run:
     """Train the transformer on all ranks.
 
-    Returns the losses of the batch, the most bytes of this rank by kind, and the parameters at the end. And of the
-    first step: the norm of the gradient that the update was made with, how far each Flat's parameters moved, and the
-    bytes that this rank sent, by phase.
+    Returns the losses of the batch, the most bytes that this rank held by kind, and the parameters at the end. For the
+    first step also: the norm of the gradient that the update used, how far each Flat's parameters moved, and the bytes
+    that this rank sent, by phase.
     """
     engine = make(transformer(), settings(**how), comm)
     before, losses, applied = [flat.param.copy() for flat in engine.flats], [], []
@@ -196,15 +231,15 @@ def claim_shards(shards: Sequence[Any], whole: Sequence[Any]) -> None:
                 assert np.array_equal(mine, everything[shard_slice(everything.size, len(shards), rank)])
 
 
-def claim_memory(by_n: Mapping[int, Mapping[str, float]]) -> None:
-    """The paper's formula for every number of ranks (no unit needs padding), and its Figure 1 for 64."""
-    for n, kinds in by_n.items():
-        assert np.isclose(sum(kinds.values()), 4 + 12 / n, rtol=1e-12)
+def claim_memory(by_n: Mapping[int, float]) -> None:
+    """Bytes a parameter: the paper's formula for every number of ranks (no unit needs padding), its Figure 1 for 64."""
+    for n, each in by_n.items():
+        assert np.isclose(each, 4 + 12 / n, rtol=1e-12)
     assert zero.FIGURE_1[1].agrees(7.5 * (4 + 12 / 64))
 
 
 def claim_tried(tried: Mapping[str, Run], alone: Any, losses: Sequence[float]) -> None:
-    """One process's losses and parameters, clipped to the limit; Ψ(N-1)/N each way; a fourth of the optimizer."""
+    """One process's losses and parameters, clipped to the limit; Ψ(N-1)/N each way; a quarter of the optimizer."""
     size = sum(flat.size for flat in alone.flats)
     for run in tried.values():
         assert np.allclose(run["losses"], losses, rtol=1e-10, atol=0)

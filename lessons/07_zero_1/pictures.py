@@ -1,4 +1,4 @@
-"""The pictures and tables of lesson 07. They show what the ranks brought back."""
+"""The pictures and tables of lesson 07. They show what the ranks returned."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ PHASES = {
 
 
 def draw_held(shards: Sequence[Sequence[Any]], units: Sequence[Any], title: str = "") -> None:
-    """Which part of the first unit's arrays each rank holds: shards[rank][0] is looked for in units[0]."""
+    """Which part of the first unit's arrays each rank holds: looks for shards[rank][0] in units[0]."""
     found = [dict(zip(KINDS, of_rank[0], strict=True)) for of_rank in shards]
     whole = dict(zip(KINDS, units[0], strict=True))
     fig, axes = plt.subplots(1, len(whole), figsize=(10, 2.8), sharey=True)
@@ -38,12 +38,12 @@ def draw_held(shards: Sequence[Sequence[Any]], units: Sequence[Any], title: str 
         ax.set_title(f"{kind}, {everything.itemsize} bytes each", loc="left", fontsize=9.5)
         ax.set(xlim=(0, everything.size), xticks=np.linspace(0, everything.size, 5), ylim=(len(found) - 0.5, -0.5))
         ax.tick_params(length=0, labelsize=9)
-        ax.set_xlabel("number of the Flat", fontsize=9)
+        ax.set_xlabel("index in the Flat", fontsize=9)
         ax.spines[:].set_visible(False)
         words.append(f"{kind}: {', '.join(ends)}")
     axes[0].set_yticks(range(len(found)), [f"rank {rank}" for rank in range(len(found))])
     fig.suptitle(f"{title} Gray: not held.", x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.985, top=0.8, bottom=0.2, wspace=0.12)
+    fig.subplots_adjust(left=0.07, right=0.98, top=0.8, bottom=0.2, wspace=0.22)
     show(fig, f"{title} From which number to which. {'; '.join(words)}.")
 
 
@@ -105,7 +105,17 @@ def draw_memory(counted: Mapping[int, float]) -> None:
 
 def print_held(held: Mapping[str, int], psi: int) -> None:
     """The bytes that rank 0 holds, by kind."""
-    print("rank 0 holds:", ", ".join(f"{kind} {n:,} bytes = {n / psi:g}Ψ" for kind, n in held.items()))
+    print(
+        f"Ψ = {psi:,} parameters; rank 0 holds:",
+        ", ".join(f"{kind} {n:,} bytes = {n / psi:g}Ψ" for kind, n in held.items()),
+    )
+
+
+def print_traffic(programs: Mapping[str, Mapping[str, int]]) -> None:
+    """The bytes that a rank sends in a step, in total and by phase."""
+    for name, by_phase in programs.items():
+        phases = ", ".join(f"{phase} {nbytes:,}" for phase, nbytes in by_phase.items())
+        print(f"{name:17}{sum(by_phase.values()):>7,} bytes: {phases}")
 
 
 def print_memory(counted: Mapping[int, float]) -> None:
@@ -116,10 +126,11 @@ def print_memory(counted: Mapping[int, float]) -> None:
         found = f"{counted[n]:.3f}" if n in counted else ""
         printed = f"{TABLE_1['7.5B'][n][0].printed} GB" if n in TABLE_1["7.5B"] else ""
         print(f"{n:>5}{found:>20}{4 + 12 / n:>11.3f}{7.5 * (4 + 12 / n):>9.1f} GB{printed:>11}")
+    print()
 
 
 def print_tried(alone: Sequence[float], memory: Mapping[str, int], tried: Mapping[str, Any], size: int) -> None:
-    """One process's last loss and memory, and those of rank 0 in each program, with norm and bytes of a step."""
+    """The last loss and the memory of one process, and of rank 0 in each program, with a step's norm and bytes."""
     print(f"{'in float64':15}{'last loss':>11}{'norm applied':>14}{'bytes sent':>12}   bytes a parameter, held")
     rows = [("one process", alone[-1], "-", 0, memory)]
     rows += [
@@ -132,7 +143,7 @@ def print_tried(alone: Sequence[float], memory: Mapping[str, int], tried: Mappin
 
 
 def print_first_steps(broken: Mapping[str, Mapping[str, Any]]) -> None:
-    """Of each program's first step: the norm that was applied, and how far two units' parameters moved."""
+    """The first step of each program: the norm after clipping, and how far two units' parameters moved."""
     print(f"\n{'first step':24}{'norm applied':>14}{'embedding moved':>17}{'block0 moved':>14}")
     for optimizer, runs in broken.items():
         for name, run in runs.items():

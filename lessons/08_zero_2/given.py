@@ -1,4 +1,4 @@
-"""What the notebook of lesson 08 goes on with where a gap is not filled: look here after you have tried."""
+"""The functions with which lesson 08's notebook goes on if yours are not filled in: look here after you have tried."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from minidist.classroom.watch import watch
+from minidist.engine import Settings
 from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.optim import SGD
+from minidist.nn.precision import PRECISIONS
 from minidist.papers import zero
 from minidist.ring import all_gather, chunk, reduce_scatter
 
 Array = np.ndarray
-Parts = Sequence[tuple[Array, Array]]  # of each micro-batch this rank's rows, x and y
+Parts = Sequence[tuple[Array, Array]]  # for each micro-batch this rank's rows, x and y
 
 
 @dataclass
@@ -89,7 +94,7 @@ def train_step(comm: Comm, units: Sequence[Unit], parts: Parts, batch: int, rate
     return loss
 
 
-# ---- what the notebook starts from, what it notes of a step, and what its last cell asserts --------------------------
+# ---- what the notebook starts from, what it notes about a step, and what its last cell asserts -----------------------
 
 
 def start(layers: int, width: int, batch: int, n: int = 1, rank: int = 0) -> tuple[list[Unit], Array, Array]:
@@ -104,16 +109,48 @@ def start(layers: int, width: int, batch: int, n: int = 1, rank: int = 0) -> tup
     return units, x, np.tanh(y)
 
 
-def describe_step(engine: Any, loss: float) -> dict[str, Any]:
-    """What was noted during a step, what is held and was sent, and this rank's part of the loss."""
+TOKENS = np.random.default_rng(0).integers(0, 64, (32, 17))  # 32 sequences of 16, and targets
+
+
+def transformer() -> list[Any]:
+    """The units of a small GPT, whose head is not tied."""
+    return gpt(GPTConfig(vocabulary=64, context=16, layers=6, heads=4, width=64, tied=False))
+
+
+def look(engine: Any, flat: Any) -> tuple[str, int, int]:
+    """A unit, and the bytes of gradients that a rank holds: permanently, and in buckets."""
+    for kind, array in (("parameters", flat.param), ("gradients", flat.grad), ("bucket", flat.bucket)):
+        if array is not None:
+            engine.device.hold(kind, array)
+    return flat.name, engine.device.held["gradients"], engine.device.held["bucket"]
+
+
+def step_of(make: Any, comm: Comm, micro_batches: int = 1) -> dict[str, Any]:
+    """One step of the transformer with this engine.
+
+    history: what `look` saw after each call of a method. memory: the most bytes at a time, by kind. after: the bytes
+    held after the step. sent: the bytes sent, by phase. loss: this rank's part.
+    """
+    watched = watch(make, ("allocate", "collect", "reduce"), look)
+    engine = watched(transformer(), Settings(accumulate=micro_batches), comm)
+    engine.history.clear()
+    comm.ledger.reset()
+    loss = engine.train_batch(TOKENS[:, :-1], TOKENS[:, 1:])
     held = engine.device.held
     return {
-        "moments": [*engine.moments, ("step", held["gradients"], held["bucket"])],
+        "history": [*engine.history, ("step", held["gradients"], held["bucket"])],
         "memory": engine.memory(),
         "after": sum(held[kind] for kind in ("parameters", "gradients", "optimizer", "bucket")),
         "sent": {phase: sent["bytes"] for phase, sent in engine.comm.ledger.by_phase().items() if phase != "norm"},
         "loss": loss,
     }
+
+
+def train(make: Any, comm: Comm) -> list[float]:
+    """This rank's part of the losses of seven steps, with SGD in float64, each of two micro-batches."""
+    settings = Settings(PRECISIONS["fp64"], SGD(), lambda step: 0.3, clip=0, accumulate=2)
+    engine = make(transformer(), settings, comm)
+    return [engine.train_batch(TOKENS[:, :-1], TOKENS[:, 1:]) for _ in range(7)]
 
 
 def claim_for_good(for_good: Mapping[str, Sequence[int]], padded: int, psi: int) -> None:
@@ -133,6 +170,6 @@ def claim_toy(sent: Sequence[Mapping[int, Mapping[str, int]]], one_way: int) -> 
 
 def claim_same_step(yours: Mapping[str, Any], chapters: Mapping[str, Any]) -> None:
     """Both hold and send the same, to the byte, and have the same loss."""
-    for what in ("moments", "after", "sent"):
+    for what in ("history", "after", "sent"):
         assert yours[what] == chapters[what]
     assert np.isclose(yours["loss"], chapters["loss"])

@@ -1,4 +1,4 @@
-"""The pictures and tables of lesson 08. They show what the ranks brought back."""
+"""The pictures and tables of lesson 08. They show what the ranks returned."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,19 +8,19 @@ import matplotlib.pyplot as plt
 from minidist.classroom.lesson import show
 from minidist.colors import DARK, GREY, QUANTITIES
 
-Moment = tuple[str, int, int]  # a unit, or "step"; bytes of gradients that are held for good; bytes in buckets
+Moment = tuple[str, int, int]  # a unit, or "step"; bytes of gradients that are held permanently; bytes in buckets
 
 
 def draw_gradients(steps: Mapping[str, Sequence[Moment]], psi: int, title: str = "") -> None:
-    """The gradients that one rank holds, moment after moment of a step, in each of several programs."""
+    """The gradients that one rank holds at each moment of a step: a panel for each program."""
     height = 1.25 + 1.25 * len(steps)
     fig, axes = plt.subplots(len(steps), 1, figsize=(10, height), squeeze=False)
     words = []
     for ax, (name, moments) in zip(axes[:, 0], steps.items(), strict=True):
         places = range(len(moments))
-        for_good, in_passing = ([moment[i] / psi for moment in moments] for i in (1, 2))
-        ax.bar(places, for_good, width=1.0, color=QUANTITIES["gradients"], label="held for good")
-        ax.bar(places, in_passing, width=1.0, bottom=for_good, color=QUANTITIES["bucket"], label="in buckets")
+        permanent, in_passing = ([moment[i] / psi for moment in moments] for i in (1, 2))
+        ax.bar(places, permanent, width=1.0, color=QUANTITIES["gradients"], label="held permanently")
+        ax.bar(places, in_passing, width=1.0, bottom=permanent, color=QUANTITIES["bucket"], label="in buckets")
         ax.axhline(2, color=GREY, ls="--", lw=1.2)
         units = {place: unit for place, (unit, *_) in enumerate(moments) if place == 0 or moments[place - 1][0] != unit}
         for place in list(units)[1:]:
@@ -36,7 +36,7 @@ def draw_gradients(steps: Mapping[str, Sequence[Moment]], psi: int, title: str =
         ax.spines[["top", "right"]].set_visible(False)
         highest = max(moments, key=lambda moment: moment[1] + moment[2])
         words.append(
-            f"{name}: {highest[1] / psi:.2f} psi for good and {highest[2] / psi:.2f} psi in buckets at most, at"
+            f"{name}: {highest[1] / psi:.2f} psi permanently and {highest[2] / psi:.2f} psi in buckets at most, at"
             f" {highest[0]}; at the end {sum(moments[-1][1:]) / psi:.2f} psi"
         )
     axes[-1, 0].set_xlabel("time: the units of one step, in its backward", fontsize=9)
@@ -56,15 +56,16 @@ def draw_gradients(steps: Mapping[str, Sequence[Moment]], psi: int, title: str =
 
 
 def print_bytes_each(for_good: Mapping[str, Sequence[int]], kinds: Sequence[str], psi: int) -> None:
-    """What a rank holds for good, in bytes a parameter, by kind."""
+    """What a rank holds permanently, in bytes a parameter, by kind."""
     print(f"{'bytes a parameter':20}" + "".join(f"{kind:>12}" for kind in [*kinds, "total"]))
     for name, states in for_good.items():
         print(f"{name:20}" + "".join(f"{nbytes / psi:>12.4g}" for nbytes in [*states, sum(states)]))
+    print()
 
 
 def print_sent(sent: Mapping[int, Mapping[str, int]], psi: int) -> None:
-    """sent[micro-batches]: the bytes of a step of the layers, by phase, in numbers of 8 bytes."""
-    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi} numbers of 8 bytes:")
+    """sent[micro-batches]: the bytes that a step of the layers sends, by phase; a number has 8 bytes."""
+    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi:,} numbers of 8 bytes:")
     for a, by_phase in sent.items():
         for phase, nbytes in by_phase.items():
             print(f"   a = {a}   {phase:26}{nbytes:>8,} bytes = {nbytes / 8 / psi:g}Ψ")
@@ -73,7 +74,7 @@ def print_sent(sent: Mapping[int, Mapping[str, int]], psi: int) -> None:
 def print_peaks(
     steps: Mapping[tuple[str, int], Mapping[str, Any]], kinds: Sequence[str], computed: Mapping[int, int]
 ) -> dict[tuple[str, int], int]:
-    """The most bytes that rank 0 held in a step, by program and number of ranks, next to what `room` computes."""
+    """The most bytes that rank 0 held in a step, by program and number of ranks, next to the result of `room`."""
     print(f"{'bytes':10}{'N':>3}{'gradients':>12}{'bucket':>10}{'most at a time':>16}{'room(...)':>12}")
     peaks = {}
     for (name, n), step in steps.items():
@@ -85,7 +86,7 @@ def print_peaks(
 
 
 def print_by_micro_batches(sent: Mapping[tuple[str, int], int], one_way: int) -> None:
-    """sent[stage, micro-batches]: the bytes of a step. one_way: those of one collective of all parameters."""
+    """sent[stage, micro-batches]: the bytes of a step. one_way: the bytes of one collective over all parameters."""
     print(f"{'':2}{'ZeRO-1':>12}{'2Ψ':>12}{'ZeRO-2':>14}{'(a+1)Ψ':>12}{'ratio':>8}")
     print(f"{'a':2}{'counted':>12}{'computed':>12}{'counted':>14}{'computed':>12}")
     for a in sorted({a for _, a in sent}):
@@ -95,7 +96,7 @@ def print_by_micro_batches(sent: Mapping[tuple[str, int], int], one_way: int) ->
 
 
 def print_steps(of_ranks: Sequence[Mapping[str, Any]], titles: Mapping[str, str], kinds: Sequence[str]) -> None:
-    """Loss, most memory and bytes sent of a step, of each program."""
+    """Loss, most memory and bytes sent in a step, for each program."""
     print(f"\n{'rank 0, two micro-batches':32}{'loss':>10}{'most at a time':>16}{'bytes sent':>13}")
     for name, title in titles.items():
         step, loss = of_ranks[0][name], sum(of_rank[name]["loss"] for of_rank in of_ranks)
@@ -106,11 +107,11 @@ def print_steps(of_ranks: Sequence[Mapping[str, Any]], titles: Mapping[str, str]
 def print_broken(
     looked: Mapping[str, Mapping[int, Mapping[str, Any]]], of_zero1: Sequence[int]
 ) -> tuple[dict[str, int], dict[str, dict[int, int]]]:
-    """The most of gradients at a time, and the bytes sent in steps of 2 and 4 micro-batches, of each program."""
+    """For each program: the most bytes of gradients at a time, and the bytes sent in steps of 2 and 4 micro-batches."""
     print(f"{'rank 0 of 4, bytes':20}{'most of gradients':>19}{'sent, a = 2':>14}{'sent, a = 4':>14}")
     most, sent = {}, {}
     for name, found in looked.items():
-        most[name] = max(for_good + in_buckets for _, for_good, in_buckets in found[2]["moments"])
+        most[name] = max(held + in_buckets for _, held, in_buckets in found[2]["history"])
         sent[name] = {a: sum(found[a]["sent"].values()) for a in (2, 4)}
         print(f"{name:20}{most[name]:>19,}{sent[name][2]:>14,}{sent[name][4]:>14,}")
     print(f"{'ZeRO1':20}{of_zero1[0]:>19,}{of_zero1[1]:>14,}{of_zero1[2]:>14,}\n")

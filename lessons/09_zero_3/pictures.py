@@ -1,4 +1,4 @@
-"""The pictures and tables of lesson 09. They show what the ranks brought back."""
+"""The pictures and tables of lesson 09. They show what the ranks returned."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,14 +8,14 @@ from minidist.classroom.lesson import show
 from minidist.colors import DARK, GREY, QUANTITIES
 from minidist.papers import zero
 
-Moment = tuple[str, str, int, int]  # direction, unit, bytes of gathered parameters, of gradients that are not reduced
+Moment = tuple[str, str, int, int]  # direction, unit, bytes of gathered parameters, and of unreduced gradients
 STATES = ("parameters", "gradients", "optimizer")
 STAGE_NUMBERS = {"data parallel": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}
 STAGE_COLORS = (GREY, QUANTITIES["optimizer"], QUANTITIES["gradients"], QUANTITIES["parameters"])
 
 
 def draw_moments(moments: Sequence[Moment], psi: int, title: str = "") -> None:
-    """What one rank holds in addition to its shards, moment after moment of a step."""
+    """What one rank holds in addition to its shards at each moment of a step."""
     fig, ax = plt.subplots(figsize=(10, 3.6))
     places = range(len(moments))
     gathered, buckets = ([moment[i] / psi for moment in moments] for i in (2, 3))
@@ -58,8 +58,8 @@ def draw_moments(moments: Sequence[Moment], psi: int, title: str = "") -> None:
 
 
 def draw_figure_1(held: Mapping[str, Sequence[int]], psi: int, size: float = 7.5e9) -> None:
-    """The paper's figure 1: held[stage] are bytes of parameters, gradients and optimizer state on one rank of 64, for a
-    model of `psi` parameters; they are scaled to `size`."""
+    """The paper's figure 1. held[stage]: the bytes of parameters, gradients and optimizer state on one rank of 64, for
+    a model of `psi` parameters. The picture scales them to `size` parameters."""
     fig, ax = plt.subplots(figsize=(10, 2.9))
     for row, (figure, states) in enumerate(zip(zero.FIGURE_1, held.values(), strict=True)):
         left = 0.0
@@ -127,15 +127,15 @@ def print_sizes(sizes: Mapping[str, int], held: Mapping[str, int]) -> None:
 
 
 def print_sent(by_phase: Mapping[str, Mapping[str, int]], psi: int) -> None:
-    """What rank 0 sent in a step, by phase, in numbers of 8 bytes."""
-    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi} numbers of 8 bytes:")
+    """What rank 0 sent in a step, by phase; a number has 8 bytes."""
+    print(f"\nrank 0 sent in a step (counted), with Ψ = {psi:,} numbers of 8 bytes:")
     for phase, counted in by_phase.items():
         share, messages = counted["bytes"] / 8 / psi, counted["messages"]
         print(f"   {phase:26}{counted['bytes']:>7,} bytes = {share:g}Ψ, in {messages} messages")
 
 
 def print_room(memory: Mapping[str, int], moments: Sequence[Moment], sizes: Mapping[str, int]) -> int:
-    """What a rank of 4 holds for good and in passing, counted; and by formula what it is on more ranks.
+    """What a rank of 4 holds permanently and in passing, counted; and the formula's bytes for more ranks.
 
     Returns the most bytes in passing.
     """
@@ -147,11 +147,12 @@ def print_room(memory: Mapping[str, int], moments: Sequence[Moment], sizes: Mapp
     rows += [(n, "computed", 16 * psi // n, 4 * largest) for n in (4, 64, 1024)]
     for n, known, held, more in rows:
         print(f"N ={n:>5}{held:>17,}{more:>17,}{held + more:>12,}{(held + more) / held:>18.2f}  {known}")
+    print()
     return passing
 
 
 def print_figure_1(held: Mapping[str, Sequence[int]], psi: int) -> None:
-    """Rank 0's bytes of parameters, gradients and optimizer state at each stage, next to what the paper prints."""
+    """Rank 0's bytes of parameters, gradients and optimizer state at each stage, next to the paper's figures."""
     print(f"{'':15}{'bytes on a rank':>17}{'a parameter':>14}{'at 7.5 B':>12}{'Figure 1':>11}")
     print(f"{'':15}{'counted':>17}{'counted':>14}{'computed':>12}{'printed':>11}")
     for (name, states), figure in zip(held.items(), zero.FIGURE_1, strict=True):
@@ -173,14 +174,14 @@ def print_traffic(traffic: Mapping[tuple[str, int], Mapping[str, int]], padded: 
 
 
 def print_phases(expected: Mapping[str, float], yours: Mapping[str, int], chapters: Mapping[str, int]) -> None:
-    """Bytes of a step, by phase: by formula (2 bytes a number), with your methods, and with the chapter's."""
+    """Bytes of a step, by phase: by the formula (2 bytes a number), with your methods, and with the chapter's."""
     print(f"{'rank 0, bytes in a step':28}{'computed':>12}{'with yours':>12}{'the chapter':>13}")
     for phase, numbers in expected.items():
         print(f"{phase:28}{2 * numbers:>12,.0f}{yours[phase]:>12,}{chapters[phase]:>13,}")
 
 
 def print_messages(of_ranks: Sequence[Mapping[str, int]]) -> None:
-    """How many messages each rank has sent, by phase and in total."""
+    """The number of messages that each rank has sent, by phase and in total."""
     phases = list(of_ranks[0])
     print(f"\n{'messages sent (counted)':28}" + "".join(f"{f'rank {rank}':>8}" for rank in range(len(of_ranks))))
     for phase in phases:

@@ -1,4 +1,4 @@
-"""What the notebook of lesson 10 goes on with where something is not filled in: look here after you have tried."""
+"""The functions with which lesson 10's notebook goes on if yours are not filled in: look here after you have tried."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ Draw = Callable[[int, tuple[int, ...]], Array]  # a layer's number, a shape: whi
 
 
 class Sine:
-    """y = x + sin x. After each call it appends to `held` how many of the values in `seen` are still there."""
+    """y = x + sin x. After each call it appends to `held` how many of the values in `seen` still exist."""
 
     def __init__(self, seen: list[Any], held: list[int]) -> None:
         self.seen, self.held = seen, held
@@ -119,7 +119,7 @@ def chain(n: int) -> Chain:
 
 
 def task(layers: int, width: int) -> tuple[Array, Array, Callable[[], list[Array]]]:
-    """What a model with dropout reads, what it should make of it, and a function that makes its first matrices."""
+    """The inputs of a model with dropout, the outputs it should learn, and a function that makes its first matrices."""
     random = np.random.default_rng(0)
     x = random.standard_normal((64, width))
     wanted = x
@@ -139,7 +139,7 @@ def judge(
     draw: Draw,
     draw_again: Callable[[], Draw],
 ) -> tuple[Array, Array]:
-    """60 slopes: by trial, as a finite difference, and as the backward has them. Each trial draws by draw_again()."""
+    """60 slopes: by trial, as finite differences, and from the backward. Each trial draws with draw_again()."""
     random = np.random.default_rng(2)
     _, gradients = loss_and_gradients(matrices, draw)
     by_trial, found = [], []
@@ -156,5 +156,5 @@ def judge(
 
 
 def per_cent_off(by_trial: Array, found: Array) -> float:
-    """How long the difference of both is, in per cent of what was found by trial."""
+    """The length of the difference, as a percentage of the length of the slopes by trial."""
     return float(100 * np.linalg.norm(found - by_trial) / np.linalg.norm(by_trial))

@@ -23,7 +23,7 @@ NAMES = [
 
 
 def print_arrays(arrays: Sequence[Array], sbh: int) -> None:
-    """What a layer keeps, in the order in which it makes it: what it is, why it is kept, and its bytes."""
+    """The arrays that a layer keeps, in the order in which it makes them: why each is kept, and its bytes."""
     print(f"{'array':27}{'why':8}{'shape':>20}{'dtype':>9}{'bytes':>11}{'/ sbh':>7}")
     for (what, why), array in zip(NAMES, arrays, strict=True):
         size = array.nbytes
@@ -55,7 +55,7 @@ def draw_arrays(arrays: Sequence[Array], sbh: int, title: str) -> None:
 
 
 def print_checkpoints(n: int, everything: Sequence[int], by_k: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """How many values are held at most, and how often a layer is called, by interval; returns the first."""
+    """The most values held, and the number of calls of a layer, by interval. Returns the most values held."""
     print(f"{'':10}{'computed k + ⌈n/k⌉':>20}{'counted':>9}{'calls':>7}")
     print(f"{'all kept':10}{n + 1:>20}{max(everything):>9}{len(everything):>7}")
     for k, held in by_k.items():
@@ -64,7 +64,7 @@ def print_checkpoints(n: int, everything: Sequence[int], by_k: Mapping[int, Sequ
 
 
 def print_both(yours: tuple[Any, ...], lessons: tuple[Any, ...]) -> None:
-    """(functions, values held, per cent that the gradient is off) with yours, and with the lesson's own."""
+    """Compares (functions, values held, percentage by which the gradient is off): yours, and the lesson's own."""
     print(f"{'':30}{'with yours':>12}{'the lesson':>12}")
     print(f"{'values held at most':30}{max(yours[1]):>12}{max(lessons[1]):>12}")
     print(f"{'the gradient is off by, in %':30}{yours[2]:>12.4f}{lessons[2]:>12.4f}")
@@ -74,7 +74,7 @@ def print_both(yours: tuple[Any, ...], lessons: tuple[Any, ...]) -> None:
 
 
 def draw_memory(runs: Mapping[str, Sequence[int]], title: str) -> None:
-    """How many values are held after each call of a layer, forward and backward; a line for each run."""
+    """The number of values held after each call of a layer, forward and backward: a line for each run."""
     fig, ax = plt.subplots(figsize=(9.6, 3.9))
     words = []
     styles = [(GREY, "-"), (RED, "--"), (ORANGE, "-"), (PURPLE, "-")]
@@ -99,12 +99,12 @@ def draw_memory(runs: Mapping[str, Sequence[int]], title: str) -> None:
 
 
 def held_at_most(n: int, given: int, layer: int) -> list[int]:
-    """With segments of k = 1, 2, ..., n of n layers: the inputs of all segments, and what the layers of one keep."""
+    """For segments of k = 1, 2, ..., n of n layers: all segments' inputs plus the activations of one segment."""
     return [-(-n // k) * given + k * layer for k in range(1, n + 1)]
 
 
 def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -> None:
-    """What is held with each interval k = 1, 2, ...; a panel for each kind of layer, the least one marked."""
+    """What is held with each interval k = 1, 2, ...: a panel for each kind of layer, with the least one marked."""
     fig, axes = plt.subplots(1, len(held), figsize=(9.6, 3.2), squeeze=False)
     words = []
     for ax, (name, sizes) in zip(axes[0], held.items(), strict=True):
@@ -131,7 +131,7 @@ def draw_intervals(held: Mapping[str, Sequence[float]], unit: str, title: str) -
 
 
 def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
-    """Slopes by trial, and as a program has them: on the diagonal where they are the same."""
+    """Slopes by trial and from a program: where both agree, the point is on the diagonal."""
     fig, axes = plt.subplots(1, len(pairs), figsize=(9.6, 4.2), squeeze=False)
     words = []
     largest = 1.1 * max(np.abs(both).max() for both in pairs.values())
@@ -153,7 +153,7 @@ def draw_slopes(pairs: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], title: str) -> None:
-    """Losses of training, of each step the mean with up to five neighbors on either side."""
+    """Losses of training: for each step the mean with up to five neighbors on either side."""
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     words = []
     for (color, dashes), (name, losses) in zip([(BLUE, "-"), (RED, "--")], curves.items(), strict=False):

@@ -3,7 +3,7 @@
 from minidist.classroom.watch import print_losses, watch
 
 engine = watch(ZeRO3, ("parameters_of", "forget"), look)(units, settings, comm)
-engine.moments                                   # look(engine, flat) after each of these calls
+engine.history                                   # look(engine, flat) after each of these calls
 print_losses({"serial": serial, "ZeRO-3": found})
 """
 
@@ -13,23 +13,25 @@ from typing import Any
 
 
 def watch(engine: type, methods: Sequence[str], look: Callable[[Any, Any], Any]) -> type:
-    """The engine's class, which appends look(engine, flat) to its `moments` after each call of one of these methods."""
+    """The engine's class, which appends look(engine, flat) to its `history` after each call of one of these methods."""
 
     def watch_method(name: str) -> Callable[..., Any]:
         def call(self: Any, flat: Any, *more: Any) -> Any:
             value = getattr(engine, name)(self, flat, *more)
-            self.moments.append(look(self, flat))
+            self.history.append(look(self, flat))
             return value
 
         return call
 
     watched = {name: watch_method(name) for name in methods}
-    return type(f"Watched{engine.__name__}", (engine,), {"moments": [], **watched})
+    return type(f"Watched{engine.__name__}", (engine,), {"history": [], **watched})
 
 
 def print_losses(rows: Mapping[str, Sequence[float]], every: int = 5, digits: int = 4) -> None:
     """A line for each program: its name, and its losses at steps 0, `every`, 2 `every` ...."""
-    width = max(map(len, rows))
+    width = max(map(len, ["loss at step", *rows]))
+    steps = range(0, max(map(len, rows.values())), every)
+    print(f"{'loss at step':{width}}  " + " ".join(f"{step:>{digits + 2}}" for step in steps))
     for name, losses in rows.items():
         print(f"{name:{width}}  " + " ".join(f"{loss:.{digits}f}" for loss in losses[::every]))
 
