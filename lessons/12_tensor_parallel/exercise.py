@@ -106,5 +106,5 @@ def scatter_sum(comm: Comm, y: Array) -> Array:
 
 
 def gather_whole(comm: Comm, x: Array) -> Array:
-    """The way back: all positions (B, T, C), whole, from each rank's positions x (B, T/t, C). As many bytes as above."""
+    """The way back: all positions (B, T, C), whole, from each rank's positions x (B, T/t, C). As many bytes."""
     raise NotImplementedError
