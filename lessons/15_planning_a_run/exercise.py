@@ -41,9 +41,10 @@ def model_states(psi: int, ranks: int, stage: int, offload: bool) -> tuple[float
 def passing_peak(units: Sequence[tuple[int, int, int | None]], stage: int, recompute: bool, micro: int) -> float:
     """The most bytes that a device holds at any moment of a micro-batch, in addition to its model states.
 
-    units       in the order of the forward, for each unit (parameters, keeps, given). parameters: their number.
-                keeps: bytes per sequence that it keeps for its backward. given: bytes per sequence of its input, which
-                are part of `keeps`; None for a unit that never runs again
+    units       in the order of the forward, for each unit (parameters, keeps, given).
+                `parameters` is their number. `keeps` is the bytes per sequence that it keeps for its backward. `given`
+                is the bytes per sequence of its input, which are part of `keeps`. It is None for a unit that never runs
+                again.
     recompute   in the forward, a unit with a `given` keeps only its input. Before its backward it runs again, and then
                 keeps all its `keeps` bytes
     micro       sequences in the micro-batch
@@ -88,7 +89,8 @@ def choose(
     """The fastest plan that fits, (stage, offload, recompute, micro); None if none fits.
 
     Plans are: stage 0, 1, 2 or 3; offload or not (not in stage 0); recompute or not; and micro, the number of a rank's
-    sequences in a micro-batch, such that micro · ranks · accumulate is the batch for a whole accumulate.
+    sequences in a micro-batch. Any micro is allowed for which micro · ranks · accumulate is the batch, with a whole
+    number accumulate.
 
     device, host    bytes that a device has, and bytes that a rank's part of the host has
     memory(*plan)   the bytes that the plan needs on both
