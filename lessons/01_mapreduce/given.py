@@ -1,4 +1,4 @@
-"""What lesson 01 goes on with where a gap is not filled, and its model answer: look here after you have tried.
+"""Lesson 01's own functions, which the notebook uses where a gap is open, and its model answer: try before you look.
 
 The chapter, minidist/mapreduce.py, does the same a piece at a time, on files, while messages come in and workers fail.
 """
@@ -125,7 +125,7 @@ def reduce_task(job: Any, runs: Iterable[str], path: Path, worker: int) -> None:
 
 
 def ask_processes(words: Sequence[str], processes: int, reducers: int) -> list[dict[str, int]]:
-    """For each of several Python processes, started one by one: hash(word) % reducers, as it says."""
+    """For each of several Python processes, started one by one: its hash(word) % reducers for each word."""
     program = "import sys; print(*[hash(word) % int(sys.argv[1]) for word in sys.argv[2:]])"
     answers = []
     for process in range(processes):
@@ -137,21 +137,21 @@ def ask_processes(words: Sequence[str], processes: int, reducers: int) -> list[d
 
 
 def split_text(path: str, pieces: int) -> list[tuple[int, int]]:
-    """Where each piece of a text begins and ends, cut where a line begins."""
+    """The begin and end of each piece of a text, cut where a line begins."""
     from minidist.mapreduce import split
 
     return [(piece.start, piece.end) for [piece] in split([(path, os.path.getsize(path))], pieces)]
 
 
 def count_bytes(pairs: Iterable[Pair]) -> int:
-    """The bytes of pairs as text, by the formula: of each the key, a tab, the value, a line feed."""
+    """The bytes of pairs as text, by the formula: for each the key, a tab, the value, a line feed."""
     from minidist.papers.mapreduce import pair_bytes
 
     return pair_bytes(*zip(*pairs, strict=True))
 
 
 def combine_words(pairs: Iterable[Pair]) -> list[Pair]:
-    """What a combiner makes of the pairs of one rank: each word once, with its count."""
+    """A combiner's result for the pairs of one rank: each word once, with its count."""
     return [(word, str(count)) for word, count in Counter(word for word, _ in pairs).items()]
 
 
@@ -169,7 +169,7 @@ def compute_regions(job: Any, document: str, lines_of: Callable[[int], list[str]
 
 
 def run_chapter(comm: Comm, job: Any, document: str, output: Path) -> tuple[dict[str, int], Path]:
-    """The chapter's job with four maps and four reduces: what its master counted, and this rank's output."""
+    """The chapter's job with four maps and four reduces: its master's counts, and this rank's output."""
     from minidist.mapreduce import run
     from minidist.mr.plan import Plan
 
@@ -179,7 +179,7 @@ def run_chapter(comm: Comm, job: Any, document: str, output: Path) -> tuple[dict
 
 
 def add_ranks(of_ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What a job did on all ranks: bytes are added, outputs are the same if each rank's is, the master is rank 0."""
+    """A job's results on all ranks: bytes are added, outputs are the same if each rank's is, the master is rank 0."""
     return {
         **of_ranks[0],
         "in regions": sum(rank["in regions"] for rank in of_ranks),

@@ -1,4 +1,4 @@
-"""The pictures and tables of lesson 01: what the ranks brought back, and what the master wrote down."""
+"""The pictures and tables of lesson 01: results of the ranks, and the master's log."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ MAP, REDUCE, AGAIN = BLUE, ORANGE, RED
 
 
 def draw_shuffle(regions: Sequence[Sequence[str]], runs: Sequence[Sequence[str]], title: str) -> None:
-    """What each map rank has for each reduce rank, and what each of these has received.
+    """The regions of each map rank for each reduce rank, and the runs that each of these has received.
 
     regions[rank][r] and runs[r][rank] are texts with a pair on each line.
     """
@@ -75,7 +75,7 @@ def _pairs(text: str) -> str:
 
 
 def draw_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequence[int]]) -> None:
-    """Bytes that each rank sends in the shuffle: bars were counted, ticks are computed. By what is done before it."""
+    """Bytes that each rank sends in the shuffle, with and without a combiner: bars are counted, ticks computed."""
     fig, ax = plt.subplots(figsize=(8, 3.4))
     ranks = range(len(next(iter(counted.values()))))
     for k, (name, sent) in enumerate(counted.items()):
@@ -94,7 +94,7 @@ def draw_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Sequ
 
 
 def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> None:
-    """Who did what and when: the lost worker on top, and below it those that do its tasks again."""
+    """Tasks over time: the lost worker on top, and below it the workers that do its tasks again."""
     again = {(event.kind, event.number) for event in events if event.what == "again"}
     begun: dict[tuple[int, str, int], float] = {}
     bars = []  # (worker, task, from, to)
@@ -115,7 +115,7 @@ def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> N
             color = AGAIN if repeated else MAP if task[0] == "map" else REDUCE
             ax.barh(rows[worker], end - start, left=start, height=0.72, color=color, edgecolor="white", lw=0.8)
     ax.plot(death, 0, marker="x", color="black", ms=9, mew=2)
-    ax.text(death + 12, 0, "does not answer any more", va="center", fontsize=9)
+    ax.text(death + 12, 0, "stops answering", va="center", fontsize=9)
     for label, color in (("map", MAP), ("reduce", REDUCE), ("done again", AGAIN)):
         ax.bar(0, 0, color=color, label=label)
     ax.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0), fontsize=9)
@@ -134,12 +134,12 @@ def draw_worker(events: Sequence[Any], lost: int, death: float, title: str) -> N
     show(
         fig,
         f"{title}. Worker {lost} stops at {death:g} seconds. Rows below: {len(helpers)} workers, which do its"
-        f" tasks again: {maps} maps, which it had finished, and {len(again) - maps} reduce, which it was at.",
+        f" tasks again: {maps} finished maps, and {len(again) - maps} unfinished reduce.",
     )
 
 
 def print_answers(lines: Sequence[str], answers: Sequence[Mapping[str, int]]) -> None:
-    """Where each process sends its words, and what the reduce tasks then count."""
+    """Where each process sends its words, and the counts of the reduce tasks."""
     outputs: list[Counter[str]] = [Counter() for _ in answers]
     for process, (line, where) in enumerate(zip(lines, answers, strict=True)):
         print(f"process {process} sends:", ", ".join(f"{word} to {where[word]}" for word in where))
@@ -157,20 +157,20 @@ def print_bytes(counted: Mapping[str, Sequence[int]], computed: Mapping[str, Seq
     for how in computed:
         for rank in range(4):
             print(f"{how + f', rank {rank}':27}{computed[how][rank]:>12,}{counted[how][rank]:>12,}")
-        print(f"{how + ', in all':27}{sum(computed[how]):>12,}{sum(counted[how]):>12,}")
+        print(f"{how + ', total':27}{sum(computed[how]):>12,}{sum(counted[how]):>12,}")
 
 
 def print_master(cases: Mapping[str, Any], computed: int) -> None:
-    """What the simulated master decided: cases[name] = (seconds, its log)."""
+    """The simulated master's decisions: cases[name] = (seconds, its log)."""
     print(f"{'':26}{'decisions':>10}{'maps again':>12}{'reduces again':>15}{'seconds':>9}")
     for name, (seconds, log) in cases.items():
         maps, reduces = (log.count("again", kind=kind) for kind in ("map", "reduce"))
         print(f"{name:26}{log.count('assigned'):>10,}{maps:>12}{reduces:>15}{seconds:>9.0f}")
-    print(f"\ncomputed: M + R = {computed:,} decisions, one more for each task begun again")
+    print(f"\ncomputed: M + R = {computed:,} decisions, one more for each task started again")
 
 
 def print_jobs(jobs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Bytes of two jobs: computed, of the functions in use, of the chapter; and whether the outputs are the same."""
+    """Bytes of two jobs: computed, by the functions in use, by the chapter; and whether the outputs are the same."""
     print(f"{'bytes':20}{'in regions':>34}{'sent':>12}")
     print(f"{'':20}{'computed':>11}{'counted':>10}{'the chapter':>13}{'counted':>12}   same output")
     for name, job in jobs.items():

@@ -1,11 +1,11 @@
 """Exercise 02: the gradients of a transformer, by hand.
 
-Fill in the seven functions; `pytest lessons/02_transformer_by_hand` says how many points they earn. NumPy is all that
-is needed: the package's own operations, tape and optimizers (minidist.nn.ops, tensor and optim, and all that is built
-on them) cannot be imported here, for they are what is asked for.
+Fill in the seven functions; `pytest lessons/02_transformer_by_hand` says how many points they earn. You need only
+NumPy: the package's own operations, tape and optimizers (minidist.nn.ops, tensor and optim, and everything built on
+them) cannot be imported here, because they are the answer.
 
-dy, dx, dw ... are gradients: the slope of the loss by each number of y, x, w, in an array of the same shape. The
-functions make new arrays, and leave what they are handed as it is: others need it too.
+dy, dx, dw ... are gradients: the slope of the loss with respect to each number of y, x, w, in an array of the same
+shape. The functions return new arrays, and do not change their arguments: other steps need them, too.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Array = np.ndarray
 
 
 def walk_back(steps: Sequence[Any], number: int, gradient: Array) -> dict[int, Array]:
-    """Go through a tape backwards, from the gradient of one value to the gradients of those that no step has made.
+    """Go through a tape backwards, from the gradient of one value to the gradients of all values that no step made.
 
     steps      in the order in which they ran. Each has
                    step.output     the number of the value that it made
@@ -28,10 +28,10 @@ def walk_back(steps: Sequence[Any], number: int, gradient: Array) -> dict[int, A
                    step.backward   a function: step.backward(dy, *step.kept) returns a sequence with a gradient for each
                                    input, in their order, or None for an input that has none
                    step.kept       the arrays that this function needs
-    number     of the value to start from (the loss), and `gradient`, its gradient
+    number     of the value to start from (the loss); `gradient` is its gradient
 
-    Return {number: gradient}. A value that is used several times gets the sum. Steps on which the loss does not depend
-    are left out. Two inputs may be handed one and the same array: so do not write into a gradient that you were given.
+    Return {number: gradient}. A value that is used several times gets the sum. Skip steps on which the loss does not
+    depend. Two inputs may get the same array, so do not write into a gradient that a step returned.
     """
     raise NotImplementedError
 
@@ -39,7 +39,7 @@ def walk_back(steps: Sequence[Any], number: int, gradient: Array) -> dict[int, A
 def linear_backward(dy: Array, x: Array, w: Array) -> tuple[Array, Array, Array]:
     """(dx, dw, db) for y = x wᵀ + b: x (..., in), w (out, in), b (out,), y and dy (..., out).
 
-    The dots are any number of axes: x may be (in,) alone, (rows, in) or (B, T, in).
+    The dots stand for any number of axes: x may be (in,), (rows, in) or (B, T, in).
     """
     raise NotImplementedError
 
@@ -47,7 +47,8 @@ def linear_backward(dy: Array, x: Array, w: Array) -> tuple[Array, Array, Array]
 def cross_entropy_backward(dloss: float, prob: Array, targets: Array) -> Array:
     """dlogits (..., V) for the loss, the mean over all positions of -log prob[target]; prob = softmax(logits).
 
-    prob (..., V); targets (...) integers, one for each position. dloss: the slope by the loss, 1 if that is the last.
+    prob (..., V); targets (...) integers, one for each position. dloss: the slope with respect to this loss, 1 if the
+    loss is the last step.
     """
     raise NotImplementedError
 
@@ -58,7 +59,7 @@ def cross_entropy_backward(dloss: float, prob: Array, targets: Array) -> Array:
 def layer_norm_backward(dy: Array, x: Array, gain: Array, eps: float = 1e-5) -> tuple[Array, Array, Array]:
     """(dx, dgain, dbias) for y = n · gain + bias, n = (x - mean) / √(var + eps), over the last axis.
 
-    x and dy (..., C), gain and bias (C,). mean and var are those of each row of x; var is the mean of (x - mean)².
+    x and dy (..., C), gain and bias (C,). mean and var belong to each row of x; var is the mean of (x - mean)².
     """
     raise NotImplementedError
 
@@ -69,9 +70,9 @@ def values_backward(dy: Array, prob: Array, v: Array) -> tuple[Array, Array]:
 
 
 def softmax_backward(dprob: Array, prob: Array) -> Array:
-    """dscores for prob = softmax(scores) over the last axis; all of one shape (..., T).
+    """dscores for prob = softmax(scores) over the last axis; all have the same shape (..., T).
 
-    Where the mask has hidden a key, prob is 0, and so must dscores be.
+    Where the mask hides a key, prob is 0, and dscores must be 0, too.
     """
     raise NotImplementedError
 
@@ -86,6 +87,6 @@ def adamw(
         v ← β2 v + (1 - β2) g²         v̂ = v / (1 - β2ᵗ)          t = step
         p ← p - lr · (m̂ / (√v̂ + ε) + λ p)                         λ = weight_decay
 
-    (Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019, algorithm 2: the decay is no part of the gradient.)
+    (Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019, algorithm 2: the decay is not part of the gradient.)
     """
     raise NotImplementedError

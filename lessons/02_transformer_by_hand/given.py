@@ -1,4 +1,4 @@
-"""What the notebook of lesson 02 goes on with where something is not filled in: look here after you have tried."""
+"""Lesson 02's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -107,7 +107,7 @@ FOLLOWERS = np.array([np.random.default_rng([7, token]).permutation(V)[:4] for t
 
 
 def draw_batch(step: int) -> tuple[Array, Array]:
-    """Tokens (B, T) and their targets (B, T): the same ones, one place on."""
+    """Tokens (B, T) and their targets (B, T): the same tokens, one place later."""
     random = np.random.default_rng(step)
     text = np.empty((B, T + 1), int)
     text[:, 0] = random.integers(0, V, B)
@@ -125,7 +125,7 @@ def start_tied() -> dict[str, Array]:
 def try_slopes(
     slope: Callable[..., float], loss: Callable[[Any], float], parameters: Mapping[str, Array], tokens: Array
 ) -> list[tuple[str, str, tuple[int, int], float]]:
-    """Four slopes of the tied model by trial: (in words, the parameter, the place in it, the slope)."""
+    """Four slopes of the tied model by trial: (description, parameter, place in it, slope)."""
     here, absent = int(tokens[0]), next(token for token in range(V) if token not in tokens)
     places = [
         ("a number of W", "W", (0, 0)),
@@ -148,7 +148,7 @@ def initial_parameters(config: Mapping[str, int], only: str = "", dtype: Any = n
 def judge(
     loss_and_gradients: Callable[..., Any], slope: Callable[..., float], functions: Mapping[str, Any]
 ) -> dict[str, tuple[Array, Array]]:
-    """Of each parameter three numbers: their slopes by trial, and on the tape."""
+    """For each parameter array, the slopes of three numbers: by trial, and from the tape."""
     random, parameters, batch = np.random.default_rng(3), initial_parameters(SMALL), draw_batch(0)
     for array in parameters.values():  # away from the 0 and 1 from which some start
         array += 0.3 * random.standard_normal(array.shape)
@@ -162,13 +162,13 @@ def judge(
 
 
 def list_right(slopes: Mapping[str, tuple[Array, Array]]) -> list[str]:
-    """The parameters whose gradient is the slope by trial."""
+    """The parameters whose gradient agrees with the slopes by trial."""
     largest = max(np.abs(by_trial).max() for by_trial, _ in slopes.values())
     return [name for name, (a, b) in slopes.items() if np.abs(a - b).max() < 1e-7 * largest]
 
 
 def count_parameters() -> tuple[dict[str, list[int]], dict[str, Any], dict[str, dict[str, int]]]:
-    """Of GPT-2 and LLaMA-2-7B in full size: each unit's parameters as declared, and by formula; and all by kind."""
+    """For GPT-2 and LLaMA-2-7B in full size: each unit's parameters as declared and by formula, and all by kind."""
     from minidist.nn.gpt import GPTConfig, gpt
     from minidist.nn.llama import LlamaConfig, llama
     from minidist.papers import gpt2
@@ -189,7 +189,7 @@ def count_parameters() -> tuple[dict[str, list[int]], dict[str, Any], dict[str, 
 
 
 def list_kept(steps: Sequence[Any], weights: Mapping[str, Array]) -> list[tuple[str, int]]:
-    """What each step of a block keeps, in bytes; an array that two steps keep counts once, a parameter never."""
+    """The bytes that each step of a block keeps; an array that two steps keep counts once, a parameter never."""
     names = ("norm1", "qkv", "attention", "projection", "add", "norm2", "up", "gelu", "down", "add")
     known, kept = {id(array) for array in weights.values()}, []
     for name, step in zip(names, steps, strict=True):
@@ -220,12 +220,12 @@ def train_package(steps: int) -> list[float]:
 
 
 def losses_by_position(steps: Sequence[Any]) -> Array:
-    """The mean loss at each position of the sequence, from what the last step of a tape has kept."""
+    """The mean loss at each position of the sequence, from the arrays that the last step of a tape keeps."""
     prob, targets = steps[-1].kept
     return np.asarray(-np.log(np.take_along_axis(prob, targets[..., None], -1)).mean((0, 2)))
 
 
 def mean_attention(steps: Sequence[Any]) -> Array:
-    """The probabilities (T queries, T keys) that attention has kept, the mean over sequences and heads."""
+    """The probabilities (T queries, T keys) that attention keeps, averaged over sequences and heads."""
     [prob] = [step.kept[1] for step in steps if len(step.kept) == 2 and step.kept[1].ndim == 4]
     return np.asarray(prob.mean((0, 1)))

@@ -1,4 +1,4 @@
-"""The pictures and tables of lesson 02: what was counted, and what a tape has."""
+"""The pictures and tables of lesson 02: counts, and tapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ PARAMETERS, ACTIVATIONS, GRADIENTS = (QUANTITIES[name] for name in ("parameters"
 
 
 def draw_tape(steps: Sequence[Any], shapes: Mapping[int, tuple[int, ...]], gradients: Sequence[int]) -> None:
-    """A tape as a row of boxes, a box for each step: above them what it made, below them the way back.
+    """A tape as a row of boxes, a box for each step: above them the values, below them the way back.
 
-    shapes: of each value, by its number. gradients: the numbers of the values whose gradients came out.
+    shapes: of each value, by its number. gradients: the numbers of the values whose gradients come out.
     """
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     ax.axis("off")
@@ -106,7 +106,7 @@ def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
-    """What a block's tape keeps, operation by operation, in bytes; own: the bytes of the block's parameters."""
+    """The bytes that a block's tape keeps, by operation; own: the bytes of the block's parameters."""
     fig, ax = plt.subplots(figsize=(9.6, 3.6))
     names = [name for name, _ in kept]
     sizes = np.array([size for _, size in kept]) / 1e6
@@ -121,16 +121,16 @@ def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
     ax.legend(handles=handles, frameon=False, loc="center right", fontsize=9)
     ax.set(yticks=places, yticklabels=names, xlim=(0, 1.14 * sizes.max()), xlabel="MB (10⁶ bytes) of float32")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set_title("What the tape keeps of one block of GPT-2, for one sequence of 1,024 tokens", loc="left", fontsize=10)
+    ax.set_title("Kept on the tape by one block of GPT-2, for one sequence of 1,024 tokens", loc="left", fontsize=10)
     fig.subplots_adjust(left=0.17, right=0.98, top=0.91, bottom=0.14)
     parts = ", ".join(f"{name} {size:.1f}" for name, size in zip(names, sizes, strict=True))
     show(
-        fig, f"What the tape keeps of one block of GPT-2, in MB: {parts}. The parameters of the block: {own / 1e6:.1f}."
+        fig, f"Kept on the tape by one block of GPT-2, in MB: {parts}. The parameters of the block: {own / 1e6:.1f}."
     )
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], floor: float, title: str) -> None:
-    """Losses of training, each step's a thin line and the mean of eleven a thick one, and the best that is possible."""
+    """Losses of training: thin lines for steps, thick ones for means of eleven steps; and the best possible loss."""
     fig, ax = plt.subplots(figsize=(9.6, 3.5))
     words = []
     styles = zip([BLUE, RED], ["-", "--"], curves.items(), strict=False)
@@ -141,17 +141,17 @@ def draw_losses(curves: Mapping[str, Sequence[float]], floor: float, title: str)
         ax.plot(steps, smooth, color=color, lw=2, ls=style, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {np.mean(losses[-20:]):.2f}.")
     ax.axhline(floor, color=DARK, lw=1, ls=":")
-    ax.text(len(losses), floor - 0.05, "the best that is possible", ha="right", va="top", fontsize=9, color=DARK)
+    ax.text(len(losses), floor - 0.05, "best possible loss", ha="right", va="top", fontsize=9, color=DARK)
     ax.set(xlabel="step", ylabel="loss", ylim=(0, None), xlim=(0, len(losses) + 1))
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="lower left", fontsize=9)
     ax.set_title(title, loc="left", fontsize=10)
     fig.subplots_adjust(left=0.07, right=0.98, top=0.91, bottom=0.14)
-    show(fig, f"{title}. {' '.join(words)} A dotted line at {floor:.2f}: the best that is possible.")
+    show(fig, f"{title}. {' '.join(words)} A dotted line at {floor:.2f}: the best possible loss.")
 
 
 def draw_attention(maps: Mapping[str, Any]) -> None:
-    """Whom each position looks at: for each name a map (T queries, T keys) of probabilities."""
+    """Where each position looks: for each name a map (T queries, T keys) of probabilities."""
     fig, axes = plt.subplots(1, len(maps), figsize=(4.8 * len(maps), 4.0), squeeze=False)
     words = []
     for ax, (name, prob) in zip(axes[0], maps.items(), strict=True):
@@ -159,18 +159,18 @@ def draw_attention(maps: Mapping[str, Any]) -> None:
         length = len(prob)
         image = ax.imshow(prob, cmap="Purples", vmin=0, vmax=1)
         ax.plot(np.arange(length + 1) - 0.5, np.arange(length + 1) - 0.5, color=RED, lw=0.8)
-        ax.set(xlabel="key: the position that is looked at", title=name, xticks=range(length), yticks=range(length))
+        ax.set(xlabel="key: the position looked at", title=name, xticks=range(length), yticks=range(length))
         ax.set_ylabel("query: the position that looks")
         ax.title.set_fontsize(10)
         future = float(np.triu(prob, 1).sum() / length)
-        words.append(f"{name}: {100 * future:.0f}% of the looks go to a later position, right of the red diagonal.")
+        words.append(f"{name}: {100 * future:.0f}% of the attention goes to a later position, right of the red diagonal.")
     fig.subplots_adjust(left=0.07, right=0.9, top=0.92, bottom=0.13, wspace=0.25)
     bar = fig.add_axes((0.92, 0.2, 0.015, 0.65))
     fig.colorbar(image, cax=bar, label="probability")
-    show(fig, "Whom each position looks at, the mean over sequences and heads. " + " ".join(words))
+    show(fig, "Where each position looks, averaged over sequences and heads. " + " ".join(words))
 
 
-PARTS = [  # of a block: operation, its parameters' shape, the shape of what comes out
+PARTS = [  # of a block: operation, shapes of its parameters, width of its output
     *(("norm 1", "C, C", "C"), ("qkv", "C×3C, 3C", "3C"), ("attention", "", "C"), ("projection", "C×C, C", "C")),
     *(("add", "", "C"), ("norm 2", "C, C", "C"), ("up", "C×4C, 4C", "4C"), ("gelu", "", "4C")),
     *(("down", "4C×C, C", "C"), ("add", "", "C")),
@@ -178,7 +178,7 @@ PARTS = [  # of a block: operation, its parameters' shape, the shape of what com
 
 
 def draw_block() -> None:
-    """A transformer block: its operations in order, their parameters, what goes between them, and the two ways past."""
+    """A transformer block: its operations in order, their parameters, the widths between them, and two bypasses."""
     fig, ax = plt.subplots(figsize=(10.5, 2.8))
     ax.set(xlim=(-0.95, len(PARTS) + 0.25), ylim=(-1.0, 1.5))
     ax.axis("off")
@@ -219,7 +219,7 @@ def print_slopes(tried: Sequence[tuple[str, str, tuple[int, int], float]], gradi
 
 
 def print_largest(slopes: Mapping[str, Any], with_yours: Mapping[str, Any]) -> None:
-    """Of each parameter the steepest slope that was tried, with the functions of exercise.py and with the lesson's."""
+    """The steepest tried slope of each parameter, with the functions of exercise.py and with the lesson's."""
     print(f"{'the slope by one number of':28}{'by trial':>12}{'with yours':>13}{'the lesson':>13}")
     for name, (by_trial, mine) in with_yours.items():
         place = np.abs(by_trial).argmax()
@@ -227,7 +227,7 @@ def print_largest(slopes: Mapping[str, Any], with_yours: Mapping[str, Any]) -> N
 
 
 def print_every(label: str, losses: Mapping[str, Sequence[float]], steps: Sequence[int], digits: int) -> None:
-    """Some losses of each training, or at each position; steps: their places."""
+    """Some losses of each training, or at each position; steps: their indices."""
     width = digits + 4
     print(f"{label:14}" + "".join(f"{step:{width}}" for step in steps))
     for name, of_training in losses.items():

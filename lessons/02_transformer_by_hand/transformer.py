@@ -1,4 +1,4 @@
-"""The operations of a transformer, forward: what lesson 02 goes back through.
+"""The operations of a transformer, forward: lesson 02 goes back through them.
 
 An operation takes arrays and returns (its result, what its backward must be handed besides dy). A backward,
 backward(dy, *kept), returns one gradient for each input. Some are here; the others are the exercise. B: sequences, T:
@@ -43,7 +43,7 @@ def linear(x: Array, w: Array, b: Array) -> tuple[Array, tuple]:
 
 
 def to_logits(x: Array, w: Array) -> tuple[Array, tuple]:
-    """The same without a bias: for each position a number for each of the V tokens."""
+    """Like linear, without a bias: for each position a number for each of the V tokens."""
     return x @ w.T, (x, w)
 
 
@@ -77,7 +77,7 @@ SCALE = math.sqrt(2 / math.pi)
 
 
 def gelu(x: Array) -> tuple[Array, tuple]:
-    """x (1 + tanh u)/2 with u = √(2/π) (x + 0.044715 x³): GPT-2's bend between the two matrices of an MLP."""
+    """x (1 + tanh u)/2 with u = √(2/π) (x + 0.044715 x³): GPT-2's GeLU between the two matrices of an MLP."""
     return x * (0.5 + 0.5 * np.tanh(SCALE * (x + 0.044715 * x * x * x))), (x,)
 
 
@@ -117,7 +117,7 @@ def attention(qkv: Array, heads: int, hidden: Array) -> tuple[Array, tuple]:
 def attention_backward(
     values_backward: Callable[..., Any], softmax_backward: Callable[..., Any], dy: Array, qkv: Array, prob: Array
 ) -> tuple[Array]:
-    """With two gaps, which the exercise fills."""
+    """The exercise fills two gaps of it."""
     heads, depth = prob.shape[1], qkv.shape[-1] // 3 // prob.shape[1]
     q, k, v = to_heads(qkv, heads)
     dy = dy.reshape(*dy.shape[:2], heads, depth).transpose(0, 2, 1, 3)  # (B, H, T, D)
@@ -173,5 +173,5 @@ def gpt_loss(
 
 
 def causal(length: int, ahead: int = 1) -> Array:
-    """The mask (T, T): true where a key is hidden from a query, which is from `ahead` places on."""
+    """The mask (T, T): true where a key is hidden from a query, because it is `ahead` or more places later."""
     return np.triu(np.ones((length, length), bool), ahead)

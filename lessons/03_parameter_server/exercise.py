@@ -2,13 +2,13 @@
 
 Fill in the six functions; `pytest lessons/03_parameter_server` says how many points they earn. There are W workers, the
 ranks 0 to W-1, and k servers, the ranks from W on. The S weights have the *keys* 0 to S-1; server i, on rank W+i, holds
-range i of them. A worker's *clock* says how many iterations it has behind it. In each it does this:
+range i of them. A worker's *clock* is the number of iterations that it has completed. In each iteration it does this:
 
-    pull    a header (PULL, clock) to every server; from each come its clocks, and the weights of its range
-    push    a header (PUSH, clock) to every server, and behind it the gradient of its range
+    pull    sends a header (PULL, clock) to every server; each answers with its clocks, and the weights of its range
+    push    sends a header (PUSH, clock) to every server, and after it the gradient of the server's range
 
-and after the last one it tells every server STOP. (Every header has a clock; who answers a pull needs it.) What a
-server does with these, `take`, `fresh` and `serve` say.
+After its last iteration it sends STOP to every server. (Every header has a clock; the server needs a pull's clock to
+answer it.) `take`, `fresh` and `serve` say what a server does with these messages.
 """
 
 import time
@@ -24,14 +24,14 @@ PUSH, PULL, STOP = 0, 1, 2
 
 @dataclass
 class Shard:
-    """Given: what one server has."""
+    """Given: the state of one server."""
 
-    weights: Array  # (n,) of its range of keys
+    weights: Array  # (n,): those of its range of keys
     clocks: Array  # (W,) int64: how many updates of each worker are in these weights
-    staleness: float  # of how many iterations of the others a read may know nothing: 0 in bsp, math.inf in async
+    staleness: float  # how many iterations of another worker a read may miss: 0 in bsp, math.inf in async
     together: bool  # bsp: one update with the sum of all workers' gradients; else each push is an update at once
     lr: float
-    kept: dict[int, Array] = field(default_factory=dict)  # bsp: gradients that have come, by worker
+    kept: dict[int, Array] = field(default_factory=dict)  # bsp: gradients that have arrived, by worker
 
     def update(self, gradient: Array) -> None:
         self.weights -= self.lr * gradient
@@ -44,7 +44,7 @@ def tell(comm: Comm, dest: int, kind: int, clock: int) -> None:
 
 
 def next_header(comm: Comm) -> tuple[int, int, int]:
-    """Given: wait for a header from whoever speaks first: (who, kind, clock). comm.probe() is the rank from which a
+    """Given: wait for the next header from any rank, and return (rank, kind, clock). comm.probe() returns a rank whose
     message is waiting, or None."""
     while (source := comm.probe()) is None:
         time.sleep(0.0002)
@@ -64,55 +64,55 @@ def answer(comm: Comm, shard: Shard, worker: int) -> None:
 
 
 def ranges(size: int, k: int) -> list[slice]:
-    """Cut the keys 0 to size-1 into k consecutive ranges, in order; no two differ by more than one key in length."""
+    """Cut the keys 0 to size-1 into k consecutive ranges, in order. No two differ in length by more than one key."""
     raise NotImplementedError
 
 
 def push(comm: Comm, gradient: Array, clock: int, workers: int) -> None:
-    """A worker tells every server (PUSH, clock), and then sends it the gradient of its range.
+    """A worker sends every server (PUSH, clock), and then the gradient of the server's range.
 
-    gradient (S,)   of all keys; all ranks from `workers` on are servers
+    gradient (S,)   for all keys; all ranks from `workers` on are servers
     """
     raise NotImplementedError
 
 
 def pull(comm: Comm, weights: Array, clock: int, workers: int) -> Array:
-    """A worker tells every server (PULL, clock), and only then waits for the answers: from each server its clocks, (W,)
-    int64, and then its weights, which go into `weights` in their places.
+    """A worker sends every server (PULL, clock), and only then waits for the answers: from each server its clocks, (W,)
+    int64, and then its weights, which go into their places in `weights`.
 
-    weights (S,)    of all keys; it is changed. Return (W,) int64: for each worker, how many of its updates are in
+    weights (S,)    for all keys; it is changed. Return (W,) int64: for each worker, how many of its updates are in
                     *every* one of these weights.
     """
     raise NotImplementedError
 
 
 def fresh(clocks: Array, worker: int, clock: int, staleness: float) -> bool:
-    """The gate: may `worker`, which has `clock` iterations behind it, see weights in which there are clocks[w] updates
-    of each worker w?
+    """The gate: may `worker`, which has completed `clock` iterations, read weights that contain clocks[w] updates of
+    each worker w?
 
-    Yes, as soon as all of its own `clock` updates are in them, and of every worker at least the first
-    clock - staleness.
+    Yes, if they contain all of its own `clock` updates, and at least the first clock - staleness updates of every
+    worker.
     """
     raise NotImplementedError
 
 
 def take(shard: Shard, worker: int, gradient: Array) -> None:
-    """A server has got a worker's gradient (n,) of its range, a new array that may be kept.
+    """A server has received a worker's gradient (n,) for its range, in a new array that it may keep.
 
     If not shard.together: call shard.update with it, and count it in shard.clocks.
-    If shard.together: put it into shard.kept, until there is one of every worker. Then call shard.update once, with
-    their sum, empty shard.kept, and count one update of everyone. The sum is the same to the last bit in whatever order
-    they have come.
+    If shard.together: put it into shard.kept, until there is one from every worker. Then call shard.update once, with
+    their sum, empty shard.kept, and count one update for every worker. The sum must be the same to the last bit,
+    whatever the order in which the gradients arrived.
     """
     raise NotImplementedError
 
 
 def serve(comm: Comm, shard: Shard) -> None:
-    """A server's life: take one message after another, from whoever speaks first, until every worker has said STOP.
+    """The server's loop: handle one message after another, in the order of arrival, until every worker has sent STOP.
 
-    What is pushed is received into a new array, and taken. A pull is answered as soon as it is fresh: it may be so at
-    once, or has to be held back until others have pushed. Never wait for one worker while others may want something.
-    (A gradient follows its header at once: to wait for that is all right.) At the end call comm.flush(), which waits
-    until all that was posted has been received.
+    Receive each pushed gradient into a new array, and call `take`. Answer a pull as soon as it is `fresh`: at once, or
+    after others have pushed; until then, hold it back. Never wait for one worker while another may want something.
+    (A gradient follows its header at once, so you may wait for that.) At the end call comm.flush(), which waits until
+    everything that was posted has been received.
     """
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What lesson 03 goes on with where a gap is not filled, and its model answer: look here after you have tried.
+"""Lesson 03's own functions, which the notebook uses where a gap is open, and its model answer: try before you look.
 
 The chapter, minidist/parameter_server.py, does the same in the order of simulated time, with an optimizer that has
 state, and with copies that take over when a server stops.
@@ -189,7 +189,7 @@ def find_largest_q(next_weight: Callable[..., float], tau: int) -> float:
 
 
 def bytes_into(sent_to: Sequence[Mapping[int, Mapping[int, int]]], k: int, rank: int) -> int:
-    """What all ranks have sent to this one, with k servers."""
+    """The bytes that all ranks have sent to this one, with k servers."""
     return sum(of_rank[k].get(rank, 0) for of_rank in sent_to)
 
 
@@ -198,7 +198,7 @@ def bytes_out_of(sent_to: Sequence[Mapping[int, Mapping[int, int]]], k: int, ran
 
 
 def gradient_of(weights: Array, worker: int, workers: int) -> Array:
-    """Of the squared error of a line through this worker's share of 60 points, every `workers`-th one."""
+    """The gradient of a linear model's squared error at this worker's share of 60 points: every `workers`-th one."""
     points = np.random.default_rng(0).standard_normal((60, 6))
     values = points @ np.arange(1.0, 7.0)
     mine = slice(worker, None, workers)
@@ -206,10 +206,10 @@ def gradient_of(weights: Array, worker: int, workers: int) -> Array:
 
 
 def mix_functions(own: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The functions of exercise.py, the model answer's in place of those that are not right; and the model answer's."""
+    """The functions of exercise.py, with the model answer's in place of wrong ones; and those of the model answer."""
     import exercise
 
     model = {name: globals()[name] for name in FUNCTIONS}
     mixed = {name: getattr(exercise, name) if name in own else model[name] for name in FUNCTIONS}
-    vars(exercise).update(mixed)  # for those that call one that is not right yet
+    vars(exercise).update(mixed)  # because right functions may call wrong ones
     return {"exercise.py": mixed, "the model answer": model}

@@ -17,7 +17,7 @@ SERVER = PURPLE
 
 
 def draw_loads(loads: Mapping[int, Sequence[float]], workers: int, title: str) -> None:
-    """For each number of servers a panel: a bar for each rank, of what goes in and out there in units of S."""
+    """For each number of servers a panel: for each rank a bar of what it receives and sends, in units of S."""
     fig, axes = plt.subplots(1, len(loads), figsize=(10, 2.9), sharey=True, squeeze=False)
     for ax, (k, load) in zip(axes[0], loads.items(), strict=True):
         names = [f"w{w}" for w in range(workers)] + [f"s{i}" for i in range(k)]
@@ -30,7 +30,7 @@ def draw_loads(loads: Mapping[int, Sequence[float]], workers: int, title: str) -
     axes[0, -1].legend(
         handles=[Patch(color=BLUE, label="worker"), Patch(color=SERVER, label="server")], frameon=False, fontsize=9
     )
-    axes[0, 0].set_ylabel("in and out, in units of $S$")
+    axes[0, 0].set_ylabel("received + sent, in units of $S$")
     axes[0, 0].set_ylim(0, 1.15 * max(max(load) for load in loads.values()))
     fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     fig.subplots_adjust(left=0.07, right=0.99, top=0.8, bottom=0.16, wspace=0.06)
@@ -38,7 +38,7 @@ def draw_loads(loads: Mapping[int, Sequence[float]], workers: int, title: str) -
         f"With {k} server{'s' * (k > 1)}: each worker {load[0]:g} S, each server {load[workers]:g} S."
         for k, load in loads.items()
     ]
-    show(fig, f"{title}. What goes in and out of each of {workers} workers and of each server. {' '.join(said)}")
+    show(fig, f"{title}. Received and sent by each of {workers} workers and by each server. {' '.join(said)}")
 
 
 def draw_timelines(runs: Mapping[str, Any], until: float, title: str) -> None:
@@ -92,9 +92,8 @@ def draw_weights(curves: Mapping[int, Sequence[float]], q: float, steps: int) ->
         ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("weight")
     axes[0, 0].set_ylim(-2.2, 2.2)
-    fig.suptitle(
-        f"Every gradient as many pushes old as τ says, q = {q:g}", x=0.01, ha="left", fontsize=11, fontweight="bold"
-    )
+    title = f"The weight after each push, if every gradient is τ pushes old (q = {q:g})"
+    fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     fig.subplots_adjust(left=0.07, right=0.99, top=0.78, bottom=0.18, wspace=0.08)
     said = [
         f"τ = {tau}: from {weights[0]:g}, the largest of the last ten before push {steps} is"
@@ -105,7 +104,7 @@ def draw_weights(curves: Mapping[int, Sequence[float]], q: float, steps: int) ->
 
 
 def print_traffic(sent_to: Sequence[Mapping[int, Mapping[int, int]]], size: int, workers: int) -> None:
-    """What a worker and each server send and receive in an iteration with float32 weights, by formula and counted."""
+    """Bytes that a worker and each server send and receive in an iteration with float32 weights."""
     print(f"{'':10}{'a worker, in and out':>30}{'into each server':>26}{'out of each server':>26}")
     print(f"{'bytes':10}{'computed':>17}{'counted':>13}" + f"{'computed':>14}{'counted':>12}" * 2)
     for k in sent_to[0]:
@@ -120,7 +119,7 @@ def print_traffic(sent_to: Sequence[Mapping[int, Mapping[int, int]]], size: int,
 
 
 def print_reads(runs: Mapping[str, Any]) -> None:
-    """Some reads of worker 0 of each run, and what the server had."""
+    """Some reads of worker 0 in each run, and the server's clocks."""
     print("worker 0, read by read:   clock  the server's clocks  staleness")
     for name, run in runs.items():
         print(name)
@@ -139,7 +138,7 @@ def print_gate(gate: Gate, speeds: Mapping[str, Sequence[Sequence[float]]]) -> N
 
 
 def print_limits(limits: Mapping[int, float]) -> None:
-    """The largest q for each delay: by the formula, and counted."""
+    """The largest q for each delay: computed and counted."""
     print("tau   largest q: computed   counted")
     for tau, q in limits.items():
         print(f"{tau:>3}{2 * np.sin(np.pi / (4 * tau + 2)):>22.3f}{q:>10.3f}")
@@ -156,8 +155,8 @@ def print_idle(runs: Mapping[int, Any], workers: int) -> None:
 
 
 def print_trained(noted: Sequence[Mapping[tuple[str, int], Any]], stale: Mapping[tuple[str, int], int]) -> None:
-    """What the first worker and the first server have sent in 20 iterations, and how many reads were too stale."""
-    print(f"{'without headers, in bytes':29}{'a worker pushes':>25}{'a server sends':>25}{'reads':>10}")
+    """Bytes that the first worker and the first server sent in 20 iterations, and how many reads were too stale."""
+    print(f"{'bytes without headers':29}{'a worker pushes':>25}{'a server sends':>25}{'reads':>10}")
     print(f"{'':29}{'computed':>14}{'counted':>11}{'computed':>14}{'counted':>11}{'too stale':>10}")
     for (name, bound), count in stale.items():
         said = f"{name}, {'bsp' if bound == 0 else f'staleness {bound}'}"

@@ -1,6 +1,6 @@
-"""Workers and a server on a simulated clock, for lesson 03: who computes when, who waits, and what each read sees.
+"""Workers and a server on a simulated clock, for lesson 03: when workers compute and wait, and what each read sees.
 
-No ranks, and no messages: they take no time here. A push is an update at once, and counts for its worker.
+There are no ranks and no messages, which would take no time here. A push becomes an update at once.
 """
 
 import heapq
@@ -20,15 +20,15 @@ class Read:
     """One pull."""
 
     worker: int
-    clock: int  # iterations that the worker has behind it
-    asked: float  # when, in simulated seconds
-    begun: float  # when it was let through, and began to compute
+    clock: int  # iterations that the worker has completed
+    asked: float  # when the worker asked, in simulated seconds
+    begun: float  # when the gate let it through, and it began to compute
     ended: float  # when it has computed, and pushes
-    clocks: list[int]  # of each worker, the updates that it sees
+    clocks: list[int]  # for each worker, how many of its updates this read sees
 
     @property
     def staleness(self) -> int:
-        """How many iterations the slowest other worker lacks."""
+        """How many updates of the slowest other worker are missing."""
         return max(self.clock - min(self.clocks), 0)
 
 
@@ -41,7 +41,7 @@ class Run:
 
     @property
     def idle(self) -> float:
-        """The share of all workers' time in which they waited for others."""
+        """The share of all workers' time that they spent waiting for others."""
         waited = sum(read.begun - read.asked for read in self.reads)
         return waited / sum(read.ended - read.asked for read in self.reads)
 
@@ -62,7 +62,7 @@ def simulate(
     """Worker w's iteration c takes seconds[w][c]. The loss is ½λw², and a push is an update, w = w - q·(w as it was
     read), where q is learning rate times λ.
 
-    Raises RuntimeError if a gate lets nobody through any more.
+    Raises RuntimeError if the gate holds back every worker.
     """
     run = Run(weights=[weight])
     clocks = [0] * len(seconds)
@@ -78,7 +78,7 @@ def simulate(
                 run.reads.append(Read(worker, clock, asked, now, ended, list(clocks)))
                 heapq.heappush(computing, (ended, worker, run.weights[-1]))
         if not computing:
-            raise RuntimeError(f"at {now:g} s everybody is held back, and nobody computes: clocks {clocks}")
+            raise RuntimeError(f"at {now:g} s the gate holds back every worker, and none computes: clocks {clocks}")
         now, worker, read = heapq.heappop(computing)
         run.weights.append(run.weights[-1] - q * read)
         clocks[worker] += 1
@@ -88,12 +88,12 @@ def simulate(
 
 
 def in_turns(workers: int, pushes: int) -> list[list[float]]:
-    """Seconds of equally fast workers that push one after the other, one each second: about that many pushes in all."""
+    """Seconds of equally fast workers that push one after another, one each second: about `pushes` pushes in total."""
     return [[worker + 1.0] + [float(workers)] * (pushes // workers) for worker in range(workers)]
 
 
 def with_luck(workers: int, iterations: int, seed: int = 1) -> list[list[float]]:
-    """Seconds as on a shared cluster: each iteration a matter of luck, and in the long run nobody slower than others.
+    """Seconds as on a shared cluster: each iteration is a matter of luck; in the long run all workers are equally fast.
 
     It is the chapter's deck of cards (minidist/ps/simulated_time.py), here with a mean of one second.
     """

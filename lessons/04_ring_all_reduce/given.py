@@ -1,4 +1,4 @@
-"""What the notebook of lesson 04 goes on with where a gap is not filled: look here after you have tried."""
+"""Lesson 04's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The pictures and tables of lesson 04: what the ranks brought back."""
+"""The pictures and tables of lesson 04: results of the ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,12 +54,12 @@ def draw_ring(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) ->
 
 
 def _on_the_circle(place: float) -> tuple[float, float]:
-    """Rank 0 on top, and on with the clock."""
+    """The place of a rank: rank 0 on top, the others clockwise."""
     return float(np.sin(np.pi / 2 * place)), float(np.cos(np.pi / 2 * place))
 
 
 def _draw_link(ax: Any, rank: int, message: Sequence[Any]) -> None:
-    """From a rank to the next, and what travels there: nothing, or one array."""
+    """An arrow from a rank to the next, and the array that travels there, if any."""
     way = [_on_the_circle(rank + 0.2), _on_the_circle(rank + 0.8)]
     style = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.28", "color": GREY, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", way[1], way[0], arrowprops=style)
@@ -86,7 +86,7 @@ def _draw_number(ax: Any, centre: tuple[float, float], number: int) -> None:
 
 
 def _in_words(sent: Sequence[Sequence[Any]], held: Sequence[Any], title: str) -> str:
-    """The same for those who do not see it."""
+    """The picture in words."""
     words = [f"{title}. Four ranks in a ring."]
     for step in range(max(map(len, sent))):
         travels = [
@@ -104,7 +104,7 @@ def _digits(array: Any) -> str:
 
 
 def draw_busiest(busiest: Mapping[tuple[str, int], int], size: int) -> None:
-    """What the busiest rank sends against N. busiest[name, n] was counted, in bytes of float32; formulas are lines."""
+    """How much the busiest rank sends, over N. Dots, busiest[name, n], were counted, in bytes of float32."""
     fig, ax = plt.subplots(figsize=(8, 3.9))
     every_n = range(2, 17)
     for name, formula in COMPUTED.items():
@@ -127,7 +127,7 @@ def draw_busiest(busiest: Mapping[tuple[str, int], int], size: int) -> None:
 
 
 def print_bytes(busiest: Mapping[tuple[str, int], int], in_all: Mapping[tuple[str, int], int], size: int) -> None:
-    """What the busiest rank and all ranks send, by the formula and counted, in bytes of float32."""
+    """Bytes of float32 that the busiest rank and all ranks send: computed and counted."""
     print(f"{'bytes sent':12}{'busiest rank':>27}{'all ranks':>27}")
     print(f"{'':9}{'N':>3}{'computed':>14}{'counted':>13}{'computed':>14}{'counted':>13}")
     for name, formula in COMPUTED.items():
@@ -138,7 +138,7 @@ def print_bytes(busiest: Mapping[tuple[str, int], int], in_all: Mapping[tuple[st
 
 
 def print_ranks(bytes_sent: Sequence[Mapping[tuple[str, int], int]], own: str, model: str) -> None:
-    """What each rank sends with two functions, of exercise.py and of the chapter, for several sizes."""
+    """Bytes that each rank sends with two functions, of exercise.py and of the chapter, for several sizes."""
     print(f"bytes sent by each of 4 ranks{'computed':>14}{'counted':>14}{'the chapter: counted':>23}")
     for size in (4, 13, 840_000):
         for rank, numbers in enumerate(COMPUTED["ring"](size, 4).sent):

@@ -1,8 +1,7 @@
-"""What the notebook of lesson 05 goes on with where a gap is not filled, and its model answer: look here after you have
-tried.
+"""Lesson 05's own functions, which the notebook uses where a gap is open, and its model answer: try before you look.
 
 The chapter, minidist/data_parallel.py, does the same with one bucket for each unit, or with buckets of constant size
-into which large gradients go in parts.
+through which large gradients are sent in parts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ def layer(flat: Array, h: Array) -> Array:
 
 
 def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Array, Array]:
-    """(the gradient of the unit's Flat, from these rows alone; dh)"""
+    """(the gradient of the unit's Flat, from these rows only; dh)"""
     width = h.shape[1]
     dz = dout * (1 - out**2)
     gradient = np.concatenate([(h.T @ dz).reshape(-1), dz.sum(axis=0)])
@@ -38,7 +37,7 @@ def layer_backward(flat: Array, h: Array, out: Array, dout: Array) -> tuple[Arra
 
 
 def start() -> tuple[list[Array], Array, Array]:
-    """Four Flats of width 16 and a batch of ten rows, the same wherever this is called."""
+    """Four Flats of width 16 and a batch of ten rows, the same on every rank."""
     random = np.random.default_rng(0)
     flats = list(random.standard_normal((4, 16 * 16 + 16)) / 16**0.5)
     x, y = random.standard_normal((2, 10, 16))
@@ -158,7 +157,7 @@ def count_step(make: Callable[..., Any], comm: Comm, sequences: int, reduce: str
 
 
 class NotingComm:
-    """A communicator that notes, at the end of each phase, how many bytes were sent in it."""
+    """A communicator that records, at the end of each phase, how many bytes were sent in it."""
 
     def __init__(self, comm: Comm, events: list[tuple[str, str, int]]) -> None:
         self.comm, self.events = comm, events
@@ -177,7 +176,7 @@ class NotingComm:
 def note_step(
     make: type[Any], comm: Comm, tied: bool = False, **more: Any
 ) -> tuple[list[tuple[str, str, int]], float, list[Array]]:
-    """The backwards and the messages of a step on this rank, in order; this rank's loss; the summed gradients."""
+    """Run a step on this rank: its backwards and messages, in order; this rank's loss; the summed gradients."""
     events: list[tuple[str, str, int]] = []
 
     class Noted(make):  # type: ignore[misc]
@@ -251,7 +250,7 @@ def replace_methods(names: Sequence[str]) -> type[DataParallel]:
 
 
 def weigh_rows(share: Callable[..., range], my_part: Callable[..., Any], rows: int, n: int) -> list[list[float]]:
-    """What each row weighs in the gradient, rank by rank: its slope if every row has the error 1."""
+    """The weight of each row in the gradient, rank by rank: its derivative if every row has the error 1."""
     shares = [len(share(rows, n, rank)) for rank in range(n)]
     return [my_part(np.ones((own, 1)), np.zeros((own, 1)), rows)[1][:, 0].tolist() for own in shares]
 
@@ -264,7 +263,7 @@ def repeat_step(step: Callable[..., tuple[float, float]], comm: Comm, rate: floa
 
 
 def train_both(programs: dict[str, Callable[..., list[Array]]], rate: float) -> dict[tuple[str, str], Any]:
-    """{(optimizer, name): (losses, first gradient)} of programs that make gradients, with Adam and with SGD."""
+    """{(optimizer, name): (losses, first gradient)} of programs that compute gradients, with Adam and with SGD."""
     return {
         (optimizer, name): train(gradients_of, *start(), optimizer, rate)
         for optimizer in ("Adam", "SGD")

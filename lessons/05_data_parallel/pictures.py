@@ -17,7 +17,7 @@ FORMULAS = {"ring": r"ring: $2\,\Psi\,(N-1)/N$", "master": r"master: $(N-1)\,\Ps
 
 
 def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = "") -> None:
-    """What each row of a batch weighs, rank by rank, in each of several programs: weights[program][rank][row]."""
+    """The weight of each row of a batch, rank by rank, in each of several programs: weights[program][rank][row]."""
     fig, axes = plt.subplots(1, len(weights), figsize=(10, 2.7), sharey=True, squeeze=False)
     for ax, (name, of_ranks) in zip(axes[0], weights.items(), strict=True):
         place = 0
@@ -43,7 +43,7 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
 
 
 def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
-    """What the busiest rank sends in a step against N. busiest[way, n] was counted, in numbers; formulas are lines."""
+    """How much the busiest rank sends in a step, over N. Dots, busiest[way, n], were counted, in numbers."""
     fig, ax = plt.subplots(figsize=(8, 3.4))
     every_n = range(2, 9)
     for way, formula in COMPUTED.items():
@@ -61,13 +61,13 @@ def draw_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
     words = ", ".join(f"{way} with {n} ranks {numbers / psi:.2f}" for (way, n), numbers in busiest.items())
     show(
         fig,
-        "What the busiest rank sends in a step, in units of all parameters, for 2 to 8 ranks: the master's line climbs"
-        f" to 7, the ring's stays below 2. The dots that were counted lie on the lines: {words}.",
+        "How much the busiest rank sends in a step, in units of Ψ, for 2 to 8 ranks: the master's line climbs to 7, the"
+        f" ring's stays below 2. The counted dots lie on the lines: {words}.",
     )
 
 
 def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = "") -> None:
-    """What one rank does in a backward, in order: events ("backward", unit, 0) and ("sends", "", bytes)."""
+    """One rank's events in a backward, in order: ("backward", unit, 0) and ("sends", "", bytes)."""
     fig, axes = plt.subplots(len(steps), 1, figsize=(10, 0.5 + 1.5 * len(steps)), squeeze=False)
     words = []
     for ax, (name, events) in zip(axes[:, 0], steps.items(), strict=True):
@@ -95,11 +95,11 @@ def draw_step(steps: Mapping[str, Sequence[tuple[str, str, int]]], title: str = 
     show(fig, f"{title} What rank 0 does in a backward, from left to right. {'. '.join(words)}.")
 
 
-Plan = tuple[Sequence[float], Sequence[float], float]  # buckets: when each is ready and starts, how long one takes
+Plan = tuple[Sequence[float], Sequence[float], float]  # buckets: when each is ready and leaves, how long one takes
 
 
 def draw_overlap(buckets: Mapping[int, Plan], compute: float) -> None:
-    """When buckets are ready, set out and have arrived, for several numbers of buckets."""
+    """When buckets are ready, leave and arrive, for several numbers of buckets."""
     plans = {f"{k} bucket{'s' * (k > 1)}": plan for k, plan in buckets.items()}
     fig, axes = plt.subplots(len(plans), 1, figsize=(10, 0.6 + 1.05 * len(plans)), sharex=True, squeeze=False)
     ends = {name: starts[-1] + takes for name, (_, starts, takes) in plans.items()}
@@ -120,18 +120,18 @@ def draw_overlap(buckets: Mapping[int, Plan], compute: float) -> None:
     show(
         fig,
         f"Two bars for each plan: the backward, cut into buckets, which ends at {compute:g}; and below it the link, on"
-        f" which a bucket sets out when it is ready and the one before has arrived. The last one has arrived: {words}.",
+        f" which a bucket leaves when it is ready and the one ahead has arrived. The last one arrives: {words}.",
     )
 
 
 def print_trained(serial: Sequence[float], name: str, parallel: Sequence[float]) -> None:
-    """Every third loss of something, below those of one process, which ought to be the same."""
+    """Every third loss of a training, below those of one process, which should be the same."""
     for who, losses in (("serial", serial), (name, parallel)):
         print(f"{who:{len(name.strip())}}", " ".join(f"{loss:.4f}" for loss in losses[::3]))
 
 
 def print_sent(sent: Sequence[Mapping[str, int]], psi: int) -> None:
-    """What each of four ranks has sent in a step of the toy, next to the ring's formula."""
+    """The bytes that each of four ranks sent in a step of the small model, next to the ring's formula."""
     print(f"\nsent in a step by each rank, with Ψ = {psi:,} numbers of 8 bytes:")
     print(f"   computed: 2Ψ(N-1)/N = {2 * psi * 3 // 4 * 8:,} bytes")
     for rank, of_rank in enumerate(sent):
@@ -148,7 +148,7 @@ def print_busiest(busiest: Mapping[tuple[str, int], int], psi: int) -> None:
 
 
 def print_arrivals(buckets: Mapping[int, Plan], compute: float) -> None:
-    """When the last bucket has arrived: by the closed form, and as simulated."""
+    """When the last bucket arrives: by the closed form, and as simulated."""
     print("buckets   K·max(b,c) + min(b,c)   simulated")
     for k, (_, starts, takes) in buckets.items():
         b = compute / k
@@ -173,8 +173,8 @@ def print_steps(
 def print_losses(
     ran: Mapping[tuple[str, str], Any], optimizer: str, truth: np.ndarray | None = None, limit: float = 0.0
 ) -> None:
-    """Losses of several programs with one optimizer. If truth is given, the whole gradient of one process, also the
-    first gradient that each program applied, and how far it is from the right one; two programs clip it to limit."""
+    """Losses of several programs with one optimizer. If truth, the whole gradient of one process, is given: also the
+    first gradient that each program applied, and how far off it is. Two programs clip it to limit."""
     gradient = "" if truth is None else f"{'first gradient: norm':>25}{'off by':>9}"
     print(f"{optimizer + ': loss at':18}" + "".join(f"{f'step {step}':>10}" for step in (1, 5, 10, 20)) + gradient)
     for name, clips in (("right", True), ("clips first", True), ("right, no clip", False), ("means of means", False)):

@@ -1,4 +1,4 @@
-"""What the notebook of lesson 11 goes on with where something is not filled in: look here after you have tried."""
+"""Lesson 11's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -105,8 +105,8 @@ def tiled_backward(
 def train_two_steps(
     make: Any, model: dict[str, Any], tokens: Array, comm: Comm, limit: int | None = None
 ) -> dict[str, Any]:
-    """Train two steps with the engine `make`. What this rank held at most, {memory: bytes}; what the second step
-    moved, {"device to host: phase": bytes, ...}; its loss."""
+    """Train two steps with the engine `make`. Returns the most bytes that this rank held, {memory: bytes}; the bytes
+    that the second step moved, {"device to host: phase": bytes, ...}; and its loss."""
     disk = (Folder("--disk", None, comm.rank),) if "Infinity" in make.__name__ else ()
     engine = make(gpt(GPTConfig(**model)), Settings(capacity=limit, recompute="full"), comm, *disk)
     for _ in range(2):
@@ -150,7 +150,7 @@ def multiply_in_halves(disk: SlowDisk, a: Array, b: Array) -> Array:
 
 
 def run_passes(weights: list[Array], read: float, arriving: Arriving) -> tuple[float, list[Array], float]:
-    """Loss, gradients, and the time that they take, if the disk needs `read` for a layer."""
+    """Loss, gradients, and the time that they take, if the disk takes `read` for a layer."""
     random = np.random.default_rng(0)
     x = random.standard_normal((32, WIDTH))
     y = np.tanh(x @ random.standard_normal((WIDTH, WIDTH)) / 4)
@@ -158,7 +158,7 @@ def run_passes(weights: list[Array], read: float, arriving: Arriving) -> tuple[f
     for w in arriving(disk, order):
         h.append(np.tanh(multiply_in_halves(disk, h[-1], w)))
     dh, gradients = (h[-1] - y) / y.size, [np.zeros(0)] * LAYERS
-    for i, w in zip(order[::-1], arriving(disk, order[::-1]), strict=False):  # the last one may prepare no more
+    for i, w in zip(order[::-1], arriving(disk, order[::-1]), strict=False):  # nothing is read ahead after the last
         dz = dh * (1 - h[i + 1] ** 2)
         gradients[i] = h[i].T @ dz
         dh = multiply_in_halves(disk, dz, w.T)
@@ -166,7 +166,7 @@ def run_passes(weights: list[Array], read: float, arriving: Arriving) -> tuple[f
 
 
 def train_from_disk(read: float, arriving: Arriving, steps: int = 300) -> tuple[list[float], Array, float]:
-    """Losses, the first step's gradient, and the time of a step's passes."""
+    """Losses, the first step's gradient, and the time that a step's passes take."""
     random = np.random.default_rng(1)
     weights = [0.9 * np.eye(WIDTH) + random.standard_normal((WIDTH, WIDTH)) / 8 for _ in range(LAYERS)]
     losses, first, took = [], [np.zeros(0)], 0.0
@@ -220,7 +220,7 @@ def update_six_units(function: Callable[..., None], count: int = 6) -> SlowDisk:
 
 
 def descend(function: Callable[..., Array], after: int) -> list[float]:
-    """Down to the minimum of p²/2, by train_delayed with a real thread as the host: the distance, step by step."""
+    """Go down to the minimum of p²/2 by train_delayed, with a real thread as the host: the distance at each step."""
     way, master = [], np.array([1.0, -2.0])
 
     def gradient(p: Array, batch: float) -> Array:

@@ -14,7 +14,7 @@ LANES = {"read": ORANGE, "update": BLUE, "write": GREEN}
 
 
 def draw_memories(runs: Mapping[str, Mapping[str, Any]], psi: int, limit: int, title: str) -> None:
-    """A bar for each way to train: what a rank holds on its device, its host and its disk at most, and the device's
+    """A bar for each way to train: the most that a rank holds on its device, host and disk, and the device's
     limit; as a table, too, with what was said under the limit."""
     print(f"Ψ = {psi:,}; a device has {limit:,} bytes = {limit / psi:.2f}Ψ\n")
     print(f"{'':22}{'device, counted':>16}    under the limit")
@@ -25,9 +25,9 @@ def draw_memories(runs: Mapping[str, Mapping[str, Any]], psi: int, limit: int, t
     words = []
     for row, (way, memories) in enumerate(held.items()):
         left, mine = 0.0, []
-        for memory, colour in MEMORIES.items():
+        for memory, color in MEMORIES.items():
             if nbytes := memories.get(memory, 0):
-                ax.barh(row, nbytes / psi, left=left, height=0.62, color=colour)
+                ax.barh(row, nbytes / psi, left=left, height=0.62, color=color)
                 left += nbytes / psi
                 mine.append(f"{memory} {nbytes / psi:.2f}")
         ax.text(left + 0.15, row, ", ".join(mine), va="center", fontsize=8.5)
@@ -38,7 +38,7 @@ def draw_memories(runs: Mapping[str, Mapping[str, Any]], psi: int, limit: int, t
     ax.set(xlim=(0, 20.5), ylim=(len(held) - 0.5, -1.1), xlabel="bytes on a rank, in units of $\\Psi$")
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right"]].set_visible(False)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in MEMORIES.values()]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in MEMORIES.values()]
     ax.legend(handles, list(MEMORIES), frameon=False, fontsize=9, loc="lower right")
     ax.set_title(title, loc="left", fontsize=10)
     fig.subplots_adjust(left=0.17, right=0.99, top=0.92, bottom=0.14)
@@ -46,7 +46,7 @@ def draw_memories(runs: Mapping[str, Mapping[str, Any]], psi: int, limit: int, t
 
 
 def draw_placements(points: Sequence[tuple[int, int]], best: tuple[int, int], title: str) -> None:
-    """A dot for each (bytes moved, bytes left on the device), as large as there are placements; the best one marked."""
+    """A dot for each (bytes moved, bytes left on the device); more placements, larger dot. The best one is marked."""
     fig, ax = plt.subplots(figsize=(9.6, 3.9))
     count = Counter(points)
     xs, ys = zip(*count, strict=True)

@@ -3,8 +3,8 @@
 Fill in the ten functions; `pytest lessons/12_tensor_parallel` says how many points they earn. None needs another.
 
 A layer is y = x w + bias, with x (B, T, in), w (in, out) and bias (out,): B sequences of T positions. The loss is the
-same number on all ranks, and dy is its slope by each number of y. Where an array is called *whole*, all ranks hold the
-same one. What comes in does not change, and t divides whatever is cut.
+same number on all ranks, and dy is its derivative with respect to each number of y. An array is called *whole* if all
+ranks hold the same copy of it. Do not change the arguments. Every size that is cut is a multiple of t.
 
 Send with `minidist.ring`, or with your own functions of lesson 04: they take flat arrays, (S,).
 """
@@ -23,32 +23,33 @@ Array = np.ndarray
 
 
 def column_part(w: Array, sections: Sequence[int], t: int, rank: int) -> Array:
-    """Which columns of w (in, out) this rank has: (in, out/t), a copy.
+    """This rank's columns of w (in, out): (in, out/t), a copy.
 
-    sections: how many columns each of the matrices has that lie beside one another in w; they add up to `out`. [out] is
-    one matrix, [h, h, h] are Q, K and V. Of each section cut t equal parts, and take number `rank` of each.
+    sections: w consists of several matrices side by side; these are their numbers of columns, which add up to `out`.
+    [out] is one matrix, [h, h, h] are Q, K and V. Cut each section into t equal parts, and take part `rank` of each.
     """
     raise NotImplementedError
 
 
 def column_forward(comm: Comm, x: Array, w: Array, bias: Array) -> Array:
-    """x (B, T, in) whole; w (in, out/t) and bias (out/t,) are this rank's columns: this rank's y (B, T, out/t)."""
+    """This rank's y (B, T, out/t). x (B, T, in) is whole; w (in, out/t) and bias (out/t,) are this rank's columns."""
     raise NotImplementedError
 
 
 def column_backward(comm: Comm, x: Array, w: Array, dy: Array) -> tuple[Array, Array, Array]:
     """(dx, dw, dbias), from this rank's dy (B, T, out/t).
 
-    dx (B, T, in)      whole: the slope of the loss by x, which all ranks have used
+    dx (B, T, in)      whole: the derivative of the loss with respect to x, which all ranks have used
     dw, dbias          those of this rank's columns
     """
     raise NotImplementedError
 
 
 def row_forward(comm: Comm, x: Array, w: Array, bias: Array) -> Array:
-    """x (B, T, in/t) is this rank's part, as a column_forward makes it; w (in/t, out) are its rows; bias (out,) whole.
+    """y (B, T, out), whole.
 
-    Returns y (B, T, out), whole.
+    x (B, T, in/t) is this rank's part, as column_forward returns it; w (in/t, out) holds its rows; bias (out,) is
+    whole.
     """
     raise NotImplementedError
 
@@ -57,7 +58,7 @@ def row_backward(comm: Comm, x: Array, w: Array, dy: Array) -> tuple[Array, Arra
     """(dx, dw, dbias), from dy (B, T, out), which is whole.
 
     dx (B, T, in/t), dw (in/t, out)    this rank's
-    dbias (out,)                       whole: all ranks update their copy of the bias alike
+    dbias (out,)                       whole: all ranks update their copies of the bias in the same way
     """
     raise NotImplementedError
 
@@ -66,11 +67,11 @@ def row_backward(comm: Comm, x: Array, w: Array, dy: Array) -> tuple[Array, Arra
 
 
 def dropout_mask(key: Sequence[int], shape: tuple[int, ...], p: float, part: tuple[int, int] = (0, 1)) -> Array:
-    """A boolean array of this shape for dropout: false with probability p, each element for itself.
+    """A boolean array of this shape for dropout: false with probability p, independently for each element.
 
-    key: integers >= 0, such as (seed, step, layer). The same key gives the same mask whenever one asks, on every rank.
-    part: (i, n), where an array of this shape is the i-th of n equal pieces of a longer one, cut along its first axis.
-    Its mask is then the i-th piece of the longer one's: n pieces behind one another are that of (n * shape[0], ...).
+    key: integers >= 0, such as (seed, step, layer). The same key always gives the same mask, on every rank.
+    part: (i, n): the array is the i-th of n equal pieces of a longer one, cut along its first axis. Then its mask is
+    the i-th piece of the longer array's mask: all n pieces, one after another, are the mask of (n * shape[0], ...).
     """
     raise NotImplementedError
 
@@ -78,18 +79,18 @@ def dropout_mask(key: Sequence[int], shape: tuple[int, ...], p: float, part: tup
 def loss_forward(comm: Comm, logits: Array, targets: Array) -> tuple[float, Array]:
     """(loss, prob): the mean over the positions of -log of the target's probability; this rank's part of the softmax.
 
-    logits (n, V/t)    this rank's columns, V/t * rank and those that follow; n positions
+    logits (n, V/t)    this rank's columns, from V/t * rank on; n positions
     targets (n,)       integers from 0 to V - 1, whole
-    prob (n, V/t)      the softmax over all V entries, of which these are this rank's
+    prob (n, V/t)      this rank's columns of the softmax over all V entries
 
-    The logits stay where they are: three rows of n numbers are summed, or their largest found, over the ranks. ring's
-    all_reduce(comm, x, op=np.maximum) has the largest. Logits may be as large as they like.
+    Do not send the logits. Three rows of n numbers go over the ranks: two are summed, and of one the maximum is taken,
+    by ring.all_reduce(comm, x, op=np.maximum). Logits may be arbitrarily large.
     """
     raise NotImplementedError
 
 
 def loss_backward(comm: Comm, prob: Array, targets: Array) -> Array:
-    """The slope of the loss by this rank's logits (n, V/t), from its prob (n, V/t)."""
+    """The derivative of the loss with respect to this rank's logits (n, V/t), from its prob (n, V/t)."""
     raise NotImplementedError
 
 
@@ -97,13 +98,13 @@ def loss_backward(comm: Comm, prob: Array, targets: Array) -> Array:
 
 
 def scatter_sum(comm: Comm, y: Array) -> Array:
-    """The sum over the ranks of y (B, T, C), of which this rank gets its positions: T/t * rank and those that follow.
+    """This rank's positions, T/t * rank to T/t * (rank + 1) - 1, of the sum over the ranks of y (B, T, C).
 
-    (B, T/t, C). Every rank sends (t-1)/t of y, half of what an all-reduce sends.
+    Returns (B, T/t, C). Every rank sends (t-1)/t of y, half as much as in an all-reduce.
     """
     raise NotImplementedError
 
 
 def gather_whole(comm: Comm, x: Array) -> Array:
-    """The way back: from every rank's positions x (B, T/t, C) all of them, (B, T, C), whole. As many bytes as above."""
+    """The way back: all positions (B, T, C), whole, from each rank's positions x (B, T/t, C). As many bytes."""
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the notebook of lesson 12 goes on with where something is not filled in: look here after you have tried."""
+"""Lesson 12's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -161,7 +161,7 @@ def run_serial_mlp(seed: int) -> tuple[Array, Array, Array, Array]:
 
 
 def draw_logits(seed: int) -> tuple[Array, Array]:
-    """Of 64 positions 1,200 logits each, and the targets."""
+    """64 positions with 1,200 logits each, and the targets."""
     random = np.random.default_rng(seed)
     return random.standard_normal((64, 1200)), random.integers(0, 1200, 64)
 
@@ -173,7 +173,7 @@ def find_serial_loss(seed: int) -> float:
 
 
 def run_one_layer(comm: Comm, s: int, b: int, h: int, a: int, sequence: bool) -> tuple[list[int], dict[str, Any]]:
-    """What this rank keeps of the package's layer, array by array, and what it sends, by phase; dropout is 0.1."""
+    """The bytes that this rank keeps of the package's layer, by array, and sends, by phase; dropout is 0.1."""
     from minidist.tensor_parallel import split  # puts cut layers in the place of whole ones
     from minidist.tp.group import Group  # says who shares them
 
@@ -192,12 +192,12 @@ def run_one_layer(comm: Comm, s: int, b: int, h: int, a: int, sequence: bool) ->
 
 
 def count_messages(phases: dict[str, Any]) -> int:
-    """Of the all-reduces of a layer, forward and backward."""
+    """The messages of a layer's all-reduces, forward and backward."""
     return sum(phases[f"layers: all-reduce {way}"]["messages"] for way in ("forward", "backward"))
 
 
 def count_bytes(layer: tuple[list[int], dict[str, Any]], small: int) -> tuple[int, int]:
-    """Kept, without the norms' means and deviations (`small`); and sent, without what is gathered a second time."""
+    """Bytes kept, without the norms' means and deviations (`small`); and sent, without the second gather."""
     kept, phases = layer
     sent = sum(counted["bytes"] for phase, counted in phases.items() if phase != "layers: all-gather again")
     return sum(kept) - small, sent
@@ -207,7 +207,7 @@ ROWS, WIDTH, HIDDEN, RATE = 32, 16, 64, 0.025  # of the two layers with biases
 
 
 def draw_start(comm: Comm, cut_both: Callable[..., tuple[Array, Array]]) -> tuple[list[list[Array]], Array, Array]:
-    """This rank's A, B and bias of each layer, with biases of zero; x, and what the layers are to make of it."""
+    """This rank's A, B and bias of each layer, with biases of zero; x, and the target for the layers' output."""
     random, layers = np.random.default_rng(0), []
     for _ in range(2):
         a = random.standard_normal((WIDTH, HIDDEN)) / WIDTH**0.5
@@ -229,7 +229,7 @@ def train_layers(
     draw: Callable[..., Any] = without_dropout,
     steps: int = 20,
 ) -> tuple[list[float], list[list[Array]]]:
-    """Losses, and the layers after the last step. times: how often a bias is in y; draw: the masks of a step."""
+    """Losses, and the layers after the last step. times: how many times y contains a bias; draw: a step's masks."""
     (layers, *task), losses = draw_start(comm, cut_both), []
     for step in range(steps + 1):
         loss, gradients = loss_and_gradients(comm, layers, *task, times, draw(comm, step))
@@ -247,7 +247,7 @@ def try_slope(
     loss_and_gradients: Callable[..., tuple[float, list[list[Array]]]],
     times: int,
 ) -> tuple[float, float]:
-    """The slope of the loss by one number of a bias: from the backward, and by trial."""
+    """The derivative of the loss for one number of a bias: from the backward, and as a finite difference."""
     layers, *task = draw_start(comm, cut_both)
     bias, around = layers[1][2], []
     slope = loss_and_gradients(comm, layers, *task, times)[1][1][2][0]
@@ -267,8 +267,8 @@ def compare_biases(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def go_round(comm: Comm, scatter: Callable[..., Array], gather: Callable[..., Array]) -> tuple[bool, Any, int, int]:
-    """scatter_sum and then gather_whole of an array: whether the result is its sum over the ranks; the shape in
-    between; the bytes that both send, and those that an all-reduce sends."""
+    """scatter_sum and then gather_whole of an array: is the result its sum over the ranks? The shape in between; the
+    bytes that both send, and those that an all-reduce sends."""
     x = np.random.default_rng(comm.rank).standard_normal((3, 8, 5))
     comm.ledger.reset()
     shard = scatter(comm, x)

@@ -24,7 +24,7 @@ def draw_mlp(title: str) -> None:
     fig, ax = plt.subplots(figsize=(9.6, 3.6))
 
     def matrix(left: float, middle: float, width: float, height: float, color: str, name: str, part: str) -> None:
-        """A matrix: all of it, or the part that a rank has in its color."""
+        """A matrix; the part that a rank has is in the rank's color."""
         low = middle - height / 2
         ax.add_patch(plt.Rectangle((left, low), width, height, fc="white", ec=DARK, lw=0.8))
         place = {
@@ -53,7 +53,7 @@ def draw_mlp(title: str) -> None:
     matrix(14.1, 3.5, 1.1, 1.7, LIGHT, "y", "all")
     ax.text(13.55, 4.9, "all-reduce", ha="center", color=DARK, fontsize=9)
     for at, name in ((0.55, "x: whole"), (3.1, "A: columns"), (6.95, "GeLU(x A)"), (8.85, "B: rows"),
-                     (11.35, "a part of\nthe sum"), (14.65, "y: whole")):  # fmt: skip
+                     (11.35, "a term of\nthe sum"), (14.65, "y: whole")):  # fmt: skip
         ax.text(at, 0.15, name, ha="center", va="top", color=DARK, fontsize=9)
     ax.set(xlim=(-1.5, 15.4), ylim=(-0.7, 6.7))
     ax.set_axis_off()
@@ -62,8 +62,8 @@ def draw_mlp(title: str) -> None:
     show(
         fig,
         f"{title}. From left to right: both ranks have all of x. Rank 0 multiplies it by the left half of A's columns,"
-        " rank 1 by the right half; each bends its own result with GeLU, and multiplies it by its half of B's rows, the"
-        " upper one and the lower one. Both results are as large as y; an all-reduce adds them, and both ranks have y.",
+        " rank 1 by the right half. Each applies GeLU to its own result, and multiplies it by its half of B's rows, the"
+        " upper or the lower one. Both results are as large as y; an all-reduce adds them, and both ranks have y.",
     )
 
 
@@ -76,14 +76,14 @@ def find_owners(shape: tuple[int, int], parts: Sequence[Array]) -> Array:
 
 
 def draw_owners(cut_both: Callable[..., Any], h: int, m: int, title: str) -> None:
-    """What cut_both gives to each of four ranks, of A (h, m) and of B (m, h)."""
+    """The parts of A (h, m) and of B (m, h) that cut_both gives to each of four ranks."""
     numbered = np.arange(h * m).reshape(h, m), np.arange(m * h).reshape(m, h)
     of_a, of_b = zip(*(cut_both(*numbered, 4, rank) for rank in range(4)), strict=True)
     draw_cut({"A": find_owners((h, m), of_a), "B": find_owners((m, h), of_b)}, title)
 
 
 def draw_sections(cuts: Mapping[str, Callable[..., Any]], title: str) -> None:
-    """Who has which columns of [Q | K | V], for several ways to cut it; h is 8, and there are four ranks."""
+    """Which rank has which columns of [Q | K | V], for several ways to cut it; h is 8, and there are four ranks."""
     numbered = np.arange(24).reshape(1, 24)
     fig, axes = plt.subplots(len(cuts), 1, figsize=(9.6, 0.75 * len(cuts) + 0.9), squeeze=False)
     words = []
@@ -105,7 +105,7 @@ def draw_sections(cuts: Mapping[str, Callable[..., Any]], title: str) -> None:
 
 
 def draw_cut(owners: Mapping[str, Array], title: str) -> None:
-    """Matrices, each element in the colour of the rank that has it."""
+    """Matrices, each element in the color of the rank that has it."""
     fig, axes = plt.subplots(1, len(owners), figsize=(9.6, 3.4), squeeze=False)
     longest = max(max(of.shape) for of in owners.values())  # all to the same scale
     words = []
@@ -116,15 +116,15 @@ def draw_cut(owners: Mapping[str, Array], title: str) -> None:
         ax.set_title(f"{name} {of.shape[0]} × {of.shape[1]}", fontsize=9.5, loc="left")
         ways = "columns" if np.all(of == of[0]) else "rows"
         words.append(f"{name} is cut by {ways}, {len(np.unique(of))} parts.")
-    patches = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in RANKS]
+    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in RANKS]
     fig.legend(patches, [f"rank {rank}" for rank in range(4)], loc="lower center", ncol=4, frameon=False, fontsize=9)
     fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.subplots_adjust(left=0.02, right=0.98, top=0.84, bottom=0.1)
-    show(fig, f"{title}. {' '.join(words)} Every element belongs to one rank, and all ranks have equally many.")
+    show(fig, f"{title}. {' '.join(words)} Every element belongs to one rank, and all ranks have the same number.")
 
 
 def name_arrays(kept: Sequence[int], sbh: int) -> dict[str, float]:
-    """What a rank keeps of a layer, in bytes / sbh, without the norms' means and deviations."""
+    """The bytes / sbh that a rank keeps of each array of a layer, without the norms' means and deviations."""
     return {name: nbytes / sbh for name, nbytes in zip(ARRAYS, kept, strict=True) if name != "small"}
 
 
@@ -133,9 +133,9 @@ def draw_kept(layouts: Mapping[str, Mapping[str, float]], title: str) -> None:
     names = list(next(iter(layouts.values())))
     fig, ax = plt.subplots(figsize=(9.6, 2.4 + 1.6 * len(layouts)))
     places, words = np.arange(len(names))[::-1].astype(float), []
-    for number, ((layout, of), colour) in enumerate(zip(layouts.items(), (BLUE, ORANGE, GREEN), strict=False)):
+    for number, ((layout, of), color) in enumerate(zip(layouts.items(), (BLUE, ORANGE, GREEN), strict=False)):
         sizes, at = list(of.values()), places + 0.27 * (1 - number)
-        ax.barh(at, sizes, height=0.25, color=colour, label=f"{layout}: {sum(sizes):g} together")
+        ax.barh(at, sizes, height=0.25, color=color, label=f"{layout}: {sum(sizes):g} in total")
         for place, size in zip(at, sizes, strict=True):
             ax.text(size + 0.2, place, f"{size:g}", va="center", fontsize=7)
         words.append(f"{layout}: {', '.join(f'{name} {size:g}' for name, size in zip(names, sizes, strict=True))}.")
@@ -148,8 +148,8 @@ def draw_kept(layouts: Mapping[str, Mapping[str, float]], title: str) -> None:
 
 
 def draw_masks(rows: Mapping[str, Sequence[Array]], title: str) -> tuple[dict[str, int], dict[str, float]]:
-    """Dropout masks of the heads, two on each of four ranks: black is dropped. For each row how many masks differ, and
-    the deviation of what dropout leaves of a sum of ones over the heads."""
+    """Dropout masks of the heads, two on each of four ranks: black is dropped. Returns for each row the number of
+    different masks, and the standard deviation of a sum of ones over the heads after dropout."""
     heads = max(map(len, rows.values()))
     fig, axes = plt.subplots(len(rows), heads, figsize=(9.6, 3.3), squeeze=False)
     words, different, noise = [], {}, {}
@@ -165,12 +165,12 @@ def draw_masks(rows: Mapping[str, Sequence[Array]], title: str) -> tuple[dict[st
         words.append(f"{name}: {different[name]} different masks for {len(masks)} heads.")
     fig.suptitle(title, x=0.01, ha="left", fontsize=10)
     fig.subplots_adjust(left=0.05, right=0.99, top=0.84, bottom=0.02, wspace=0.1, hspace=0.25)
-    show(fig, f"{title}. {' '.join(words)} Where it is black, the number is dropped.")
+    show(fig, f"{title}. {' '.join(words)} Black places are dropped.")
     return different, noise
 
 
 def show_sequence(layers: Mapping[tuple[int, bool], Any], s: int, b: int, h: int, a: int) -> None:
-    """A table of what a rank keeps of a layer and sends for it, with sequence parallelism and without."""
+    """A table of the bytes that a rank keeps and sends for a layer, with sequence parallelism and without."""
     sbh = s * b * h
     print(f"{'':26}{'bytes kept':>20}{'bytes sent':>20}")
     print(f"{'t':>2}  {'':22}{'computed':>10}{'counted':>10}{'computed':>10}{'counted':>10}{'again':>9}")
@@ -198,10 +198,10 @@ def draw_losses(curves: Mapping[str, Sequence[float]], title: str, scale: str = 
     """A line for each run."""
     fig, ax = plt.subplots(figsize=(9.6, 2.9))
     words = []
-    for (colour, dashes, width), (name, losses) in zip(
+    for (color, dashes, width), (name, losses) in zip(
         [(BLUE, "-", 4), (ORANGE, "--", 2.4), (DARK, ":", 1.2)], curves.items(), strict=False
     ):  # thinner and thinner: lines may lie on one another
-        ax.plot(np.arange(1, len(losses) + 1), losses, color=colour, ls=dashes, lw=width, label=name)
+        ax.plot(np.arange(1, len(losses) + 1), losses, color=color, ls=dashes, lw=width, label=name)
         words.append(f"{name}: from {losses[0]:.2f} to {losses[-1]:.2f}.")
     ax.set(xlabel="step", ylabel="loss", yscale=scale, xlim=(0, None))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

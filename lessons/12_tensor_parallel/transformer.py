@@ -1,6 +1,6 @@
-"""A transformer of one layer, made of the exercise's functions: t ranks train it together, or one alone.
+"""A transformer of one layer, made of the exercise's functions: t ranks train it together, or one rank alone.
 
-It has no norms. Every array that is cut is drawn as a whole and cut then, so that all numbers of ranks begin alike.
+It has no norms. Every array is drawn as a whole and then cut, so that any number of ranks starts from the same values.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from given import gelu, gelu_slope
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-V, B, T, C, HEADS, P, RATE = 24, 4, 8, 16, 4, 0.1, 0.4  # P: of dropout
+V, B, T, C, HEADS, P, RATE = 24, 4, 8, 16, 4, 0.1, 0.4  # P: probability of dropout
 
 
 def start(comm: Comm, f: Any) -> dict[str, Array]:
@@ -71,7 +71,7 @@ def heads_last(x: Array) -> Array:
 
 
 def attend(qkv: Array, keep: Array) -> tuple[Array, tuple[Array, ...]]:
-    """What this rank's heads make of [Q | K | V], and what their backward needs."""
+    """The output of this rank's heads for [Q | K | V], and the arrays that their backward needs."""
     q, k, v = (heads_first(part) for part in np.split(qkv, 3, axis=-1))
     scores = q @ k.swapaxes(-1, -2) / (C // HEADS) ** 0.5
     scores[..., np.triu(np.ones((T, T), bool), 1)] = -np.inf
@@ -90,7 +90,7 @@ def attend_back(dy: Array, kept: tuple[Array, ...]) -> Array:
 
 
 def train(comm: Comm, f: Any, steps: int) -> tuple[list[float], dict[str, int]]:
-    """Losses, and the bytes that this rank sends in a step, by phase. All of the text is in each step."""
+    """Losses, and the bytes that this rank sends in a step, by phase. Each step trains on the whole text."""
     p, losses = start(comm, f), []
     text = np.random.default_rng(1).integers(0, V, B * T + 1)
     tokens = text[T * np.arange(B)[:, None] + np.arange(T + 1)]

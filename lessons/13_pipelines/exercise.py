@@ -1,15 +1,15 @@
 """Exercise 13: a pipeline, its clock and its schedules.
 
-Fill in the functions; `pytest lessons/13_pipelines` says how many points they earn. An *order* is a list of what one
-stage does, one thing after the other. Each thing is a pair (letter, k), and k is the micro-batch, from 0:
+Fill in the functions; `pytest lessons/13_pipelines` says how many points they earn. An *order* is the list of tasks
+that one stage does, one after another. Each task is a pair (letter, k), where k is the micro-batch, from 0:
 
-    ("F", k)    forward
-    ("B", k)    the gradient of the stage's input, which goes to the stage before as soon as it is made
+    ("F", k)    the forward
+    ("B", k)    the gradient of the stage's input, which goes to the stage before as soon as it is computed
     ("W", k)    the gradient of the stage's own weights; after B
-    ("BW", k)   both in one, as a plain backward does it: the gradient goes to the stage before when both are made
+    ("BW", k)   both in one, as in a plain backward: the gradient goes to the stage before when both are computed
 
 A stage does F, and either BW or B and W, once for each of m micro-batches. Stages count from 0 to p-1 here, from 1 in
-the papers. What one stage sends to the next arrives in the order in which it was sent.
+the papers. Messages from one stage to the next arrive in the order in which they were sent.
 """
 
 from collections.abc import Sequence
@@ -28,19 +28,19 @@ Span = tuple[str, int, float, float]  # (letter, micro-batch, start, end)
 
 
 def clock(orders: Sequence[Order], costs: dict[str, float], latency: float = 0) -> list[list[Span]]:
-    """When each stage does what: of each stage the list of (letter, k, start, end), in its order.
+    """When each stage does each task: for each stage the list of (letter, k, start, end), in its order.
 
-    orders: one for each stage. costs: the time that "F", "B" and "W" take; "BW" takes those of B and W.
+    orders: one for each stage. costs: the time that "F", "B" and "W" take; "BW" takes the time of B plus that of W.
     latency: the time that a message takes.
 
-    All stages begin at time 0. A stage does one thing at a time, as early as it can:
+    All stages begin at time 0. A stage does one task at a time, as early as it can:
 
-        F of k       on stage s > 0 needs the end of F of k on stage s-1, and a message
-        B, BW of k   on stage s < p-1 need the end of B or BW of k on stage s+1, and a message;
-                     on the last stage they follow its own F of k
+        F of k       on stage s > 0 waits for the end of F of k on stage s-1, and then for a message
+        B, BW of k   on stage s < p-1 waits for the end of B or BW of k on stage s+1, and then for a message;
+                     on the last stage it follows the stage's own F of k
 
-    On one stage F of k comes before B, and B before W. Where nobody can go on and somebody is not done, or an order has
-    things in an impossible sequence, raise ValueError: that is a deadlock.
+    On one stage F of k comes before B, and B before W. If tasks remain and no stage can go on, or if an order has
+    tasks in an impossible sequence, raise ValueError: that is a deadlock.
     """
     raise NotImplementedError
 
@@ -54,19 +54,19 @@ def gpipe(s: int, p: int, m: int) -> Order:
 
 
 def one_f_one_b(s: int, p: int, m: int) -> Order:
-    """1F1B: a few forwards first, then a BW whenever one can be done, and a forward in the room that it makes.
+    """1F1B: a few forwards first, then a BW as soon as one is possible, and a forward in the room that it frees.
 
     Stage s holds at most p - s micro-batches. So it begins with p - s forwards (or m, if m is less), and then BW and F
-    take turns: BW of 0, F of the next, BW of 1, ... until no forward is left, and then BW alone.
+    take turns: BW of 0, F of the next, BW of 1, ... until no forward remains, and then only BW.
     """
     raise NotImplementedError
 
 
 def zb_h1(s: int, p: int, m: int) -> Order:
-    """ZB-H1: as 1F1B, but B and W apart. W waits until it fills a time in which 1F1B idles.
+    """ZB-H1: like 1F1B, but with B and W apart. W waits until it can fill a time in which 1F1B idles.
 
-    F and B come in the order in which 1F1B has F and BW. Stage s leaves s of its W undone: once s + 1 B are done, the
-    oldest W that waits comes right behind each B, and the last s at the end. So no stage holds more than p
+    F and B come in the order in which 1F1B has F and BW. Stage s postpones s of its Ws: once s + 1 Bs are done, the
+    oldest W that waits comes right after each B, and the last s Ws come at the end. So no stage holds more than p
     micro-batches between F and W.
     """
     raise NotImplementedError
@@ -76,15 +76,18 @@ def zb_h1(s: int, p: int, m: int) -> Order:
 
 
 def perform(comm: Comm, stage: Any, order: Order) -> None:
-    """Do an order: this rank is stage comm.rank of comm.size. Receive what each thing needs, send what it makes.
+    """Run an order: this rank is stage comm.rank of comm.size. Receive each task's input, and send its result.
 
-        y = stage.forward(k, x)     x (stage.shape, float64): from rank - 1; on the first stage None
-                                    y of the same shape, for rank + 1; on the last stage None
-        dx = stage.backward(k, dy)  dy: from rank + 1; on the last stage None. dx: for rank - 1; on the first None
-        stage.weight(k)             after backward(k)
+    y = stage.forward(k, x)     x has stage.shape, float64, and comes from rank - 1; it is None on the first stage.
+                                y has the same shape, and goes to rank + 1; it is None on the last stage.
 
-    A stage does not copy x and dy: it reads them until weight(k) is done. So what is received needs an array of its
-    own. Sends wait for nobody: `comm.isend(array, dest)` returns a request at once. Before you return, wait() for every
+    dx = stage.backward(k, dy)  dy comes from rank + 1; it is None on the last stage.
+                                dx goes to rank - 1; it is None on the first stage.
+
+    stage.weight(k)             call it after backward(k)
+
+    A stage does not copy x and dy: it reads them until weight(k) is done. So receive each message into an array of its
+    own. No send may wait: `comm.isend(array, dest)` returns a request at once. Before you return, wait() for every
     request. `comm.recv(out, source)` fills `out`.
     """
     raise NotImplementedError
@@ -96,10 +99,10 @@ def perform(comm: Comm, stage: Any, order: Order) -> None:
 def shorter(s: int, p: int, m: int, limit: int) -> Order:
     """A schedule of your own: shorter than 1F1B, and no stage ever holds more than `limit` micro-batches.
 
-    limit: p, as many as the first stage of 1F1B holds, to 2p - 1. m >= 2p. F, B and W take one unit of time each,
-    messages none. A micro-batch is held from the start of its F to the end of its W (or BW). What counts is the longest
-    time that any stage needs from its first thing to its last. With limit = p it must be less than 1F1B's, and with
-    each one more that is allowed it must be less again.
+    limit: from p, as many as the first stage of 1F1B holds, to 2p - 1. m >= 2p. F, B and W take one unit of time each,
+    messages none. A micro-batch is held from the start of its F to the end of its W (or BW). The longest time that any
+    stage takes from the start of its first task to the end of its last one counts. With limit = p it must be less than
+    in 1F1B, and less again each time that the limit grows by one.
     """
     raise NotImplementedError
 
@@ -110,11 +113,11 @@ def shorter(s: int, p: int, m: int, limit: int) -> Order:
 def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
     """1F1B over v chunks on each stage: a list of (letter, k, chunk), with letters "F" and "BW". m is a multiple of p.
 
-    The model is cut into v·p chunks. Stage s has the chunks s, p + s, 2p + s, ..., here called its chunks 0, 1, 2, ...:
-    so behind chunk c on the last stage comes chunk c + 1 on the first.
+    The model is cut into v·p chunks. Stage s has the chunks s, p + s, 2p + s, ..., here called its chunks 0, 1, 2, ...
+    So chunk c on the last stage is followed by chunk c + 1 on the first.
 
     Forwards go in groups of p micro-batches: a group through chunk 0, the same group through chunk 1, ..., then the
-    next group. Backwards go in the same way, from the last chunk to the first. A stage does 2(p - s - 1) + (v - 1)p + 1
-    forwards first (or all, if there are fewer; with v = 1 it is 1F1B), then BW and F take turns.
+    next group. Backwards go in the same way, from the last chunk to the first. A stage first does 2(p - s - 1) +
+    (v - 1)p + 1 forwards (or all, if there are fewer; for v = 1, use 1F1B). Then BW and F take turns.
     """
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the notebook of lesson 13 goes on with where something is not filled in: look here after you have tried."""
+"""Lesson 13's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -128,7 +128,7 @@ def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
 
 
 def perform_with(comm: Comm, stage: Any, order: Order, receive: Callable[[int], Array]) -> None:
-    """As `perform`. receive(source) returns an array with what that rank has sent."""
+    """Like `perform`. receive(source) returns an array with that rank's next message."""
     first, last = comm.rank == 0, comm.rank == comm.size - 1
     requests = []
     for letter, k in order:
@@ -149,8 +149,8 @@ def perform_with(comm: Comm, stage: Any, order: Order, receive: Callable[[int], 
 
 
 def clock_of_chunks(orders: Sequence[Sequence[tuple[str, int, int]]], costs: dict[str, float]) -> list[list[Any]]:
-    """As `clock`, for things (letter, k, chunk) with F and BW: chunk c of stage s is part c·p + s of the model. Of each
-    stage the list of (letter, k, start, end, chunk)."""
+    """Like `clock`, for tasks (letter, k, chunk) with F and BW: chunk c of stage s is part c·p + s of the model. For
+    each stage the list of (letter, k, start, end, chunk)."""
     p = len(orders)
     last = p * (1 + max(chunk for order in orders for _, _, chunk in order)) - 1
     time = {**costs, "BW": costs["B"] + costs["W"]}
@@ -176,7 +176,7 @@ def clock_of_chunks(orders: Sequence[Sequence[tuple[str, int, int]]], costs: dic
 
 
 def in_time(spans: Sequence[Sequence[Span]]) -> list[tuple[str, int, int]]:
-    """What all stages do, as (letter, stage, micro-batch), in order of time."""
+    """The tasks of all stages as (letter, stage, micro-batch), in order of time."""
     happened = sorted((start, s, letter, k) for s, of in enumerate(spans) for letter, k, start, _ in of)
     return [(letter, s, k) for _, s, letter, k in happened]
 
@@ -184,7 +184,7 @@ def in_time(spans: Sequence[Sequence[Span]]) -> list[tuple[str, int, int]]:
 def reproduce_table_5(
     schedules: Mapping[str, Callable[[int, int, int], Order]], longest: Callable[[Any], float]
 ) -> int:
-    """Idle shares with the times that the paper measured, next to those that it prints: how many agree."""
+    """Print idle shares with the times that the paper measured, next to its printed ones; return how many agree."""
     names, agree = {"1f1b": "1F1B", "zb-h1": "ZB-H1", "zb-h2": "ZB-H2"}, 0
     print(f"{'model':7}{'p':>3}{'m':>5}" + "".join(f"{name:>9}{'printed':>9}" for name in names.values()))
     for row in TABLE_5:

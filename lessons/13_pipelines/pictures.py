@@ -1,4 +1,4 @@
-"""The pictures of lesson 13. They draw what a clock says of orders, or of what ranks have done."""
+"""The pictures of lesson 13: when tasks run, on a clock or on ranks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def pieces(span: Sequence) -> list[tuple[str, int, float, float]]:
 
 
 def in_words(of_stage: Sequence) -> str:
-    """What a stage does, one thing after the other; of chunks those that are not the first, as in F3.1."""
+    """A stage's tasks, one after another; with the chunk if it is not the first, as in F3.1."""
     return " ".join(f"{span[0]}{span[1]}" + (f".{span[4]}" if len(span) > 4 and span[4] else "") for span in of_stage)
 
 
@@ -37,12 +37,12 @@ def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> N
     for ax, (name, spans) in zip(axes[:, 0], schedules.items(), strict=True):
         end = max(of[-1][3] for of in spans)
         ax.axvspan(0, end, color=LIGHT, lw=0, zorder=0)
-        numbered: dict[int, list[tuple[float, int]]] = {}  # where each micro-batch's number is to stand
+        numbered: dict[int, list[tuple[float, int]]] = {}  # the places of each micro-batch's number
         for s, of_stage in enumerate(spans):
             drawn = [(span, piece) for span in of_stage for piece in pieces(span)]
             places = [(start, stop - start) for _, (_, _, start, stop) in drawn]
             chunks = [span[4] if len(span) > 4 else 0 for span, _ in drawn]
-            paler = [0.45 if chunk else 1.0 for chunk in chunks]  # those that are not the first
+            paler = [0.45 if chunk else 1.0 for chunk in chunks]  # chunks other than the first
             colors = [to_rgba(COLORS[letter], pale) for pale, (_, (letter, *_)) in zip(paler, drawn, strict=True)]
             ax.broken_barh(places, (s - 0.43, 0.86), facecolors="white")
             ax.broken_barh(places, (s - 0.43, 0.86), facecolors=colors, edgecolors="white", linewidths=0.6)
@@ -69,7 +69,7 @@ def draw_schedules(schedules: Mapping[str, Sequence[Sequence]], title: str) -> N
 
 
 def held_over_time(spans: Sequence[Span]) -> tuple[list[float], list[int]]:
-    """Of one stage: times, and how many micro-batches it holds from each of them on."""
+    """For one stage: times, and the number of micro-batches that it holds from each of them on."""
     events = sorted(
         [(start, 1) for letter, _, start, _ in spans if letter == "F"]
         + [(end, -1) for letter, _, _, end in spans if letter in ("W", "BW")]
@@ -86,7 +86,7 @@ def held_over_time(spans: Sequence[Span]) -> tuple[list[float], list[int]]:
 
 
 def draw_held(schedules: Mapping[str, Sequence[Sequence[Span]]], title: str) -> None:
-    """Micro-batches that are held over time: a panel for each schedule, a line for each stage."""
+    """Micro-batches held over time: a panel for each schedule, a line for each stage."""
     fig, axes = plt.subplots(1, len(schedules), figsize=(9.6, 2.7), squeeze=False, sharey=True)
     words = []
     for ax, (name, spans) in zip(axes[0], schedules.items(), strict=True):
@@ -106,7 +106,7 @@ def draw_held(schedules: Mapping[str, Sequence[Sequence[Span]]], title: str) -> 
 
 
 def draw_goal(limits: Sequence[int], lines: Mapping[str, Sequence[float]], title: str) -> None:
-    """Idle time by what a stage may hold; a line for each schedule."""
+    """Idle time for each limit of micro-batches held; a line for each schedule."""
     fig, ax = plt.subplots(figsize=(9.6, 3.0))
     words = []
     styles = [(GREY, "-", None), (BLUE, "-", "o"), (RED, "--", "s"), (GREEN, ":", None)]
@@ -122,7 +122,7 @@ def draw_goal(limits: Sequence[int], lines: Mapping[str, Sequence[float]], title
 
 
 def save_trace(spans: Sequence[Sequence[Span]]) -> str:
-    """Write the trace that Perfetto opens; where it is. Like predictions, it goes into work/."""
+    """Write a trace for Perfetto, and return its path. Like predictions, it goes into work/."""
     here = Path.cwd()
     folder = here.parents[1] / "work" / here.name if here.parent.name == "lessons" else here
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """A stage of a small GPT, for `perform`: its forward, its backward and its weights, with the package's units.
 
-A stage is a part of the units of lesson 02: embedding, blocks, head. What it keeps of a micro-batch lies on tapes, from
-`forward` to `weight`. With a clock it notes what it does, and when: time is logical, F, B and W take one unit each.
+A stage has some of the units of lesson 02: embedding, blocks, head. Its tapes hold a micro-batch's activations, from
+`forward` to `weight`. With a clock it records its tasks and their times: time is logical; F, B and W take 1 each.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ SMALL = {"vocabulary": 16, "context": 6, "layers": 2, "heads": 2, "width": 8, "t
 
 
 class Clocked:
-    """A communicator whose messages carry the sender's time beside them, as those of `minidist/pp/watch.py` do."""
+    """A communicator whose messages also carry the sender's time, as in `minidist/pp/watch.py`."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
@@ -30,7 +30,7 @@ class Clocked:
         self.spans: list[tuple[str, int, float, float]] = []
 
     def work(self, letter: str, k: int) -> None:
-        """The rank does something for one unit of time."""
+        """The rank works for one unit of time."""
         self.spans.append((letter, k, self.now, self.now + 1))
         self.now += 1
 
@@ -48,7 +48,7 @@ def settings(m: int) -> Settings:
 
 
 def parts(n: int, p: int) -> list[range]:
-    """Which of n units each of p stages has."""
+    """The units, of n, that each of p stages has."""
     return [range(n * s // p, n * (s + 1) // p) for s in range(p)]
 
 
@@ -64,14 +64,14 @@ class Stage:
         self.engine = Engine([units[i] for i in parts(len(units), p)[s]], settings(self.m))
         self.shape = (tokens.shape[1], model["context"], model["width"])
         self.batches = [Batch(of[:, :-1], of[:, 1:]) for of in tokens]
-        self.kept: dict[int, list[Passage]] = {}  # of micro-batches between F and W
+        self.kept: dict[int, list[Passage]] = {}  # activations of micro-batches between F and W
         self.loss = 0.0  # on the last stage: the mean over all micro-batches
         self.clock = clock
         self.done: list[tuple[str, int]] = []  # in order
-        self.held = 0  # the most micro-batches that were kept at a time
+        self.held = 0  # the most micro-batches that were held at a time
 
     def forward(self, k: int, x: Array | None) -> Array | None:
-        """What rank + 1 is to have. x: from rank - 1."""
+        """Returns the input of rank + 1. x: from rank - 1."""
         y, self.kept[k] = self.engine.run(
             self.engine.segments, self.batches[k].tokens if self.first else x, self.batches[k]
         )
@@ -89,7 +89,7 @@ class Stage:
         return None if self.first else dx
 
     def weight(self, k: int) -> None:
-        """Add the gradient of the stage's own matrices; what was kept of micro-batch k is gone."""
+        """Add the gradient of the stage's own matrices, and drop the activations of micro-batch k."""
         self.engine.run_weights(self.kept.pop(k))
         self.note("W", k)
 
@@ -100,7 +100,7 @@ class Stage:
 
     @property
     def gradients(self) -> list[Array]:
-        """Of each unit, in one row."""
+        """Each unit's gradient, flattened."""
         return [flat.grad for flat in self.engine.flats]
 
 
@@ -120,7 +120,7 @@ def a_batch(m: int, sequences: int = 2, seed: int = 0, model: dict[str, int] = S
 
 
 def off(found: Sequence[Sequence[Array]], truth: Sequence[Array]) -> float:
-    """By how many per cent the gradients of all stages, one after the other, miss the truth."""
+    """The error of the gradients of all stages, one after another, in percent of the true gradient."""
     both = [np.concatenate([np.ravel(array) for array in of]) for of in ([*chain.from_iterable(found)], truth)]
     return float(100 * np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1]))
 
@@ -139,12 +139,12 @@ def start_weights(p: int) -> list[Array]:
 
 
 def first_inputs(m: int) -> dict[tuple[int, int], Array]:
-    """Those of stage 0: (micro-batch, 0) -> x."""
+    """The inputs of stage 0: {(micro-batch, 0): x}."""
     return {(k, 0): X[k] for k in range(m)}
 
 
 def forward(w: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
-    """y = x + tanh(x w[0]) w[1], and what the backward needs."""
+    """y = x + tanh(x w[0]) w[1], and the arrays that the backward needs."""
     a = np.tanh(x @ w[0])
     return x + a @ w[1], (x, a)
 
@@ -163,7 +163,7 @@ def loss_of(y: Array, k: int) -> tuple[Array, float]:
 
 
 def miss_of(dw: Array, weights: list[Array], k: int, s: int) -> float:
-    """By how many per cent dw misses the gradient of stage s: that of the whole model with these weights, without a
+    """The error of dw in percent. The true gradient of stage s is that of the whole model with these weights, without a
     pipeline."""
     x, kept, found = X[k], [], []
     for w in weights:

@@ -1,4 +1,4 @@
-"""What the notebook of lesson 14 goes on with where something is not filled in: look here after you have tried."""
+"""Lesson 14's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -135,8 +135,8 @@ def settings(micro: int) -> Settings:
 
 
 def make_place(comm: Comm) -> tuple[Any, Any]:
-    """The engine of this rank's place in a grid of 2 x 2 x 2, and what drives its pipeline."""
-    from minidist.layout import Layout  # not above: what the exercise asks for is hidden from programs
+    """The engine for this rank's place in a grid of 2 x 2 x 2, and the object that runs its pipeline."""
+    from minidist.layout import Layout  # not above: it answers the exercise, and is hidden from graded programs
     from minidist.parallel3d import grid
 
     cuts = [range(2), range(2, 4)]  # units: embedding and a block; a block and the head
@@ -146,7 +146,7 @@ def make_place(comm: Comm) -> tuple[Any, Any]:
 
 
 def train_grid(engine: Any, pipe: Any, steps: int = 6, batch: int = 8) -> tuple[list[float], list[float]]:
-    """This rank's part of the loss, and the norm that it clips by, in each step; always the same batch."""
+    """This rank's part of the loss, and the norm used for clipping, in each step; always the same batch."""
     losses, norms, squared_norm = [], list[float](), engine.squared_norm
 
     def noted() -> float:
@@ -174,7 +174,7 @@ def train_serially() -> tuple[list[float], list[float]]:
 
 
 def add_losses(run: Sequence[tuple[list[float], list[float]]]) -> tuple[Array, list[float]]:
-    """Of what train_grid returns on all ranks, which have parts of the loss: losses and norms."""
+    """Losses, added up over the ranks, and norms, from what train_grid returned on each rank."""
     return np.sum([losses for losses, _ in run], axis=0), run[0][1]
 
 

@@ -1,4 +1,4 @@
-"""The pictures of lesson 14. They draw what was counted, or computed where the title says so."""
+"""The pictures of lesson 14. They draw counted values, or computed ones if the title says so."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ Array = np.ndarray
 
 
 def draw_traffic(peers: Mapping[str, Sequence[Mapping[int, int]]], per_host: int) -> dict[str, int]:
-    """Who sent how much to whom, {receiver: bytes} of each rank; a panel for each order of the axes, a frame around
-    each host. For each order the bytes that leave a host."""
+    """The bytes that each rank sent to each other, {receiver: bytes} for each rank: a panel for each order of the axes,
+    a frame around each host. Returns for each order the bytes that leave a host."""
     orders = {name: np.array([[of.get(peer, 0) for peer in range(len(each))] for of in each])
               for name, each in peers.items()}  # fmt: skip
     across, blues = {}, ListedColormap(np.linspace(to_rgba("white"), to_rgba(BLUE), 64))
@@ -65,8 +65,8 @@ def show_layouts(
 
 
 def draw_layouts(layouts: Mapping[str, tuple[Mapping[str, float], bool]], title: str) -> None:
-    """A bar for each layout, of the seconds that each thing takes in addition to the work, which is the same
-    everywhere; pale where the model does not fit."""
+    """A bar for each layout: seconds by cause, in addition to the work, which is the same everywhere. Pale if the model
+    does not fit."""
     colors = {"bubble": LIGHT, "tensor": BLUE, "pipeline": GREEN, "data": ORANGE}
     fig, ax = plt.subplots(figsize=(9.6, 0.3 * len(layouts) + 1.2))
     words = []
@@ -84,7 +84,7 @@ def draw_layouts(layouts: Mapping[str, tuple[Mapping[str, float], bool]], title:
     ax.set_xlim(0, 1.2 * widest)
     ax.set_ylim(len(layouts) - 0.4, -0.6)
     work = next(iter(layouts.values()))[0]["work"]
-    ax.set_xlabel(f"seconds in addition to {work:.1f} s of work, if nothing is sent while ranks compute", fontsize=9)
+    ax.set_xlabel(f"seconds in addition to {work:.1f} s of work, if ranks do not compute while they send", fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8.5, ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0))
     ax.set_title(title, loc="left", fontsize=10, pad=26)

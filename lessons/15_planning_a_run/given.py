@@ -1,4 +1,4 @@
-"""What the notebook of lesson 15 goes on with where something is not filled in: look here after you have tried."""
+"""Lesson 15's own functions, which the notebook uses where a gap is open: look here after you have tried."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -117,7 +117,7 @@ def choose(
 def run_plan(
     make: Any, shape: dict[str, Any], tokens: Array, comm: Comm, recompute: bool, micro: int, limit: int | None = None
 ) -> dict[str, int]:
-    """One step: the bytes that are held at most, sent to other ranks, and moved over the link."""
+    """Run one step: the most bytes held, the bytes sent to other ranks, and the bytes moved over the link."""
     accumulate, recomputed = len(tokens) // (micro * comm.size), "full" if recompute else "none"
     settings = Settings(recompute=recomputed, accumulate=accumulate, capacity=limit)
     engine = make(gpt(GPTConfig(**shape)), settings, comm)
@@ -133,7 +133,7 @@ def run_plan(
 def try_plan(
     make: Any, shape: dict[str, Any], tokens: Array, comm: Comm, recompute: bool, micro: int, limit: int
 ) -> str:
-    """What happens under the limit of a device."""
+    """Run a step under the limit of a device: "fits" with its bytes, or the error."""
     try:
         found = run_plan(make, shape, tokens, comm, recompute, micro, limit)
     except OutOfMemory as error:
@@ -142,12 +142,12 @@ def try_plan(
 
 
 def take_largest(runs: Sequence[Mapping[Plan, Mapping[str, int]]]) -> dict[Plan, dict[str, int]]:
-    """For each plan and each count the largest of all ranks."""
+    """For each plan and each count, the largest value of any rank."""
     return {plan: {kind: max(rank[plan][kind] for rank in runs) for kind in runs[0][plan]} for plan in runs[0]}
 
 
 def record_step(make: Any, shape: dict[str, Any], tokens: Array, comm: Comm) -> dict[str, list[int]]:
-    """The second step of one micro-batch in which blocks run again: for each kind the bytes after each change."""
+    """The second step, with one micro-batch and blocks that run again: for each kind the bytes after each change."""
     engine = make(gpt(GPTConfig(**shape)), Settings(recompute="full", accumulate=1), comm)
     engine.train_batch(tokens[:, :-1], tokens[:, 1:])
     with recorded([engine.device]) as histories:
@@ -163,8 +163,8 @@ def make_planner(
     tokens: int,
     rates: tuple[float, float, float, float],
 ) -> Callable[..., tuple[Callable[..., tuple[float, float]], Callable[..., float]]]:
-    """(ranks, batch) -> memory(plan) and seconds(plan), made of the five functions. rates: operations, bytes to other
-    ranks, bytes over the link and updated parameters, in a second."""
+    """(ranks, batch) -> memory(plan) and seconds(plan), made of the five functions. rates, per second: operations,
+    bytes to other ranks, bytes over the link, updated parameters."""
     rate, wire, slow, update = rates
 
     def of(ranks: int, batch: int, always: int = 0) -> Any:
@@ -183,7 +183,7 @@ def make_planner(
 
 
 def list_units(model: Any) -> list[Unit]:
-    """Those of a published size, by explain's formulas; what the head keeps is an estimate."""
+    """The units of a published model, by explain's formulas; the bytes that the head keeps are an estimate."""
     layer, given_to_it = (model.activations(1, what, 2) / model.layers for what in ("none", "full"))
     embedding, *blocks, head = model.units
     return [

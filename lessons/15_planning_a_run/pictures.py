@@ -1,4 +1,4 @@
-"""The pictures of lesson 15. They draw what was counted, and what was computed."""
+"""The pictures of lesson 15. They draw counted and computed bytes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from minidist.classroom.lesson import show
 from minidist.colors import BLUE, DARK, GREEN, GREY, ORANGE, QUANTITIES, RED
 
 STAGES = (GREY, BLUE, GREEN, ORANGE)
-HELD = {  # what is drawn -> kinds of bytes
+HELD = {  # area of the picture -> kinds of bytes
     "model states": ("parameters", "gradients", "optimizer"),
     "kept for the backward": ("activations", "ends"),
     "gathered parameters": ("gathered",),
@@ -18,8 +18,8 @@ HELD = {  # what is drawn -> kinds of bytes
 
 
 def draw_step(history: Mapping[str, Sequence[int]], states: float, peak: float, title: str) -> int:
-    """What a device holds in the course of a step, by kind, one number for each change; and two lines: model states
-    alone, and the peak as it was computed. Returns the most that it holds."""
+    """The bytes that a device holds in the course of a step, by kind, one number for each change; and two lines: model
+    states, and the computed peak. Returns the most bytes that it holds."""
     held = {
         name: [sum(at) for at in zip(*(history[kind] for kind in kinds), strict=True)] for name, kinds in HELD.items()
     }
@@ -32,17 +32,17 @@ def draw_step(history: Mapping[str, Sequence[int]], states: float, peak: float, 
     ax.axhline(peak / 1000, color=RED, ls="--", lw=1.3)
     ax.text(len(across), peak / 1000 + 0.02 * most, "peak, computed", color=DARK, fontsize=9, ha="right", va="bottom")
     ax.axhline(states / 1000, color=DARK, ls="--", lw=1.3)
-    ax.text(0.5 * len(across), states / 2000, "model states, computed: up to the line", color=DARK, ha="center")
+    ax.text(0.5 * len(across), states / 2000, "model states (line: computed)", color=DARK, ha="center")
     ax.set(xlim=(0, len(across)), ylim=(0, 1.22 * most), ylabel="KB (1,000 bytes)", xticks=[])
-    ax.set_xlabel("one step, from left to right: each time that something came")
+    ax.set_xlabel("time: one step, an event for each change")
     ax.legend(frameon=False, fontsize=9, loc="upper left", ncols=4)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, loc="left", fontsize=10)
     fig.subplots_adjust(left=0.08, right=0.99, top=0.92, bottom=0.1)
     show(
         fig,
-        f"{title}. Model states are {states / 1000:,.1f} KB all the time; the most that is held is {most:,.1f} KB, and"
-        f" {peak / 1000:,.1f} KB was computed.",
+        f"{title}. Model states are {states / 1000:,.1f} KB all the time; the peak is {most:,.1f} KB counted and"
+        f" {peak / 1000:,.1f} KB computed.",
     )
     return max(map(sum, zip(*held.values(), strict=True)))
 
@@ -57,11 +57,11 @@ def draw_plans(plans: Mapping[Any, tuple[float, float]], limit: float, marked: M
     times = [time for _, time in plans.values()]
     high = max(times) * 1.06
     ax.text(limit / 1000 + 8, high, "limit of a device", color=DARK, fontsize=9, va="top")
-    for number, (name, plan) in enumerate(marked.items()):  # the first one's name below, where there are no others
+    for number, (name, plan) in enumerate(marked.items()):  # the first name goes below, where no dots are
         nbytes, time = plans[plan]
         at = (nbytes / 1000 - 150, time - 0.32 * high) if number == 0 else (nbytes / 1000 + 90, time + 0.22 * high)
         ax.annotate(name, (nbytes / 1000, time), at, fontsize=9, arrowprops={"arrowstyle": "-", "color": DARK})
-    handles = [plt.Line2D([], [], marker="o", ls="", color=colour) for colour in STAGES]
+    handles = [plt.Line2D([], [], marker="o", ls="", color=color) for color in STAGES]
     names = [f"stage {stage}" for stage in range(4)]
     marks = ({"marker": "s"}, {"marker": "o"}, {"marker": "o", "markerfacecolor": "none"})
     handles += [plt.Line2D([], [], ls="", color=DARK, **mark) for mark in marks]
