@@ -43,9 +43,7 @@ def run_cases(
     """
     run, compare = find_function(job["target"]), changed  # a program may put others in their place
     ledger, release, check = comm.ledger, comm.ledger.open_requests.clear, comm.ledger.check_requests
-    given = vars(sys.modules[run.__module__]).get("given", {})
-    for name in job["asked"]:
-        given.pop(name.rpartition(".")[2], None)
+    given = stand_ins(sys.modules[run.__module__], job["asked"])
     before = taken.pop() if taken else fingerprint()
     if job["memory"]:
         limits.confine(job["memory"])
@@ -63,6 +61,18 @@ def run_cases(
                 check()
             release()
     return {"values": values, "changed": compare(before)}
+
+
+def stand_ins(on_ranks: ModuleType, asked: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """The lesson's own functions (`given`) that take the place of the student's: none that is asked for. If on_ranks.py
+    says in STANDS_ON what a function may call, no others: two functions cannot each leave the work to the other."""
+    given, stands_on = vars(on_ranks).get("given", {}), vars(on_ranks).get("STANDS_ON", {})
+    names = {name.rpartition(".")[2] for name in asked}
+    allowed = {other for name in names for other in stands_on.get(name, given)}
+    for name in [*given]:
+        if name in names or name not in allowed:
+            del given[name]
+    return given  # type: ignore[no-any-return]
 
 
 class NotTheirs(Exception):
