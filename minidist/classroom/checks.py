@@ -1,14 +1,14 @@
 """What the tests of several lessons have in common. They run in the process that grades."""
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
@@ -22,6 +22,43 @@ def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], Non
             each(submission)
 
     return part
+
+
+def check_all_own(
+    submission: Submission,
+    target: str,
+    cases: Sequence[Case],
+    asked: Sequence[str],
+    check: Callable[[Any, Sequence[Outcome]], None],
+) -> None:
+    """All functions are the student's own, so that none can leave its work to the lesson's. A fault that one of them
+    has on its own costs nothing here: another part asks for that one."""
+
+    def why_wrong(names: Sequence[str]) -> str:
+        try:
+            for case, outcomes in zip(cases, submission.attempt(target, cases, names), strict=True):
+                check(case, outcomes)
+        except (Lost, pytest.fail.Exception) as lost:
+            return str(lost)
+        return ""
+
+    if (why := why_wrong(asked)) and not any(why_wrong([name]) for name in asked):
+        lose(
+            f"Each of {', '.join(asked)} works with the lesson's own in place of the others; together they fail.\n{why}"
+        )
+
+
+def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], asked: Sequence[str]) -> Any:
+    """`run` of several functions. If it fails, the function is named that fails with the lesson's own others, too."""
+    try:
+        return submission.attempt(target, cases, asked)
+    except Lost as together:
+        for name in asked:
+            try:
+                submission.attempt(target, cases, [name])
+            except Lost as alone:
+                lose(f"The fault is in {name}: with the lesson's own in place of the others it fails, too.\n{alone}")
+        lose(str(together))
 
 
 def lessons_own(test_file: str, name: str) -> Callable[..., Any]:

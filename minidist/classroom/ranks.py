@@ -21,6 +21,7 @@ from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
 
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
+LARGE = 1 << 16  # bytes
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
@@ -139,8 +140,9 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started; but for modules that are
-    imported late, and source lines that a look at the stack reads.
+    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started; except small blocks of modules
+    that are imported late, and of source lines that a look at the stack reads. Large blocks always count: a program can
+    give its code the name of any file.
 
     witness, made since then, must still be in its account, or that was cleared; it does not count.
     """
@@ -148,7 +150,9 @@ def arrays_held(witness: np.ndarray) -> int:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
     traces: Any = tracemalloc.take_snapshot().traces
     # Traces as they are, (domain, bytes, ((file, line),), frames): a list made of each would itself be traced.
-    held = sum(trace[1] for trace in traces._traces if not trace[2][0][0].startswith(NOT_THE_PROGRAMS))
+    held = sum(
+        trace[1] for trace in traces._traces if trace[1] >= LARGE or not trace[2][0][0].startswith(NOT_THE_PROGRAMS)
+    )
     return held - witness.nbytes
 
 
