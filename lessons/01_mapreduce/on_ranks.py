@@ -16,6 +16,11 @@ from minidist.mpi.comm import Comm
 
 # What a part does not ask for is the lesson's own.
 given = functions("given", ("partition", "map_task", "shuffle", "merge", "reduce_task"))
+STANDS_ON = {
+    **dict.fromkeys(("partition", "shuffle", "merge"), ()),
+    "map_task": ("partition",),
+    "reduce_task": ("merge",),
+}
 
 
 def text_or_type(value: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import check_trains_alike
 from minidist.classroom.diagnose import distinct, in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
@@ -538,6 +539,8 @@ def test_messages(submission: Submission) -> None:
 
     check_timing(submission, "either", {name: [case] for name, case in cases(3).items()}, check_summed)
     check_meaning(submission, "either", dict(cases(2)), check_summed)
+    run = training(submission.random, 2, ", all methods the student's", SMALL, steps=3)
+    check_trains_alike(submission, run, of(*METHODS))
 
 
 # ---- the notebook's gaps, which earn no points: check("share") runs these --------------------------------------------

@@ -48,6 +48,18 @@ def check_all_own(
         )
 
 
+def check_trains_alike(submission: Submission, run: Case, methods: Sequence[str]) -> None:
+    """`check_all_own` of an engine's methods: training with them has the losses that it has with the lesson's own."""
+    [right] = submission.run("train", [run])
+
+    def check(_: Any, outcomes: Sequence[Outcome]) -> None:
+        for rank, (found, expected) in enumerate(zip(outcomes, right, strict=True)):
+            if not np.allclose(found.value, expected.value, rtol=1e-9):
+                lose(f"On {run.label}: rank {rank}'s losses are {found.value}; {expected.value} are wanted.")
+
+    check_all_own(submission, "train", [run], methods, check)
+
+
 def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], asked: Sequence[str]) -> Any:
     """`run` of several functions. If it fails, the function is named that fails with the lesson's own others, too."""
     try:
