@@ -131,8 +131,8 @@ def call_push(comm: Comm, exercise: ModuleType, gradient: Array, workers: int, c
 def call_pull(
     comm: Comm, exercise: ModuleType, mine: list[Array], workers: int, clock: int, patient: bool = False
 ) -> Any:
-    """On a worker: the weights, and what pull returned. mine: a server's weights of all keys, of which it sends its
-    range, and its clocks; patient: no server answers before all have been asked."""
+    """On a worker: the weights, and what pull returned. mine: a server's weights of all keys (it sends those of
+    its range), and its clocks; patient: no server answers before all have been asked."""
     weights, clocks = mine
     if comm.rank < workers:
         weights = np.full_like(weights, -1)

@@ -194,7 +194,7 @@ def check_out(submission: Submission, function: str, shared: str) -> None:
 
 
 def check_steps(submission: Submission, function: str) -> None:
-    """The skeleton's steps: as many messages as it says, of a chunk each, to the right neighbour alone."""
+    """The skeleton's steps: as many messages as it says, of a chunk each, to the right neighbor alone."""
     cases = [case(submission, function, n, 1200) for n in (4, 2)]
     for each, outcomes in zip(cases, submission.run("call", cases, [function]), strict=True):
         check_ring(each, outcomes)
@@ -215,7 +215,7 @@ def check_ring(case: Case, outcomes: Sequence[Outcome]) -> None:
         for _, peer, line in outcome.sent:
             if peer != right:
                 lose(
-                    f"{who(case, rank)} sends to rank {peer} at {line}; around the ring it sends to its right neighbour"
+                    f"{who(case, rank)} sends to rank {peer} at {line}; around the ring it sends to its right neighbor"
                     f" alone, rank {right}."
                 )
         if outcome.nbytes != allowed:
@@ -275,7 +275,7 @@ def test_all_gather_any(submission: Submission) -> None:
     check_others(submission, "all_gather")
 
 
-@pytest.mark.points(1, "all_gather: x stays; out, of which x may be a view")
+@pytest.mark.points(1, "all_gather: x stays; out, and x may be a view of it")
 def test_all_gather_out(submission: Submission) -> None:
     check_out(submission, "all_gather", "x is a view of out")
 
@@ -361,7 +361,7 @@ def test_meaning(submission: Submission) -> None:
 
 
 def check_passed_on(submission: Submission, function: str, target: str) -> None:
-    """Every rank has its left neighbour's x, also where every send waits until somebody receives."""
+    """Every rank has its left neighbor's x, also where every send waits until its receiver is there."""
     drawn = {n: distinct(n, 3, submission.random) for n in (4, 3, 2)}
     drawn[3] = [x.astype(np.int64) for x in drawn[3]]  # which go into an array of integers alone
     cases = [Case(n, f"{n} ranks, {function} of 3 numbers", inputs) for n, inputs in drawn.items()]
@@ -375,7 +375,7 @@ def check_passed_on(submission: Submission, function: str, target: str) -> None:
             if not np.array_equal(found, each.inputs[left]):
                 held = [other for other, x in enumerate(each.inputs) if np.array_equal(found, x)]
                 what = f"rank {held[0]}'s" if held else "nobody's"
-                lose(f"{who(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbour's.")
+                lose(f"{who(each, rank)} ends with {what} numbers; rank {left}'s are wanted, its left neighbor's.")
 
 
 def check_pass_right(submission: Submission) -> None:
@@ -387,7 +387,7 @@ def check_exchange(submission: Submission) -> None:
 
 
 def check_all_steps(submission: Submission, function: str) -> None:
-    """After N-1 steps, what the function is to return; and in each step a chunk for the right neighbour."""
+    """After N-1 steps, what the function is to return; and in each step a chunk for the right neighbor."""
     name = f"{function}_step"
     # Where all chunks are equal, what is wrong is seen best.
     for shapes in ([(4, 4, "float64"), (4, 12, "float64")], [(4, 13, "float64"), (3, 7, "int64")]):
@@ -401,7 +401,7 @@ def check_all_steps(submission: Submission, function: str) -> None:
                 right = (rank + 1) % each.n
                 for _, peer, line in outcome.sent:
                     if peer != right:
-                        lose(f"{who(each, rank)} sends to rank {peer} at {line}; its right neighbour is rank {right}.")
+                        lose(f"{who(each, rank)} sends to rank {peer} at {line}; its right neighbor is rank {right}.")
             if not is_right(each, outcomes):
                 find_wrong_step(each, outcomes, function)
             check_values(each, outcomes)

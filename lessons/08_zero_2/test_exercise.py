@@ -198,7 +198,7 @@ def test_train_step_wire(submission: Submission) -> None:
 
 
 def check_phases(case: Case, rank: int, outcome: Outcome, needed: Mapping[str, int]) -> None:
-    """So many messages in each of these phases, and none elsewhere."""
+    """As many messages as are needed in each of these phases, and none elsewhere."""
     messages = dict.fromkeys(needed, 0)
     for (phase, _, line), (_, count) in outcome.sent.items():
         if phase not in messages:

@@ -158,7 +158,7 @@ def owned(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> list[Any]:
 
 
 def gather(comm: Comm, exercise: ModuleType, mine: Array, times: int, **made: Any) -> dict[str, Any]:
-    """All parameters, asked for so many times in the forward and in the backward, after this rank's own numbers were
+    """All parameters, asked for `times` times in the forward and in the backward, after this rank's own numbers were
     added to its shards; what flat.gathered holds; and the shards afterwards."""
     engine, found = make(comm, exercise, computes=False, **made), {}
     for flat in engine.flats:

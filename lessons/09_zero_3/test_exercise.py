@@ -206,7 +206,7 @@ GATHERED = {
 
 
 def everyones(run: Training, unit: int, times: int = 1) -> list[Array]:
-    """Each rank's shard of a unit, with its own numbers added so many times, as stored."""
+    """Each rank's shard of a unit, with its own numbers added `times` times, as stored."""
     truth, stored = run.truth, run.precision.stored
     shards = [truth.shard(truth.parameters[0][unit], rank).astype(stored) for rank in range(run.n)]
     return [
@@ -286,7 +286,7 @@ def check_wire(run: Training, outcomes: Sequence[Outcome], unit: int, phase: str
             if name != phase:
                 lose(f"{who} sends {nbytes:,} bytes {at} in phase {name!r}, where phase {phase!r} is asked for.")
             if peer != (rank + 1) % run.n:
-                lose(f"{who} sends to rank {peer} {at}; around the ring it sends to its right neighbour alone.")
+                lose(f"{who} sends to rank {peer} {at}; around the ring it sends to its right neighbor alone.")
             if nbytes > messages * each:
                 lose(
                     f"{who} sends {nbytes:,} bytes in {messages} messages {at}; a shard as stored has {each:,}. Is it"
@@ -525,7 +525,7 @@ def test_memory_afterwards(submission: Submission) -> None:
 
 
 def check_trained(run: Training, outcomes: Sequence[Outcome]) -> None:
-    """Losses and parameters of each step, beside serial training."""
+    """Losses and parameters of each step are those of serial training."""
     values = [outcome.value for outcome in outcomes]
     check_losses(run, [value["losses"] for value in values], run.truth.losses, "the loss of batch")
     for number, wholes in enumerate(run.truth.parameters[1:]):

@@ -159,7 +159,7 @@ def joining(comm: Comm, exercise: ModuleType, part: Array, shape: list[int]) -> 
 
 
 def bytes_kept(comm: Comm, exercise: ModuleType, mine: list[Array], places: list[int]) -> Any:
-    """kept_bytes of some arrays, named by their places, of which some come twice."""
+    """kept_bytes of some arrays, named by their places; some come twice."""
     value = exercise.kept_bytes([mine[place] for place in places])
     return int(value) if isinstance(value, int | np.integer) else type(value).__name__
 

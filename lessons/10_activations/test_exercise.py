@@ -3,8 +3,8 @@
 Each part asks for one thing of one function, and loads exercise.py anew. Layers are made here; they note in which order
 they are called, and how many arrays are there at that moment. Inputs are drawn afresh, and true gradients come from
 finite differences of the forward alone. A part earns its points or not; none needs a later one, and one mistake costs
-one part: run_backward is asked for with the lesson's own run_segment in place of the student's, and where the last
-segment is shorter, results need be no better than where it is not.
+one part. run_backward is asked for with the lesson's own run_segment in place of the student's. Where the last segment
+is shorter, results need be no better than where it is not.
 """
 
 import math
@@ -23,7 +23,7 @@ HIDDEN = (  # what a submission cannot import
     "given",
     "minidist.memory.recompute",
     "minidist.memory.chain",
-    "minidist.nn.layers",  # of which Batch.mask would be `mask`
+    "minidist.nn.layers",  # its Batch.mask would be `mask`
 )
 ROWS, WIDTH = 2, 3
 MANY = 4096  # rows of an input whose bytes are counted
@@ -313,7 +313,7 @@ def test_mask_again(submission: Submission) -> None:
     masks = [an_array(both, outcome.value["returned"][0], "the mask", (5, 8)) for outcome in outcomes]
     if not np.array_equal(*masks):
         lose(
-            f"On {both.label}: for the same key and name each has another mask. Where do its random numbers begin?"
+            f"On {both.label}: with the same key and name each has another mask. Where do its random numbers begin?"
             " Python's hash of a text is another number in each process."
         )
 
@@ -365,7 +365,7 @@ def test_mask_alone(submission: Submission) -> None:
 def check_alone(each: Case, outcome: Outcome) -> None:
     if outcome.value["moved"]:
         lose(
-            f"On {each.label}: NumPy's own generator is not as it was: whoever draws from it next gets other numbers."
+            f"On {each.label}: NumPy's own generator is not as it was: who draws from it next gets other numbers."
             " Make one for this mask: np.random.default_rng(...)."
         )
 
@@ -401,8 +401,8 @@ def test_best_interval(submission: Submission) -> None:
 def test_best_interval_bytes(submission: Submission) -> None:
     """Where it does not matter whether a last segment that is shorter counts: the other part asks for that."""
     random = submission.random
-    asked = [[24, 2.0, 8.0], [96, 2.0, 114.0], [48, 2.0, 34.0]]
-    while len(asked) < 9:
+    asked = [[24, 2.0, 8.0], [12, 40.0, 1.0], [96, 2.0, 114.0], [48, 2.0, 34.0]]
+    while len(asked) < 10:
         n, given, layer = int(random.integers(12, 150)), *(float(size) for size in random.integers(1, 40, 2))
         held, without = held_by(n, given, layer), [n // k * given + k * layer for k in range(1, n + 1)]
         same_k = {held[i] for i in range(n) if without[i] == min(without)} == {min(held)}

@@ -1,10 +1,10 @@
 """The grade of lesson 13: `pytest lessons/13_pipelines`, or `make grade` for a table.
 
 Each part asks for one thing of one function, and loads exercise.py anew. Orders, costs and sizes are drawn for each
-grade. No part compares with another solution. It asks for what holds of every right answer: each thing begins as soon
-as what it needs is there; a schedule has no deadlock, idles no longer and holds no more than it may; and its gradients
-on ranks are those of a run without a pipeline. A part earns its points or not; none needs a later one, and one mistake
-costs one part.
+grade. No part compares with another solution. It asks for what holds of every right answer. On a clock each thing
+begins as soon as what it needs is there. A schedule has no deadlock, and idles no longer and holds no more than it may.
+Its gradients on ranks are those of a run without a pipeline. A part earns its points or not; none needs a later one,
+and one mistake costs one part.
 """
 
 import itertools
@@ -167,9 +167,11 @@ def serial(tokens: Array) -> tuple[float, list[Array]]:
 
 
 def draw_orders(submission: Submission, p: int, m: int, letters: str = "", first: str = "") -> list[Any]:
-    """Any orders that can be performed, of m micro-batches. Things are drawn one at a time, of those that can be done
-    next. letters: "BW" for a backward in one, "B W" for one in two; else each is drawn. first: all of these before the
-    others, "F" for all forwards."""
+    """Any orders that can be performed, of m micro-batches. Each thing is drawn from those that can be done next.
+
+    letters: "BW" for a backward in one, "B W" for one in two; else each is drawn
+    first: "F" for all forwards before anything else
+    """
     orders: list[list[Any]] = [[] for _ in range(p)]
     while choice := list(can_be_done(orders, m)):
         choice = [each for each in choice if each[1][0] == first] or choice
@@ -204,7 +206,7 @@ def draw_costs(submission: Submission) -> dict[str, float]:
 
 
 def draw_sizes(submission: Submission, count: int, least: int = 1) -> list[tuple[int, int]]:
-    """(p, m), with at least so many micro-batches for each stage."""
+    """(p, m), with at least `least` micro-batches for each stage."""
     stages = [int(p) for p in submission.random.integers(2, 7, count)]
     return [(p, least * p + int(submission.random.integers(0, 4))) for p in stages]
 
@@ -350,7 +352,7 @@ def check_step(each: Case, outcomes: Sequence[Outcome], tokens: Array) -> None:
         size = float(np.linalg.norm(right))
         if not np.linalg.norm(gradient - right) <= PRECISE * size:
             off = 100 * np.linalg.norm(gradient - right) / size
-            lose(f"On {each.label}: the gradient of stage {s} is {off:.2g}% off, beside a run without a pipeline.")
+            lose(f"On {each.label}: the gradient of stage {s} is {off:.2g}% off that of a run without a pipeline.")
 
 
 @pytest.mark.points(2, "gpipe: all forwards, then all backwards")

@@ -3,8 +3,8 @@
 Each part asks for one thing of one function, and loads exercise.py anew. Models, clusters, meshes and gradients are
 drawn for each grade. No part compares with another solution. It asks for what holds of every right answer: how many
 bytes there are for each parameter and each micro-batch, that a place leads back to its rank, that groups share out the
-ranks. Sums and norms are computed here from all inputs, of which each rank has only its own. A part earns its points or
-not; none needs a later one, and one mistake costs one part.
+ranks. Sums and norms are computed here from the inputs of all ranks. Each rank has only its own. A part earns its
+points or not; none needs a later one, and one mistake costs one part.
 """
 
 import math
@@ -96,8 +96,8 @@ def test_memory(submission: Submission) -> None:
         in_flight = activations / (34 * length * width / t * layers / p)
         if not close(in_flight, min(p, batch / d)):
             lose(
-                f"{where}: activations are those of {in_flight:.4g} micro-batches, of which each layer of the stage"
-                f" keeps 34sh/{t} bytes; {min(p, batch // d)} are in flight: one for each of {p} stages, but no more"
+                f"{where}: activations are those of {in_flight:.4g} micro-batches (each layer of the stage keeps"
+                f" 34sh/{t} bytes of one); {min(p, batch // d)} are in flight: one for each of {p} stages, but no more"
                 f" than the {batch // d} that there are."
             )
         if not close(both, states + activations):
@@ -142,7 +142,7 @@ def test_sent_tensor(submission: Submission) -> None:
 
 @pytest.mark.points(1, "sent: along the pipeline")
 def test_sent_pipeline(submission: Submission) -> None:
-    hint = "One stage has no neighbour, the ends have one, a stage in between two. A rank sends its t-th alone."
+    hint = "One stage has no neighbor, the ends have one, a stage in between two. A rank sends its t-th alone."
     layouts = [(1, 2, 1), (1, 1, 4), (1, 4, 1), (2, 3, 4)]
     check_sent(submission, "pipeline", layouts, lambda d, p, t: (0, 1, 2)[min(p, 3) - 1], hint)
 
@@ -211,7 +211,7 @@ def test_choose(submission: Submission) -> None:
 MESHES: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
     (AXES, (2, 2, 2)),
     (AXES, (2, 3, 4)),
-    (("host", "shard"), (3, 2)),
+    (("shard", "host"), (3, 2)),  # in no order but that of the mesh
     (("a", "b", "c", "d"), (2, 1, 3, 2)),
 ]
 
@@ -363,7 +363,7 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
             )
 
 
-@pytest.mark.points(1, "shard_gradient: a shard of everybody's sum")
+@pytest.mark.points(1, "shard_gradient: a shard of the sum over all ranks")
 def test_shard_gradient(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((4, 2, 8), (6, 3, 7), (4, 1, 5), (3, 3, 6))]
     for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
@@ -405,7 +405,7 @@ def test_sum_gradients(submission: Submission) -> None:
                     lose(f"{where}: {name} is another array; put the sum into the one that was there.")
 
 
-@pytest.mark.points(2, "sum_gradients: what is tied, over both ends as well")
+@pytest.mark.points(2, "sum_gradients: what is tied, over both ends, too")
 def test_sum_gradients_tied(submission: Submission) -> None:
     """The sum of what both ends have when it is not tied: so a factor costs nothing here."""
     for n, stages in ((2, 2), (4, 2), (6, 3)):
@@ -443,19 +443,16 @@ def norm_case(
     cut: Sequence[bool],
     label: str = "",
     tied: int = -1,
-    absent: Sequence[int] = (),
 ) -> Case:
-    """Pieces 0, 1, ... of each stage. A piece that is not cut is the same on all tensor ranks; the piece `tied` the
-    same on the first and the last stage, if it is cut part by part. On the stages `absent` it is not there."""
+    """Pieces 0, 1, ... of each stage. A piece that is not cut is the same on all tensor ranks. The piece `tied` is the
+    same on the first and the last stage, if it is cut part by part."""
     t = n // stages
     inputs: list[list[Array]] = []
     for rank in range(n):
         stage, part = divmod(rank, t)
         mine: list[Array] = []
         for number, is_cut in enumerate(cut):
-            if number == tied and stage in absent:
-                mine.append(np.zeros(0))
-            elif number == tied and stage == stages - 1 and stages > 1 and inputs[part][number].size:
+            if number == tied and stage == stages - 1 and stages > 1:
                 mine.append(inputs[part][number])
             elif not is_cut and part:
                 mine.append(inputs[stage * t][number])
@@ -505,24 +502,25 @@ def test_norm(submission: Submission) -> None:
 def test_norm_tied(submission: Submission) -> None:
     """Compared with the same pieces without one or both copies: so nothing else matters."""
     for n, stages, is_cut in ((4, 2, True), (3, 3, True), (2, 1, True), (4, 2, False)):
-        have = {"both ends have it": (), "the first stage has it": range(1, stages), "no stage has it": range(stages)}
+        ends = {0, stages - 1}
+        have = {"both ends have it": ends, "the first stage has it": {0}, "the last stage has it": {stages - 1}}
         cases = [
-            norm_case(submission, n, stages, [True, is_cut], f", a tied piece: {which}", 1, absent)
-            for which, absent in have.items()
+            norm_case(submission, n, stages, [True, is_cut], f", a tied piece: {which}", tied=1)
+            for which in [*have, "no stage has it"]
         ]
-        for each in cases[1:]:  # else as in the first
-            for mine, of_both in zip(each.inputs, cases[0].inputs, strict=True):
-                mine[:] = [of_both[0], of_both[1] if mine[1].size else mine[1]]
-        if stages == 3:  # a stage in between has no copy
-            cases[0].inputs[1][1] = np.zeros(0)
-        both, first, none = norms_of(submission, cases)
-        for rank, (value, once, without) in enumerate(zip(both, first, none, strict=True)):
-            if rank == 0 and close(once, without):
-                lose(f"On {cases[1].label}: on rank {rank} the tied piece does not count at all.")
-            if not close(value, once):
+        for each, stages_with in zip(cases, [*have.values(), set[int]()], strict=True):  # all else as in the first
+            for rank, mine in enumerate(each.inputs):
+                plain, tied = cases[0].inputs[rank]
+                mine[:] = [plain, tied if rank // (n // stages) in stages_with else np.zeros(0)]
+        both, first, last, none = norms_of(submission, cases)
+        for rank, (value, *once, without) in enumerate(zip(both, first, last, none, strict=True)):
+            if close(value, without):
+                lose(f"On {cases[0].label}: on rank {rank} the tied piece does not count at all.")
+            if not any(close(value, one) for one in once):
                 lose(
-                    f"On {cases[0].label}: on rank {rank} the norm is {value:.6g}, and {once:.6g} where the first stage"
-                    " alone has the tied piece. After sum_gradients the two copies are the same parameter's gradient."
+                    f"On {cases[0].label}: on rank {rank} the norm is {value:.6g}, and {max(once):.6g} where one of"
+                    " these stages alone has the tied piece. After sum_gradients the two copies are the same"
+                    " parameter's gradient."
                 )
 
 

@@ -201,7 +201,7 @@ def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_) ->
     """The names that stand for something else than before, or for nothing.
 
     Every rank of every job looks at ten thousand names, so it looks without making anything; and with functions that it
-    was given when it was defined, for those of the same names may no longer be Python's.
+    was given when it was defined: those of the same names may no longer be Python's.
     """
     return [
         name
