@@ -14,8 +14,13 @@ import numpy as np
 from minidist.classroom.chapter import functions
 from minidist.mpi.comm import Comm
 
-# What a part does not ask for is the lesson's own.
+# The lesson's own functions take the place of what a function calls.
 given = functions("given", ("partition", "map_task", "shuffle", "merge", "reduce_task"))
+STANDS_ON = {
+    **dict.fromkeys(("partition", "shuffle", "merge"), ()),
+    "map_task": ("partition",),
+    "reduce_task": ("merge",),
+}
 
 
 def text_or_type(value: Any) -> str:
@@ -179,7 +184,7 @@ def call_reduce(comm: Comm, exercise: ModuleType, runs: list[str]) -> str | None
 
 
 def call_commit(comm: Comm, exercise: ModuleType, runs: list[str]) -> dict[str, Any]:
-    """What somebody sees who looks at `path` from outside."""
+    """What another process sees at `path`."""
     with tempfile.TemporaryDirectory() as folder:
         path, seen = fresh_path(folder), list[bool]()
         exercise.reduce_task(Joining(lambda number: seen.append(path.exists())), runs, path, 1)

@@ -2,8 +2,8 @@
 
 Each part asks for one thing of one function, and loads exercise.py anew; the lesson's own code stands in for the
 others. Texts are drawn afresh. What is right is worked out here, from what the parts give the functions. A part earns
-its points or not; none needs a later one, and one mistake costs one part: what is asked of order, of regions
-or of repeating a task is asked of the pairs that came back, whichever they are.
+its points or not; none needs a later one, and one mistake costs one part. What is asked of order, of regions or of
+repeating a task is asked of the pairs that came back, right or wrong.
 """
 
 import itertools
@@ -23,7 +23,7 @@ ASKED = ("partition", "map_task", "shuffle", "merge", "reduce_task")
 HIDDEN = ("given", "minidist.mapreduce", "minidist.mr.files")  # what ranks cannot import
 
 WORDS = ["the", "cat", "dog", "a", "sees", "end", "of", "and", "bird", "tree", "house", "river", "stone", "wind"]
-FOREIGN = ["straße", "été", "naïve", "猫", "犬", "год"]
+FOREIGN = ["straße", "été", "naïve", "猫", "犬", "год", "Wind"]
 LENGTH = 8  # bytes of a length; a submission may need twice as many
 Pairs = list[tuple[str, str]]
 Tries = dict[str, tuple[Any, dict[str, Any]]]  # label: (input, arguments)
@@ -223,7 +223,7 @@ def wanted_runs(case: Case, rank: int) -> list[str]:
 
 
 def check_shape(case: Case, outcomes: Sequence[Outcome]) -> None:
-    """Every rank has returned as many texts as there are ranks, and half the bytes that must travel have travelled."""
+    """Every rank has returned as many texts as there are ranks, and half the bytes that must travel were sent."""
     for rank, outcome in enumerate(outcomes):
         if isinstance(outcome.value, str):
             lose(f"On {case.label}: rank {rank} returned {named(outcome.value)}, not a list of {case.n} texts.")
@@ -469,8 +469,8 @@ def test_commit(submission: Submission) -> None:
     check_commit(seen, "while job.reduce was still being called", "job.reduce had raised an exception")
     if seen["changed"]:
         lose(
-            "There was an earlier output at `path`, and somebody was reading it: it changed under the reader's eyes."
-            " os.replace puts the new file in its place, and whoever reads the old one has the old one."
+            "There was an earlier output at `path`, and a reader had opened it: it changed while it was being read."
+            " os.replace puts the new file in its place, and the reader keeps the old one."
         )
 
 
@@ -517,7 +517,7 @@ PARTS = {
 
 
 def check_receive(submission: Submission) -> None:
-    """The left neighbour's text, whatever its length."""
+    """The left neighbor's text, whatever its length."""
     cases = [Case(3, "3 ranks", texts) for texts in (["one", "two two", "three three three"], ["straße", "", "猫"])]
     for case, outcomes in zip(cases, submission.run("call_receive", cases, ["receive_text"]), strict=True):
         texts = case.inputs
@@ -529,7 +529,7 @@ def check_receive(submission: Submission) -> None:
 
 
 def check_in_turns(submission: Submission) -> None:
-    """Where every send waits until somebody receives."""
+    """Where every send waits until its receiver is there."""
     cases = [shuffle_case(submission, n, function="in_turns") for n in (4, 2)]
     for case, outcomes in zip(cases, submission.run("call_shuffle", cases, ["in_turns"], rules=STRICT), strict=True):
         check_runs(case, outcomes)

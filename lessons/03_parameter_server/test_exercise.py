@@ -9,13 +9,13 @@ mistake costs one part: what is asked of bytes, of clocks or of order is asked w
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import together
+from minidist.classroom.checks import lessons_own, together
 from minidist.classroom.meaning import check_timing
 from minidist.classroom.submission import STRICT, Case, Lost, Outcome, Submission, lose
 
@@ -49,7 +49,12 @@ def named(found: Any) -> str:
 
 def keys_of(size: int, k: int, i: int) -> slice:
     """Range i of k, as the lesson's own `ranges` cuts them."""
-    return slice(size * i // k, size * (i + 1) // k)
+    return own("ranges")(size, k)[i]  # type: ignore[no-any-return]
+
+
+@cache
+def own(name: str) -> Any:
+    return lessons_own(__file__, name)
 
 
 # ---- ranges ----------------------------------------------------------------------------------------------------------
@@ -216,7 +221,8 @@ def test_pull_asks_first(submission: Submission) -> None:
 # ---- fresh -----------------------------------------------------------------------------------------------------------
 
 Question = tuple[list[int], int, int, float]  # clocks, worker, clock, staleness
-PLAIN: list[Question] = [([5, 5, 5], 1, 5, 0), ([9, 9, 9], 0, 9, 2)]  # nobody doubts these
+PLAIN: list[Question] = [([5, 5, 5], 1, 5, 0), ([9, 9, 9], 0, 9, 2)]  # all that a worker can ask for is there
+MORE: list[Question] = [([9, 9, 9], 1, 5, 2)]  # and even more: no comparison with >= or > says no
 UNBOUNDED: list[Question] = [
     ([3, 1, 3], 0, 3, 1),  # worker 1 is two behind
     ([4, 4, 3], 1, 4, 0),
@@ -236,16 +242,35 @@ AT_ONCE: list[Question] = [
 ]
 
 
+def draw_questions(submission: Submission, least: int, own: int) -> list[Question]:
+    """Some where the slowest of the others has `least` updates more than the first clock - staleness, and the worker
+    itself `own` more than its clock."""
+    found: list[Question] = []
+    for workers in (2, 3, 4, 6):
+        worker, slowest = (int(w) for w in submission.random.permutation(workers)[:2])
+        staleness = int(submission.random.integers(2, 5))
+        clock = int(submission.random.integers(staleness + 2, 20))
+        clocks = [int(c) for c in submission.random.integers(clock, clock + 5, workers)]
+        clocks[worker], clocks[slowest] = clock + own, clock - staleness + least
+        found.append((clocks, worker, clock, staleness))
+    return found
+
+
 def check_gate(submission: Submission, function: str, questions: Sequence[Question], expected: bool, why: str) -> None:
-    """Of what nobody doubts the gate says yes, and of these questions what is expected."""
-    asked = [*PLAIN, *questions]
-    found_in = alone(submission, "call_gate", function, function, asked, function=function)
-    for (clocks, worker, clock, staleness), found in zip(asked, found_in, strict=True):
-        plain = (clocks, worker, clock, staleness) in PLAIN
+    """The gate answers these questions as expected. A gate that is to say no must say yes to one of the plain
+    questions: which of them it does is asked in the part on saying yes."""
+    plain = PLAIN if expected else PLAIN + MORE
+    asked = [*plain, *questions]
+    answers = alone(submission, "call_gate", function, function, asked, function=function)
+    for question, found in zip(asked, answers, strict=True):
         if isinstance(found, str):
             lose(f"{function} returned {named(found)}, not True or False.")
-        if found != (plain or expected):
-            reason = "all that anybody can ask for is in these weights" if plain else why
+        wrong = found != expected
+        if question in plain:
+            wrong = not (found if expected else any(answers[: len(plain)]))
+        if wrong:
+            clocks, worker, clock, staleness = question
+            reason = "all that a worker can ask for is in these weights" if question in plain else why
             lose(
                 f"With clocks {clocks}, worker {worker} at clock {clock} and staleness {staleness:g}, {function} says"
                 f" {found}: {reason}."
@@ -254,22 +279,35 @@ def check_gate(submission: Submission, function: str, questions: Sequence[Questi
 
 BEHIND = "but of some worker not even the first clock - staleness updates are there"
 OWN = "but not all of the worker's own updates are there"
-ENOUGH = "but all that must be there is there: who waits for more waits for nothing"
+ENOUGH = "but all that must be there is there. Is it >= in both comparisons?"
+
+
+def check_behind(submission: Submission, function: str) -> None:
+    check_gate(submission, function, [*UNBOUNDED, *draw_questions(submission, -1, 0)], False, BEHIND)
+
+
+def check_own(submission: Submission, function: str) -> None:
+    check_gate(submission, function, [*NOT_ITS_OWN, *draw_questions(submission, 1, -1)], False, OWN)
+
+
+def check_soon(submission: Submission, function: str) -> None:
+    questions = [*AT_ONCE, *draw_questions(submission, 0, 0), *draw_questions(submission, 1, 0)]
+    check_gate(submission, function, questions, True, ENOUGH)
 
 
 @pytest.mark.points(2, "fresh: of everyone the first clock - staleness updates")
 def test_fresh(submission: Submission) -> None:
-    check_gate(submission, "fresh", UNBOUNDED, False, BEHIND)
+    check_behind(submission, "fresh")
 
 
 @pytest.mark.points(1, "fresh: all of one's own updates")
 def test_fresh_own(submission: Submission) -> None:
-    check_gate(submission, "fresh", NOT_ITS_OWN, False, OWN)
+    check_own(submission, "fresh")
 
 
 @pytest.mark.points(1, "fresh: as soon as that is so")
 def test_fresh_soon(submission: Submission) -> None:
-    check_gate(submission, "fresh", AT_ONCE, True, ENOUGH)
+    check_soon(submission, "fresh")
 
 
 # ---- take ------------------------------------------------------------------------------------------------------------
@@ -473,9 +511,8 @@ def check_next_weight(submission: Submission) -> None:
 
 
 def check_may_read(submission: Submission) -> None:
-    check_gate(submission, "may_read", UNBOUNDED, False, BEHIND)
-    check_gate(submission, "may_read", NOT_ITS_OWN, False, OWN)
-    check_gate(submission, "may_read", AT_ONCE, True, ENOUGH)
+    for check in (check_behind, check_own, check_soon):
+        check(submission, "may_read")
 
 
 def check_fooled(submission: Submission) -> None:

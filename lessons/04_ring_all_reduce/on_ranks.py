@@ -11,8 +11,9 @@ from minidist.mpi.comm import Comm
 from minidist.papers.collectives import chunk_sizes
 
 Array = np.ndarray
-# A student's all_reduce is asked for with the chapter's code in place of what it is made of.
+# The chapter's code takes the place of what a student's all_reduce calls. The other two have to do without.
 given = functions("minidist.ring", ("reduce_scatter", "all_gather"))
+STANDS_ON = {"reduce_scatter": (), "all_gather": (), "all_reduce": ("reduce_scatter", "all_gather")}
 
 
 def call(comm: Comm, exercise: ModuleType, x: Array, function: str, size: int, out: str = "") -> dict[str, Any]:
@@ -26,7 +27,8 @@ def call(comm: Comm, exercise: ModuleType, x: Array, function: str, size: int, o
     options = {} if place is None else {"out": place}
     value = getattr(exercise, function)(comm, x, *arguments, **options)
     is_out = isinstance(value, np.ndarray) and place is not None and np.shares_memory(value, place)
-    return {"returned": returned(value), "x": x, "out": returned(place), "is out": is_out or place is None}
+    found, dtype = returned(value), str(getattr(value, "dtype", ""))
+    return {"returned": found, "dtype": dtype, "x": x, "out": returned(place), "is out": is_out or place is None}
 
 
 def room(function: str, x: Array, size: int, mine: slice, out: str) -> tuple[Array | None, Array]:

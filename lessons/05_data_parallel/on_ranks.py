@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.classroom import engines
 from minidist.classroom.chapter import functions
 from minidist.classroom.ranks import returned
 from minidist.engine import Engine, Settings
@@ -86,6 +87,11 @@ def train_layers_watched(comm: Comm, exercise: ModuleType, mine: Sequence[Array]
 
 
 # ---- one method ------------------------------------------------------------------------------------------------------
+
+
+def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[float]:
+    """Losses of some steps of training."""
+    return engines.train(make(comm, exercise, **made), batches)
 
 
 def rows(comm: Comm, exercise: ModuleType, _: Any, batches: list[int], **made: Any) -> list[Any]:

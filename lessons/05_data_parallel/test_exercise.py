@@ -4,9 +4,9 @@ Each part asks for one thing of train_step or of one method, and loads exercise.
 the other methods. Inputs are drawn afresh, and of a batch every rank knows its own rows alone; what was sent is counted
 here, for every message passes through here. A part earns its points or not, and one mistake costs one part:
 
-- Gradients count as right up to a factor, but for the parts on the factor.
+- Gradients count as right up to a factor; some parts ask for the factor.
 - Of clipping and the norm it is asked that they are those of the step's own gradient.
-- Optimizers are plain SGD, for Adam hides a factor.
+- Optimizers are plain SGD, because Adam hides a factor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import check_trains_alike
 from minidist.classroom.diagnose import distinct, in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
@@ -44,7 +45,7 @@ def check_ring(run: Case, rank: int, outcome: Outcome, sizes: Sequence[int], nby
         if phase != PHASE:
             lose(f"{here} {'outside of every phase' if phase == 'main' else f'in phase {phase!r}'}; use {PHASE!r}.")
         if peer != (rank + 1) % run.n:
-            lose(f"{here} to rank {peer}; a ring all-reduce sends to the right neighbour alone.")
+            lose(f"{here} to rank {peer}; a ring all-reduce sends to the right neighbor alone.")
         if some > count * largest:
             lose(f"{here} in {count} messages; {largest:,} bytes are the most that one of them needs.")
     if (outcome.messages, outcome.nbytes) != (messages, elements * nbytes):
@@ -218,7 +219,7 @@ def check_uneven_loss(run: Layers, outcomes: Sequence[Outcome], loss: float, of_
         )
 
 
-CLIPPED = 50  # the norm is so many times the limit: so is, nearly, that of each rank's own gradient
+CLIPPED = 50  # the norm is this many times the limit: so is, nearly, that of each rank's own gradient
 
 
 @pytest.mark.points(2, "train_step: clipped as a whole, after the sum")
@@ -538,6 +539,8 @@ def test_messages(submission: Submission) -> None:
 
     check_timing(submission, "either", {name: [case] for name, case in cases(3).items()}, check_summed)
     check_meaning(submission, "either", dict(cases(2)), check_summed)
+    run = training(submission.random, 2, ", all methods the student's", SMALL, steps=3)
+    check_trains_alike(submission, run, of(*METHODS))
 
 
 # ---- the notebook's gaps, which earn no points: check("share") runs these --------------------------------------------

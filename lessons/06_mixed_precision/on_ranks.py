@@ -11,8 +11,14 @@ from minidist.classroom.ranks import returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-# What a part does not ask for is the lesson's own.
+# The lesson's own functions take the place of what a function calls.
 given = functions("given", ("narrow", "widen", "update", "gradient_norm", "next_scale"))
+STANDS_ON = {
+    **dict.fromkeys(("narrow", "widen", "next_scale"), ()),
+    "update": ("narrow",),
+    "gradient_norm": ("widen",),
+    "apply_gradients": ("narrow", "widen", "update", "gradient_norm", "next_scale"),
+}
 
 
 class Piece(NamedTuple):
@@ -54,7 +60,7 @@ def convert(comm: Comm, exercise: ModuleType, mine: Array, function: str, scale:
 
 
 def updates(comm: Comm, exercise: ModuleType, mine: Sequence[Array], function: str, times: int) -> dict[str, Any]:
-    """The same change so many times: the parameters, and the master copy, afterwards."""
+    """The same change, `times` times: the parameters, and the master copy, afterwards."""
     start, change = mine
     master = start.astype(np.float32)
     param = start.astype(np.float16)
@@ -67,7 +73,7 @@ def updates(comm: Comm, exercise: ModuleType, mine: Sequence[Array], function: s
 
 
 def norm(comm: Comm, exercise: ModuleType, mine: Sequence[Array], scale: float) -> dict[str, Any]:
-    """gradient_norm of this rank's pieces. As an array, for results over a wire are compared bit by bit."""
+    """gradient_norm of this rank's pieces. As an array, because results over a wire are compared bit by bit."""
     pieces = [Piece(np.zeros_like(grad), grad.copy(), np.zeros(grad.size, np.float32)) for grad in mine]
     with np.errstate(all="ignore"):
         value = number_or_type(exercise.gradient_norm(comm, pieces, scale))

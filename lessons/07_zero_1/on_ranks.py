@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minidist.classroom import engines
 from minidist.classroom.chapter import functions
 from minidist.classroom.ranks import note, returned
 from minidist.engine import Settings
@@ -113,6 +114,11 @@ def checked_owned(method: Callable[..., Any]) -> Callable[..., Any]:
         return pair
 
     return owned
+
+
+def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[float]:
+    """Losses of some steps of training."""
+    return engines.train(make(comm, exercise, **made), batches)
 
 
 def pieces(comm: Comm, exercise: ModuleType, _: Any, **made: Any) -> list[list[int]]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import check_trains_alike
 from minidist.classroom.diagnose import distinct, in_a_sum
 from minidist.classroom.meaning import check_meaning, check_timing, check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
@@ -36,7 +37,7 @@ def of(*methods: str) -> list[str]:
 
 
 def check_sent(run: Case, rank: int, outcome: Outcome, most: Mapping[str, int]) -> list[str]:
-    """To the right neighbour alone, in these phases, no more bytes than needed: of the norm two messages for each rank,
+    """To the right neighbor alone, in these phases, no more bytes than needed: of the norm two messages for each rank,
     of the others N-1 shards. Returns the phases in which less is sent: nothing, for the norm."""
     sent = dict.fromkeys(most, 0)
     for (phase, peer, line), (nbytes, messages) in outcome.sent.items():
@@ -45,7 +46,7 @@ def check_sent(run: Case, rank: int, outcome: Outcome, most: Mapping[str, int]) 
             where = "outside of every comm.phase" if phase == "main" else f"in phase {phase!r}"
             lose(f"{here} {where}; what is sent here belongs into phase {' or '.join(map(repr, most))}.")
         if peer != (rank + 1) % run.n:
-            lose(f"{here} to rank {peer}; around the ring it sends to its right neighbour alone.")
+            lose(f"{here} to rank {peer}; around the ring it sends to its right neighbor alone.")
         sent[phase] += nbytes
         if phase == NORM and messages > 2 * (run.n - 1):
             lose(f"{here} in {messages} messages for the norm; {2 * (run.n - 1)} are enough: one number for all Flats.")
@@ -65,7 +66,7 @@ def check_enough(label: str, short: Sequence[str]) -> None:
 # ---- the notebook's layers -------------------------------------------------------------------------------------------
 
 WIDE = 1e6  # a limit of the norm that no gradient reaches
-CLIPPED = 50  # the norm is so many times a limit that it does reach
+CLIPPED = 50  # the norm is this many times a limit that it does reach
 
 
 @dataclass
@@ -130,7 +131,7 @@ def norm_of(gradients: Sequence[Array]) -> float:
 
 
 def near(found: Array, expected: Array, of: float = 0.0) -> bool:
-    """But for what float16 leaves of numbers as large as `of`, or as the largest that is expected."""
+    """Whether both are equal, up to what float16 leaves of numbers as large as `of`, or as the largest expected one."""
     return bool(np.abs(found - expected).max(initial=0) <= ROUNDED * (of or np.abs(expected).max(initial=0) or 1))
 
 
@@ -437,8 +438,8 @@ def test_squared_norm(submission: Submission) -> None:
                 known = {
                     "it is the sum of this rank's own shards": sums[rank],
                     "it is the norm; the square of it is wanted": sum(sums) ** 0.5,
-                    "it is that of all of flat.grad, of which the shard alone holds a sum": everything,
-                    "everybody's flat.grad is in it; of each rank the shard alone holds a sum": sum(
+                    "it is that of all of flat.grad; the shard alone holds a sum": everything,
+                    "the whole flat.grad of every rank is in it; only a rank's shard holds a sum": sum(
                         float(part @ part) for of_rank in run.inputs for part in of_rank
                     ),
                 }
@@ -525,6 +526,8 @@ def test_messages(submission: Submission) -> None:
 
     check_timing(submission, "either", {name: [case] for name, case in cases(4).items()}, check_worked)
     check_meaning(submission, "either", cases(2), check_meant)
+    run = training(submission.random, 2, ", all methods the student's", SMALL, steps=3)
+    check_trains_alike(submission, run, of(*METHODS))
 
 
 # ---- the notebook's gaps, which earn no points: check("shard_slice") runs these --------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from minidist.classroom import engines
 from minidist.classroom.chapter import functions
 from minidist.classroom.engines import fill_bucket, measure_for_good, reduce_bucket
 from minidist.classroom.ranks import arrays_held, note, peak_memory, returned
@@ -107,6 +108,11 @@ def train_layers_measured(comm: Comm, exercise: ModuleType, mine: Mine, **how: A
 
 
 # ---- one method ------------------------------------------------------------------------------------------------------
+
+
+def train(comm: Comm, exercise: ModuleType, batches: Array, **made: Any) -> list[float]:
+    """Losses of some steps of training."""
+    return engines.train(make(comm, exercise, **made), batches)
 
 
 def allocate(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidist.classroom.checks import check_trains_alike
 from minidist.classroom.diagnose import in_a_sum
 from minidist.classroom.meaning import check_worked
 from minidist.classroom.submission import Case, Outcome, Submission, lose
@@ -197,7 +198,7 @@ def test_train_step_wire(submission: Submission) -> None:
 
 
 def check_phases(case: Case, rank: int, outcome: Outcome, needed: Mapping[str, int]) -> None:
-    """So many messages in each of these phases, and none elsewhere."""
+    """As many messages as are needed in each of these phases, and none elsewhere."""
     messages = dict.fromkeys(needed, 0)
     for (phase, _, line), (_, count) in outcome.sent.items():
         if phase not in messages:
@@ -408,6 +409,8 @@ def test_memory_backward(submission: Submission) -> None:
                 lose(f"{who} {more:,} bytes more after the backward than before. What was not given back?")
             if not held["reduced"]:
                 lose(f"{who} gradients of zeros alone after the backward: collect and reduce have made nothing.")
+    run = training(submission.random, 2, ", all methods the student's", SMALL, steps=3)
+    check_trains_alike(submission, run, of(*METHODS))
 
 
 # ---- the notebook's gaps, which earn no points: check("reduce_unit") runs these --------------------------------------

@@ -35,12 +35,14 @@ def make(
     model: dict[str, Any],
     settings: dict[str, Any],
     then: Callable[[Place], None] = lambda place: None,
+    computes: bool = True,
 ) -> Any:
     """A student's engine, with the chapter's methods in place of those that are not asked for. `then` is called after
-    each that the engine calls on the way through the units."""
+    each that the engine calls on the way through the units. computes: whether a model computes with what methods
+    return."""
     student = exercise.ZeRO3
     methods = {name: given.get(name) or getattr(student, name) for name in METHODS}
-    methods |= {name: followed(name, methods[name], then) for name in PLACES}
+    methods |= {name: followed(name, methods[name], then, computes) for name in PLACES}
     methods["after_update"] = noted(methods["after_update"])
     graded = type("ZeRO3", (student,), {"accumulated": 1, "kept": [], **methods})  # kept: the chapter's forget asks
     made: Engine = graded(gpt(GPTConfig(**model)), to_settings(**settings), comm)
@@ -58,14 +60,18 @@ def to_settings(precision: str, optimizer: str, accumulate: int, seed: int) -> S
     )
 
 
-def followed(name: str, method: Callable[..., Any], then: Callable[[Place], None]) -> Callable[..., Any]:
-    """A method that says where the rank is, in case it fails or hangs there; afterwards, `then`."""
+def followed(
+    name: str, method: Callable[..., Any], then: Callable[[Place], None], computes: bool
+) -> Callable[..., Any]:
+    """A method that says where the rank is, in case it fails or hangs there; afterwards, `then`. The model computes
+    with flat.gathered if that is whole and what was returned is not: one part alone asks for what is returned."""
 
     def call(self: Any, flat: Flat) -> Any:
         note[0](f"at {flat.name} in the {self.direction}")
         value = method(self, flat)
-        if name == "parameters_of":
-            check_whole(flat, value)
+        if computes:
+            value = flat.gathered if name == "parameters_of" and not is_array(value, flat.padded) else value
+            check_made(name, flat, value)
         note[0]("")
         then((self.direction, name, flat.name))
         return value
@@ -73,11 +79,22 @@ def followed(name: str, method: Callable[..., Any], then: Callable[[Place], None
     return call
 
 
-def check_whole(flat: Flat, value: Any) -> None:
-    """Say now that these are not all parameters, and not when the model finds that it cannot compute with them."""
-    if not isinstance(value, np.ndarray) or value.shape != (flat.padded,):
-        found = f"array {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise TypeError(f"parameters_of returned {found} where an array ({flat.padded},) is wanted: all parameters")
+def is_array(value: Any, size: int) -> bool:
+    return isinstance(value, np.ndarray) and value.shape == (size,)
+
+
+def check_made(name: str, flat: Flat, value: Any) -> None:
+    """Say now that a method has left something of the wrong size, and not when a later one stumbles over it."""
+    what, made = {
+        "parameters_of": ("returned", value),
+        "collect": ("left in flat.bucket", flat.bucket),
+    }.get(name, ("", np.empty(flat.padded)))
+    if not is_array(made, flat.padded):
+        found = f"an array {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
+        raise TypeError(
+            f"{name} {what} {found} where an array ({flat.padded},) is wanted: {flat.name} has {flat.size} elements,"
+            f" {flat.padded} with its padding"
+        )
 
 
 def noted(after_update: Callable[..., Any]) -> Callable[..., None]:
@@ -141,9 +158,9 @@ def owned(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> list[Any]:
 
 
 def gather(comm: Comm, exercise: ModuleType, mine: Array, times: int, **made: Any) -> dict[str, Any]:
-    """All parameters, asked for so many times in the forward and in the backward, after this rank's own numbers were
+    """All parameters, asked for `times` times in the forward and in the backward, after this rank's own numbers were
     added to its shards; what flat.gathered holds; and the shards afterwards."""
-    engine, found = make(comm, exercise, **made), {}
+    engine, found = make(comm, exercise, computes=False, **made), {}
     for flat in engine.flats:
         flat.param += np.resize(mine, flat.param.size).astype(flat.param.dtype)
     for direction in ("forward", "backward"):
@@ -157,10 +174,12 @@ def gather(comm: Comm, exercise: ModuleType, mine: Array, times: int, **made: An
 
 
 def gather_new(comm: Comm, exercise: ModuleType, mine: Array, **made: Any) -> dict[str, Any]:
-    """All parameters; and once more, after they were forgotten and every rank has added its numbers to its shards."""
-    engine, found = make(comm, exercise, **made), {}
+    """flat.gathered of all units; and once more, after it was forgotten and every rank has added its numbers to its
+    shards."""
+    engine, found = make(comm, exercise, computes=False, **made), {}
     for which in ("before", "after"):
-        found[which] = [returned(engine.parameters_of(flat)) for flat in engine.flats]
+        whole = [(engine.parameters_of(flat), flat.gathered) for flat in engine.flats]
+        found[which] = [returned(value if gathered is None else gathered) for value, gathered in whole]
         for flat in engine.flats:
             flat.gathered = None
             flat.param += np.resize(mine, flat.param.size).astype(flat.param.dtype)
@@ -169,7 +188,7 @@ def gather_new(comm: Comm, exercise: ModuleType, mine: Array, **made: Any) -> di
 
 def gather_one(comm: Comm, exercise: ModuleType, _: Any, unit: int, direction: str, **made: Any) -> Any:
     """All parameters of one unit."""
-    engine = make(comm, exercise, **made)
+    engine = make(comm, exercise, computes=False, **made)
     engine.direction = direction
     return returned(engine.parameters_of(engine.flats[unit]))
 
@@ -202,8 +221,8 @@ def either(comm: Comm, exercise: ModuleType, buckets: Array, function: str, **ma
     """One of the two that send: reduce of one Flat, or parameters_of for all of them."""
     if function == "reduce":
         return reduce_one(comm, exercise, buckets, **made)
-    engine = make(comm, exercise, **made)
-    return [returned(engine.parameters_of(flat)) for flat in engine.flats]
+    engine = make(comm, exercise, computes=False, **made)
+    return [[returned(engine.parameters_of(flat)), returned(flat.gathered)] for flat in engine.flats]
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -266,6 +285,17 @@ def hold(comm: Comm, exercise: ModuleType, batches: Array, back: bool = True, **
 def hold_for_good(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
     """Bytes that are held before the first step."""
     return measure_for_good(lambda: make(comm, exercise, **made))
+
+
+def walk(comm: Comm, exercise: ModuleType, _: Array, **made: Any) -> int:
+    """The way forward through the units of a large model, without computing. How many arrays of all parameters of a
+    unit were there."""
+    engine, whole = make(comm, exercise, **made), 0
+    engine.direction = "forward"
+    for flat in engine.flats:
+        whole += is_array(engine.parameters_of(flat), flat.padded)
+        engine.forget(flat)
+    return whole
 
 
 def x_and_y(tokens: Array) -> tuple[Array, Array]:

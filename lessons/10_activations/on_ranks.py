@@ -40,12 +40,15 @@ class Watch:
         self.made, self.inputs, self.kept = Held(), Held(), Held()
         self.calls: list[tuple[str, int, int, int, int]] = []  # (method, layer, how many made, inputs and kept)
         self.nbytes: list[tuple[str, int, int]] = []  # (method, layer, bytes held), if it measures
+        self.list: list[Array] = []  # that run_backward is handed
+        self.listed: list[int] = []  # how many were in it at each call
         if measures:
             tracemalloc.start()
         self.witness = np.zeros(1) if measures else None
 
     def note(self, method: str, number: int) -> None:
         self.calls.append((method, number, self.made.count(), self.inputs.count(), self.kept.count()))
+        self.listed.append(len(self.list))
         if self.witness is not None:
             self.nbytes.append((method, number, arrays_held(self.witness)))
 
@@ -100,13 +103,13 @@ def backward(comm: Comm, exercise: ModuleType, mine: list[Array], k: int) -> dic
     """run_backward, from inputs that are made here: mine = [x, dy, w, w, ...]."""
     watch = Watch()
     layers = [Layer(number, w, watch) for number, w in enumerate(mine[2:])]
-    x, inputs = mine[0], []
+    x, inputs = mine[0], watch.list
     for number, w in enumerate(mine[2:]):
         if number % k == 0:
             inputs.append(watch.inputs(x.copy()))
         x = np.tanh(x @ w)
     dx = exercise.run_backward(layers, inputs, k, mine[1].copy())
-    return {"returned": returned(dx), "left": len(inputs), **told(watch, layers)}
+    return {"returned": returned(dx), "left": len(inputs), "listed": watch.listed, **told(watch, layers)}
 
 
 # ---- masks, intervals ------------------------------------------------------------------------------------------------
@@ -156,7 +159,7 @@ def joining(comm: Comm, exercise: ModuleType, part: Array, shape: list[int]) -> 
 
 
 def bytes_kept(comm: Comm, exercise: ModuleType, mine: list[Array], places: list[int]) -> Any:
-    """kept_bytes of some arrays, named by their places, of which some come twice."""
+    """kept_bytes of some arrays, named by their places; some come twice."""
     value = exercise.kept_bytes([mine[place] for place in places])
     return int(value) if isinstance(value, int | np.integer) else type(value).__name__
 

@@ -3,10 +3,11 @@
 Each part asks for one thing of one function, and loads exercise.py anew. Layers are made here; they note in which order
 they are called, and how many arrays are there at that moment. Inputs are drawn afresh, and true gradients come from
 finite differences of the forward alone. A part earns its points or not; none needs a later one, and one mistake costs
-one part: run_backward is asked for with the lesson's own run_segment in place of the student's, and where the last
-segment is shorter, results need be no better than where it is not.
+one part. run_backward is asked for with the lesson's own run_segment in place of the student's. Where the last segment
+is shorter, results need be no better than where it is not.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ HIDDEN = (  # what a submission cannot import
     "given",
     "minidist.memory.recompute",
     "minidist.memory.chain",
-    "minidist.nn.layers",  # of which Batch.mask would be `mask`
+    "minidist.nn.layers",  # its Batch.mask would be `mask`
 )
 ROWS, WIDTH = 2, 3
 MANY = 4096  # rows of an input whose bytes are counted
@@ -267,6 +268,12 @@ def test_run_backward_memory(submission: Submission) -> None:
                 f"On {each.label}: when layer {number}'s backward begins, {inputs} inputs are held; {done // 2} of 5"
                 " segments are done with. Take each input out of the list: inputs.pop()."
             )
+    for (method, number, *_), listed in zip(outcome.value["calls"], outcome.value["listed"], strict=True):
+        if listed > number // 2:
+            lose(
+                f"On {each.label}: when layer {number}'s {method} has begun, {listed} inputs are in the list, that of"
+                " its own segment among them. Take it out before the segment runs: run_segment(..., inputs.pop(), dy)."
+            )
     if left := outcome.value["left"]:
         lose(f"On {each.label}: {left} inputs are left in the list at the end.")
 
@@ -301,6 +308,14 @@ def test_mask_again(submission: Submission) -> None:
     check_varied(each, first)
     if not np.array_equal(first, again):
         lose(f"On {each.label}: the second time it is another mask, for the same key and name.")
+    both = Case(2, "mask on 2 ranks", [[one], [one]], {"function": "mask"})
+    [outcomes] = submission.run("masks", [both], ["mask"])
+    masks = [an_array(both, outcome.value["returned"][0], "the mask", (5, 8)) for outcome in outcomes]
+    if not np.array_equal(*masks):
+        lose(
+            f"On {both.label}: with the same key and name each has another mask. Where do its random numbers begin?"
+            " Python's hash of a text is another number in each process."
+        )
 
 
 def check_varied(each: Case, mask: Array) -> None:
@@ -350,12 +365,17 @@ def test_mask_alone(submission: Submission) -> None:
 def check_alone(each: Case, outcome: Outcome) -> None:
     if outcome.value["moved"]:
         lose(
-            f"On {each.label}: NumPy's own generator is not as it was: whoever draws from it next gets other numbers."
+            f"On {each.label}: NumPy's own generator is not as it was: who draws from it next gets other numbers."
             " Make one for this mask: np.random.default_rng(...)."
         )
 
 
 # ---- the interval ----------------------------------------------------------------------------------------------------
+
+
+def held_by(n: int, given: float, layer: float) -> list[float]:
+    """What is held, for k from 1 to n."""
+    return [math.ceil(n / k) * given + k * layer for k in range(1, n + 1)]
 
 
 def check_interval(submission: Submission, asked: list[list[float]]) -> None:
@@ -365,22 +385,30 @@ def check_interval(submission: Submission, asked: list[list[float]]) -> None:
         where = f"On best_interval({n}, {given:g}, {layer:g})"
         if not isinstance(k, int) or not 1 <= k <= n:
             lose(f"{where}: it returned {k}; an int from 1 to {n} is wanted.")
-        held = {each: -(-n // each) * given + each * layer for each in range(1, int(n) + 1)}
-        best = min(held, key=held.__getitem__)
-        if held[k] > held[best] * (1 + 1e-12):
-            lose(f"{where}: with k = {k}, {held[k]:g} bytes are held; with k = {best} it is {held[best]:g}.")
+        held = held_by(int(n), given, layer)
+        if held[k - 1] > min(held) * (1 + 1e-12):
+            best = 1 + int(np.argmin(held))
+            lose(f"{where}: with k = {k}, {held[k - 1]:g} bytes are held; with k = {best} it is {min(held):g}.")
 
 
 @pytest.mark.points(1, "best_interval: layers that keep no more than their input")
 def test_best_interval(submission: Submission) -> None:
-    check_interval(submission, [[n, 1.0, 1.0] for n in (1, 2, 3, 4, 9, 10, 23, 100, 240)])
+    drawn = (int(n) for n in submission.random.integers(20, 400, 6))
+    check_interval(submission, [[n, 1.0, 1.0] for n in (1, 2, 3, 4, 9, 10, 23, 100, 240, *drawn)])
 
 
 @pytest.mark.points(1, "best_interval: layers that keep more, or less")
 def test_best_interval_bytes(submission: Submission) -> None:
-    ratio = float(submission.random.integers(3, 9))
-    asked = [[96, 2.0, 114.0], [48, 2.0, 34.0], [24, 8.0, 1.0], [100, 1.0, ratio], [100, ratio, 1.0]]
-    check_interval(submission, [[24, 2.0, 8.0], *asked])
+    """Where it does not matter whether a last segment that is shorter counts: the other part asks for that."""
+    random = submission.random
+    asked = [[24, 2.0, 8.0], [12, 40.0, 1.0], [96, 2.0, 114.0], [48, 2.0, 34.0]]
+    while len(asked) < 10:
+        n, given, layer = int(random.integers(12, 150)), *(float(size) for size in random.integers(1, 40, 2))
+        held, without = held_by(n, given, layer), [n // k * given + k * layer for k in range(1, n + 1)]
+        same_k = {held[i] for i in range(n) if without[i] == min(without)} == {min(held)}
+        if same_k and abs(np.argmin(held) + 1 - n**0.5) > 1:
+            asked.append([n, given, layer])
+    check_interval(submission, asked)
 
 
 # ---- parts of an input -----------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def updating(comm: Comm, exercise: ModuleType, states: Array, read: float, write
 
 
 class Update:
-    """One that was submitted: it runs at once, or when somebody waits for it."""
+    """One that was submitted: it runs at once, or when the program waits for it."""
 
     def __init__(self, host: "Host", run: Callable[[], Array], number: int) -> None:
         self.host, self.run, self.number = host, run, number

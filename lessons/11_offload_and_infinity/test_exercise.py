@@ -3,8 +3,8 @@
 Each part asks for one thing of one function, and loads exercise.py anew. Graphs, states and batches are drawn afresh;
 what is right is worked out here by trying all placements, by training in a plain loop, by a product of whole matrices.
 The disk has a clock of its own (minidist/classroom/slow_disk.py): nothing depends on how fast a machine is.
-A part earns its points or not; none needs a later one, and one mistake costs one part: what an update finds in a room
-is asked with a disk that takes no time, whether the room was its own with a slow one.
+A part earns its points or not; none needs a later one, and one mistake costs one part. What an update finds
+in a room is asked with a disk that takes no time; whether the room was its own, with a slow one.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ def a_graph(submission: Submission) -> dict[str, Any]:
 
 
 def graphs(submission: Submission, wanted: Callable[[list[Placed], list[Placed]], bool], count: int) -> list[Case]:
-    """So many for whose best placements this holds, and of which both ways over the link must be counted."""
+    """`count` graphs whose best placements are as wanted, and where both ways over the link must be counted."""
     cases: list[Case] = []
     while len(cases) < count:
         graph = a_graph(submission)
@@ -243,12 +243,12 @@ def test_train_delayed_at_first(submission: Submission) -> None:
     check_seen(submission, cases, lambda each: each.arguments["after"] + 1)
 
 
-@pytest.mark.points(2, "train_delayed: then one update behind")
+@pytest.mark.points(2, "train_delayed: then one update late")
 def test_train_delayed(submission: Submission) -> None:
     check_seen(submission, [late_case(submission, 5, 0, late) for late in (False, True)], lambda each: 5)
 
 
-@pytest.mark.points(2, "train_delayed: an update beside the next step's passes")
+@pytest.mark.points(2, "train_delayed: an update during the next step's passes")
 def test_train_delayed_beside(submission: Submission) -> None:
     each = late_case(submission, 5, 0, True)
     [found] = alone(submission, "train_late", "train_delayed", [each])
@@ -264,7 +264,7 @@ def test_train_delayed_beside(submission: Submission) -> None:
         if ("submitted", update) not in before:
             lose(
                 f"On {each.label}: when step {step} begins its passes, the update with the gradient of step {step - 1}"
-                " has not been submitted: so it does not run beside them."
+                " has not been submitted: so it does not run during them."
             )
         if ("waited for", update) in events[: events.index(end)]:
             lose(f"On {each.label}: the update of step {step - 1} is waited for before step {step} begins its passes.")

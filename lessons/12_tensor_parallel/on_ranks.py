@@ -19,7 +19,7 @@ def number(value: Any) -> Any:
 
 
 def several(value: Any, count: int) -> list[Any] | str:
-    """What a function returned that is to return so many things; else the type."""
+    """What a function returned that is to return `count` things; else the type."""
     if not isinstance(value, tuple | list) or len(value) != count:
         return type(value).__name__
     return [number(each) for each in value]
@@ -29,7 +29,7 @@ def several(value: Any, count: int) -> list[Any] | str:
 
 
 def cut(comm: Comm, exercise: ModuleType, w: Array, sections: list[int], t: int) -> dict[str, Any]:
-    """Everybody's columns of w; of the sections together, and of each alone."""
+    """Every rank's columns of w; of the sections together, and of each alone."""
     starts = np.cumsum([0, *sections])
     alone = [w[:, start:end].copy() for start, end in pairwise(starts)]
     parts, own = [], []
@@ -94,7 +94,7 @@ def positions(comm: Comm, exercise: ModuleType, mine: Array, function: str) -> d
 
 
 def both_parts(comm: Comm, exercise: ModuleType, mine: list[Array], t: int) -> Any:
-    """Everybody's columns of A and rows of B."""
+    """Every rank's columns of A and rows of B."""
     return [several(exercise.cut_both(*[array.copy() for array in mine], t, rank), 2) for rank in range(t)]
 
 

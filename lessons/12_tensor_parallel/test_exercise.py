@@ -2,7 +2,7 @@
 
 Each part asks for one thing of one function, and loads exercise.py anew. Every rank knows its own part of the matrices
 alone; the truth is that of one process which has all of them, and slopes come from finite differences of its forward. A
-part earns its points or not; none needs a later one, and one mistake costs one part: what a bias adds is compared with
+part earns its points or not; none needs a later one, and one mistake costs one part. What a bias adds is compared with
 the same function's result without one, [Q | K | V] with its sections one by one, and what is sent is held against a
 function whose results are right.
 """
@@ -34,7 +34,7 @@ HIDDEN = (
 
 
 def check_array(each: Case, found: Any, name: str, expected: Array, mistakes: dict[str, Array] | None = None) -> None:
-    """An array beside the truth. mistakes: what it may be instead, by what is then to be said."""
+    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
     found = an_array(each, found, name, expected.shape)
     if not same(found, expected):
         words = [said for said, wrong in (mistakes or {}).items() if same(found, wrong)]
@@ -72,7 +72,7 @@ def test_column_part(submission: Submission) -> None:
         w, t = each.inputs[0], each.arguments["t"]
         for rank, expected in enumerate(blocks(w, t, 1)):
             every = {
-                "These are columns rank, rank + t, ...: take those that lie beside one another.": w[:, rank::t],
+                "These are columns rank, rank + t, ...: take those that are next to one another.": w[:, rank::t],
                 "These are another rank's.": blocks(w, t, 1)[(rank + 1) % t],
             }
             check_array(each, outcome.value["returned"][rank], f"rank {rank}'s part", expected, every)
@@ -293,7 +293,7 @@ def test_wire(submission: Submission) -> None:
 
 
 def check_sent(each: Case, outcomes: Sequence[Outcome], nbytes: int, times: int = 2) -> None:
-    """No more than around a ring: twice (t-1)/t of so many bytes."""
+    """No more than around a ring: twice (t-1)/t of these bytes."""
     for rank, outcome in enumerate(outcomes):
         most = times * nbytes * (each.n - 1) // each.n
         if outcome.nbytes > most:
@@ -369,7 +369,7 @@ class Vocabulary(Case):
 
 def vocabulary(submission: Submission, t: int, shift: float = 0.0, n: int = 12, each: int = 3) -> Vocabulary:
     logits = 2 * submission.random.standard_normal((n, each * t)) + shift
-    targets = np.resize(np.arange(each * t), n)  # everybody owns some
+    targets = np.resize(np.arange(each * t), n)  # every rank owns some
     label = f"loss_forward, {ranks(t)}, V = {each * t}, logits of about {shift:g}"
     inputs = [[part, targets] for part in blocks(logits, t, 1)]
     return Vocabulary(t, label, inputs, logits=logits, targets=targets)

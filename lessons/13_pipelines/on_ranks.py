@@ -12,8 +12,17 @@ from minidist.classroom.chapter import functions
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-# What a part does not ask for is the lesson's own.
+# The lesson's own functions take the place of what a function may call. `perform` performs a student's schedules.
 given = functions("given", ("clock", "gpipe", "one_f_one_b", "zb_h1", "perform", "shorter", "interleaved"))
+STANDS_ON = {
+    "clock": (),
+    "perform": (),
+    "gpipe": ("perform",),
+    "one_f_one_b": ("perform", "gpipe"),
+    "zb_h1": ("perform", "gpipe", "one_f_one_b"),
+    "shorter": ("perform", "gpipe", "one_f_one_b", "zb_h1", "clock"),
+    "interleaved": ("perform", "one_f_one_b"),
+}
 LONGEST = 1000  # things in an order; a generator may have no end
 
 

@@ -1,18 +1,22 @@
 """The grade of lesson 13: `pytest lessons/13_pipelines`, or `make grade` for a table.
 
-Each part asks for one thing of one function, and loads exercise.py anew. A schedule is not compared with another one:
-it is put on the clock of this file, which finds deadlocks, idle time and what is held, and it is performed on ranks
-whose gradients are compared with those of a run without a pipeline. A part earns its points or not; none needs a later
-one, and one mistake costs one part: what a part does not ask for is the lesson's own.
+Each part asks for one thing of one function, and loads exercise.py anew. Orders, costs and sizes are drawn for each
+grade. No part compares with another solution. It asks for what holds of every right answer. On a clock each thing
+begins as soon as what it needs is there. A schedule has no deadlock, and idles no longer and holds no more than it may.
+Its gradients on ranks are those of a run without a pipeline. A part earns its points or not; none needs a later one,
+and one mistake costs one part.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import together
+from minidist.classroom.checks import lessons_own, together
 from minidist.classroom.submission import STRICT, Case, Outcome, Submission, lose
 from minidist.engine import Engine, Settings
 from minidist.nn.gpt import GPTConfig, gpt
@@ -26,11 +30,20 @@ PRECISE = 1e-9
 ONE = {"F": 1.0, "B": 1.0, "W": 1.0}
 MODEL = {"vocabulary": 16, "context": 6, "layers": 2, "heads": 2, "width": 8, "tied": False}
 
-# ---- the truth: a clock ----------------------------------------------------------------------------------------------
+Thing = tuple[str, int, int]  # "F", "B" (or "BW") or "W"; the micro-batch; the part of the model
+
+
+# ---- what holds of every order and of every clock --------------------------------------------------------------------
 
 
 class Wrong(Exception):
     """What is wrong with some orders."""
+
+
+@cache
+def own(name: str) -> Any:
+    """The lesson's own function: it says when a student's schedule does what."""
+    return lessons_own(__file__, name)
 
 
 def named(thing: Sequence[Any]) -> str:
@@ -39,6 +52,7 @@ def named(thing: Sequence[Any]) -> str:
 
 def check_things(orders: Sequence[Any], m: int, v: int = 0) -> None:
     """Every stage does everything once. v: how many chunks it has, where things name one. Raises Wrong."""
+    letters = ("F", "BW") if v else ("F", "B", "W", "BW")
     wanted = [(k, c) for k in range(m) for c in range(max(v, 1))]
     shape = '("F", k, chunk)' if v else '("F", k)'
     for s, order in enumerate(orders):
@@ -47,7 +61,7 @@ def check_things(orders: Sequence[Any], m: int, v: int = 0) -> None:
                 f"stage {s} has {'None' if order == 'NoneType' else order}, not a list of things such as {shape}"
             )
         for thing in order:
-            if not isinstance(thing, list) or len(thing) != 2 + (v > 0) or thing[0] not in ("F", "B", "W", "BW"):
+            if not isinstance(thing, list) or len(thing) != 2 + (v > 0) or thing[0] not in letters:
                 raise Wrong(f"stage {s} has {thing!r}, where something such as {shape} is wanted")
         done = {letter: [tuple((*thing, 0)[1:3]) for thing in order if thing[0] == letter]
                 for letter in ("F", "B", "W", "BW")}  # fmt: skip
@@ -86,39 +100,35 @@ def padded(order: Sequence[Any], letters: Sequence[str]) -> list[tuple[str, int,
     return [tuple((*thing, 0)[:3]) for thing in order if thing[0] in letters]  # type: ignore[misc]
 
 
-def true_clock(
-    orders: Sequence[Any], costs: dict[str, float], latency: float = 0, v: int = 0
-) -> list[list[tuple[str, int, float, float]]]:
-    """When each stage does what. Raises Wrong at a deadlock."""
-    p, time = len(orders), {**costs, "BW": costs["B"] + costs["W"]}
-    spans: list[list[Any]] = [[] for _ in orders]
-    ended: dict[Any, float] = {}  # (letter, part of the model, micro-batch)
-    waits: dict[int, Any] = {}
-    moved = True
-    while moved:
-        moved = False
-        for s, order in enumerate(orders):
-            for letter, k, *rest in order[len(spans[s]) :]:
-                part = (rest[0] if rest else 0) * p + s
-                before = {"F": ("F", part - 1), "W": ("B", part)}.get(letter, ("B", part + 1))
-                own = [("F", part)] if letter in ("B", "BW") else []
-                need = [(*thing, k) for thing in [before, *own] if 0 <= thing[1] < max(v, 1) * p]
-                if missing := [thing for thing in need if thing not in ended]:
-                    waits[s] = (letter, k, missing[0])
-                    break
-                ready = [ended[thing] + latency * (thing[1] != part) for thing in need]
-                start = max([spans[s][-1][3] if spans[s] else 0.0, *ready])
-                spans[s].append((letter, k, start, start + time[letter]))
-                ended[letter[0], part, k] = start + time[letter]
-                moved = True
-    if stuck := [s for s in range(p) if len(spans[s]) < len(orders[s])]:
-        said = "; ".join(
-            f"stage {s} waits at {waits[s][0]} of {waits[s][1]} for {waits[s][2][0]} of {waits[s][2][2]} on stage"
-            f" {waits[s][2][1] % p}"
-            for s in stuck
-        )
-        raise Wrong(f"deadlock: {said}")
-    return spans
+def thing_of(stage: int, p: int, thing: Sequence[Any]) -> Thing:
+    letter, k, chunk = padded([thing], [thing[0]])[0]
+    return letter[0], k, chunk * p + stage
+
+
+def needs(thing: Thing, parts: int) -> list[Thing]:
+    """What must have ended before, in addition to what the stage itself did last."""
+    letter, k, part = thing
+    if letter == "F":
+        return [("F", k, part - 1)] if part > 0 else []
+    if letter == "W":
+        return [("B", k, part)]
+    return [("F", k, part), *([("B", k, part + 1)] if part < parts - 1 else [])]
+
+
+def check_deadlock(orders: Sequence[Any], v: int = 0) -> None:
+    """No thing waits for itself, through others. Raises Wrong."""
+    p, graph, letters = len(orders), TopologicalSorter[Thing](), dict[Thing, str]()
+    for s, order in enumerate(orders):
+        before: list[Thing] = []
+        for thing in order:
+            node = thing_of(s, p, thing)
+            graph.add(node, *before, *needs(node, p * max(v, 1)))
+            before, letters[node] = [node], thing[0]
+    try:
+        graph.prepare()
+    except CycleError as error:
+        first, *others = (f"{letters[node]} of {node[1]} on stage {node[2] % p}" for node in reversed(error.args[1]))
+        raise Wrong(f"deadlock: {first} waits for {', which waits for '.join(others)}") from None
 
 
 def held(order: Sequence[Any]) -> int:
@@ -156,27 +166,49 @@ def serial(tokens: Array) -> tuple[float, list[Array]]:
 # ---- orders for the clock and for ranks ------------------------------------------------------------------------------
 
 
+def draw_orders(submission: Submission, p: int, m: int, letters: str = "", first: str = "") -> list[Any]:
+    """Any orders that can be performed, of m micro-batches. Each thing is drawn from those that can be done next.
+
+    letters: "BW" for a backward in one, "B W" for one in two; else each is drawn
+    first: "F" for all forwards before anything else
+    """
+    orders: list[list[Any]] = [[] for _ in range(p)]
+    while choice := list(can_be_done(orders, m)):
+        choice = [each for each in choice if each[1][0] == first] or choice
+        s, (letter, k) = choice[submission.random.integers(len(choice))]
+        if letter == "B" and (letters or ("BW", "B W")[submission.random.integers(2)]) == "BW":
+            letter = "BW"
+        orders[s].append([letter, k])
+    return orders
+
+
+def can_be_done(orders: Sequence[Any], m: int) -> Iterator[tuple[int, list[Any]]]:
+    """What each stage could do next, with (letter, k): what it needs is there, and arrives in the order of sending."""
+    p = len(orders)
+    done = [{letter: [k for each, k in order if each[0] == letter] for letter in "FBW"} for order in orders]
+    for s, (mine, order) in enumerate(zip(done, orders, strict=True)):
+        forwards = done[s - 1]["F"] if s > 0 else range(m)
+        backwards = done[s + 1]["B"] if s < p - 1 else mine["F"]
+        yield from ((s, ["F", k]) for k in forwards[len(mine["F"]) : len(mine["F"]) + 1])
+        waiting = [k for k in backwards if k not in mine["B"] and k in mine["F"]]
+        yield from ((s, ["B", k]) for k in (waiting if s == p - 1 else waiting[:1]))
+        yield from ((s, ["W", k]) for k in mine["B"] if k not in mine["W"] and ["BW", k] not in order)
+
+
 def one_at_a_time(p: int, m: int, apart: bool = False) -> list[Any]:
     """All of a micro-batch before the next."""
     letters = ("F", "B", "W") if apart else ("F", "BW")
     return [[[letter, k] for k in range(m) for letter in letters]] * p
 
 
-def in_turns(p: int, m: int, late: Callable[[int], int], apart: bool = True) -> list[Any]:
-    """p - s forwards, then a backward and a forward; each W so many backwards late."""
-    found = []
-    for s in range(p):
-        order: list[Any] = [["F", k] for k in range(min(p - s, m))]
-        for k in range(m):
-            order.append(["B" if apart else "BW", k])
-            order += [["W", k - late(s)]] if apart and k >= late(s) else []
-            order += [["F", k + p - s]] if k + p - s < m else []
-        found.append(order + [["W", k] for k in range(max(m - late(s), 0), m)] * apart)
-    return found
+def draw_costs(submission: Submission) -> dict[str, float]:
+    return {letter: float(cost) for letter, cost in zip("FBW", submission.random.integers(2, 20, 3) / 4, strict=True)}
 
 
-def forwards_first(p: int, m: int) -> list[Any]:
-    return [[["F", k] for k in range(m)] + [["BW", k] for k in reversed(range(m))]] * p
+def draw_sizes(submission: Submission, count: int, least: int = 1) -> list[tuple[int, int]]:
+    """(p, m), with at least `least` micro-batches for each stage."""
+    stages = [int(p) for p in submission.random.integers(2, 7, count)]
+    return [(p, least * p + int(submission.random.integers(0, 4))) for p in stages]
 
 
 # ---- clock -----------------------------------------------------------------------------------------------------------
@@ -193,21 +225,42 @@ def check_clock(submission: Submission, pipelines: dict[str, Any], costs: dict[s
             lose(
                 f"{on}: {'it raises ' + found if found.endswith('Error') else f'it returns {found}'}; spans are wanted."
             )
-        wanted = true_clock(orders, costs, latency)
-        if len(found) != len(wanted):
-            lose(f"{on}: there are spans of {len(found)} stages; {len(wanted)} are wanted.")
-        for s, (of_stage, right) in enumerate(zip(found, wanted, strict=True)):
-            if isinstance(of_stage, str) or len(of_stage) != len(right):
+        if len(found) != len(orders):
+            lose(f"{on}: there are spans of {len(found)} stages; {len(orders)} are wanted.")
+        for s, (of_stage, order) in enumerate(zip(found, orders, strict=True)):
+            if isinstance(of_stage, str) or len(of_stage) != len(order):
                 much = of_stage if isinstance(of_stage, str) else f"{len(of_stage)} spans"
                 lose(
-                    f"{on}: stage {s} has {much}; a (letter, k, start, end) for each of {len(right)} things is wanted."
+                    f"{on}: stage {s} has {much}; a (letter, k, start, end) for each of {len(order)} things is wanted."
                 )
-            for span, (letter, k, start, end) in zip(of_stage, right, strict=True):
-                if span[:2] != [letter, k] or not np.allclose(span[2:], (start, end), rtol=PRECISE, atol=PRECISE):
-                    lose(
-                        f"{on}: stage {s} has {span[0]} of {span[1]} from {span[2]:g} to {span[3]:g}; {letter} of {k}"
-                        f" from {start:g} to {end:g} is wanted."
-                    )
+            if wrong := [(span, thing) for span, thing in zip(of_stage, order, strict=True) if span[:2] != thing]:
+                span, thing = wrong[0]
+                lose(f"{on}: stage {s} has a span of {named(span)} where its order has {named(thing)}.")
+        check_spans(on, orders, found, costs, latency)
+
+
+def check_spans(on: str, orders: Sequence[Any], spans: Any, costs: dict[str, float], latency: float) -> None:
+    """Each thing begins as early as it can, and takes its time: seen from the ends of what it needs. In an order
+    without a deadlock only one set of times has this property."""
+    p = len(orders)
+    ends = {thing_of(s, p, span[:2]): span[3] for s, of_stage in enumerate(spans) for span in of_stage}
+    for s, of_stage in enumerate(spans):
+        bounds = {"everything begins at 0": 0.0}
+        for letter, k, start, end in of_stage:
+            for before in needs(thing_of(s, p, (letter, k)), p):
+                far = before[2] != s
+                message = f", and a message takes {latency:g}" if far and latency else ""
+                bounds[f"{named(before[:2])} on stage {before[2]} ends at {ends[before]:g}{message}"] = (
+                    ends[before] + latency * far
+                )
+            earliest, time = max(bounds.values()), sum(costs[each] for each in letter)
+            if not np.allclose((start, end), (earliest, earliest + time), rtol=PRECISE, atol=PRECISE):
+                why = next(words for words, bound in bounds.items() if bound == earliest)
+                lose(
+                    f"{on}: stage {s} has {letter} of {k} from {start:g} to {end:g}; from {earliest:g} to"
+                    f" {earliest + time:g} is wanted: {why}."
+                )
+            bounds = {f"{letter} of {k} ends on the same stage at {end:g}": end}
 
 
 @pytest.mark.points(2, "clock: as early as it can")
@@ -216,31 +269,34 @@ def test_clock(submission: Submission) -> None:
         "1 stage, 2 micro-batches": one_at_a_time(1, 2),
         "2 stages, 1 micro-batch": one_at_a_time(2, 1),
         "2 stages, 1 micro-batch, W apart": one_at_a_time(2, 1, apart=True),
-        "3 stages, all forwards first": forwards_first(3, 4),
-        "3 stages, in turns": in_turns(3, 5, lambda s: 0, apart=False),
-        "4 stages, W apart and late": in_turns(4, 6, lambda s: s),
+        "3 stages, all forwards first": draw_orders(submission, 3, 4, "BW", first="F"),
+        "3 stages": draw_orders(submission, 3, 5, "BW"),
+        "4 stages, W apart": draw_orders(submission, 4, 6, "B W"),
+        "5 stages, some W apart": draw_orders(submission, 5, 4),
     }
     check_clock(submission, pipelines, ONE)
-    check_clock(submission, pipelines, {"F": 3.0, "B": 2.5, "W": 1.25})
+    check_clock(submission, pipelines, draw_costs(submission))
 
 
 @pytest.mark.points(1, "clock: messages take time")
 def test_clock_latency(submission: Submission) -> None:
-    pipelines = {"3 stages, W apart": one_at_a_time(3, 2, apart=True), "2 stages, late": in_turns(2, 3, lambda s: s)}
-    check_clock(submission, pipelines, {"F": 2.0, "B": 2.0, "W": 1.0}, latency=0.5)
+    """Of one micro-batch, so that no thing waits until its stage has done another one."""
+    pipelines = {f"{p} stages, 1 micro-batch, W apart": one_at_a_time(p, 1, apart=True) for p in (2, 3, 5)}
+    check_clock(submission, pipelines, draw_costs(submission), latency=float(submission.random.integers(1, 9) / 4))
 
 
 @pytest.mark.points(1, "clock: a deadlock is an error, and nothing else is")
 def test_clock_deadlock(submission: Submission) -> None:
+    i, j = (int(k) for k in submission.random.permutation(3)[:2])
     stuck = {
-        "stage 0 wants BW of 0 before F of 1, stage 1 F of 1 before BW of 0": [
-            [["F", 0], ["BW", 0], ["F", 1], ["BW", 1]], [["F", 0], ["F", 1], ["BW", 0], ["BW", 1]],
+        f"stage 0 wants BW of {i} before F of {j}, stage 1 F of {j} before BW of {i}": [
+            [["F", i], ["BW", i], ["F", j], ["BW", j]], [["F", i], ["F", j], ["BW", i], ["BW", j]],
         ],
-        "one stage with W of 0 before B of 0": [[["F", 0], ["W", 0], ["B", 0]]],
-        "the last stage with BW of 0 before F of 0": [[["F", 0], ["BW", 0]], [["BW", 0], ["F", 0]]],
-        "a stage that leaves F of 0 out": [[["F", 0], ["BW", 0]], []],
+        f"one stage with W of {i} before B of {i}": [[["F", i], ["W", i], ["B", i]]],
+        f"the last stage with BW of {j} before F of {j}": [[["F", j], ["BW", j]], [["BW", j], ["F", j]]],
+        f"a stage that leaves F of {j} out": [[["F", j], ["BW", j]], []],
     }  # fmt: skip
-    fine = {"3 stages, W apart and late": in_turns(3, 4, lambda s: s), "all forwards first": forwards_first(3, 3)}
+    fine = {f"{p} stages": draw_orders(submission, p, m) for p, m in ((3, 4), (2, 6), (5, 3))}
     each = Case(1, "clock", [[*stuck.values(), *fine.values()]], {"costs": ONE, "latency": 0})
     [[outcome]] = submission.run("times", [each], ["clock"])
     for name, found in zip([*stuck, *fine], outcome.value, strict=True):
@@ -266,11 +322,11 @@ def on_clock(orders: Sequence[Any], label: str, m: int, costs: dict[str, float] 
     """Spans. Loses the part for orders that cannot be performed."""
     try:
         check_things(orders, m, v)
-        spans = true_clock(orders, costs, v=v)
+        check_deadlock(orders, v)
         check_mail(orders, v)
     except Wrong as wrong:
         lose(f"On {label}: {wrong}.")
-    return spans
+    return list(own("clock_of_chunks" if v else "clock")(orders, costs))
 
 
 def said(function: str, of: Sequence[int]) -> str:
@@ -296,25 +352,27 @@ def check_step(each: Case, outcomes: Sequence[Outcome], tokens: Array) -> None:
         size = float(np.linalg.norm(right))
         if not np.linalg.norm(gradient - right) <= PRECISE * size:
             off = 100 * np.linalg.norm(gradient - right) / size
-            lose(f"On {each.label}: the gradient of stage {s} is {off:.2g}% off, beside a run without a pipeline.")
+            lose(f"On {each.label}: the gradient of stage {s} is {off:.2g}% off that of a run without a pipeline.")
 
 
 @pytest.mark.points(2, "gpipe: all forwards, then all backwards")
 def test_gpipe(submission: Submission) -> None:
-    pipelines = ((2, 1), (1, 3), (2, 3), (4, 8), (8, 2))
+    pipelines = [(2, 1), (1, 3), (2, 3), (8, 2), *draw_sizes(submission, 3)]
     for (p, m), orders in zip(pipelines, asked_for(submission, "gpipe", pipelines), strict=True):
         label = said("gpipe", (p, m))
         on_clock(orders, label, m)
         for s, order in enumerate(orders):
-            letters = "".join(letter[0] for letter, _ in order)
-            if letters != "F" * m + "B" * m or any(letter != "BW" for letter, _ in order[m:]):
-                lose(f"On {label}: stage {s} does {', '.join(map(named, order))}: first all F, then all BW.")
-            if [k for _, k in order[m:]] != [*reversed(range(m))]:
-                lose(
-                    f"On {label}: stage {s} begins its backwards with micro-batch {order[m][1]}; the last one's is"
-                    " wanted."
-                )
+            check_forwards_first(f"On {label}: stage {s}", order, m)
     check_gradients(submission, "gpipe", 3, 4)
+
+
+def check_forwards_first(who: str, order: Sequence[Any], m: int) -> None:
+    """Of an order that does everything once."""
+    letters = "".join(letter[0] for letter, _ in order)
+    if letters != "F" * m + "B" * m or any(letter != "BW" for letter, _ in order[m:]):
+        lose(f"{who} does {', '.join(map(named, order))}: first all F, then all BW.")
+    if any(later > earlier for (_, earlier), (_, later) in itertools.pairwise(order[m:])):
+        lose(f"{who} begins its backwards with micro-batch {order[m][1]}; the last one's is wanted.")
 
 
 def check_span(label: str, spans: Sequence[Any], wanted: float, than: str) -> None:
@@ -327,7 +385,7 @@ def check_span(label: str, spans: Sequence[Any], wanted: float, than: str) -> No
 
 @pytest.mark.points(2, "one_f_one_b: no deadlock, and it idles no longer than GPipe")
 def test_one_f_one_b(submission: Submission) -> None:
-    pipelines = ((1, 2), (2, 3), (3, 2), (4, 8), (6, 6))
+    pipelines = [(1, 2), (2, 3), (3, 2), (4, 8), *draw_sizes(submission, 2)]
     for (p, m), orders in zip(pipelines, asked_for(submission, "one_f_one_b", pipelines), strict=True):
         label = said("one_f_one_b", (p, m))
         check_span(label, on_clock(orders, label, m), 3 * (m + p - 1), "is wanted")
@@ -338,7 +396,7 @@ def test_one_f_one_b(submission: Submission) -> None:
 
 @pytest.mark.points(1, "one_f_one_b: p - s micro-batches on stage s")
 def test_one_f_one_b_memory(submission: Submission) -> None:
-    pipelines = ((2, 4), (4, 8), (5, 12))
+    pipelines = [(2, 4), (4, 8), *draw_sizes(submission, 2)]
     for (p, m), orders in zip(pipelines, asked_for(submission, "one_f_one_b", pipelines), strict=True):
         check_held(said("one_f_one_b", (p, m)), orders, [p - s for s in range(p)])
 
@@ -356,7 +414,7 @@ def check_held(label: str, orders: Sequence[Any], limits: Sequence[int]) -> None
 
 @pytest.mark.points(2, "zb_h1: W fills what was idle")
 def test_zb_h1(submission: Submission) -> None:
-    pipelines = ((1, 2), (2, 4), (4, 8), (5, 5), (4, 2), (3, 1))
+    pipelines = [(1, 2), (2, 4), (4, 8), (5, 5), (4, 2), (3, 1), *draw_sizes(submission, 2, least=2)]
     costs = {"F": 3.0, "B": 3.0, "W": 2.0}
     for (p, m), orders in zip(pipelines, asked_for(submission, "zb_h1", pipelines), strict=True):
         label = said("zb_h1", (p, m))
@@ -368,7 +426,7 @@ def test_zb_h1(submission: Submission) -> None:
 
 @pytest.mark.points(1, "zb_h1: p micro-batches on every stage")
 def test_zb_h1_memory(submission: Submission) -> None:
-    pipelines = ((2, 4), (4, 8), (5, 12))
+    pipelines = [(2, 4), (4, 8), *draw_sizes(submission, 2, least=2)]
     for (p, m), orders in zip(pipelines, asked_for(submission, "zb_h1", pipelines), strict=True):
         check_held(said("zb_h1", (p, m)), orders, [p] * p)
 
@@ -420,9 +478,9 @@ def test_perform_arrays(submission: Submission) -> None:
     both_ways = [*one_at_a_time(1, 1)[0], *[[letter, 1] for letter in ("F", "B", "W")]]
     kinds = {
         "one after the other": ([both_ways] * 3, 2),
-        "all forwards first": (forwards_first(3, 4), 4),
-        "1F1B": (in_turns(3, 5, lambda s: 0, apart=False), 5),
-        "W late": (in_turns(3, 4, lambda s: s), 4),
+        "all forwards first": (draw_orders(submission, 3, 4, "BW", first="F"), 4),
+        "a drawn order": (draw_orders(submission, 3, 5, "BW"), 5),
+        "a drawn order, W apart": (draw_orders(submission, 3, 4, "B W"), 4),
     }
     (plain, first, at_first), *runs = performed(submission, kinds)
     try:
@@ -443,7 +501,10 @@ def test_perform_arrays(submission: Submission) -> None:
 
 @pytest.mark.points(1, "perform: a gradient goes as soon as it is made")
 def test_perform_early(submission: Submission) -> None:
-    kinds = {"B and W apart": (one_at_a_time(3, 2, apart=True), 2), "W late": (in_turns(3, 4, lambda s: s), 4)}
+    kinds = {
+        "B and W apart": (one_at_a_time(3, 2, apart=True), 2),
+        "a drawn order, W apart": (draw_orders(submission, 3, 4, "B W"), 4),
+    }
     for each, outcomes, _ in performed(submission, kinds):
         for s, outcome in enumerate(outcomes):
             if ["W", 0] not in [list(thing) for thing in outcome.value["done"]]:
@@ -457,7 +518,11 @@ def test_perform_early(submission: Submission) -> None:
 
 @pytest.mark.points(1, "perform: sends wait for nobody, and are waited for")
 def test_perform_waits(submission: Submission) -> None:
-    kinds = {"1F1B": (in_turns(3, 4, lambda s: 0, apart=False), 4)}
+    crossing = [[["F", 0], ["F", 1], ["BW", 0], ["BW", 1]], [["F", 0], ["BW", 0], ["F", 1], ["BW", 1]]]
+    kinds = {
+        "F of 1 and the gradient of 0 crossing": (crossing, 2),
+        "a drawn order": (draw_orders(submission, 3, 4, "BW"), 4),
+    }
     performed(submission, kinds, rules=STRICT, guarded=True)
 
 
@@ -466,7 +531,7 @@ def test_perform_waits(submission: Submission) -> None:
 
 @pytest.mark.points(1, "shorter: than 1F1B, in its memory")
 def test_shorter(submission: Submission) -> None:
-    pipelines = ((2, 4, 2), (3, 6, 3), (4, 8, 4), (4, 11, 4))
+    pipelines = [(2, 4, 2), (3, 6, 3), (4, 8, 4), *((p, m, p) for p, m in draw_sizes(submission, 2, least=2))]
     for (p, m, limit), orders in zip(pipelines, asked_for(submission, "shorter", pipelines), strict=True):
         label = said("shorter", (p, m, limit))
         spans = on_clock(orders, label, m)
@@ -477,7 +542,8 @@ def test_shorter(submission: Submission) -> None:
 
 @pytest.mark.points(1, "shorter: with each micro-batch more")
 def test_shorter_more(submission: Submission) -> None:
-    pipelines = [(p, m, limit) for p, m in ((3, 6), (4, 9)) for limit in range(p, 2 * p)]
+    sizes = [(3, 6), *draw_sizes(submission, 1, least=2)]
+    pipelines = [(p, m, limit) for p, m in sizes for limit in range(p, 2 * p)]
     before = 0.0
     for (p, m, limit), orders in zip(pipelines, asked_for(submission, "shorter", pipelines), strict=True):
         label = said("shorter", (p, m, limit))
@@ -524,48 +590,69 @@ def check_idle_share(submission: Submission) -> None:
     cases = {}
     for name, orders in {
         "one stage": one_at_a_time(1, 2), "2 stages, 1 micro-batch": one_at_a_time(2, 1),
-        "3 stages, 4 micro-batches": forwards_first(3, 4),
+        "3 stages, 4 micro-batches": draw_orders(submission, 3, 4, first="F"),
     }.items():  # fmt: skip
-        spans = true_clock(orders, ONE)
-        step = max(of[-1][3] for of in spans)
-        busy = sum(end - start for of in spans for *_, start, end in of)
-        cases[name] = ([[list(span) for span in of] for of in spans], 1 - busy / (len(spans) * step))
+        spans = own("clock")(orders, ONE)
+        cases[name] = ([[list(span) for span in of] for of in spans], own("idle_share")(spans))
     check_values(submission, "idle_share", cases, "share")
 
 
-def check_forwards_first(submission: Submission) -> None:
-    cases = {str(m): ([m], forwards_first(1, m)[0]) for m in (1, 2, 4)}
-    check_values(submission, "forwards_first", cases, "order_of")
+def orders_of(submission: Submission, function: str, asked: Sequence[list[Any]]) -> Iterator[tuple[str, list[Any]]]:
+    """What a gap's function returns for each list of arguments, with the call in words."""
+    [[outcome]] = submission.run("order_of", [Case(1, function, [list(asked)], {"function": function})], [function])
+    for arguments, found in zip(asked, outcome.value, strict=True):
+        call = f"{function}({', '.join(map(str, arguments))})"
+        try:
+            check_things([found], arguments[0])
+        except Wrong as wrong:
+            lose(f"{call}: {wrong}.")
+        yield call, found
+
+
+def check_forwards_first_gap(submission: Submission) -> None:
+    for call, order in orders_of(submission, "forwards_first", [[m] for m in (1, 2, 4)]):
+        check_forwards_first(f"{call}: it", order, len(order) // 2)
 
 
 def check_in_flight(submission: Submission) -> None:
     kinds = {
-        "all forwards first, 4 micro-batches": forwards_first(1, 4)[0],
+        "all forwards first, 4 micro-batches": draw_orders(submission, 1, 4, "BW", first="F")[0],
         "one at a time": one_at_a_time(1, 3)[0],
-        "in turns": in_turns(3, 5, lambda s: 0, apart=False)[0],
-        "B and W apart, W late": in_turns(3, 5, lambda s: s)[2],
+        "a drawn order": draw_orders(submission, 3, 5, "BW")[0],
+        "a drawn order, W apart": draw_orders(submission, 3, 5, "B W")[2],
     }
     check_values(submission, "in_flight", {name: ([order], held(order)) for name, order in kinds.items()}, "order_of")
 
 
 def check_updates_between(submission: Submission) -> None:
-    turns = in_turns(4, 8, lambda s: 0, apart=False)
+    turns = [[list(thing) for thing in own("one_f_one_b")(s, 4, 8)] for s in range(4)]
     cases = {f"stage {s} of 4, micro-batch {k}": ([turns[s], k], min(3 - s, k)) for s in range(4) for k in (0, 1, 5)}
     check_values(submission, "updates_between", cases, "order_of")
 
 
 def check_b_and_w_apart(submission: Submission) -> None:
-    pipelines = ((4, 6, 2, 2), (3, 5, 0, 0), (5, 7, 1, 1), (2, 4, 0, 3))  # p, m, the stage, how late
-    cases = {
-        f"{m}, {p - s}, {late}": ([m, p - s, late], in_turns(p, m, lambda s, late=late: late)[s])
-        for p, m, s, late in pipelines
-    }
-    check_values(submission, "b_and_w_apart", cases, "order_of")
+    """How many of each letter stand before a thing says where it belongs."""
+    asked = [[6, 2, 2], [5, 3, 0], [7, 4, 1], [4, 2, 3]]  # m, ahead, late
+    for (m, ahead, late), (call, order) in zip(asked, orders_of(submission, "b_and_w_apart", asked), strict=True):
+        before = {"F": 0, "B": 0, "W": 0}
+        for letter, k in order:
+            others = {
+                "F": {"F": k, "B": max(k - ahead + 1, 0), "W": max(k - ahead - late + 1, 0)},
+                "B": {"F": min(k + ahead, m), "B": k, "W": max(k - late, 0)},
+                "W": {"W": k, "B": min(k + late + 1, m)},
+            }.get(letter, {"F": -1})
+            for other, number in others.items():
+                if before[other] != number:
+                    lose(
+                        f"{call}: before {letter} of {k} there are {before[other]} {other}; {max(number, 0)} are"
+                        f" wanted. It is {', '.join(map(named, order))}."
+                    )
+            before[letter] += 1
 
 
 GAPS = {
     "idle_share": check_idle_share,
-    "forwards_first": check_forwards_first,
+    "forwards_first": check_forwards_first_gap,
     "in_flight": check_in_flight,
     "b_and_w_apart": check_b_and_w_apart,
     "updates_between": check_updates_between,

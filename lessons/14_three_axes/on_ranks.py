@@ -12,7 +12,12 @@ from minidist.classroom.ranks import returned
 from minidist.mpi.comm import Comm
 
 Array = np.ndarray
-given = functions("given", ("memory", "sent", "place"))  # what a part does not ask for is the lesson's own
+given = functions("given", ("memory", "sent", "place"))  # the lesson's own take the place of what a function calls
+STANDS_ON = {
+    **dict.fromkeys(("memory", "sent", "place", "shard_gradient", "sum_gradients", "gradient_norm"), ()),
+    "choose": ("memory", "sent"),
+    "along": ("place",),
+}
 
 
 class Model(NamedTuple):
@@ -150,7 +155,7 @@ def shard(comm: Comm, exercise: ModuleType, mine: Array, per_host: int, function
 
 
 def sums(comm: Comm, exercise: ModuleType, mine: list[Array], stages: int, tied: int) -> dict[str, Any]:
-    """Ranks are data x stages: the gradients afterwards, of which piece number `tied` is tied at both ends."""
+    """Ranks are data x stages: the gradients afterwards. Piece number `tied` is tied at both ends."""
     sizes = [comm.size // stages, stages]
     data, pipeline = of_axis(comm, sizes, [0]), of_axis(comm, sizes, [1])
     is_end = pipeline.rank in (0, stages - 1)
@@ -164,7 +169,7 @@ def sums(comm: Comm, exercise: ModuleType, mine: list[Array], stages: int, tied:
 def norm(
     comm: Comm, exercise: ModuleType, mine: list[Array], stages: int, cut: list[bool], tied: list[bool]
 ) -> dict[str, Any]:
-    """Ranks are stages x tensor. As an array, for results over a wire are compared bit by bit."""
+    """Ranks are stages x tensor. As an array, because results over a wire are compared bit by bit."""
     sizes = [stages, comm.size // stages]
     pipeline, tensor = of_axis(comm, sizes, [0]), of_axis(comm, sizes, [1])
     pieces = [Piece(grad.copy(), *how) for grad, *how in zip(mine, cut, tied, strict=True) if grad.size]

@@ -1,20 +1,22 @@
 """The grade of lesson 14: `pytest lessons/14_three_axes`, or `make grade` for a table.
 
-Each part asks for one thing of one function, and loads exercise.py anew. Truth is computed here: bytes from the papers'
-formulas, groups by going through all ranks, sums and norms from everybody's inputs, which each rank has only for
-itself. A part earns its points or not; none needs a later one, and one mistake costs one part.
+Each part asks for one thing of one function, and loads exercise.py anew. Models, clusters, meshes and gradients are
+drawn for each grade. No part compares with another solution. It asks for what holds of every right answer: how many
+bytes there are for each parameter and each micro-batch, that a place leads back to its rank, that groups share out the
+ranks. Sums and norms are computed here from the inputs of all ranks. Each rank has only its own. A part earns its
+points or not; none needs a later one, and one mistake costs one part.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from functools import cache
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import together
+from minidist.classroom.checks import is_right, lessons_own, together
 from minidist.classroom.submission import Case, Outcome, Submission, lose
 
 Array = np.ndarray
@@ -25,42 +27,21 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 AXES = ("data", "pipeline", "tensor")
 
 # Model: layers, width, heads, length, batch, parameters. Layout: data, pipeline, tensor.
-SMALL = [24, 1024, 16, 512, 48, 330_000_000]
 LARGE = [48, 8192, 64, 2048, 512, 39_096_025_088]
+MODEL = ("layers", "width", "heads", "length", "batch", "parameters")
+CLUSTER = ("ranks", "per_host", "memory", "speed", "inside", "between")
+
+# ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-# ---- the truth -------------------------------------------------------------------------------------------------------
+@cache
+def own(name: str) -> Any:
+    """The lesson's own function: it says which layout is best, and how long another one takes."""
+    return lessons_own(__file__, name)
 
 
-def true_memory(model: Sequence[float], layout: Sequence[float], in_flight: float = -1) -> float:
-    layers, width, _, length, batch, parameters = model
-    d, p, t = layout
-    psi = parameters / (p * t)
-    in_flight = min(p, batch / d) if in_flight < 0 else in_flight
-    return 4 * psi + 12 * psi / d + layers / p * in_flight * 34 * length * width / t
-
-
-def true_sent(model: Sequence[float], layout: Sequence[float]) -> dict[str, float]:
-    layers, width, _, length, batch, parameters = model
-    d, p, t = layout
-    psi, m, sh = parameters / (p * t), batch / d, length * width
-    return {
-        "data": 4 * psi * (d - 1) / d,
-        "pipeline": 2 * m * sh / t * (0 if p == 1 else 1 if p == 2 else 2),
-        "tensor": 2 * layers / p * m * 8 * sh * (t - 1) / t,
-    }
-
-
-def true_seconds(model: Sequence[float], layout: Sequence[float], cluster: Sequence[float]) -> float:
-    ranks, per_host, _, speed, inside, between = cluster
-    d, p, t = layout
-    work = 6 * model[5] * model[4] * model[3] / ranks / speed
-    reach = {"tensor": t, "pipeline": p * t, "data": d * p * t}
-    sending = sum(
-        nbytes / (inside if per_host % reach[axis] == 0 else between)
-        for axis, nbytes in true_sent(model, layout).items()
-    )
-    return work * (1 + (p - 1) * d / model[4]) + sending
+def fields(names: Sequence[str], values: Sequence[float]) -> SimpleNamespace:
+    return SimpleNamespace(**dict(zip(names, values, strict=True)))
 
 
 def close(found: float, expected: float) -> bool:
@@ -71,10 +52,19 @@ def words(layout: Sequence[float]) -> str:
     return f"Layout({', '.join(f'{n:g}' for n in layout)})"
 
 
-def a_model(submission: Submission) -> list[float]:
+def a_model(submission: Submission) -> list[int]:
     """Sizes that hold no product by accident."""
     draw = submission.random.integers
     return [24, int(draw(300, 900)), 16, int(draw(100, 400)), 48, int(draw(10, 99) * 1e6)]
+
+
+def draw_layouts(submission: Submission, count: int) -> list[tuple[int, int, int]]:
+    """Layouts that divide such a model."""
+    drawn = (
+        [int(submission.random.choice(sizes)) for sizes in ((2, 3, 6, 8, 16), (2, 3, 4, 8), (2, 4, 8))]
+        for _ in range(count)
+    )
+    return [(d, p, t) for d, p, t in drawn]
 
 
 # ---- a layout in bytes -----------------------------------------------------------------------------------------------
@@ -82,32 +72,62 @@ def a_model(submission: Submission) -> list[float]:
 
 @pytest.mark.points(2, "memory: states and activations")
 def test_memory(submission: Submission) -> None:
-    layouts = [(1, 1, 1), (4, 1, 1), (1, 1, 4), (1, 6, 1), (2, 3, 4), (24, 4, 2)]
-    asked = [[a_model(submission), layout] for layout in layouts]
+    """States are what a model has whose sequences are empty, activations what one has without parameters."""
+    layouts = [(1, 1, 1), (4, 1, 1), (1, 1, 4), (1, 6, 1), (2, 3, 4), (24, 4, 2), *draw_layouts(submission, 3)]
+    asked = []
+    for layout in layouts:
+        layers, width, heads, length, batch, parameters = a_model(submission)
+        for of in ((length, parameters), (0, parameters), (length, 0)):
+            asked.append([[layers, width, heads, of[0], batch, of[1]], layout])
     [[outcome]] = submission.run("memories", [Case(1, "memory", [asked])], ["memory"])
-    for (model, layout), found in zip(asked, outcome.value, strict=True):
-        where, wanted = f"On memory(model, {words(layout)})", true_memory(model, layout)
-        if not isinstance(found, float):
-            lose(f"{where}: it returned {found}; a number is wanted.")
-        if not close(found, wanted):
-            states = true_memory(model, layout, 0)
-            more = " Of a micro-batch in flight every layer of the stage keeps something." * close(found, states)
+    for number, (d, p, t) in enumerate(layouts):
+        where = f"On memory(model, {words((d, p, t))})"
+        both, states, activations = outcome.value[3 * number : 3 * number + 3]
+        for found in (both, states, activations):
+            if not isinstance(found, float):
+                lose(f"{where}: it returned {found}; a number is wanted.")
+        (layers, width, _, length, batch, parameters), _ = asked[3 * number]
+        each = states / (parameters / p / t)
+        if not close(each, 4 + 12 / d):
             lose(
-                f"{where}: it is {found:,.0f} bytes; {wanted:,.0f} are wanted, of which {states:,.0f} are parameters,"
-                f" gradients and optimizer.{more}"
+                f"{where}: of states it counts {each:.4g} bytes for each of the rank's Ψ/{p * t} parameters;"
+                f" {4 + 12 / d:.4g} are wanted: 2 for the parameter, 2 for its gradient, and 12/{d} for the optimizer."
+            )
+        in_flight = activations / (34 * length * width / t * layers / p)
+        if not close(in_flight, min(p, batch / d)):
+            lose(
+                f"{where}: activations are those of {in_flight:.4g} micro-batches (each layer of the stage keeps"
+                f" 34sh/{t} bytes of one); {min(p, batch // d)} are in flight: one for each of {p} stages, but no more"
+                f" than the {batch // d} that there are."
+            )
+        if not close(both, states + activations):
+            lose(
+                f"{where}: it is {both:,.0f} bytes, where states alone are {states:,.0f} and activations alone"
+                f" {activations:,.0f}: add them."
             )
 
 
-def check_sent(submission: Submission, axis: str, layouts: Sequence[tuple[int, int, int]], hint: str) -> None:
-    asked = [[a_model(submission), layout] for layout in layouts]
+HowOften = Callable[[int, int, int], float]  # by d, p and t
+
+
+def check_sent(
+    submission: Submission, axis: str, layouts: Sequence[tuple[int, int, int]], how_often: HowOften, hint: str
+) -> None:
+    """What is sent along an axis, counted in numbers of 2 bytes: `how_often` of each kind of message a rank sends."""
+    asked = [[a_model(submission), layout] for layout in [*layouts, *draw_layouts(submission, 3)]]
     [[outcome]] = submission.run("all_sent", [Case(1, "sent", [asked])], ["sent"])
-    for (model, layout), found in zip(asked, outcome.value, strict=True):
-        where = f"On sent(model, {words(layout)})"
+    for ((layers, width, _, length, batch, parameters), (d, p, t)), found in zip(asked, outcome.value, strict=True):
+        where = f"On sent(model, {words((d, p, t))})"
         if not isinstance(found, dict):
             lose(f"{where}: it returned {found}; a dictionary is wanted.")
         if axis not in found or not isinstance(found[axis], float):
             lose(f"{where}: there is no number for {axis!r}.")
-        wanted = true_sent(model, layout)[axis]
+        size = {
+            "tensor": layers / p * batch / d * length * width,
+            "pipeline": batch / d * length * width / t,
+            "data": parameters / p / t,
+        }[axis]
+        wanted = 2 * size * how_often(d, p, t)
         if not close(found[axis], wanted):
             times = f"; that is {found[axis] / wanted:.3g} times as much" if wanted else ""
             lose(f"{where}: {axis} is {found[axis]:,.0f} bytes; it should be {wanted:,.0f}{times}. {hint}")
@@ -116,35 +136,38 @@ def check_sent(submission: Submission, axis: str, layouts: Sequence[tuple[int, i
 @pytest.mark.points(1, "sent: along the tensor axis")
 def test_sent_tensor(submission: Submission) -> None:
     hint = "Count all-reduces: four for each layer of the stage and each micro-batch; each sends 2S(t-1)/t numbers."
-    check_sent(submission, "tensor", [(1, 1, 2), (1, 1, 1), (1, 1, 8), (2, 3, 4)], hint)
+    layouts = [(1, 1, 2), (1, 1, 1), (1, 1, 8), (2, 3, 4)]
+    check_sent(submission, "tensor", layouts, lambda d, p, t: 4 * 2 * (t - 1) / t, hint)
 
 
 @pytest.mark.points(1, "sent: along the pipeline")
 def test_sent_pipeline(submission: Submission) -> None:
-    hint = "One stage has no neighbour, the ends have one, a stage in between two. A rank sends its t-th alone."
-    check_sent(submission, "pipeline", [(1, 2, 1), (1, 1, 4), (1, 4, 1), (2, 3, 4)], hint)
+    hint = "One stage has no neighbor, the ends have one, a stage in between two. A rank sends its t-th alone."
+    layouts = [(1, 2, 1), (1, 1, 4), (1, 4, 1), (2, 3, 4)]
+    check_sent(submission, "pipeline", layouts, lambda d, p, t: (0, 1, 2)[min(p, 3) - 1], hint)
 
 
 @pytest.mark.points(1, "sent: along the data axis")
 def test_sent_data(submission: Submission) -> None:
     hint = "A reduce-scatter and an all-gather of the ψ parameters that the rank has, once a step."
-    check_sent(submission, "data", [(2, 1, 1), (1, 2, 2), (8, 1, 1), (4, 3, 2)], hint)
+    layouts = [(2, 1, 1), (1, 2, 2), (8, 1, 1), (4, 3, 2)]
+    check_sent(submission, "data", layouts, lambda d, p, t: 2 * (d - 1) / d, hint)
 
 
-def layouts_of(model: Sequence[float], ranks: int) -> list[tuple[int, int, int]]:
-    layers, _, heads, _, batch, _ = model
-    found = []
-    for p, t in itertools.product(range(1, ranks + 1), repeat=2):
-        d = ranks // (p * t) if ranks % (p * t) == 0 else 0
-        if d and layers % p == 0 and heads % t == 0 and batch % d == 0:
-            found.append((d, p, t))
-    return found
+def draw_cluster(submission: Submission) -> tuple[list[float], list[float]]:
+    """A model, and ranks on which a drawn layout, and few others, fit."""
+    model, ranks = a_model(submission), int(submission.random.choice([16, 32]))
+    layout = (0, 0, 0)
+    while layout[0] * layout[1] * layout[2] != ranks:
+        [layout] = draw_layouts(submission, 1)
+    room = own("memory")(fields(MODEL, model), layout)
+    return [*model], [ranks, 8, 1.01 * room, 140e12, 300e9, 12.5e9]
 
 
 @pytest.mark.points(2, "choose: fits, and is the fastest")
 def test_choose(submission: Submission) -> None:
     fast, slow = 300e9, 12.5e9
-    clusters = [
+    clusters: list[Any] = [
         (LARGE, [64, 8, 32e9, 140e12, fast, slow]),
         (LARGE, [64, 8, 13e9, 140e12, fast, slow]),  # little memory
         (LARGE, [64, 8, 5e9, 140e12, fast, slow]),  # nothing fits
@@ -153,14 +176,14 @@ def test_choose(submission: Submission) -> None:
         ([1, 4096, 6, 1024, 96, 2_000_000_000], [8, 8, 6e9, 10e12, fast, slow]),
         ([3, 4096, 1, 1024, 96, 2_000_000_000], [8, 8, 9e9, 10e12, fast, slow]),
         ([4, 4096, 8, 8192, 6, 200_000_000], [8, 8, 100e9, 1e12, fast, slow]),
+        *(draw_cluster(submission) for _ in range(4)),
     ]
     [[outcome]] = submission.run("choices", [Case(1, "choose", [[list(each) for each in clusters]])], ["choose"])
     for (model, cluster), found in zip(clusters, outcome.value, strict=True):
         ranks, per_host, room = int(cluster[0]), int(cluster[1]), cluster[2]
-        where = f"On {ranks} ranks, {per_host} on a host, each with {room / 1e9:g} GB"
-        every = layouts_of(model, ranks)
-        fit = [layout for layout in every if true_memory(model, layout) <= room]
-        best = min(fit, key=lambda layout: true_seconds(model, layout, cluster), default=None)
+        where = f"On {ranks} ranks, {per_host} on a host, each with {room / 1e9:.4g} GB"
+        asked = fields(MODEL, model), fields(CLUSTER, cluster)
+        best = own("choose")(*asked)
         wanted = f"{words(best)} is a layout that fits" if best else "nothing fits, so None is wanted"
         if found is None and best is None:
             continue
@@ -169,13 +192,16 @@ def test_choose(submission: Submission) -> None:
         said = tuple(found)
         if math.prod(said) != ranks:
             lose(f"{where}: {words(said)} has {math.prod(said):g} ranks.")
-        if said not in every:
+        if any(n < 1 or n != int(n) for n in said) or any(
+            whole % n for whole, n in zip((model[4], model[0], model[2]), said, strict=True)
+        ):
             lose(f"{where}: {words(said)} cannot divide {model[0]} layers, {model[2]} heads or {model[4]} sequences.")
         if best is None:
             lose(f"{where}: it returned {words(said)}; {wanted}.")
-        if said not in fit:
-            lose(f"{where}: {words(said)} needs {true_memory(model, said) / 1e9:.1f} GB, which does not fit.")
-        taken, least = true_seconds(model, said, cluster), true_seconds(model, best, cluster)
+        layout = tuple(int(n) for n in said)
+        if (needed := own("memory")(asked[0], layout)) > room:
+            lose(f"{where}: {words(said)} needs {needed / 1e9:.1f} GB, which does not fit.")
+        taken, least = (own("seconds")(asked[0], each, asked[1]) for each in (layout, best))
         if taken > least * (1 + CLOSE):
             lose(f"{where}: {words(said)} fits and takes {taken:.2f} s; {words(best)} takes {least:.2f} s.")
 
@@ -185,38 +211,40 @@ def test_choose(submission: Submission) -> None:
 MESHES: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
     (AXES, (2, 2, 2)),
     (AXES, (2, 3, 4)),
-    (("host", "shard"), (3, 2)),
+    (("shard", "host"), (3, 2)),  # in no order but that of the mesh
     (("a", "b", "c", "d"), (2, 1, 3, 2)),
 ]
 
 
-def true_place(rank: int, sizes: Sequence[int]) -> list[int]:
-    return list(itertools.product(*map(range, sizes)))[rank]  # type: ignore[return-value]
+def draw_mesh(submission: Submission) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    a, b, c = (int(n) for n in submission.random.integers(2, 5, 3))
+    return AXES, (a, b + 4 * (a == b), c)
 
 
 @pytest.mark.points(2, "place: the last axis is the innermost")
 def test_place(submission: Submission) -> None:
-    [[outcome]] = submission.run("places", [Case(1, "place", [[list(map(list, mesh)) for mesh in MESHES]])], ["place"])
-    for (names, sizes), of_ranks in zip(MESHES, outcome.value, strict=True):
+    """From a place one comes back to the rank."""
+    meshes = [*MESHES, draw_mesh(submission)]
+    [[outcome]] = submission.run("places", [Case(1, "place", [[list(map(list, mesh)) for mesh in meshes]])], ["place"])
+    for (names, sizes), of_ranks in zip(meshes, outcome.value, strict=True):
         shown = dict(zip(names, sizes, strict=True))
         for rank, found in enumerate(of_ranks):
             where = f"On place({rank}, {shown})"
             if isinstance(found, str):
                 lose(f"{where}: it returned {found}; a dictionary is wanted.")
-            wanted = dict(zip(names, true_place(rank, sizes), strict=True))
             if found[0] != list(names):
                 lose(f"{where}: its names are {', '.join(found[0])}; {', '.join(names)} are wanted, in this order.")
-            at = {name: int(n) if isinstance(n, float) else n for name, n in zip(*found, strict=True)}
-            if at != wanted:
-                backwards = list(true_place(rank, sizes[::-1]))[::-1]
-                instead = " Which axis is the innermost?" if list(at.values()) == backwards else ""
-                lose(f"{where}: it is {at}; {wanted} is wanted.{instead}")
-
-
-def true_group(rank: int, names: Sequence[str], sizes: Sequence[int], axes: Sequence[str]) -> list[int]:
-    every = list(itertools.product(*map(range, sizes)))
-    others = [number for number, name in enumerate(names) if name not in axes]
-    return [r for r, at in enumerate(every) if all(at[n] == every[rank][n] for n in others)]
+            at = [int(n) if isinstance(n, float) and n == int(n) else n for n in found[1]]
+            for name, n, size in zip(names, at, sizes, strict=True):
+                if not isinstance(n, int) or not 0 <= n < size:
+                    lose(f"{where}: on the axis {name} it is {n}; an integer from 0 to {size - 1} is wanted.")
+            number = int(np.ravel_multi_index(at, sizes))
+            if number != rank:
+                backwards = int(np.ravel_multi_index(at[::-1], sizes[::-1])) == rank
+                lose(
+                    f"{where}: it is {dict(zip(names, at, strict=True))}, and there stands rank {number}."
+                    + " Which axis is the innermost?" * backwards
+                )
 
 
 def along_case(names: Sequence[str], sizes: Sequence[int], asked: Sequence[Sequence[str]]) -> Case:
@@ -225,25 +253,32 @@ def along_case(names: Sequence[str], sizes: Sequence[int], asked: Sequence[Seque
     return Case(n, f"{n} ranks, {shown}", [None] * n, arguments)
 
 
-def check_group(each: Case, rank: int, axes: Sequence[str], found: Any) -> None:
-    wanted = true_group(rank, each.arguments["names"], each.arguments["sizes"], axes)
-    if isinstance(found, str):
-        lose(f"On {each.label}: along({', '.join(axes)}) returned {found}, not a communicator.")
-    if found != wanted:
-        order = " They are the right ones in another order." if sorted(found) == wanted else ""
-        lose(
-            f"On {each.label}: along {' and '.join(axes)}, rank {rank} is with the ranks {found}; {wanted} are"
-            f" wanted.{order}"
-        )
+def check_groups(label: str, mesh: dict[str, int], axes: Sequence[str], groups: Sequence[Any]) -> None:
+    """Groups share out the ranks: each rank is in its own, all members have the same, and from its first member the
+    others are as far as steps along these axes lead."""
+    strides, stride = dict[str, int](), 1
+    for name in reversed(mesh):
+        strides[name], stride = stride, stride * mesh[name]
+    distances = [0]
+    for name in axes:
+        distances = sorted(far + step * strides[name] for far in distances for step in range(mesh[name]))
+    for rank, found in enumerate(groups):
+        who = f"On {label}: along {' and '.join(axes)}, rank {rank}"
+        if isinstance(found, str):
+            lose(f"On {label}: along({', '.join(axes)}) returned {found}, not a communicator.")
+        if [other - min(found) for other in sorted(found)] == distances and found != sorted(found):
+            lose(f"{who} is with the ranks {found}. They are the right ones in another order.")
+        if [other - found[0] for other in found] != distances or any(groups[other] != found for other in found):
+            far = f"{distances[1]} apart" if len(axes) == 1 else f"{distances} from the first"
+            lose(f"{who} is with the ranks {found}; a group has {len(distances)} ranks, {far}.")
+        if rank not in found:
+            lose(f"{who} is not in its own group, {found}.")
 
 
-def check_along(submission: Submission, cases: Sequence[Case], of_axes: Callable[[int], bool]) -> None:
-    """The groups along as many axes as `of_axes` says."""
-    for each, outcomes in zip(cases, submission.run("groups", cases, ["along"]), strict=True):
-        for rank, outcome in enumerate(outcomes):
-            for axes, found in zip(each.arguments["asked"], outcome.value, strict=True):
-                if of_axes(len(axes)):
-                    check_group(each, rank, axes, found)
+def check_along(each: Case, outcomes: Sequence[Outcome]) -> None:
+    mesh = dict(zip(each.arguments["names"], each.arguments["sizes"], strict=True))
+    for number, axes in enumerate(each.arguments["asked"]):
+        check_groups(each.label, mesh, axes, [outcome.value[number] for outcome in outcomes])
 
 
 @pytest.mark.points(2, "along: one axis")
@@ -251,7 +286,8 @@ def test_along(submission: Submission) -> None:
     cases = [
         along_case(names, sizes, [[name] for name in names]) for names, sizes in ((AXES, (2, 2, 2)), (AXES[:2], (2, 3)))
     ]
-    check_along(submission, cases, lambda number: number == 1)
+    for each, outcomes in zip(cases, submission.run("groups", cases, ["along"]), strict=True):
+        check_along(each, outcomes)
 
 
 @pytest.mark.points(1, "along: several axes")
@@ -260,11 +296,10 @@ def test_along_several(submission: Submission) -> None:
     one, several = [[axis] for axis in AXES], [["data", "tensor"], ["pipeline", "tensor"], AXES]
     plain, each = along_case(AXES, (2, 2, 2), one), along_case(AXES, (2, 2, 2), several)
     singles, outcomes = submission.run("groups", [plain, each], ["along"])
-    for rank, (of_one, of_several) in enumerate(zip(singles, outcomes, strict=True)):
-        groups = [true_group(rank, AXES, (2, 2, 2), axes) for axes in one]
-        for axes, found in zip(each.arguments["asked"], of_several.value, strict=True):
-            if of_one.value == groups or isinstance(found, str):
-                check_group(each, rank, axes, found)
+    if is_right(check_along, plain, singles):
+        check_along(each, outcomes)
+    for found in [found for outcome in outcomes for found in outcome.value if isinstance(found, str)]:
+        lose(f"On {each.label}: along returned {found}, not a communicator.")
 
 
 # ---- who sums what ---------------------------------------------------------------------------------------------------
@@ -328,7 +363,7 @@ def check_left(each: Case, outcomes: Sequence[Outcome]) -> None:
             )
 
 
-@pytest.mark.points(1, "shard_gradient: a shard of everybody's sum")
+@pytest.mark.points(1, "shard_gradient: a shard of the sum over all ranks")
 def test_shard_gradient(submission: Submission) -> None:
     cases = [shard_case(submission, *each) for each in ((4, 2, 8), (6, 3, 7), (4, 1, 5), (3, 3, 6))]
     for each, outcomes in zip(cases, submission.run("shard", cases, ["shard_gradient"]), strict=True):
@@ -370,7 +405,7 @@ def test_sum_gradients(submission: Submission) -> None:
                     lose(f"{where}: {name} is another array; put the sum into the one that was there.")
 
 
-@pytest.mark.points(2, "sum_gradients: what is tied, over both ends as well")
+@pytest.mark.points(2, "sum_gradients: what is tied, over both ends, too")
 def test_sum_gradients_tied(submission: Submission) -> None:
     """The sum of what both ends have when it is not tied: so a factor costs nothing here."""
     for n, stages in ((2, 2), (4, 2), (6, 3)):
@@ -408,19 +443,16 @@ def norm_case(
     cut: Sequence[bool],
     label: str = "",
     tied: int = -1,
-    absent: Sequence[int] = (),
 ) -> Case:
-    """Pieces 0, 1, ... of each stage. A piece that is not cut is the same on all tensor ranks; the piece `tied` the
-    same on the first and the last stage, if it is cut part by part. On the stages `absent` it is not there."""
+    """Pieces 0, 1, ... of each stage. A piece that is not cut is the same on all tensor ranks. The piece `tied` is the
+    same on the first and the last stage, if it is cut part by part."""
     t = n // stages
     inputs: list[list[Array]] = []
     for rank in range(n):
         stage, part = divmod(rank, t)
         mine: list[Array] = []
         for number, is_cut in enumerate(cut):
-            if number == tied and stage in absent:
-                mine.append(np.zeros(0))
-            elif number == tied and stage == stages - 1 and stages > 1 and inputs[part][number].size:
+            if number == tied and stage == stages - 1 and stages > 1:
                 mine.append(inputs[part][number])
             elif not is_cut and part:
                 mine.append(inputs[stage * t][number])
@@ -470,24 +502,25 @@ def test_norm(submission: Submission) -> None:
 def test_norm_tied(submission: Submission) -> None:
     """Compared with the same pieces without one or both copies: so nothing else matters."""
     for n, stages, is_cut in ((4, 2, True), (3, 3, True), (2, 1, True), (4, 2, False)):
-        have = {"both ends have it": (), "the first stage has it": range(1, stages), "no stage has it": range(stages)}
+        ends = {0, stages - 1}
+        have = {"both ends have it": ends, "the first stage has it": {0}, "the last stage has it": {stages - 1}}
         cases = [
-            norm_case(submission, n, stages, [True, is_cut], f", a tied piece: {which}", 1, absent)
-            for which, absent in have.items()
+            norm_case(submission, n, stages, [True, is_cut], f", a tied piece: {which}", tied=1)
+            for which in [*have, "no stage has it"]
         ]
-        for each in cases[1:]:  # else as in the first
-            for mine, of_both in zip(each.inputs, cases[0].inputs, strict=True):
-                mine[:] = [of_both[0], of_both[1] if mine[1].size else mine[1]]
-        if stages == 3:  # a stage in between has no copy
-            cases[0].inputs[1][1] = np.zeros(0)
-        both, first, none = norms_of(submission, cases)
-        for rank, (value, once, without) in enumerate(zip(both, first, none, strict=True)):
-            if rank == 0 and close(once, without):
-                lose(f"On {cases[1].label}: on rank {rank} the tied piece does not count at all.")
-            if not close(value, once):
+        for each, stages_with in zip(cases, [*have.values(), set[int]()], strict=True):  # all else as in the first
+            for rank, mine in enumerate(each.inputs):
+                plain, tied = cases[0].inputs[rank]
+                mine[:] = [plain, tied if rank // (n // stages) in stages_with else np.zeros(0)]
+        both, first, last, none = norms_of(submission, cases)
+        for rank, (value, *once, without) in enumerate(zip(both, first, last, none, strict=True)):
+            if close(value, without):
+                lose(f"On {cases[0].label}: on rank {rank} the tied piece does not count at all.")
+            if not any(close(value, one) for one in once):
                 lose(
-                    f"On {cases[0].label}: on rank {rank} the norm is {value:.6g}, and {once:.6g} where the first stage"
-                    " alone has the tied piece. After sum_gradients the two copies are the same parameter's gradient."
+                    f"On {cases[0].label}: on rank {rank} the norm is {value:.6g}, and {max(once):.6g} where one of"
+                    " these stages alone has the tied piece. After sum_gradients the two copies are the same"
+                    " parameter's gradient."
                 )
 
 
@@ -511,11 +544,8 @@ def check_color_of(submission: Submission) -> None:
         where = f"On {' x '.join(f'{n} {s}' for n, s in zip(names, sizes, strict=True))}, axis {axis}"
         if any(not isinstance(color, float) or color != int(color) for color in found):
             lose(f"{where}: color_of returned {found[0]}; an integer is wanted.")
-        for rank in range(len(found)):
-            alike = [other for other, color in enumerate(found) if color == found[rank]]
-            wanted = true_group(rank, names, sizes, [axis])
-            if alike != wanted:
-                lose(f"{where}: the ranks {alike} have the color of rank {rank}; {wanted} should have it.")
+        groups = [[other for other, color in enumerate(found) if color == mine] for mine in found]
+        check_groups(where[3:], dict(zip(names, sizes, strict=True)), [axis], groups)
 
 
 def check_two_levels(submission: Submission) -> None:

@@ -41,7 +41,7 @@ def peaks(comm: Comm, exercise: ModuleType, _: None, function: str, calls: list[
 
 
 class Machine:
-    """Plans of which it is known what each needs and takes. What is no plan needs nothing, and is asked for in vain."""
+    """Plans of which it is known what each needs and takes. What is no plan needs nothing, and takes very long."""
 
     def __init__(self, table: Sequence[Sequence[float]]) -> None:
         self.rows = {(int(s), bool(o), bool(r), int(m)): row for s, o, r, m, *row in table}

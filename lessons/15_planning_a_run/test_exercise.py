@@ -268,7 +268,7 @@ Row = list[float]
 
 
 def a_table(submission: Submission, ranks: int, batch: int) -> list[Row]:
-    """All plans of so many ranks, with what each needs and takes, which are random."""
+    """All plans of these ranks, with what each needs and takes, which are random."""
     micros = [micro for micro in range(1, batch // ranks + 1) if batch % (micro * ranks) == 0]
     kinds = [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
     plans = list(itertools.product(kinds, (0, 1), micros))
@@ -335,7 +335,7 @@ def test_choose_none(submission: Submission) -> None:
     if (found := choice(submission, table, ranks, batch, 0.5, 0.5)) != "None":
         lose(f"Nothing fits: return None; it was {found}.")
     for row in (table[0], table[-1], table[len(table) // 2]):
-        alone = [[*each[:4], *((0.25, 0.25) if each is row else each[4:6]), each[6]] for each in table]
+        alone = [[*each[:4], *((0.5, 0.5) if each is row else each[4:6]), each[6]] for each in table]
         found = choice(submission, alone, ranks, batch, 0.5, 0.5)
         if found == "None":
             lose(f"{in_words(row)} fits, of {ranks} ranks with a batch of {batch}: None was returned.")

@@ -1,12 +1,14 @@
 """What the tests of several lessons have in common. They run in the process that grades."""
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.submission import Case, Submission, lose
+from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
 
 Array = np.ndarray
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
@@ -22,8 +24,68 @@ def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], Non
     return part
 
 
+def check_all_own(
+    submission: Submission,
+    target: str,
+    cases: Sequence[Case],
+    asked: Sequence[str],
+    check: Callable[[Any, Sequence[Outcome]], None],
+) -> None:
+    """All functions are the student's own, so that none can leave its work to the lesson's. A fault that one of them
+    has on its own costs nothing here: another part asks for that one."""
+
+    def why_wrong(names: Sequence[str]) -> str:
+        try:
+            for case, outcomes in zip(cases, submission.attempt(target, cases, names), strict=True):
+                check(case, outcomes)
+        except (Lost, pytest.fail.Exception) as lost:
+            return str(lost)
+        return ""
+
+    if (why := why_wrong(asked)) and not any(why_wrong([name]) for name in asked):
+        lose(
+            f"Each of {', '.join(asked)} works with the lesson's own in place of the others; together they fail.\n{why}"
+        )
+
+
+def check_trains_alike(submission: Submission, run: Case, methods: Sequence[str]) -> None:
+    """`check_all_own` of an engine's methods: training with them has the losses that it has with the lesson's own."""
+    [right] = submission.run("train", [run])
+
+    def check(_: Any, outcomes: Sequence[Outcome]) -> None:
+        for rank, (found, expected) in enumerate(zip(outcomes, right, strict=True)):
+            if not np.allclose(found.value, expected.value, rtol=1e-9):
+                lose(f"On {run.label}: rank {rank}'s losses are {found.value}; {expected.value} are wanted.")
+
+    check_all_own(submission, "train", [run], methods, check)
+
+
+def run_and_blame(submission: Submission, target: str, cases: Sequence[Case], asked: Sequence[str]) -> Any:
+    """`run` of several functions. If it fails, the function is named that fails with the lesson's own others, too."""
+    try:
+        return submission.attempt(target, cases, asked)
+    except Lost as together:
+        for name in asked:
+            try:
+                submission.attempt(target, cases, [name])
+            except Lost as alone:
+                lose(f"The fault is in {name}: with the lesson's own in place of the others it fails, too.\n{alone}")
+        lose(str(together))
+
+
+def lessons_own(test_file: str, name: str) -> Callable[..., Any]:
+    """A function of the lesson's given.py. What is right stands there, which students get sealed, not in a test."""
+    file = Path(test_file).with_name("given.py")
+    spec = importlib.util.spec_from_file_location(f"given_of_{file.parent.name}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)  # type: ignore[no-any-return]
+
+
 def shape(x: Array | tuple[int, ...]) -> str:
-    """An array's, or one of so many numbers, in words: "(2, 3)"."""
+    """An array's shape, or one given as numbers, in words: "(2, 3)"."""
     of = x.shape if isinstance(x, np.ndarray) else x
     return f"({', '.join(map(str, of))}{',' * (len(of) == 1)})"
 
@@ -38,7 +100,7 @@ def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
 
 
 def same(found: Array, expected: Array) -> bool:
-    """But for what finite differences leave."""
+    """Whether both are equal, except for what finite differences leave."""
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= ROUGH * largest))
 

@@ -21,6 +21,7 @@ from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
 
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
+LARGE = 1 << 16  # bytes
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
@@ -43,9 +44,7 @@ def run_cases(
     """
     run, compare = find_function(job["target"]), changed  # a program may put others in their place
     ledger, release, check = comm.ledger, comm.ledger.open_requests.clear, comm.ledger.check_requests
-    given = vars(sys.modules[run.__module__]).get("given", {})
-    for name in job["asked"]:
-        given.pop(name.rpartition(".")[2], None)
+    given = stand_ins(sys.modules[run.__module__], job["asked"])
     before = taken.pop() if taken else fingerprint()
     if job["memory"]:
         limits.confine(job["memory"])
@@ -63,6 +62,18 @@ def run_cases(
                 check()
             release()
     return {"values": values, "changed": compare(before)}
+
+
+def stand_ins(on_ranks: ModuleType, asked: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """The lesson's own functions (`given`) that take the place of the student's: none that is asked for. If on_ranks.py
+    says in STANDS_ON what a function may call, no others: two functions cannot each leave the work to the other."""
+    given, stands_on = vars(on_ranks).get("given", {}), vars(on_ranks).get("STANDS_ON", {})
+    names = {name.rpartition(".")[2] for name in asked}
+    allowed = {other for name in names for other in stands_on.get(name, given)}
+    for name in [*given]:
+        if name in names or name not in allowed:
+            del given[name]
+    return given  # type: ignore[no-any-return]
 
 
 class NotTheirs(Exception):
@@ -129,8 +140,9 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started; but for modules that are
-    imported late, and source lines that a look at the stack reads.
+    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started; except small blocks of modules
+    that are imported late, and of source lines that a look at the stack reads. Large blocks always count: a program can
+    give its code the name of any file.
 
     witness, made since then, must still be in its account, or that was cleared; it does not count.
     """
@@ -138,7 +150,9 @@ def arrays_held(witness: np.ndarray) -> int:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
     traces: Any = tracemalloc.take_snapshot().traces
     # Traces as they are, (domain, bytes, ((file, line),), frames): a list made of each would itself be traced.
-    held = sum(trace[1] for trace in traces._traces if not trace[2][0][0].startswith(NOT_THE_PROGRAMS))
+    held = sum(
+        trace[1] for trace in traces._traces if trace[1] >= LARGE or not trace[2][0][0].startswith(NOT_THE_PROGRAMS)
+    )
     return held - witness.nbytes
 
 
@@ -187,7 +201,7 @@ def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_) ->
     """The names that stand for something else than before, or for nothing.
 
     Every rank of every job looks at ten thousand names, so it looks without making anything; and with functions that it
-    was given when it was defined, for those of the same names may no longer be Python's.
+    was given when it was defined: those of the same names may no longer be Python's.
     """
     return [
         name

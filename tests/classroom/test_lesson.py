@@ -299,7 +299,7 @@ GAPS = {
     "to the left": (
         "reduce_scatter_step",
         STEP.replace("(rank + 1) % n, incoming, (rank - 1) % n", "(rank - 1) % n, incoming, (rank + 1) % n"),
-        r"\A✗ .*rank 0 sends to rank 3 at line 6 of the cell, `comm\.sendrecv.*`; its right neighbour is rank 1",
+        r"\A✗ .*rank 0 sends to rank 3 at line 6 of the cell, `comm\.sendrecv.*`; its right neighbor is rank 1",
     ),
     "puts in place": (
         "reduce_scatter_step",
