@@ -14,7 +14,7 @@ A job may have more functions:
     records(block) -> (offset, text)    what map gets instead of lines (section 4.4); block: see minidist.mr.files
     measure(pairs) -> (n, bytes)        what these pairs stand for, if map has already combined
 
-A function that raises ends the job. With --skip-bad N, up to N records are left out on which a function has failed twice
+A function that raises ends the job. With --skip-bad N, up to N records that made one fail twice are left out
 (section 4.6). map and reduce must give the same for the same input, whenever and wherever they run (section 3.3).
 
 They may count in `self.counters`, a Counter that is new for each task; the sums stay exact, however often a task runs
