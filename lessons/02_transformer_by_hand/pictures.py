@@ -96,7 +96,7 @@ def draw_parameters(models: Mapping[str, Mapping[str, int]]) -> None:
         ax.set_title(f"{name}: {total:,} parameters", loc="left", fontsize=10)
         parts = ", ".join(f"{kind} {100 * size / total:.1f}%" for kind, size in kinds.items())
         words.append(f"{name}, {total:,} parameters: {parts}.")
-    axes[-1, 0].set_xlabel("per cent of the parameters")
+    axes[-1, 0].set_xlabel("percent of the parameters")
     axes[0, 0].legend(
         handles=[Patch(color=color, label=kind) for color, kind in zip(colors, kinds, strict=True)],
         **{"frameon": False, "ncols": 4, "loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "fontsize": 9},
@@ -124,9 +124,7 @@ def draw_kept(kept: Sequence[tuple[str, int]], own: int) -> None:
     ax.set_title("Kept on the tape by one block of GPT-2, for one sequence of 1,024 tokens", loc="left", fontsize=10)
     fig.subplots_adjust(left=0.17, right=0.98, top=0.91, bottom=0.14)
     parts = ", ".join(f"{name} {size:.1f}" for name, size in zip(names, sizes, strict=True))
-    show(
-        fig, f"Kept on the tape by one block of GPT-2, in MB: {parts}. The parameters of the block: {own / 1e6:.1f}."
-    )
+    show(fig, f"Kept on the tape by one block of GPT-2, in MB: {parts}. The parameters of the block: {own / 1e6:.1f}.")
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]], floor: float, title: str) -> None:
@@ -163,7 +161,9 @@ def draw_attention(maps: Mapping[str, Any]) -> None:
         ax.set_ylabel("query: the position that looks")
         ax.title.set_fontsize(10)
         future = float(np.triu(prob, 1).sum() / length)
-        words.append(f"{name}: {100 * future:.0f}% of the attention goes to a later position, right of the red diagonal.")
+        words.append(
+            f"{name}: {100 * future:.0f}% of the attention goes to a later position, right of the red diagonal."
+        )
     fig.subplots_adjust(left=0.07, right=0.9, top=0.92, bottom=0.13, wspace=0.25)
     bar = fig.add_axes((0.92, 0.2, 0.015, 0.65))
     fig.colorbar(image, cax=bar, label="probability")

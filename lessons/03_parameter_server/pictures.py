@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from simulated import Gate, simulate
 
 from minidist.classroom.lesson import show
-from minidist.colors import BLUE, DARK, GREY, PURPLE, RANKS
+from minidist.colors import BLUE, DARK, GREY, LIGHT, PURPLE, RANKS
 from minidist.papers import parameter_server as paper
 
 SERVER = PURPLE
@@ -66,7 +66,7 @@ def draw_timelines(runs: Mapping[str, Any], until: float, title: str) -> None:
     axes[-1, 0].set_xlabel("time, in simulated seconds")
     axes[0, 0].legend(
         handles=[
-            Patch(facecolor=BLUE, label="an iteration, and its clock"),
+            Patch(facecolor=LIGHT, label="an iteration, with its clock (a color for each worker)"),
             Patch(facecolor="white", edgecolor=GREY, hatch="////", label="waiting"),
         ],
         **{"frameon": False, "ncols": 2, "loc": "lower right", "bbox_to_anchor": (1.0, 0.95), "fontsize": 9},

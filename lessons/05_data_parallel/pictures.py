@@ -34,7 +34,7 @@ def draw_weights(weights: Mapping[str, Sequence[Sequence[float]]], title: str = 
     axes[0][0].set_ylabel("weight in the gradient")
     axes[0][0].set_ylim(top=0.145)
     fig.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    fig.subplots_adjust(left=0.07, right=0.99, top=0.8, bottom=0.18, wspace=0.08)
+    fig.subplots_adjust(left=0.08, right=0.99, top=0.8, bottom=0.18, wspace=0.08)
     words = [
         f"{name}: " + ", ".join(f"rank {r} {' '.join(f'{w:.3f}' for w in of)}" for r, of in enumerate(of_ranks))
         for name, of_ranks in weights.items()

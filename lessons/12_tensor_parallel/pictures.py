@@ -14,7 +14,7 @@ from minidist.colors import BLUE, DARK, GREEN, LIGHT, ORANGE, RANKS
 Array = np.ndarray
 ARRAYS = (  # what a layer keeps, in this order; small: the norms' means and deviations
     *("input of norm 1", "small", "small", "input of qkv", "q | k | v", "softmax's output"),
-    *("what dropout leaves of it", "its mask", "input of the projection", "mask of dropout 1"),
+    *("the same after dropout", "mask of this dropout", "input of the projection", "mask of dropout 1"),
     *("input of norm 2", "small", "small", "input of up", "input of gelu", "input of down", "mask of dropout 2"),
 )
 

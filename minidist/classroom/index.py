@@ -39,23 +39,23 @@ def notebook_text(lessons: Path) -> str:
             " exercise of 20 points. What you open from here are your own copies. Run a cell with Shift+Enter."
         ),
         markdown(
-            "## A tour of one minute\n\nThe second cell below runs on four processes, called ranks. Each has a gradient"
-            " of its own. `all_reduce` leaves the sum on every rank, and each rank counts the bytes that it sends.\n\n"
+            "## A one-minute tour\n\nThe second cell below runs on four processes, called ranks. Each has a gradient of"
+            " its own. `all_reduce` leaves the sum on every rank, and each rank counts the bytes that it sends.\n\n"
             "**Before you run it:** a gradient has 4,000,000 bytes. How many bytes will a rank send?"
         ),
         code("%load_ext minidist"),
         code(TOUR),
         markdown(
-            "With N ranks each one sends 2(N-1)/N times its gradient, and only to its neighbor: 1.5 times with four"
+            "With N ranks, each sends 2(N-1)/N times its gradient, and only to its neighbor: 1.5 times with four"
             " ranks, almost twice with a thousand. [Lesson 04](04_ring_all_reduce/lesson.ipynb) builds this all-reduce"
-            " from `send` and `recv`, and shows why no other one sends less."
+            " from `send` and `recv`, and shows why no algorithm sends less."
         ),
         markdown(f"## The map\n\n{course_map(headers)}"),
         markdown(f"## Lessons\n\n{table(headers)}"),
         *paths(lessons),
         markdown(
-            "## Your points so far\n\nThe next cell grades each `exercise.py` that you have begun, in about ten seconds"
-            " a lesson. `make grade`, in a terminal, also says what to look at next."
+            "## Your points so far\n\nThe next cell grades each `exercise.py` that you have begun. It takes about ten"
+            " seconds per lesson. `make grade`, in a terminal, also says what to look at next."
         ),
         code(POINTS),
     ]
@@ -83,7 +83,9 @@ def course_map(headers: Sequence[Header]) -> str:
     for number in needed:
         lines += [f"    {before} --> {number}" for before in sorted(needed[number])]
         lines += [f"    {before} -.-> {number}" for before in sorted(helpful[number])]
-    return "\n".join([*lines, "```", "", "A full arrow: comes before. A dotted one: helps, or a section needs it."])
+    return "\n".join(
+        [*lines, "```", "", "Solid arrow: do this lesson first. Dotted arrow: it helps, or a section needs it."]
+    )
 
 
 def read_needs(headers: Sequence[Header]) -> tuple[Needs, Needs]:
@@ -110,11 +112,13 @@ def read_needs(headers: Sequence[Header]) -> tuple[Needs, Needs]:
 
 
 def table(headers: Sequence[Header]) -> str:
+    """Of the time only how much: about half of it is for the exercise in every lesson."""
     names = [*ROWS]
     rows = [["lesson", *(name.lower() for name in names)], ["---"] * (1 + len(names))]
     for header in headers:
         link = f"[{header.title}]({header.folder}/lesson.ipynb)"
-        rows.append([link, *(header.rows[name].replace("](../", "](") for name in names)])
+        said = header.rows | {"It takes": header.rows["It takes"].partition(",")[0].rpartition(": ")[2]}
+        rows.append([link, *(said[name].replace("](../", "](") for name in names)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

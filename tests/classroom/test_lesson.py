@@ -87,7 +87,7 @@ def test_the_first_page_is_made_of_what_the_lessons_say(clone, capsys):
         assert (page.parent / link).exists() or (ROOT / "work" / link).resolve().exists(), link
     for folder in (clone / "lessons").glob("*/"):
         assert f"]({folder.name}/lesson.ipynb) | " in shown
-    for heading in ("A tour of one minute", "The map", "Lessons", "Paths", "Your points so far"):
+    for heading in ("A one-minute tour", "The map", "Lessons", "Paths", "Your points so far"):
         assert f"## {heading}\n" in shown
     assert "**A weekend**" in shown
     assert "For instructors" not in shown
