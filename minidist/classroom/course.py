@@ -254,9 +254,20 @@ class Class:
             writer.writerow([as_text(cell) for cell in (*named, *points, total, "; ".join(self.problems(student)))])
         write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))
 
+    def notes(self) -> dict[str, str]:
+        """What an instructor should know and costs no points: {note: the students of whom it is said}."""
+        students: dict[str, list[str]] = {}
+        for student, grades in self.grades.items():
+            for note in dict.fromkeys(note for graded in grades.values() for note in graded.notes):
+                students.setdefault(note, []).append(student)
+        graded = [student for student, grades in self.grades.items() if grades]
+        return {note: "all" if of == graded and len(of) > 1 else ", ".join(of) for note, of in students.items()}
+
     def summary(self) -> str:
         """The class in figures, and by name whatever an instructor has to see to."""
         table = reports.class_table([graded for of in self.grades.values() for graded in of.values()])
         lines = [f"{student}: {'; '.join(said)}" for student in self.grades if (said := self.problems(student))]
-        lines += [f"nobody has handed in {name}" for name in self.lessons if name not in self.asked]
+        if absent := [name for name in self.lessons if name not in self.asked]:
+            lines.append(f"nobody has handed in {', '.join(absent)}")
+        lines += [f"note on {names}: {note}" for note, names in self.notes().items()]
         return "\n".join([table, "", *lines]).strip()
