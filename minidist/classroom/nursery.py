@@ -9,6 +9,7 @@ question, with what a new rank is to have open, and then the answer.
 """
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -118,7 +119,8 @@ def main() -> None:
     line = socket.socket(fileno=plan["line"])
     import numpy.random  # noqa: F401  (what ranks need is here before them)
 
-    import minidist.classroom.process  # noqa: F401
+    import minidist.classroom.process
+    import minidist.classroom.source  # noqa: F401
     from minidist.classroom import ranks as on_rank
     from minidist.classroom.chapter import hide
     from minidist.launch.target_function import find_function, load_file
@@ -135,6 +137,8 @@ def main() -> None:
         isolation += "; each was a user of its own"
     limits.adopt_orphans()
     on_rank.taken.append(on_rank.fingerprint())
+    gc.collect()
+    gc.freeze()  # a rank that collects would write to all of these objects, and so copy their memory
 
     targets: dict[str, Callable[..., Any]] = {}
     ranks: dict[int, int] = {}  # rank -> process

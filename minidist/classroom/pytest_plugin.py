@@ -5,6 +5,7 @@ exercise.py beside the tests, and says which; `--submission FILE` grades another
 lesson asks for ("reduce_scatter", "ZeRO3.reduce"), and in HIDDEN which modules have it: chapters, or "given".
 """
 
+import gc
 import json
 import os
 import secrets
@@ -82,6 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             hidden = config.getoption("--lesson") is not None and lesson not in item.path.resolve().parents
             config.stash[PARTS][item.nodeid] = Part(item.nodeid, title, points, hidden=hidden)
             _write(config, vars(config.stash[PARTS][item.nodeid]))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is here stays: not to be looked through again for every few messages
 
 
 @pytest.hookimpl(wrapper=True)

@@ -234,7 +234,9 @@ class Router:
                 else:
                     unsent.popleft()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-        self.selector.modify(line, events, partial(self.turn, rank))
+        key = self.selector.get_key(line)
+        if key.events != events:
+            self.selector.modify(line, events, key.data)
 
     def read(self, rank: int) -> None:
         """What a rank has said, as far as it is here."""
