@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom import sense
+from minidist.classroom import limits, sense
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
@@ -35,6 +35,7 @@ from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_ex
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
+LOOK = 0.05  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 OUTPUTS = ("stdout", "stderr", "stack")
 OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
@@ -64,6 +65,8 @@ class Routed(Job):
     messages: dict[Message, Seen] = field(default_factory=dict)  # all that was sent, except empty ones
     places: list[str] = field(default_factory=list)  # where each rank said last that it is
     splits: int = 0  # how often the world was split
+    peaks: list[int] = field(default_factory=list)  # bytes that each rank had in memory at most, as the kernel counts
+    most: int = 0  # bytes that all together, with what they had started, were seen to have
     starved: bool = False  # it took too long, but had hardly been given a processor: a fault of the machine
 
 
@@ -80,6 +83,7 @@ def route(
     spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
     own_folders: bool = True,
+    memory: int = 0,
     watch: Watch | None = None,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
@@ -87,13 +91,15 @@ def route(
     target is "module:function" or "path/to/file.py:function". patience is in seconds, of which each rank may spend
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
     own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled`
-    arrive with these bytes at their beginning. Without `own_folders` ranks are in this process's folder. `watch` as in
+    arrive with these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0
+    for any number. Without `own_folders` ranks are in this process's folder. `watch` as in
     launch: an interrupt ends the job, and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
         router = Router(n, rules, objects, spoiled, program)
+        router.memory = memory
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
@@ -105,6 +111,7 @@ def route(
                 if own:
                     own.mkdir()
                 nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))
+            router.processes = nursery.processes
             router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
         try:
             router.run(patience, watch)
@@ -143,7 +150,11 @@ class Router:
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
         self.late = False  # it takes too long
-        self.interrupted = False  # by whoever looks on
+        self.interrupted = False  # by the observer
+        self.processes: list[int] = []  # from which all ranks descend
+        self.memory = 0  # bytes that they may have together
+        self.most = 0  # bytes that they were seen to have
+        self.excess = ""  # what they have too much of
 
     def connect(self, rank: int) -> socket.socket:
         """The rank's end of its line."""
@@ -172,10 +183,13 @@ class Router:
 
     def run(self, patience: float, watch: Watch | None = None) -> None:
         """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
-        deadline = time.monotonic() + patience
-        while not (all(self.exchange.finished) or self.first is not None or self.hung):
+        deadline, look = time.monotonic() + patience, 0.0
+        while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
             if watch:
                 watch(self.last)
+            if self.memory and time.monotonic() > look:
+                self.look_at_memory()
+                look = time.monotonic() + LOOK
             events = self.selector.select(TICK)
             for key, mask in events:
                 act: Callable[[int], None] = key.data
@@ -190,6 +204,16 @@ class Router:
             if time.monotonic() > deadline and not self.hung and self.first is None:
                 self.late = True
                 self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
+
+    def look_at_memory(self) -> None:
+        """Notice when all ranks together, with what they have started, take more than they may."""
+        nbytes, number = limits.look_at(self.processes)
+        self.most = max(self.most, nbytes)
+        who = "its ranks, with all that they have started,"
+        if nbytes > self.memory:
+            self.excess = f"{who} had {nbytes:,} bytes of memory; all together may have {self.memory:,}"
+        elif number > limits.TOGETHER:
+            self.excess = f"{who} were {number} processes; all together may be {limits.TOGETHER}"
 
     def give_up(self, reason: str) -> Deadlock:
         """What the ranks are doing, when nobody waits for them any more."""
@@ -330,6 +354,7 @@ class Router:
             *(self.groups, self.messages, self.places),
             self.exchange.met["world"],
         )
+        job.peaks, job.most = [exits[rank].peak for rank in range(self.n) if rank in exits], self.most
         for number, rank in enumerate(self.ranks):
             for name in OUTPUTS if self.pipes else ():
                 self.drain(number, name)
@@ -338,18 +363,20 @@ class Router:
                 before = rank.sent.get((phase, peer), (0, 0))
                 rank.sent[phase, peer] = before[0] + nbytes, before[1] + messages
         if self.first is not None and not self.ranks[self.first].error and not self.hung:
-            code, used = exits[self.first]
+            code, used, _ = exits[self.first]
             if self.ranks[self.first].stack and code in (-signal.SIGKILL, -signal.SIGXCPU, None):
                 reason = f"rank {self.first} had used {used:.0f} s of processor time"
                 self.hung = Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
-        if self.hung:
+        if self.excess:
+            job.status, job.report = "killed", f"{self.excess}."
+        elif self.hung:
             job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
             computing = [rank for rank, wait in enumerate(self.exchange.waits) if not wait]
             job.starved = self.late and any(states.get(rank) in ("R", "D") for rank in computing)
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
-            code, _ = exits[self.first]
+            code = exits[self.first].code
             cause.error = cause.error or ("it closed its connection" if code is None else describe_exit(code))
             blame(job, self.first, verb)
         return job

@@ -25,7 +25,7 @@ KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 USERS = 0x5F00_0000  # where this many users begin, one for each rank: nobody has them
 NOBODY = 65534
-TMP = "size=32m,mode=1777"
+TMP = "size=8m,mode=1777"  # little, because what lies there is memory that no process seems to have
 DEVICES = ("null", "zero", "random", "urandom")
 PACKAGE = Path(__file__).parents[1]
 scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there

@@ -20,7 +20,8 @@ OPEN = ("minidist.mpi.comm", "minidist.mpi.run")
 
 def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str]) -> dict[str, Any]:
     """For the submission `name`: why it cannot be read, or ""; what it must not name, {asked function, or "" if it
-    stands elsewhere: message}; the forms of its statements; and where it runs code that is not in its text."""
+    stands elsewhere: message}; the forms of its statements; where it runs code that is not in its text; and whether
+    what it does may depend on how texts are hashed."""
     try:
         decode_source(source)  # the parser does not look into comments
         tree = ast.parse(source, name)
@@ -36,7 +37,14 @@ def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str]) -> dict[
     for scope, node in scoped(tree):
         if message := objection(node):
             refused.setdefault(scope if scope in asked else "", f"{name}:{node.lineno} {message}")
-    return {"unreadable": "", "refused": refused, "forms": dict(forms), "hidden code": find_hidden_code(tree)}
+    return {"unreadable": "", "refused": refused, "forms": dict(forms), "hidden code": find_hidden_code(tree), "hashes": hashes(tree)}
+
+
+def hashes(tree: ast.AST) -> bool:
+    """Whether a program names what depends on how texts are hashed: hash, sets; or may name anything."""
+    names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(tree)}
+    sets = any(isinstance(node, ast.Set | ast.SetComp) for node in ast.walk(tree))
+    return sets or bool(names & {"hash", "__hash__", "set", "frozenset", "exec", "eval", "getattr", "builtins"})
 
 
 def objection(node: Any) -> str:

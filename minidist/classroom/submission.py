@@ -95,6 +95,8 @@ class Submission:
         self.copied: dict[str, tuple[int, int]] = {}  # which are the chapter's: how many statements, of how many
         self.hidden_code = ""  # where it runs what is not in its text
         self.messages: dict[Message, Seen] = {}  # of the last run, as the router has seen it
+        self.peaks: list[int] = []  # of the last run: bytes that each rank had in memory at most, as the kernel counts
+        self.most = 0  # of the last run: bytes that all had together, with processes that they had started
         if not self.program.is_file():
             raise UsageError(f"there is no file {program}")
         self.wire: Wire = made or WIRES[wire](self.on_ranks, hidden)
@@ -122,6 +124,7 @@ class Submission:
             self.in_every_part = seen["unreadable"]
         else:
             self.refused, self.hidden_code = seen["refused"], seen["hidden code"]
+            self.wire.keep_hashes_apart(seen["hashes"])
             chapters = forms_of_chapters(self.hidden, self.asked, self.on_ranks.parent)
             self.copied = likeness.find_alike(chapters, likeness.Forms(seen["forms"]))
 
@@ -179,7 +182,7 @@ class Submission:
         }
         inputs = [[case.inputs[rank] if rank < case.n else None for case in cases] for rank in range(n)]
         ran = self.wire.run(job, inputs, self.patience, rules, spoiled)
-        self.messages = ran.messages
+        self.messages, self.peaks, self.most = ran.messages, ran.peaks, ran.most
         if ran.status != "ok":
             raise Lost(self.explain(ran, cases))
         return self.outcomes(ran, cases)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
-from minidist.classroom.nursery import Nursery
+from minidist.classroom import limits
+from minidist.classroom.nursery import Nursery, own_environment
 from minidist.classroom.router import NOTHING, Message, Routed, Seen, route
 from minidist.exchange.rules import Rules
 from minidist.launch import encode
@@ -36,6 +37,8 @@ class Ran:
     values: list[Any] = field(default_factory=list)  # of each rank
     sent: list[list[Sent]] = field(default_factory=list)  # of each rank, in each case
     messages: dict[Message, Seen] = field(default_factory=dict)  # what the router has seen, and from which line
+    peaks: list[int] = field(default_factory=list)  # bytes that each rank had in memory at most, as the kernel counts
+    most: int = 0  # bytes that all together, with what they had started, were seen to have
 
 
 class RouterWire:
@@ -46,7 +49,7 @@ class RouterWire:
 
     def __init__(self, on_ranks: Path, hidden: Sequence[str], isolate: bool = True) -> None:
         try:
-            self.nursery = Nursery(on_ranks, hidden, isolate)
+            self.nursery = Nursery(on_ranks, hidden, isolate, environment=own_environment())
         except (RuntimeError, OSError) as error:
             raise MachineFault(f"no ranks can be started: {error}") from None
 
@@ -57,6 +60,10 @@ class RouterWire:
 
     def close(self) -> None:
         self.nursery.close()
+
+    def keep_hashes_apart(self, apart: bool) -> None:
+        """Let each rank hash texts in its own way, as processes do that are started apart."""
+        self.nursery.apart = apart
 
     def run(
         self,
@@ -70,7 +77,7 @@ class RouterWire:
         arguments = [(job, mine) for mine in inputs]
         routed = self.route("minidist.classroom.ranks:run_cases", arguments, patience, rules, job, spoiled)
         ran = Ran(routed.status, routed.report, routed.ranks, routed.splits - 1, routed.places)
-        ran.messages = routed.messages
+        ran.messages, ran.peaks, ran.most = routed.messages, routed.peaks, routed.most
         if routed.status == "ok":
             ran.values = routed.values
         for groups in routed.groups:
@@ -90,6 +97,7 @@ class RouterWire:
         """A job without objects. Raises MachineFault where nothing can be said of the program."""
         job = job or {"program": "", "guarded": False}
         options: dict[str, Any] = {"guarded": job["guarded"], "objects": False, "spoiled": spoiled, "seconds": patience}
+        options["memory"] = limits.MEMORY
         try:
             routed = route(self.nursery, target, arguments, rules, patience * WALL, job["program"], **options)
         except (RuntimeError, OSError) as error:
@@ -126,6 +134,9 @@ class MPIWire:
 
     def close(self) -> None:
         self.looks.close()
+
+    def keep_hashes_apart(self, apart: bool) -> None:
+        """Processes of mpiexec are started apart."""
 
     def examine(self, *arguments: Any) -> Any:
         return self.looks.examine(*arguments)

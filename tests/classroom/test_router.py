@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist.classroom.nursery import Nursery
+from minidist.classroom.nursery import Nursery, own_environment
 from minidist.classroom.process import fields
 from minidist.classroom.router import Routed, Router, route
 from minidist.exchange.rules import Rules, Start
@@ -108,6 +108,26 @@ def test_each_rank_has_its_own_arguments_and_output(nursery: Nursery) -> None:
 def test_nothing_is_left_for_the_next_job(run: Run) -> None:
     for word in ("first", "second"):
         assert run("routed:what_is_left", 2, word).values == [(None, []), (None, [])]
+
+
+def test_ranks_hash_as_processes_do_that_are_started_apart() -> None:
+    with Nursery(environment=own_environment()) as made:
+        together = route(made, "jobs.routed:hash_texts", [()] * 3, Rules(), 60).values
+        assert together == [together[0]] * 3
+        made.apart = True
+        [apart, again] = [route(made, "jobs.routed:hash_texts", [()] * 3, Rules(), 60).values for _ in range(2)]
+    assert len({number for number, _ in apart}) == 3
+    assert apart[0][1] != apart[1][1]
+    assert apart == again
+
+
+def test_the_kernel_counts_what_a_rank_has_in_memory(nursery: Nursery) -> None:
+    """Also what Python's own account does not know."""
+    little, much = (
+        route(nursery, "jobs.routed:map_memory", [(nbytes,)] * 2, Rules(), 60).peaks for nbytes in (1 << 12, 60_000_000)
+    )
+    assert 55e6 < much[1] - little[1] < 200e6  # what is written comes from a text as long
+    assert abs(much[0] - little[0]) < 20e6
 
 
 def test_groups_are_counted_apart_and_a_message_can_be_spoiled(nursery: Nursery) -> None:

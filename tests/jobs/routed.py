@@ -1,5 +1,6 @@
 """What tests/classroom/test_router.py runs on ranks."""
 
+import mmap
 import os
 import sys
 import time
@@ -117,3 +118,17 @@ def changes_what_it_sends_later(comm: Comm) -> float:
     comm.recv(out, (comm.rank - 1) % comm.size)
     request.wait()
     return float(out[0])
+
+
+def hash_texts(comm: Comm) -> tuple[int, list[str]]:
+    """How this rank hashes a text, and in which order it goes through a set of them."""
+    return hash("a text"), list({f"text {k}" for k in range(20)})
+
+
+def map_memory(comm: Comm, nbytes: int) -> int:
+    """Rank 1 maps memory of which Python's own account knows nothing, writes to it, and gives it back."""
+    if comm.rank == 1:
+        with mmap.mmap(-1, nbytes) as mapped:
+            mapped.write(b"x" * nbytes)
+    comm.barrier()
+    return nbytes
