@@ -25,6 +25,7 @@ from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
 
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
+LATE = 1 << 15  # bytes of what is not the program's: any code may claim to be a module's
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
@@ -135,17 +136,21 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started; but for modules that are
-    imported late, and source lines that a look at the stack reads.
+    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started. Modules that are imported
+    late, and source lines that a look at the stack reads, are left out: they are no arrays, and little.
 
     witness, made since then, must still be in its account, or that was cleared; it does not count.
     """
     if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
     traces: Any = tracemalloc.take_snapshot().traces
-    # Traces as they are, (domain, bytes, ((file, line),), frames): a list made of each would itself be traced.
-    held = sum(trace[1] for trace in traces._traces if not trace[2][0][0].startswith(NOT_THE_PROGRAMS))
-    return held - witness.nbytes
+    held = late = 0
+    for domain, nbytes, frames, *_ in traces._traces:  # as they are: a list made of each would itself be traced
+        if domain != np.lib.tracemalloc_domain and frames[0][0].startswith(NOT_THE_PROGRAMS):
+            late += nbytes
+        else:
+            held += nbytes
+    return held + max(0, late - LATE) - witness.nbytes
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------

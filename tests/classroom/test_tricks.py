@@ -169,6 +169,18 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         {"memory_forward", "memory_backward"},
         r"Whose parameters or gradients are still here",
     ),
+    "kept_in_a_module_s_name": (
+        "09",
+        ENGINE.replace(
+            "        flat.gathered = None\n",
+            "        text = compile('kept.append(array.tobytes())', '<frozen importlib._bootstrap>', 'exec')\n"
+            "        kept = self.__dict__.setdefault('safe', [])\n"
+            "        exec(text, {'kept': kept, 'array': flat.gathered})\n"
+            "        flat.gathered = None\n",
+        ),
+        {"memory_forward", "memory_backward"},
+        r"Whose parameters or gradients are still here",
+    ),
     "files_of_its_own": (
         *("04", THROUGH_FILES.format(shared=False, looks=0), 0),
         r"No such file|FileNotFoundError|PermissionError|Permission denied",
