@@ -399,6 +399,10 @@ def heavy(submission: Submission, *precisions: str, **arguments: Any) -> list[Tr
     ]
 
 
+# 66 MB of parameters in float32, of which no unit has more than 3.
+LARGE = {"vocabulary": 17, "context": 2, "layers": 24, "heads": 4, "width": 240, "tied": False}
+
+
 def activations(run: Training) -> int:
     """Bytes, more than they are: so no unit is so small that it is not noticed."""
     return min(unit_sizes(run).values())
@@ -458,6 +462,30 @@ def test_memory_forward(submission: Submission) -> None:
                     f"On {run.label}: rank {rank} holds {more:,} bytes more after an evaluation than before. What was"
                     " not released?"
                 )
+    check_resident(submission)
+
+
+def check_resident(submission: Submission) -> None:
+    """The same of a large model, as the kernel counts it: all that a rank has in memory, whatever made it. Besides its
+    shards of parameters and gradients a rank must never hold as much as a quarter of the whole model."""
+    small, large = (
+        training(submission.random, 4, words, model, precision="fp32", sequences=4)
+        for words, model in ((", a small model", SMALL), (f", {LARGE['layers']} blocks", LARGE))
+    )
+    peaks = []
+    for run in (small, large):
+        submission.run("forward_alone", [run], of("parameters_of", "forget"))
+        peaks.append(submission.peaks)
+    unit = 4 * 12 * LARGE["width"] ** 2  # bytes of a block's matrices
+    whole = unit * LARGE["layers"]
+    for rank, (before, now) in enumerate(zip(*peaks, strict=True)):  # over MPI there are none
+        if now - before > 2 * whole // large.n + whole // 4:
+            lose(
+                f"On {large.label}, {whole / 1e6:.0f} MB of parameters: by the kernel's account, rank {rank} had"
+                f" {(now - before) / 1e6:.0f} MB more in memory than with a small model. Its shards of parameters and"
+                f" gradients are {2 * whole / large.n / 1e6:.0f} MB, a unit's parameters {unit / 1e6:.1f} MB. What was"
+                " not released?"
+            )
 
 
 @pytest.mark.points(1, "memory, backward: one unit's parameters and gradient")

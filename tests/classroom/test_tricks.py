@@ -169,6 +169,18 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         {"memory_forward", "memory_backward"},
         r"Whose parameters or gradients are still here",
     ),
+    "kept_in_mapped_memory": (
+        "09",
+        ENGINE.replace(
+            "        flat.gathered = None\n",
+            "        import mmap\n        room = mmap.mmap(-1, flat.gathered.nbytes)\n"
+            "        room.write(flat.gathered.tobytes())\n"
+            "        self.__dict__.setdefault('safe', []).append(room)\n"
+            "        flat.gathered = None\n",
+        ),
+        {"memory_forward"},
+        r"by the kernel's account, rank 0 had \d+ MB more in memory",
+    ),
     "kept_in_a_module_s_name": (
         "09",
         ENGINE.replace(
