@@ -1,7 +1,7 @@
-"""Grade a class: a row for everybody in the roster or the folder, a column for each lesson.
+"""Grade a class: a row for each student in the roster or the folder, a column for each lesson.
 
 Every grade is written down when it is known, by what was graded and with what: the same command, after an interrupt or
-after somebody has handed in anew, grades only what has not been graded before.
+after a student has handed in anew, grades only what has not been graded before.
 """
 
 import csv
@@ -34,12 +34,12 @@ class Outputs:
 
     @property
     def journal(self) -> Path | None:
-        """Grades as they were made, a line of JSON each. Beside a stream there is none."""
+        """Grades as they were made, a line of JSON each. Of a stream there is none."""
         return None if self.csv is None or is_stream(str(self.csv)) else self.csv.with_name(f"{self.csv.name}.jsonl")
 
     def check(self, submissions: Path, people: Path | None) -> None:
         """Raise UsageError for what cannot be written, or would be graded the next time."""
-        options = {"--csv": self.csv, "the grades beside it": self.journal}
+        options = {"--csv": self.csv, "the grades with it": self.journal}
         check_apart(
             {option: str(file) for option, file in options.items() if file},
             {"--roster": str(people)} if people else {},
@@ -186,7 +186,7 @@ def fingerprint(exercise: Path, lesson: Path, options: dict[str, Any]) -> str:
 
 
 class Class:
-    """Everybody's grades, so far."""
+    """All students' grades, so far."""
 
     def __init__(
         self,

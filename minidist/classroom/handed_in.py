@@ -129,9 +129,7 @@ def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "")
     # Of much that cannot be read, such as the links in an environment, what might be the exercise.
     troubles = [each for each in found if each.trouble]
     zipped = [each for each in troubles if each.shown.suffix.lower() == ".zip"]
-    problems += [
-        each.trouble for each in troubles if not exercises or each in zipped or is_named(each, student)
-    ][:SAID]
+    problems += [each.trouble for each in troubles if not exercises or each in zipped or is_named(each, student)][:SAID]
     if not exercises and not problems:
         problems = [why_not(found, programs)]
     return Sorted(exercises, problems)

@@ -50,7 +50,9 @@ def forms_by_name(trees: Iterable[ast.AST], asked: Sequence[str]) -> dict[str, F
 
 def forms_in(tree: ast.AST) -> Forms:
     """Of all statements below a node."""
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.ExceptHandler) and node is not tree]
+    statements = [
+        node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.ExceptHandler) and node is not tree
+    ]
     return Forms(form(node) for node in statements if not says_nothing(node))
 
 
@@ -86,7 +88,7 @@ class Nameless(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
-        return ast.Assign([node.target], node.value)
+        return ast.Assign([node.target], node.value) if node.value else node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         self.generic_visit(node)

@@ -122,7 +122,9 @@ def memory_of(process: int) -> int:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
         return 0
-    return sum(int(kilobytes) << 10 for kilobytes in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE))
+    return sum(
+        int(kilobytes) << 10 for kilobytes in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE)
+    )
 
 
 def make_group(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> Path | None:

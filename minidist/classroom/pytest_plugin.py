@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def submissions(pytestconfig: pytest.Config) -> Iterator[dict[Path, Any]]:
-    """One Submission for each lesson: what was learnt about a program in one part is known in the next."""
+    """One Submission for each lesson: what was learned about a program in one part is known in the next."""
     made = pytestconfig.stash[SUBMISSIONS]
     yield made
     for submission in made.values():

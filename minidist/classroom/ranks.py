@@ -196,7 +196,10 @@ def places_of(marks: Sequence[Marks]) -> Iterator[int]:
     before = ctypes.string_at(id(probe) + VERSION, 8)
     probe["a"] = 2
     words = ctypes.string_at(id(fingerprint), 128)
-    if before == ctypes.string_at(id(probe) + VERSION, 8) or (at := words.find(id(code).to_bytes(8, sys.byteorder))) < 0:
+    if (
+        before == ctypes.string_at(id(probe) + VERSION, 8)
+        or (at := words.find(id(code).to_bytes(8, sys.byteorder))) < 0
+    ):
         return
     for mark in marks:
         owner = getattr(mark.look, "__self__", None)  # a module's dict, or what a class shows of its own

@@ -5,7 +5,7 @@
     job.values, job.transfers
 
 Ranks are processes, each with a socket to this one. What they send is counted here, by phase and peer, and delivered
-when and in the order that the rules say; who waits for whom is known exactly. A rank may run anybody's program: what it
+when and in the order that the rules say; who waits for whom is known exactly. A rank may run any program: what it
 says is checked, and nothing that it says is unpickled, waited for, or an exception here.
 """
 
@@ -88,12 +88,12 @@ def route(
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
-    target is "module:function" or "path/to/file.py:function". patience is in seconds, of which each rank may spend
+    target is "module:function" or "path/to/file.py:function". patience is in seconds; meanwhile each rank may spend
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
-    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled`
-    arrive with these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0
-    for any number. Without `own_folders` ranks are in this process's folder. `watch` as in
-    launch: an interrupt ends the job, and is in its report.
+    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
+    these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0 for any
+    number. Without `own_folders` ranks are in this process's folder. `watch` as in launch: an interrupt ends the job,
+    and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
@@ -279,7 +279,7 @@ class Router:
             for value in self.readers[rank].feed(data):
                 if not self.ranks[rank].finished:
                     self.hear(rank, value)
-        except Exception as error:  # of anybody's program anything may come
+        except Exception as error:  # of a stranger's program anything may come
             what = str(error) if isinstance(error, sense.Nonsense) else repr(error)
             self.fail(rank, "Nonsense", f"its process sent what no Comm sends: {what}")
 

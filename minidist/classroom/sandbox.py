@@ -50,7 +50,7 @@ def enter(hidden: Sequence[str]) -> str:
 
 
 def attempt(hidden: Sequence[str], outside: tuple[int, int], users: bool) -> str:
-    """Why it does not work, or "": a process that is gone then has tried, for one cannot go back."""
+    """Why it does not work, or "": a process that is gone then has tried, because there is no way back."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -198,7 +198,7 @@ def blank(root: Path, module: str, null: int) -> None:
 
 
 def bind(source: int, place: Path, folder: bool, read_only: bool = True) -> None:
-    """Show what a descriptor stands for in another place as well."""
+    """Show what a descriptor stands for also in another place."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if folder:
         place.mkdir(exist_ok=True)

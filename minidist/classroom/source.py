@@ -1,5 +1,5 @@
-"""A look at the text of a submission before anything runs. Can it be read? Does it name what is not for exercises? Which
-statements are in it? A rank of its own takes the look, because even to parse a stranger's file may end a process.
+"""A look at the text of a submission before anything runs. Can it be read? Does it name what is not for exercises?
+Which statements are in it? A rank of its own takes the look, because even to parse a stranger's file may end a process.
 """
 
 import ast
@@ -19,9 +19,14 @@ OPEN = ("minidist.mpi.comm", "minidist.mpi.run")
 
 
 def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str]) -> dict[str, Any]:
-    """For the submission `name`: why it cannot be read, or ""; what it must not name, {asked function, or "" if it
-    stands elsewhere: message}; the forms of its statements; where it runs code that is not in its text; and whether
-    what it does may depend on how texts are hashed."""
+    """Of the submission `name`, under these keys:
+
+    unreadable   why it cannot be read, or ""
+    refused      what it must not name: {asked function, or "" if it stands elsewhere: message}
+    forms        those of its statements
+    hidden code  where it runs code that is not in its text
+    hashes       whether what it does may depend on how texts are hashed
+    """
     try:
         decode_source(source)  # the parser does not look into comments
         tree = ast.parse(source, name)
@@ -34,10 +39,17 @@ def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str]) -> dict[
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL; no UTF-8; nesting without end
         return {"unreadable": f"{name} is no Python: {error or type(error).__name__}"}
     refused: dict[str, str] = {}
+    node: Any
     for scope, node in scoped(tree):
         if message := objection(node):
             refused.setdefault(scope if scope in asked else "", f"{name}:{node.lineno} {message}")
-    return {"unreadable": "", "refused": refused, "forms": dict(forms), "hidden code": find_hidden_code(tree), "hashes": hashes(tree)}
+    return {
+        "unreadable": "",
+        "refused": refused,
+        "forms": dict(forms),
+        "hidden code": find_hidden_code(tree),
+        "hashes": hashes(tree),
+    }
 
 
 def hashes(tree: ast.AST) -> bool:

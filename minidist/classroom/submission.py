@@ -28,6 +28,9 @@ AFTER_A_HANG = 3.0  # seconds of patience with the next parts, once a part has b
 TOO_LONG, PROCESSOR_TIME = "had not ended", "processor time"  # in reports of jobs that may only be slow
 LONGEST_FILE = 1_000_000  # bytes of a submission
 
+PROMISE = (  # what grading without namespaces cannot promise
+    "So a program could read what its user can read, write to /tmp, use the network, and talk past the wire (README.md)"
+)
 PACKAGE = Path(minidist.__file__).parent
 LENIENT = Rules("eager")  # sends need nobody who receives; who takes more for granted is asked in parts on that
 STRICT = Rules("synchronous", "contrary")
@@ -137,7 +140,9 @@ class Submission:
         ]
         if self.hidden_code:
             said.append(f"{self.program.name}, {self.hidden_code}: this runs code that is not in the text; read it")
-        return said + ([f"ranks had limits, but no namespaces: {why}"] if (why := self.wire.isolation) else [])
+        return said + (
+            [f"ranks had limits, but no namespaces: {why}. {PROMISE}"] if (why := self.wire.isolation) else []
+        )
 
     # ---- running it --------------------------------------------------------------------------------------------------
 
@@ -158,8 +163,8 @@ class Submission:
         spoiled: Mapping[Message, bytes] = NOTHING,
         memory: int = 0,
     ) -> list[list[Outcome]]:
-        """For each case the outcome of each of its ranks, from one run of the program, of which these functions are
-        asked. Raises Lost if that does not end well.
+        """For each case the outcome of each of its ranks, from one run of the program. `asked` are its functions that
+        the part is about. Raises Lost if that does not end well.
 
         rules: of messages; guarded: whether it is a mistake to touch the memory of a request before its wait(), or not
         to wait; spoiled: messages that arrive with these bytes; memory: bytes that a rank may take, 0 for any.

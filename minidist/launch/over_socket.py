@@ -21,14 +21,17 @@ LIMIT = 1 << 30  # bytes of a frame: the most that another program can make us k
 
 
 def to_frame(value: Any) -> list[bytes | memoryview]:
-    """A value as bytes to write, piece by piece; a small one in one piece, which wakes the reader once. Raises TypeError
-    for a value that encode.py does not know."""
+    """A value as bytes to write, piece by piece; a small one in one piece, which wakes the reader once. Raises
+    TypeError for a value that encode.py does not know."""
     arrays: list[np.ndarray] = []
     tree = encode.pack(value, arrays)
     plain = [np.ascontiguousarray(array) for array in arrays]
     text = json.dumps([tree, [(array.dtype.str, array.shape) for array in arrays]]).encode()
     head = LENGTHS.pack(len(text), sum(array.nbytes for array in plain)) + text
-    pieces = [head, *(array.reshape(-1).view(np.uint8).data for array in plain if array.nbytes)]
+    pieces: list[bytes | memoryview] = [
+        head,
+        *(array.reshape(-1).view(np.uint8).data for array in plain if array.nbytes),
+    ]
     return [b"".join(pieces)] if len(pieces) > 1 and sum(map(len, pieces)) <= SMALL else pieces
 
 

@@ -1,4 +1,4 @@
-"""What a submission may use, and what it finds: memory and processes of all ranks together, an environment of its own."""
+"""What a submission may use, and what it finds: limits for all its ranks together, an environment of its own."""
 
 import os
 from collections.abc import Iterator
@@ -63,9 +63,7 @@ def test_children_together_cannot_have_more_memory_than_a_submission(
 
 
 @needs_proc
-def test_processes_of_a_submission_are_counted(
-    ring: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_of_a_submission_are_counted(ring: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TOGETHER", 20)
     said = said_of(ring, tmp_path, CHILDREN.format(children=8, nbytes=1))
     assert "processes; all together may be 20" in said
@@ -85,7 +83,8 @@ def test_a_program_has_an_environment_of_its_own(
     monkeypatch.setenv("HOME", "/home/grader")
     text = (
         "import os\n\ndef reduce_scatter(comm, x, out=None):\n"
-        "    try:\n        everything = open('/proc/self/environ').read()\n    except OSError:\n        everything = ''\n"
+        "    try:\n        everything = open('/proc/self/environ').read()\n"
+        "    except OSError:\n        everything = ''\n"
         "    raise RuntimeError(sorted(os.environ), os.environ['HOME'] == os.getcwd(), 'secret' in everything)\n"
     )
     with grader("04", isolate=isolate) as made:
