@@ -189,7 +189,7 @@ def main() -> None:
                 if target not in targets:
                     with suppress(Exception):  # then the rank fails with it, and says so
                         targets[target] = find_function(target)
-                process = os.fork()
+                process = os.fork() if isolation else sandbox.fork_apart()
                 if not process:
                     line.close()
                     be_rank(question, targets.get(target), descriptors, not isolation, others, plan["isolate"])

@@ -42,7 +42,7 @@ OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
 Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
-SPLITS = 8  # that a graded program may ask for in a case
+MEETINGS = 8  # splits and barriers that a graded program may ask for in a case
 KEPT = 1 << 16  # bytes of a message's content
 NOTHING: Mapping[Message, bytes] = MappingProxyType({})
 
@@ -84,6 +84,7 @@ def route(
     seconds: float = 3600.0,
     own_folders: bool = True,
     memory: int = 0,
+    cases: int = 0,
     watch: Watch | None = None,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
@@ -92,14 +93,14 @@ def route(
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
     own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
     these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0 for any
-    number. Without `own_folders` ranks are in this process's folder. `watch` as in launch: an interrupt ends the job,
+    number. cases: without `objects`, how often the world may be split. Without `own_folders` ranks are in this process's folder. `watch` as in launch: an interrupt ends the job,
     and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
         router = Router(n, rules, objects, spoiled, program)
-        router.memory = memory
+        router.memory, router.cases = memory, cases
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
@@ -145,7 +146,7 @@ class Router:
         self.messages: dict[Message, Seen] = {}
         self.sent: dict[tuple[str, int], int] = defaultdict(int)  # messages of payload on a communicator
         self.places = [""] * n
-        self.split = [0] * n  # how often each rank has asked for that
+        self.met = [0] * n  # how often each rank has asked for a split or a barrier
         self.first: int | None = None  # the rank that has ended the job
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
@@ -153,6 +154,7 @@ class Router:
         self.interrupted = False  # by the observer
         self.processes: list[int] = []  # from which all ranks descend
         self.memory = 0  # bytes that they may have together
+        self.cases = 0  # for each of which the world is split
         self.most = 0  # bytes that they were seen to have
         self.excess = ""  # what they have too much of
 
@@ -294,10 +296,8 @@ class Router:
                 sense.sensible(self.exchange.waits[rank] is None)
                 self.start(rank, starts)
                 sense.check_question(self.exchange, rank, question, arguments)
-                if question == "meet" and arguments[0] == "split" and not self.objects:
-                    self.split[rank] += 1  # a color says something, and is not counted
-                    most = SPLITS * (1 + self.exchange.met["world"])  # each case is on a split of its own
-                    sense.sensible(self.split[rank] <= most, f"more than {SPLITS} splits, which no exercise needs")
+                if question == "meet" and not self.objects:
+                    self.check_meetings(rank, arguments[1])
                 getattr(self.exchange, question)(rank, *arguments)
             case ["at", str(place)]:
                 self.places[rank] = place[:200]
@@ -308,6 +308,13 @@ class Router:
                 self.fail(rank, error_type, text)
             case _:
                 raise sense.Nonsense("a value")
+
+    def check_meetings(self, rank: int, comm: str) -> None:
+        """A color says something, and so does the time at which a rank comes to a barrier; neither is counted."""
+        self.met[rank] += 1
+        most = MEETINGS * (1 + self.exchange.met["world"])  # each case is on a split of its own
+        sense.sensible(comm != "world" or self.exchange.met["world"] < self.cases, "a meeting outside of all cases")
+        sense.sensible(self.met[rank] <= most, f"more than {MEETINGS} splits and barriers, which no exercise needs")
 
     def fail(self, rank: int, error_type: str, text: str) -> None:
         if self.first is None:

@@ -81,12 +81,29 @@ def enter_alone(rank: int) -> None:
     """In a rank: a /tmp, a network and shared memory of its own, and no privileges."""
     unshare(NEWNS | NEWNET | NEWIPC)
     mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
-    with suppress(OSError):  # where there is a /proc: one in which processes of other users do not appear
-        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, "hidepid=2")
+    for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # its own processes; and, on old kernels, the machine's counters
+        with suppress(OSError):  # where there is a /proc
+            mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, shown)
+            break
     os.chdir(scratch[0])
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
     tempfile.tempdir = None  # what it has found outside
     become_another(rank)
+
+
+def fork_apart() -> int:
+    """Fork a process that is number 1 of its own numbers: from shared ones, ranks could tell how many processes and
+    threads another one starts. Where that cannot be, fork."""
+    try:
+        ours = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        unshare(NEWPID)  # for those that are forked from now on
+    except OSError:
+        return os.fork()
+    child = os.fork()
+    if child and ctypes.CDLL(None, use_errno=True).setns(ours, NEWPID):  # back, or the next one could not be forked
+        raise last_error("setns")
+    os.close(ours)
+    return child
 
 
 def others_can_run() -> bool:

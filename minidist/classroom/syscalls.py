@@ -28,6 +28,7 @@ REFUSED = {  # numbers on x86-64 and on ARM64; -1: it has none
     **{
         "pidfd_getfd": (438, 438),
         "getpriority": (140, 141),
+        "sysinfo": (99, 179),  # how much memory is free, how many processes there are
         "io_uring_setup": (425, 425),
         "perf_event_open": (298, 241),
     },

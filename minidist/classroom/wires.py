@@ -97,7 +97,7 @@ class RouterWire:
         """A job without objects. Raises MachineFault where nothing can be said of the program."""
         job = job or {"program": "", "guarded": False}
         options: dict[str, Any] = {"guarded": job["guarded"], "objects": False, "spoiled": spoiled, "seconds": patience}
-        options["memory"] = limits.MEMORY
+        options |= {"memory": limits.MEMORY, "cases": len(job.get("cases", ()))}
         try:
             routed = route(self.nursery, target, arguments, rules, patience * WALL, job["program"], **options)
         except (RuntimeError, OSError) as error:

@@ -55,7 +55,7 @@ def test_a_class_as_an_lms_leaves_it(lessons, capsys):
     lay(lessons / "handed in", FOLDER)
     with zipfile.ZipFile(lessons / "handed in" / "Cem Özgür.zip", "w") as archive:
         archive.writestr(
-            "my work/exercise copy.py", "def double(comm, x):\n    import os\n    os.kill(os.getpid(), 9)\n"
+            "my work/exercise copy.py", "def double(comm, x):\n    import ctypes\n    ctypes.string_at(0)\n"
         )
         archive.writestr("my work/02_small/exercise.py", "def triple(comm, x:")
     (lessons / "handed in" / "ivy.zip").write_bytes(b"PK no zip")
@@ -97,7 +97,7 @@ def test_a_class_as_an_lms_leaves_it(lessons, capsys):
     assert set(pages) == {f"{student}.html" for student in points} - {"Dora, née Day.html"} | {"Dora_ née Day.html"}
     assert "<h2>01_tiny: 2 of 2.5 points</h2>" in pages["Bob Noyce.html"]
     assert "<pre>-1 becomes 2</pre>" in pages["Bob Noyce.html"]
-    assert "killed by signal 9" in pages["Cem Özgür.html"]
+    assert "killed by signal 11" in pages["Cem Özgür.html"]
     assert "&#x27;(&#x27; was never closed" in pages["Cem Özgür.html"]
     assert twice in pages["Dora_ née Day.html"]
     assert not re.search(r"(src|href)=", "".join(pages.values()))

@@ -113,3 +113,20 @@ def test_where_a_cgroup_may_be_made_the_kernel_limits_all_together(tmp_path: Pat
     (root / "user" / "cgroup.subtree_control").write_text("cpu\n")
     assert limits.make_group(root, of) is None
     assert limits.make_group(root, tmp_path / "nowhere") is None
+
+
+def test_a_rank_cannot_count_what_others_start(ring: Grader, tmp_path: Path) -> None:
+    """Numbers of processes and threads, and the machine's counters, would be a way past the wire."""
+    if ring.wire.isolation:
+        pytest.skip(ring.wire.isolation)
+    text = (
+        "import ctypes, os, threading\n\ndef start(n):\n    for _ in range(n):\n        child = os.fork()\n"
+        "        if not child:\n            os._exit(0)\n        os.waitpid(child, 0)\n    return child\n\n"
+        "def reduce_scatter(comm, x, out=None):\n    before = start(1)\n    comm.barrier()\n"
+        "    if comm.rank == 1:\n        start(7)\n    comm.barrier()\n    shown = sorted(os.listdir('/proc'))\n"
+        "    free = ctypes.CDLL(None).sysinfo(ctypes.create_string_buffer(256))\n"
+        "    if comm.rank == 0:\n        raise RuntimeError(start(1) - before, os.getpid(), 'loadavg' in shown, free)\n"
+        "    comm.barrier()\n"
+    )
+    said = said_of(ring, tmp_path, text)
+    assert "RuntimeError: (1, 1, False, -1)" in said, said
