@@ -34,7 +34,7 @@ For an instructor:
     autograder.py     in Gradescope's container: results whatever is submitted
     handed_in.py      which file is which lesson's exercise, in what a browser or an LMS leaves
     roster.py         who is in a class, and whose is what
-    course.py         a class: a row for everybody, a column for each lesson
+    course.py         a class: a row for each student, a column for each lesson
     feedback.py       a page for each student
 
 Where ranks come from, and on them:
@@ -48,4 +48,5 @@ Where ranks come from, and on them:
     ranks_mpi.py      the same over MPI, counted below the student's Comm
     chapter.py        the chapter's functions, for the parts that do not ask for them; nobody can import it
     source.py         a look at the program's text before it runs
+    likeness.py       is part of it the chapter's code?
 """

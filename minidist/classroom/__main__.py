@@ -25,7 +25,7 @@ COMMANDS = ("grade", "class", "release")
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser("classroom", __doc__ or "")
-    # Subcommands would be parsers of argparse's own kind, which print and exit; a parser and a word do as well.
+    # Subcommands would be parsers of argparse's own kind, which print and exit; a parser and a word do the same.
     command = arguments[0] if arguments and arguments[0] in COMMANDS else None
     parser.set_defaults(command=command)
     if command is None:
@@ -55,7 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             "--lesson", type=pathlib_path, metavar="LESSON", help="this one alone; else all in lessons/"
         )
         parser.add_argument(
-            "--roster", type=pathlib_path, metavar="FILE", help="CSV with a header: everybody's name, and others"
+            "--roster", type=pathlib_path, metavar="FILE", help="CSV with a header: each student's name, and others"
         )
         parser.add_argument(
             "--csv", type=pathlib_path, metavar="FILE", help="write a row for each student; goes on where it was"

@@ -1,7 +1,7 @@
-"""Grade a class: a row for everybody in the roster or the folder, a column for each lesson.
+"""Grade a class: a row for each student in the roster or the folder, a column for each lesson.
 
 Every grade is written down when it is known, by what was graded and with what: the same command, after an interrupt or
-after somebody has handed in anew, grades only what has not been graded before.
+after a student has handed in anew, grades only what has not been graded before.
 """
 
 import csv
@@ -34,12 +34,12 @@ class Outputs:
 
     @property
     def journal(self) -> Path | None:
-        """Grades as they were made, a line of JSON each. Beside a stream there is none."""
+        """Grades as they were made, a line of JSON each. Of a stream there is none."""
         return None if self.csv is None or is_stream(str(self.csv)) else self.csv.with_name(f"{self.csv.name}.jsonl")
 
     def check(self, submissions: Path, people: Path | None) -> None:
         """Raise UsageError for what cannot be written, or would be graded the next time."""
-        options = {"--csv": self.csv, "the grades beside it": self.journal}
+        options = {"--csv": self.csv, "the grades with it": self.journal}
         check_apart(
             {option: str(file) for option, file in options.items() if file},
             {"--roster": str(people)} if people else {},
@@ -186,7 +186,7 @@ def fingerprint(exercise: Path, lesson: Path, options: dict[str, Any]) -> str:
 
 
 class Class:
-    """Everybody's grades, so far."""
+    """All students' grades, so far."""
 
     def __init__(
         self,
@@ -254,9 +254,20 @@ class Class:
             writer.writerow([as_text(cell) for cell in (*named, *points, total, "; ".join(self.problems(student)))])
         write_output(str(self.outputs.csv), text.getvalue().encode(errors="backslashreplace"))
 
+    def notes(self) -> dict[str, str]:
+        """What an instructor should know and costs no points: {note: the students of whom it is said}."""
+        students: dict[str, list[str]] = {}
+        for student, grades in self.grades.items():
+            for note in dict.fromkeys(note for graded in grades.values() for note in graded.notes):
+                students.setdefault(note, []).append(student)
+        graded = [student for student, grades in self.grades.items() if grades]
+        return {note: "all" if of == graded and len(of) > 1 else ", ".join(of) for note, of in students.items()}
+
     def summary(self) -> str:
         """The class in figures, and by name whatever an instructor has to see to."""
         table = reports.class_table([graded for of in self.grades.values() for graded in of.values()])
         lines = [f"{student}: {'; '.join(said)}" for student in self.grades if (said := self.problems(student))]
-        lines += [f"nobody has handed in {name}" for name in self.lessons if name not in self.asked]
+        if absent := [name for name in self.lessons if name not in self.asked]:
+            lines.append(f"nobody has handed in {', '.join(absent)}")
+        lines += [f"note on {names}: {note}" for note, names in self.notes().items()]
         return "\n".join([table, "", *lines]).strip()

@@ -1,8 +1,8 @@
 """From a wrong array, what is in it: which rank's part is missing, was added twice, or came from another place.
 
 The inputs are made so that a sum can be taken apart again. Rank r's elements are primes at digit r of a number in base
-8192, so each rank's contribution to a sum can be read off, added up to eight times, for as many as four ranks in a
-float64 (4 x 13 bits). A multiple of one prime is never another.
+8192. So each rank's contribution to a sum can be read off, if it was added up to eight times. A float64 has room for
+four ranks (4 x 13 bits). A multiple of one prime is never another.
 """
 
 from collections.abc import Collection, Sequence

@@ -55,10 +55,14 @@ def section(grade: Grade) -> str:
     if grade.error:
         return "\n".join([*lines, f"<pre>{escape(grade.error)}</pre>"])
     lines.append("<table>\n<tr><th></th><th>part</th><th>points</th></tr>")
+    said: set[str] = set()
     for part in grade.parts:
         if not part.hidden:
             mark = "✓" if part.earned == part.points else "✗"
             hint = f"\n<pre>{escape(part.message)}</pre>" if part.message else ""
+            if part.message in said:  # a syntax error, above all, is one
+                hint = "\n<p>for the same reason</p>"
+            said |= {part.message} - {""}
             points = f"{part.earned:g} of {part.points:g}"
             lines.append(f"<tr><td>{mark}</td><td>{escape(part.title)}{hint}</td><td>{points}</td></tr>")
     if hidden := [part for part in grade.parts if part.hidden]:

@@ -4,6 +4,7 @@ Whatever a submission does, every part gets a line: parts are written down befor
 then have no outcome, because the grading process itself was ended, earn nothing and say so.
 """
 
+import codecs
 import json
 import os
 import re
@@ -94,6 +95,7 @@ def grade(
                 stderr=subprocess.STDOUT,
                 timeout=LONGEST,
                 pass_fds=[written.fileno()],
+                env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # a second of processor time, for nothing
             )
             ending = f"ended with status {run.returncode}"
             output = run.stdout.decode(errors="replace")
@@ -141,7 +143,7 @@ def check_lesson(lesson: Path) -> None:
 
 
 def exercise_of(lesson: Path) -> Path:
-    """The student's copy in work/, which is beside lessons/, if it is there; else the skeleton itself."""
+    """The student's copy in work/, next to lessons/, if it is there; else the skeleton itself."""
     folder = lesson.resolve()
     copy = folder.parents[1] / WORK / folder.name / "exercise.py"
     if folder.parent.name != "lessons" or not copy.is_file():
@@ -157,12 +159,23 @@ def lessons_in(folder: Path) -> list[Path]:
 def lesson_of(submission: Path, lessons: Sequence[Path]) -> Path | None:
     """The lesson whose exercise defines most of the names that the submission defines; None if none shares any.
 
-    By the text alone, for a submission need not even be Python.
+    Only the text is read, because a submission need not even be Python.
     """
     shared = {lesson: len(_defined(lesson / "exercise.py") & _defined(submission)) for lesson in lessons}
     best = max(lessons, key=lambda lesson: shared[lesson], default=None)
     return best if best is not None and shared[best] else None
 
 
+def read_program(file: Path) -> bytes:
+    """A program's bytes, in UTF-8 if it was saved as "Unicode" by Windows' editors, which is UTF-16."""
+    content = file.read_bytes()
+    if not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content
+    try:
+        return content.decode("utf-16").encode()
+    except UnicodeError:  # then Python will say that it cannot be read
+        return content
+
+
 def _defined(file: Path) -> set[str]:
-    return set(re.findall(r"^(?:def|class) (\w+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
+    return set(re.findall(r"^(?:def|class) (\w+)", read_program(file).decode(errors="replace"), re.MULTILINE))

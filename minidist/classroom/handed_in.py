@@ -1,4 +1,4 @@
-"""What somebody has handed in, as a browser, an LMS or Gradescope leaves it: which file is which lesson's exercise?
+"""What a student has handed in, as a browser, an LMS or Gradescope leaves it: which file is which lesson's exercise?
 
 A file is known by the names that it defines, or by a lesson's name among its folders; "exercise (1).py" and
 "Exercise-2.py" are as good as exercise.py. Nothing is guessed: of two different ones for a lesson both are named, and
@@ -20,6 +20,7 @@ EXERCISE = re.compile(r"(?:^|.*[ _-])exercise(?:[ _-]*\(?\d+\)?| ?[-–] ?copy| 
 NUMBERED = re.compile(r"(?:[ _-]*\(\d+\)|-\d+)$")  # what a browser or an LMS puts behind a name it has seen before
 DEBRIS = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
 LARGEST = 1 << 20  # bytes of a file that is looked into
+SAID = 3  # of one student's files that cannot be read
 UNPACKED = 100 << 20, 10_000  # bytes and files of a zip
 
 
@@ -27,38 +28,57 @@ class Found(NamedTuple):
     """Something in a folder, or in a zip in it."""
 
     shown: PurePath  # from the folder on, a zip being a folder
-    file: Path | None  # where its content is; None for a folder with nothing in it
-    trouble: str = ""  # of a zip that cannot be opened
+    file: Path | None  # where its content is; None for a folder with nothing in it, and for what cannot be read
+    trouble: str = ""  # why it cannot be read
 
 
 def look(folder: Path, scratch: Path) -> list[Found]:
-    """All that is in a folder, but for what systems leave behind; zips are unpacked into `scratch`, one level deep."""
+    """All that is in a folder, except what systems leave there; zips are unpacked into `scratch`, one level deep."""
     found: list[Found] = []
-    for file in walk(folder):
+    for file, what in walk(folder):
         shown = PurePath(os.path.relpath(file, folder))
-        if file.suffix.lower() != ".zip" or not file.is_file():
-            found.append(Found(shown, file if file.is_file() else None))
+        if what or file.suffix.lower() != ".zip" or not file.is_file():
+            found.append(Found(shown, *(content(file, shown, what))))
             continue
         place = scratch / str(len(list(scratch.iterdir())))
         place.mkdir()
         trouble = unpack(file, place)
-        inside = [] if trouble else [inner for inner in walk(place) if inner != place]
-        found += [Found(shown / inner.relative_to(place), inner if inner.is_file() else None) for inner in inside]
+        inside = [] if trouble else [(inner, what) for inner, what in walk(place) if inner != place]
+        for inner, what in inside:
+            within = shown / inner.relative_to(place)
+            found.append(Found(within, *content(inner, within, what)))
         if not inside:
             found.append(Found(shown, None, trouble or f"{shown} is empty"))
     return sorted(found, key=lambda each: each.shown)
 
 
-def walk(folder: Path) -> list[Path]:
-    """Files, and folders that have none. Links are not followed: they may lead to what somebody else has handed in."""
-    kept: list[Path] = []
-    for parent, folders, files in os.walk(folder):
+def content(file: Path, shown: PurePath, what: str) -> tuple[Path | None, str]:
+    """Of what `walk` has found, where its content is, or why it cannot be read."""
+    return (None, f"{shown} {what}") if what else (file if file.is_file() else None, "")
+
+
+def walk(folder: Path) -> list[tuple[Path, str]]:
+    """Files, and folders that have none, each with what is wrong with it. Links are not followed: they may lead to what
+    another student has handed in."""
+    kept: list[tuple[Path, str]] = []
+    closed: list[str] = []
+    for parent, folders, files in os.walk(folder, onerror=lambda error: closed.append(error.filename)):
         folders[:] = [name for name in folders if not debris(name)]
         inside = [Path(parent, name) for name in files if not debris(name)]
-        kept += [file for file in inside if file.is_file() and not file.is_symlink() and os.access(file, os.R_OK)]
+        linked = [Path(parent, name) for name in folders if Path(parent, name).is_symlink()]
+        kept += [(each, what_is_wrong(each)) for each in (*inside, *linked)]
         if not folders and not inside:
-            kept.append(Path(parent))
-    return kept
+            kept.append((Path(parent), ""))
+    return kept + [(Path(name), "cannot be opened: its owner alone may") for name in closed]
+
+
+def what_is_wrong(file: Path) -> str:
+    """Why there is nothing to read in it; "" if there is."""
+    if file.is_symlink():
+        return "is a link: hand in the file itself"
+    if not file.is_file():
+        return "is no file, but a device or a pipe"
+    return "" if os.access(file, os.R_OK) else "cannot be read: its owner alone may"
 
 
 def debris(name: str) -> bool:
@@ -106,7 +126,10 @@ def sort_out(found: Sequence[Found], lessons: Sequence[Path], student: str = "")
         elif chosen:
             names = ", ".join(str(each.shown) for each in chosen)
             problems.append(f"{lesson.name} found {times(len(chosen))}, keep one: {names}")
-    problems += [each.trouble for each in found if each.trouble]
+    # Of much that cannot be read, such as the links in an environment, what might be the exercise.
+    troubles = [each for each in found if each.trouble]
+    zipped = [each for each in troubles if each.shown.suffix.lower() == ".zip"]
+    problems += [each.trouble for each in troubles if not exercises or each in zipped or is_named(each, student)][:SAID]
     if not exercises and not problems:
         problems = [why_not(found, programs)]
     return Sorted(exercises, problems)

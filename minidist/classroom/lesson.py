@@ -4,7 +4,7 @@
 
     check("reduce_scatter_step")     the function of the cell above, run on ranks as the grader runs it
     predict("busiest rank", 1.5)     kept in predictions.json beside the notebook ...
-    compare({"busiest rank": 1.75})  ... and shown beside what was counted
+    compare({"busiest rank": 1.75})  ... and shown next to what was counted
 
 A lesson's test_exercise.py has a check for each gap in GAPS; its given.py has functions for gaps that are not filled,
 with which the notebook goes on. Of what the exercise asks for, `check` runs the first graded part on exercise.py, and
@@ -286,7 +286,7 @@ class Watched:
 
 def show(figure: Any, alt: str) -> None:
     """Display a Matplotlib figure, with words for those who do not see it: as alt text, which nbconvert passes on, and
-    folded below the picture, for not every notebook program does."""
+    folded below the picture, because not every notebook program does."""
     from IPython.display import display
     from matplotlib.pyplot import close
 

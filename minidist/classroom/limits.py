@@ -1,18 +1,25 @@
 """What a rank may use, whatever it runs: memory, processor time, files, processes. The kernel sees to it.
 
+A limit of the kernel is one of a process. What all ranks use together, with all that they have started, is looked at
+many times a second (`look_at`); where this process may make a cgroup (version 2), the kernel limits that, too.
+
 Linux enforces all of it. macOS has no limit on the address space that works, and no /proc: there the rest holds.
 """
 
 import ctypes
 import os
+import re
 import resource
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-MEMORY = 2 << 30  # bytes of address space beyond what a rank has when it starts
+MEMORY = 2 << 30  # bytes of address space beyond what a rank has when it starts; bytes of memory of all together
+RESERVE = 1 << 29  # bytes more for a cgroup: who watches can then say what has happened
+TOGETHER = 96  # processes of all ranks together
 FILE = 64 << 20  # bytes of a file
 FILES = 128  # open at a time
 PROCESSES = 32  # of its user: counts where the rank has a user of its own
@@ -37,7 +44,7 @@ def set_limits(seconds: float, own_user: bool) -> None:
 
 
 def confine(nbytes: int) -> bool:
-    """Let this process have so many bytes of memory more than it has now, for good; whether that can be."""
+    """Let this process have n bytes of memory more than it has now, for good; whether that can be."""
     now = address_space()
     if not now:
         return False
@@ -88,8 +95,68 @@ def end_orphans() -> None:
 
 
 def _children(process: int) -> list[int]:
+    """Of all its threads; none where nobody tells."""
     try:
-        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+        threads = os.listdir(f"/proc/{process}/task")
+        texts = [Path(f"/proc/{process}/task/{thread}/children").read_text() for thread in threads]
     except OSError:
         return []
-    return [int(child) for child in text.split()]
+    return [int(child) for text in texts for child in text.split()]
+
+
+# ---- of all ranks together -------------------------------------------------------------------------------------------
+
+
+def look_at(processes: Sequence[int]) -> tuple[int, int]:
+    """(bytes of memory, number) of these processes and their descendants. Memory that they share counts for each."""
+    found, nbytes = list(processes), 0
+    for process in found:  # which grows as it goes
+        found += _children(process)
+        nbytes += memory_of(process)
+    return nbytes, len(found)
+
+
+def memory_of(process: int) -> int:
+    """Bytes that it has in memory and no file has; 0 where nobody tells."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0
+    return sum(
+        int(kilobytes) << 10 for kilobytes in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE)
+    )
+
+
+def make_group(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> Path | None:
+    """A cgroup with limits below the nearest one that lets us; None where none does. Its processes are none yet."""
+    try:
+        [own] = [line.removeprefix("0::/") for line in of.read_text().splitlines() if line.startswith("0::/")]
+    except (OSError, ValueError):
+        return None
+    for folder in (root / own, *(root / own).parents):
+        try:
+            if {"memory", "pids"} <= set((folder / "cgroup.subtree_control").read_text().split()):
+                group = folder / f"minidist-{os.getpid()}-{time.monotonic_ns()}"
+                group.mkdir()
+                (group / "memory.max").write_text(str(MEMORY + RESERVE))
+                (group / "pids.max").write_text(str(2 * TOGETHER))
+                with suppress(OSError):  # there may be no swap
+                    (group / "memory.swap.max").write_text("0")
+                return group
+        except OSError:  # there is none so high up, or it is another user's
+            continue
+    return None
+
+
+def join_group(group: Path, process: int) -> None:
+    with suppress(OSError):
+        (group / "cgroup.procs").write_text(str(process))
+
+
+def remove_group(group: Path) -> None:
+    """Once its processes have ended."""
+    for _ in range(50):
+        with suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What only somebody can see who stands between the ranks: whether a program depends on luck, and whether its messages
+"""What only a grader can see that stands between the ranks: whether a program depends on luck, and whether its messages
 mean anything. Used by lessons' tests; over MPI as much is asked as MPI shows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -328,7 +328,7 @@ def names_in(code: CodeType) -> set[str]:
 
 def find_definition(name: str, cells: list[str], value: Any = None) -> tuple[tuple[int, int], str] | None:
     """((cell, line), text) of the last function or class `name` at the top level of a cell, on the lines that it has
-    there; None if a cell has given the name another value since, by the `value` that it has now."""
+    there. None if a cell has given the name another value since, by the `value` that it has now."""
     for number in reversed(range(len(cells))):
         for node in reversed(parsed(cells[number])):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -9,6 +9,7 @@ question, with what a new rank is to have open, and then the answer.
 """
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -17,8 +18,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -29,9 +31,16 @@ STACK = signal.SIGUSR1  # upon which a rank writes down its stack, even from nat
 SETTINGS = {  # memory that is freed goes back at once; one thread a rank; no debris beside the modules
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_ARENA_MAX": "1",
-    "OPENBLAS_NUM_THREADS": "1",
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")  # without these Python may not start, or has no room
+
+
+def own_environment() -> dict[str, str]:
+    """For programs of other people: nothing of this process's environment but where libraries are."""
+    kept = {name: os.environ[name] for name in LIBRARIES if name in os.environ}
+    return {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", **kept}
 
 
 class Exit(NamedTuple):
@@ -46,7 +55,10 @@ class Nursery:
 
     preload is a "path/to/file.py" that ranks are to have loaded; of `hidden` modules they can import none. With
     `isolate`, they get namespaces of their own if that can be; `isolation` says whether it could. modules are names of
-    what every rank will import anyway: here it is imported once.
+    what every rank will import anyway: here it is imported once. environment: the ranks', if not this process's.
+
+    Ranks of one process hash texts alike. When `apart` is set, each rank comes from a process that hashes in its own
+    way, as processes do that are started apart.
     """
 
     def __init__(
@@ -55,7 +67,11 @@ class Nursery:
         hidden: Sequence[str] = (),
         isolate: bool = False,
         modules: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        hash_seed: int = 0,
     ) -> None:
+        self.apart, self.siblings = False, dict[int, Nursery]()
+        self.make_sibling = partial(Nursery, preload, hidden, isolate, modules, environment)
         self.line, theirs = socket.socketpair()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # ranks import what this process can import
         plan = {
@@ -66,10 +82,14 @@ class Nursery:
             "isolate": isolate,
         }
         command = [sys.executable, "-P", "-m", "minidist.classroom.nursery", json.dumps(plan)]
-        environment = {**os.environ, **SETTINGS, "PYTHONPATH": path}
+        seeds = {"PYTHONHASHSEED": str(hash_seed)} if environment is not None else {}
+        theirs_alone = {**(os.environ if environment is None else environment), **SETTINGS, "PYTHONPATH": path, **seeds}
+        self.group = limits.make_group() if isolate else None
         self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+            command, pass_fds=[theirs.fileno()], env=theirs_alone, stdin=subprocess.DEVNULL, start_new_session=True
         )
+        if self.group:
+            limits.join_group(self.group, self.process.pid)
         theirs.close()
         self.isolation: str = self._ask({"do": "say hello"})  # why there are no namespaces; "" if there are
 
@@ -81,23 +101,38 @@ class Nursery:
 
     def close(self) -> None:
         """End it, and its ranks."""
+        for sibling in self.siblings.values():
+            sibling.close()
         self.line.close()  # upon which it does so
         self.process.wait()
+        if self.group:
+            limits.remove_group(self.group)
+
+    @property
+    def processes(self) -> list[int]:
+        """From which all ranks descend."""
+        return [self.process.pid, *(sibling.process.pid for sibling in self.siblings.values())]
 
     def fork(self, rank: int, target: str, descriptors: Sequence[int], seconds: float, folder: str) -> None:
-        """A new rank, with so many seconds of processor time. descriptors: of the line over which it talks, and of
+        """A new rank, with that many seconds of processor time. descriptors: of the line over which it talks, and of
         what it writes stdout, stderr and stacks to. folder: its own, where it has no /tmp of its own."""
+        if self.apart and rank not in self.siblings:
+            self.siblings[rank] = self.make_sibling(hash_seed=rank + 1)
         question = {"do": "fork", "rank": rank, "target": target, "seconds": seconds, "folder": folder}
-        self._ask(question, descriptors)
+        (self.siblings[rank] if self.apart else self)._ask(question, descriptors)
 
     def write_stacks(self) -> dict[int, str]:
         """Let each rank that lives write down its stack; what the kernel says of each: R if it runs or could, ..."""
-        return {int(rank): state for rank, state in self._ask({"do": "write stacks"}).items()}
+        return self._ask_all({"do": "write stacks"})
 
     def end(self, leaving: int | None = None) -> dict[int, Exit]:
         """Kill the ranks that live, and all that they have started. One that seems to be leaving has a second."""
-        answer = self._ask({"do": "end", "leaving": leaving})
-        return {int(rank): Exit(*outcome) for rank, outcome in answer.items()}
+        answer = self._ask_all({"do": "end", "leaving": leaving})
+        return {rank: Exit(*outcome) for rank, outcome in answer.items()}
+
+    def _ask_all(self, question: dict[str, Any]) -> dict[int, Any]:
+        answers = [each._ask(question) for each in (self, *self.siblings.values())]
+        return {int(rank): said for answer in answers for rank, said in answer.items()}
 
     def _ask(self, question: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
         answer = b""
@@ -118,7 +153,8 @@ def main() -> None:
     line = socket.socket(fileno=plan["line"])
     import numpy.random  # noqa: F401  (what ranks need is here before them)
 
-    import minidist.classroom.process  # noqa: F401
+    import minidist.classroom.process
+    import minidist.classroom.source  # noqa: F401
     from minidist.classroom import ranks as on_rank
     from minidist.classroom.chapter import hide
     from minidist.launch.target_function import find_function, load_file
@@ -135,6 +171,8 @@ def main() -> None:
         isolation += "; each was a user of its own"
     limits.adopt_orphans()
     on_rank.taken.append(on_rank.fingerprint())
+    gc.collect()
+    gc.freeze()  # a rank that collects would write to all of these objects, and so copy their memory
 
     targets: dict[str, Callable[..., Any]] = {}
     ranks: dict[int, int] = {}  # rank -> process
@@ -150,7 +188,7 @@ def main() -> None:
                 if target not in targets:
                     with suppress(Exception):  # then the rank fails with it, and says so
                         targets[target] = find_function(target)
-                process = os.fork()
+                process = os.fork() if isolation else sandbox.fork_apart()
                 if not process:
                     line.close()
                     be_rank(question, targets.get(target), descriptors, not isolation, others, plan["isolate"])
@@ -207,9 +245,8 @@ def be_rank(
         sandbox.enter_alone(question["rank"])
     elif question["folder"]:
         os.chdir(question["folder"])
-        os.environ["TMPDIR"] = question["folder"]
+        os.environ["TMPDIR"] = os.environ["HOME"] = question["folder"]
         if another:
-            os.environ["HOME"] = question["folder"]
             os.chmod("..", 0o711)  # to be passed through
             sandbox.become_another(question["rank"], question["folder"])
     limits.set_limits(question["seconds"], isolated)

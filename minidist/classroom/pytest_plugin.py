@@ -5,6 +5,7 @@ exercise.py beside the tests, and says which; `--submission FILE` grades another
 lesson asks for ("reduce_scatter", "ZeRO3.reduce"), and in HIDDEN which modules have it: chapters, or "given".
 """
 
+import gc
 import json
 import os
 import secrets
@@ -47,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def submissions(pytestconfig: pytest.Config) -> Iterator[dict[Path, Any]]:
-    """One Submission for each lesson: what was learnt about a program in one part is known in the next."""
+    """One Submission for each lesson: what was learned about a program in one part is known in the next."""
     made = pytestconfig.stash[SUBMISSIONS]
     yield made
     for submission in made.values():
@@ -82,6 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             hidden = config.getoption("--lesson") is not None and lesson not in item.path.resolve().parents
             config.stash[PARTS][item.nodeid] = Part(item.nodeid, title, points, hidden=hidden)
             _write(config, vars(config.stash[PARTS][item.nodeid]))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is here stays: not to be looked through again for every few messages
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,13 +4,17 @@ Nothing here decides about points. A rank's inputs are known to that rank alone,
 messages. Over MPI see ranks_mpi.py, else process.py.
 """
 
+import ctypes
+import gc
 import importlib.util
 import inspect
+import itertools
 import linecache
 import operator
 import sys
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -21,7 +25,7 @@ from minidist.launch.target_function import find_function
 from minidist.mpi.comm import Comm
 
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
-LARGE = 1 << 16  # bytes
+LATE = 1 << 15  # bytes of what is not the program's: any code may claim to be a module's
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
@@ -61,7 +65,9 @@ def run_cases(
             if job["guarded"]:
                 check()
             release()
-    return {"values": values, "changed": compare(before)}
+    found = compare(before)
+    taken.append(before)  # to free it would write to every object in it
+    return {"values": values, "changed": found}
 
 
 def stand_ins(on_ranks: ModuleType, asked: Sequence[str]) -> dict[str, Callable[..., Any]]:
@@ -73,7 +79,7 @@ def stand_ins(on_ranks: ModuleType, asked: Sequence[str]) -> dict[str, Callable[
     for name in [*given]:
         if name in names or name not in allowed:
             del given[name]
-    return given  # type: ignore[no-any-return]
+    return given
 
 
 class NotTheirs(Exception):
@@ -140,20 +146,21 @@ def peak_memory(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 
 def arrays_held(witness: np.ndarray) -> int:
-    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started; except small blocks of modules
-    that are imported late, and of source lines that a look at the stack reads. Large blocks always count: a program can
-    give its code the name of any file.
+    """Bytes that are allocated, arrays and whatever else, since tracemalloc was started. Modules that are imported
+    late, and source lines that a look at the stack reads, are left out: they are no arrays, and little.
 
     witness, made since then, must still be in its account, or that was cleared; it does not count.
     """
     if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
     traces: Any = tracemalloc.take_snapshot().traces
-    # Traces as they are, (domain, bytes, ((file, line),), frames): a list made of each would itself be traced.
-    held = sum(
-        trace[1] for trace in traces._traces if trace[1] >= LARGE or not trace[2][0][0].startswith(NOT_THE_PROGRAMS)
-    )
-    return held - witness.nbytes
+    held = late = 0
+    for domain, nbytes, frames, *_ in traces._traces:  # as they are: a list made of each would itself be traced
+        if domain != np.lib.tracemalloc_domain and frames[0][0].startswith(NOT_THE_PROGRAMS):
+            late += nbytes
+        else:
+            held += nbytes
+    return held + max(0, late - LATE) - witness.nbytes
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------
@@ -168,7 +175,16 @@ class Marks(NamedTuple):
     found: list[Any]
 
 
-Fingerprint = list[Marks]
+class Fingerprint(NamedTuple):
+    """What names stood for, and where the interpreter notes that this has changed."""
+
+    modules: Marks
+    inside: list[Marks]  # of the modules: their names, classes and functions
+    places: array  # addresses, of 8 bytes each; empty where there are none
+    content: bytes  # of these places
+
+
+VERSION = 24  # where a dict's version stands, which changes whenever the dict does (PEP 509)
 taken: list[Fingerprint] = []  # one, where ranks are forked from a process that has taken it for all of them
 
 
@@ -176,13 +192,38 @@ def fingerprint() -> Fingerprint:
     """What the names in this project's modules, the lesson's on_ranks.py and those that they rest on stand for now."""
     others = ("on_ranks", "mpi4py.MPI", "numpy", "builtins", "tracemalloc")
     modules = {name: it for name, it in sys.modules.items() if name.split(".")[0] == "minidist" or name in others}
-    marks = [Marks([*modules], sys.modules.get, [*modules], [*modules.values()])]
+    marks: list[Marks] = []
     for name, module in modules.items():
         _mark(marks, name, name, vars(module))
-    return marks
+    places = array("Q", places_of(marks))
+    content = read_places(places)
+    return Fingerprint(Marks([*modules], sys.modules.get, [*modules], [*modules.values()]), marks, places, content)
 
 
-def _mark(marks: Fingerprint, module: str, place: str, names: Mapping[str, Any]) -> None:
+def places_of(marks: Sequence[Marks]) -> Iterator[int]:
+    """Where the dicts have their versions, and the functions their code; nothing on a Python without such."""
+    probe, code = {"a": 1}, fingerprint.__code__
+    before = ctypes.string_at(id(probe) + VERSION, 8)
+    probe["a"] = 2
+    words = ctypes.string_at(id(fingerprint), 128)
+    if (
+        before == ctypes.string_at(id(probe) + VERSION, 8)
+        or (at := words.find(id(code).to_bytes(8, sys.byteorder))) < 0
+    ):
+        return
+    for mark in marks:
+        owner = getattr(mark.look, "__self__", None)  # a module's dict, or what a class shows of its own
+        if owner is None:
+            yield from (id(function) + at for function in mark.keys)
+        else:
+            yield id(owner if isinstance(owner, dict) else gc.get_referents(owner)[0]) + VERSION
+
+
+def read_places(places: Iterable[int]) -> bytes:
+    return b"".join(map(ctypes.string_at, places, itertools.repeat(8)))
+
+
+def _mark(marks: list[Marks], module: str, place: str, names: Mapping[str, Any]) -> None:
     """The names in a module, or in a class of it, and the code of functions, which can be changed where it is."""
     whole = [f"{place}.{name}" for name in names]
     marks.append(Marks(whole, names.get, [*names], [*names.values()]))
@@ -197,15 +238,17 @@ def _mark(marks: Fingerprint, module: str, place: str, names: Mapping[str, Any])
     marks.append(Marks([*functions], code, [*functions.values()], [*map(code, functions.values())]))
 
 
-def changed(before: Fingerprint, all=all, map=map, zip=zip, is_=operator.is_) -> list[str]:  # type: ignore[no-untyped-def]
+def changed(before: Fingerprint, read=read_places, all=all, map=map, zip=zip, is_=operator.is_) -> list[str]:  # type: ignore[no-untyped-def]
     """The names that stand for something else than before, or for nothing.
 
-    Every rank of every job looks at ten thousand names, so it looks without making anything; and with functions that it
-    was given when it was defined: those of the same names may no longer be Python's.
+    Every rank of every job looks at ten thousand names. A look at each would count references, and so copy the memory
+    of all of them; the places where changes are noted are only read. It uses the functions that it was given when it
+    was defined, because those of the same names may no longer be Python's.
     """
+    modules, inside, places, content = before
     return [
         name
-        for names, look, keys, found in before
+        for names, look, keys, found in ([modules] if places and read(places) == content else [modules, *inside])
         if not all(map(is_, map(look, keys), found))
         for name, key, value in zip(names, keys, found)
         if look(key) is not value

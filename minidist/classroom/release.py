@@ -102,8 +102,8 @@ def students_edition(folder: Path, lessons: Sequence[Path]) -> Path:
 
 
 def model_answers(lessons: Sequence[Path]) -> dict[str, list[str]]:
-    """The modules that lessons hide from ranks, HIDDEN in their tests, and of which lessons they are the answer; but
-    for those that are to be read."""
+    """The modules that lessons hide from ranks, HIDDEN in their tests, each with the lessons that it answers. Those
+    that are to be read are left out."""
     answered: dict[str, list[str]] = {}
     for lesson in lessons:
         for node in ast.parse((lesson / "test_exercise.py").read_text(encoding="utf-8")).body:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from minidist import UsageError
-from minidist.classroom.handed_in import EXERCISE, Found, bare, plain
+from minidist.classroom.handed_in import EXERCISE, Found, bare, is_program, plain
 
 # What Moodle and Canvas put behind a name: _123_assignsubmission_file_, _LATE_123_456_exercise.
 LMS = re.compile(r"(?:_\d+_assignsubmission|(?:_LATE)?_\d+_\d+).*")
@@ -67,12 +67,12 @@ def read(file: Path) -> Roster:
 
 
 def by_student(found: Sequence[Found], roster: Roster | None, lessons: Sequence[str]) -> dict[str, list[Found]]:
-    """What each has handed in: those in the roster in its order, then whoever else is in the folder."""
+    """What each has handed in: those in the roster in its order, then all others in the folder."""
     owners: dict[str, list[Found]] = {student: [] for student in roster.rows} if roster else {}
     places = [tuple(re.sub(r"\.zip$", "", part, flags=re.IGNORECASE) for part in each.shown.parts) for each in found]
     around = wrapping(places, found)
     for each, parts in zip(found, places, strict=True):
-        if each.file:
+        if each.file or is_program(each):
             parts = (*parts[:-1], PurePath(parts[-1]).stem)
         known = (student for part in parts if roster and (student := roster.whose(part)))
         owners.setdefault(next(known, "") or owner(parts, around, lessons), []).append(each)

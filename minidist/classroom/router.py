@@ -5,7 +5,7 @@
     job.values, job.transfers
 
 Ranks are processes, each with a socket to this one. What they send is counted here, by phase and peer, and delivered
-when and in the order that the rules say; who waits for whom is known exactly. A rank may run anybody's program: what it
+when and in the order that the rules say; who waits for whom is known exactly. A rank may run any program: what it
 says is checked, and nothing that it says is unpickled, waited for, or an exception here.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidist.classroom import sense
+from minidist.classroom import limits, sense
 from minidist.classroom.nursery import Exit, Nursery
 from minidist.exchange import waits
 from minidist.exchange.rules import CONTROL, PAYLOAD, Deadlock, Exchange, Rules, Start
@@ -35,13 +35,14 @@ from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_ex
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
+LOOK = 0.05  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 OUTPUTS = ("stdout", "stderr", "stack")
 OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
 
 Transfer = tuple[str, int, str]  # (phase, world rank of the peer, line of the program)
 Message = tuple[str, int, int]  # (communicator, world rank that sends, how many it has sent there before): of payload
-SPLITS = 8  # that a graded program may ask for in a case
+MEETINGS = 8  # splits and barriers that a graded program may ask for in a case
 KEPT = 1 << 16  # bytes of a message's content
 NOTHING: Mapping[Message, bytes] = MappingProxyType({})
 
@@ -80,20 +81,24 @@ def route(
     spoiled: Mapping[Message, bytes] = NOTHING,
     seconds: float = 3600.0,
     own_folders: bool = True,
+    memory: int = 0,
+    cases: int = 0,
     watch: Watch | None = None,
 ) -> Routed:
     """Call `target`(comm, *arguments[rank]) on as many ranks as there are arguments, and return when all have ended.
 
-    target is "module:function" or "path/to/file.py:function". patience is in seconds, of which each rank may spend
+    target is "module:function" or "path/to/file.py:function". patience is in seconds; meanwhile each rank may spend
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
-    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled`
-    arrive with these bytes at their beginning. Without `own_folders` ranks are in this process's folder. `watch` as in
-    launch: an interrupt ends the job, and is in its report.
+    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
+    these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0 for any
+    number. cases: without `objects`, how often the world may be split. Without `own_folders` ranks are in this process's
+    folder. `watch` as in launch: an interrupt ends the job, and is in its report.
     """
     begin, n = time.monotonic(), len(arguments)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="minidist-", ignore_cleanup_errors=True)))
         router = Router(n, rules, objects, spoiled, program)
+        router.memory, router.cases = memory, cases
         opened.callback(router.close)
         opened.callback(nursery.end)
         for rank in range(n):
@@ -105,6 +110,7 @@ def route(
                 if own:
                     own.mkdir()
                 nursery.fork(rank, target, [line.fileno(), *outputs], seconds, str(own or ""))
+            router.processes = nursery.processes
             router.say(rank, [rank, n, program, guarded, tuple(arguments[rank])])
         try:
             router.run(patience, watch)
@@ -138,12 +144,16 @@ class Router:
         self.messages: dict[Message, Seen] = {}
         self.sent: dict[tuple[str, int], int] = defaultdict(int)  # messages of payload on a communicator
         self.places = [""] * n
-        self.split = [0] * n  # how often each rank has asked for that
+        self.met = [0] * n  # how often each rank has asked for a split or a barrier
         self.first: int | None = None  # the rank that has ended the job
         self.gone = False  # without a word
         self.hung: Deadlock | None = None  # what has been found if it cannot end, or takes too long
         self.late = False  # it takes too long
-        self.interrupted = False  # by whoever looks on
+        self.interrupted = False  # by the observer
+        self.processes: list[int] = []  # from which all ranks descend
+        self.memory = 0  # bytes that they may have together
+        self.cases = 0  # for each of which the world is split
+        self.excess = ""  # what they have too much of
 
     def connect(self, rank: int) -> socket.socket:
         """The rank's end of its line."""
@@ -172,10 +182,13 @@ class Router:
 
     def run(self, patience: float, watch: Watch | None = None) -> None:
         """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
-        deadline = time.monotonic() + patience
-        while not (all(self.exchange.finished) or self.first is not None or self.hung):
+        deadline, look = time.monotonic() + patience, 0.0
+        while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
             if watch:
                 watch(self.last)
+            if self.memory and time.monotonic() > look:
+                self.look_at_memory()
+                look = time.monotonic() + LOOK
             events = self.selector.select(TICK)
             for key, mask in events:
                 act: Callable[[int], None] = key.data
@@ -190,6 +203,15 @@ class Router:
             if time.monotonic() > deadline and not self.hung and self.first is None:
                 self.late = True
                 self.hung = self.give_up(waits.tell_late(self.exchange.looks(), patience))
+
+    def look_at_memory(self) -> None:
+        """Notice when all ranks together, with what they have started, take more than they may."""
+        nbytes, number = limits.look_at(self.processes)
+        who = "its ranks, with all that they have started,"
+        if nbytes > self.memory:
+            self.excess = f"{who} had {nbytes:,} bytes of memory; all together may have {self.memory:,}"
+        elif number > limits.TOGETHER:
+            self.excess = f"{who} were {number} processes; all together may be {limits.TOGETHER}"
 
     def give_up(self, reason: str) -> Deadlock:
         """What the ranks are doing, when nobody waits for them any more."""
@@ -234,7 +256,9 @@ class Router:
                 else:
                     unsent.popleft()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-        self.selector.modify(line, events, partial(self.turn, rank))
+        key = self.selector.get_key(line)
+        if key.events != events:
+            self.selector.modify(line, events, key.data)
 
     def read(self, rank: int) -> None:
         """What a rank has said, as far as it is here."""
@@ -253,7 +277,7 @@ class Router:
             for value in self.readers[rank].feed(data):
                 if not self.ranks[rank].finished:
                     self.hear(rank, value)
-        except Exception as error:  # of anybody's program anything may come
+        except Exception as error:  # of a stranger's program anything may come
             what = str(error) if isinstance(error, sense.Nonsense) else repr(error)
             self.fail(rank, "Nonsense", f"its process sent what no Comm sends: {what}")
 
@@ -268,10 +292,8 @@ class Router:
                 sense.sensible(self.exchange.waits[rank] is None)
                 self.start(rank, starts)
                 sense.check_question(self.exchange, rank, question, arguments)
-                if question == "meet" and arguments[0] == "split" and not self.objects:
-                    self.split[rank] += 1  # a color says something, and is not counted
-                    most = SPLITS * (1 + self.exchange.met["world"])  # each case is on a split of its own
-                    sense.sensible(self.split[rank] <= most, f"more than {SPLITS} splits, which no exercise needs")
+                if question == "meet" and not self.objects:
+                    self.check_meetings(rank, arguments[1])
                 getattr(self.exchange, question)(rank, *arguments)
             case ["at", str(place)]:
                 self.places[rank] = place[:200]
@@ -282,6 +304,13 @@ class Router:
                 self.fail(rank, error_type, text)
             case _:
                 raise sense.Nonsense("a value")
+
+    def check_meetings(self, rank: int, comm: str) -> None:
+        """A color says something, and so does the time at which a rank comes to a barrier; neither is counted."""
+        self.met[rank] += 1
+        most = MEETINGS * (1 + self.exchange.met["world"])  # each case is on a split of its own
+        sense.sensible(comm != "world" or self.exchange.met["world"] < self.cases, "a meeting outside of all cases")
+        sense.sensible(self.met[rank] <= most, f"more than {MEETINGS} splits and barriers, which no exercise needs")
 
     def fail(self, rank: int, error_type: str, text: str) -> None:
         if self.first is None:
@@ -340,14 +369,16 @@ class Router:
             if self.ranks[self.first].stack and code in (-signal.SIGKILL, -signal.SIGXCPU, None):
                 reason = f"rank {self.first} had used {used:.0f} s of processor time"
                 self.hung = Deadlock(reason, self.exchange.looks(), self.exchange.awaited())
-        if self.hung:
+        if self.excess:
+            job.status, job.report = "killed", f"{self.excess}."
+        elif self.hung:
             job.status, job.report = "interrupted" if self.interrupted else "hung", self.explain(self.hung)
             computing = [rank for rank, wait in enumerate(self.exchange.waits) if not wait]
             job.starved = self.late and any(states.get(rank) in ("R", "D") for rank in computing)
         elif self.first is not None:
             cause = self.ranks[self.first]
             job.status, verb = ("failed", "failed") if cause.error else ("killed", "disappeared")
-            code, _ = exits[self.first]
+            code = exits[self.first].code
             cause.error = cause.error or ("it closed its connection" if code is None else describe_exit(code))
             blame(job, self.first, verb)
         return job

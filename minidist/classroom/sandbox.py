@@ -25,7 +25,7 @@ KEPT = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 USERS = 0x5F00_0000  # where this many users begin, one for each rank: nobody has them
 NOBODY = 65534
-TMP = "size=32m,mode=1777"
+TMP = "size=8m,mode=1777"  # little, because what lies there is memory that no process seems to have
 DEVICES = ("null", "zero", "random", "urandom")
 PACKAGE = Path(__file__).parents[1]
 scratch = ["/tmp"]  # the folder that a rank can write to; another one if Python is in there
@@ -50,7 +50,7 @@ def enter(hidden: Sequence[str]) -> str:
 
 
 def attempt(hidden: Sequence[str], outside: tuple[int, int], users: bool) -> str:
-    """Why it does not work, or "": a process that is gone then has tried, for one cannot go back."""
+    """Why it does not work, or "": a process that is gone then has tried, because there is no way back."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -81,12 +81,29 @@ def enter_alone(rank: int) -> None:
     """In a rank: a /tmp, a network and shared memory of its own, and no privileges."""
     unshare(NEWNS | NEWNET | NEWIPC)
     mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
-    with suppress(OSError):  # where there is a /proc: one in which processes of other users do not appear
-        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, "hidepid=2")
+    for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # its own processes; on old kernels also the machine's counters
+        with suppress(OSError):  # where there is a /proc
+            mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, shown)
+            break
     os.chdir(scratch[0])
     os.environ["TMPDIR"] = os.environ["HOME"] = scratch[0]
     tempfile.tempdir = None  # what it has found outside
     become_another(rank)
+
+
+def fork_apart() -> int:
+    """Fork a process that is number 1 of its own numbers: from shared ones, ranks could tell how many processes and
+    threads another one starts. Where that cannot be, fork."""
+    try:
+        ours = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        unshare(NEWPID)  # for those that are forked from now on
+    except OSError:
+        return os.fork()
+    child = os.fork()
+    if child and ctypes.CDLL(None, use_errno=True).setns(ours, NEWPID):  # back, or the next one could not be forked
+        raise last_error("setns")
+    os.close(ours)
+    return child
 
 
 def others_can_run() -> bool:
@@ -198,7 +215,7 @@ def blank(root: Path, module: str, null: int) -> None:
 
 
 def bind(source: int, place: Path, folder: bool, read_only: bool = True) -> None:
-    """Show what a descriptor stands for in another place as well."""
+    """Show what a descriptor stands for also in another place."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if folder:
         place.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Does what a rank says make sense? It may run anybody's program, so nothing reaches the exchange that no Comm says."""
+"""Does what a rank says make sense? It may run any program, so nothing reaches the exchange that no Comm says."""
 
 import re
 from typing import Any

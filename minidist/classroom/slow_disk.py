@@ -1,12 +1,12 @@
-"""A disk on a logical clock, for lessons: arrays that are read and written while somebody computes.
+"""A disk on a logical clock, for lessons: arrays that are read and written while a rank computes.
 
     disk = SlowDisk(files, read=3, write=3)
     move = disk.read(5, room)              # begun: from file 5 into the array `room`
-    disk.work("update", 4, 2, other)       # somebody computes for 2 with the array `other`
+    disk.work("update", 4, 2, other)       # a rank computes for 2 with the array `other`
     move.wait()                            # now file 5 is in the room
 
 It reads one file at a time and writes one at a time, in the order in which it is asked. What it moves arrives at the
-end of its time, no sooner; so whoever uses a room too early finds in it what was there before. Nothing waits really.
+end of its time, no sooner; a rank that uses a room too early finds in it what was there before. Nothing waits really.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 class Took(NamedTuple):
-    """What somebody did, and from when to when."""
+    """What the disk or a rank did, and from when to when."""
 
     what: str  # "read", "write", or the caller's name for work
     number: int

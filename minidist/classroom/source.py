@@ -1,13 +1,13 @@
-"""A look at the text of a submission before anything runs: can it be read, does it name what is not for exercises, is
-some of it the chapter's? The look is taken on a rank of its own, for even to parse a stranger's file may end a process.
+"""A look at the text of a submission before anything runs. Can it be read? Does it name what is not for exercises?
+Which statements are in it? A rank of its own takes the look, because even to parse a stranger's file may end a process.
 """
 
 import ast
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import decode_source
 from typing import Any
 
+from minidist.classroom.likeness import Forms, find_hidden_code, forms_in, scoped, texts_in
 from minidist.mpi.comm import Comm, Ledger, Request
 
 OBJECTS = {"send_object", "recv_object", "gather_object", "broadcast_object", "all_gather_object"}
@@ -16,18 +16,22 @@ PRIVATE = {"_port", "_desk", "_largest_tag", "_posted"} | {
 }
 CLOSED = ("minidist.mpi.", "minidist.exchange", "minidist.launch", "minidist.classroom", "mpi4py")  # the wire
 OPEN = ("minidist.mpi.comm", "minidist.mpi.run")
-LONG = 8  # statements: what is longer, and the same, was hardly written twice
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str], known: dict[str, str]) -> dict[str, Any]:
-    """For the submission `name`: why it cannot be read, or ""; what it must not name, {asked function, or "" if it
-    stands elsewhere: message}; and which of the asked functions have a digest in `known`, {name: digest}."""
+def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str]) -> dict[str, Any]:
+    """Of the submission `name`, under these keys:
+
+    unreadable   why it cannot be read, or ""
+    refused      what it must not name: {asked function, or "" if it stands elsewhere: message}
+    forms        those of its statements
+    hidden code  where it runs code that is not in its text
+    hashes       whether what it does may depend on how texts are hashed
+    """
     try:
         decode_source(source)  # the parser does not look into comments
         tree = ast.parse(source, name)
         compile(tree, name, "exec", dont_inherit=True)
+        forms = sum((forms_in(text) for text in (tree, *texts_in(tree))), Forms())
     except SyntaxError as error:
         line = f"\n    {error.text.strip()}" if error.text and error.text.strip() else ""
         what = f"line {error.lineno}: {error.msg}{line}" if error.lineno else f"save it as UTF-8 ({error.msg})"
@@ -35,23 +39,24 @@ def examine(comm: Comm, name: str, source: bytes, asked: Sequence[str], known: d
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL; no UTF-8; nesting without end
         return {"unreadable": f"{name} is no Python: {error or type(error).__name__}"}
     refused: dict[str, str] = {}
+    node: Any
     for scope, node in scoped(tree):
         if message := objection(node):
             refused.setdefault(scope if scope in asked else "", f"{name}:{node.lineno} {message}")
-    found = [digests([text], asked) for text in (tree, *texts_in(tree))]
-    copied = [name for name in known if any(of.get(name) == known[name] for of in found)]
-    return {"unreadable": "", "refused": refused, "copied": copied}
+    return {
+        "unreadable": "",
+        "refused": refused,
+        "forms": dict(forms),
+        "hidden code": find_hidden_code(tree),
+        "hashes": hashes(tree),
+    }
 
 
-def scoped(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, Any]]:
-    """Every node, with the function or method of the module in which it is: "reduce_scatter", "ZeRO3.reduce"."""
-    for node in ast.iter_child_nodes(tree):
-        inner = scope
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not scope.partition(".")[2]:
-            within = isinstance(tree, ast.ClassDef | ast.Module)
-            inner = (f"{scope}." if scope else "") + node.name if within else scope
-        yield inner, node
-        yield from scoped(node, inner)
+def hashes(tree: ast.AST) -> bool:
+    """Whether a program names what depends on how texts are hashed: hash, sets; or may name anything."""
+    names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(tree)}
+    sets = any(isinstance(node, ast.Set | ast.SetComp) for node in ast.walk(tree))
+    return sets or bool(names & {"hash", "__hash__", "set", "frozenset", "exec", "eval", "getattr", "builtins"})
 
 
 def objection(node: Any) -> str:
@@ -68,61 +73,3 @@ def objection(node: Any) -> str:
         if module.startswith(CLOSED) and module not in OPEN:
             return f"imports {module}, which is no part of the exercise. All that it needs is comm"
     return ""
-
-
-# ---- is it the chapter's? --------------------------------------------------------------------------------------------
-
-
-def digests(trees: Sequence[ast.AST], asked: Sequence[str]) -> dict[str, str]:
-    """Of the asked functions that are long, and of an asked class's methods together, of their syntax trees without
-    names: {"reduce_scatter": ..., "ZeRO3": ...}."""
-    found: dict[str, Function] = {}
-    for tree in trees:
-        for scope, node in scoped(tree):
-            if isinstance(node, Function) and scope in asked and scope.rpartition(".")[2] == node.name:
-                found.setdefault(scope, node)
-    together: dict[str, list[Function]] = {}
-    for name in asked:
-        if name in found:
-            together.setdefault(name.partition(".")[0], []).append(found[name])
-    return {name: digest(functions) for name, functions in together.items() if statements(functions) > LONG}
-
-
-def texts_in(tree: ast.AST) -> Iterator[ast.AST]:
-    """Programs in strings."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "def " in node.value:
-            try:
-                yield ast.parse(node.value)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                continue
-
-
-def statements(functions: Sequence[Function]) -> int:
-    bodies = [statement for function in functions for statement in body(function)]
-    return sum(isinstance(node, ast.stmt) for statement in bodies for node in ast.walk(statement))
-
-
-def body(function: Function) -> list[ast.stmt]:
-    """Without the docstring."""
-    return function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
-
-
-def digest(functions: Sequence[Function]) -> str:
-    text = "".join(ast.dump(Nameless().visit(statement)) for function in functions for statement in body(function))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-class Nameless(ast.NodeTransformer):
-    """Every name becomes the same; so do a function's, and annotations go."""
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name("_", node.ctx), node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        return ast.copy_location(ast.arg("_"), node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.name, node.returns, node.body = "_", None, body(node)
-        return node

@@ -17,7 +17,8 @@ import pytest
 
 import minidist
 from minidist import UsageError
-from minidist.classroom import source
+from minidist.classroom import likeness
+from minidist.classroom.grade import read_program
 from minidist.classroom.router import NOTHING, Message, Seen
 from minidist.classroom.wires import WIRES, Ran, Sent, Wire
 from minidist.exchange.rules import Rules
@@ -27,6 +28,9 @@ AFTER_A_HANG = 3.0  # seconds of patience with the next parts, once a part has b
 TOO_LONG, PROCESSOR_TIME = "had not ended", "processor time"  # in reports of jobs that may only be slow
 LONGEST_FILE = 1_000_000  # bytes of a submission
 
+PROMISE = (  # what grading without namespaces cannot promise
+    "So a program could read what its user can read, write to /tmp, use the network, and talk past the wire (README.md)"
+)
 PACKAGE = Path(minidist.__file__).parent
 LENIENT = Rules("eager")  # sends need nobody who receives; who takes more for granted is asked in parts on that
 STRICT = Rules("synchronous", "contrary")
@@ -91,7 +95,8 @@ class Submission:
         self.begin("")
         self.in_every_part = ""  # why no part can be run, once that is known
         self.refused: dict[str, str] = {}  # functions that use what they must not, and what is to be said
-        self.copied: list[str] = []  # which are the chapter's
+        self.copied: dict[str, tuple[int, int]] = {}  # which are the chapter's: how many statements, of how many
+        self.hidden_code = ""  # where it runs what is not in its text
         self.messages: dict[Message, Seen] = {}  # of the last run, as the router has seen it
         if not self.program.is_file():
             raise UsageError(f"there is no file {program}")
@@ -108,24 +113,34 @@ class Submission:
 
     def look(self) -> None:
         """Read the program, and see what can be said before it runs."""
-        self.source = self.program.read_bytes()
+        self.source = read_program(self.program)
         name = self.program.name
         if len(self.source) > LONGEST_FILE:
             self.in_every_part = f"{name} has {len(self.source):,} bytes; nobody writes more than {LONGEST_FILE:,}."
             return
-        known = known_digests(self.hidden, self.asked, self.on_ranks.parent)
-        seen = self.wire.examine(name, self.source, self.asked, known)
+        seen = self.wire.examine(name, self.source, self.asked)
         if seen is None:
             self.in_every_part = f"{name} is no Python: to read it ended the process that tried."
         elif seen["unreadable"]:
             self.in_every_part = seen["unreadable"]
         else:
-            self.refused, self.copied = seen["refused"], seen["copied"]
+            self.refused, self.hidden_code = seen["refused"], seen["hidden code"]
+            self.wire.keep_hashes_apart(seen["hashes"])
+            chapters = forms_of_chapters(self.hidden, self.asked, self.on_ranks.parent)
+            self.copied = likeness.find_alike(chapters, likeness.Forms(seen["forms"]))
 
     def notes(self) -> list[str]:
         """What an instructor should know, and earns or costs nothing."""
-        same = [f"{name} has, but for names, the syntax tree of the chapter's" for name in self.copied]
-        return same + ([f"ranks had limits, but no namespaces: {why}"] if (why := self.wire.isolation) else [])
+        said = [
+            f"{name}: {found} of {every} statements of the chapter's {name} are in {self.program.name}. Statements were"
+            " compared as syntax trees, whatever their names and order, and whatever else is there"
+            for name, (found, every) in self.copied.items()
+        ]
+        if self.hidden_code:
+            said.append(f"{self.program.name}, {self.hidden_code}: this runs code that is not in the text; read it")
+        return said + (
+            [f"ranks had limits, but no namespaces: {why}. {PROMISE}"] if (why := self.wire.isolation) else []
+        )
 
     # ---- running it --------------------------------------------------------------------------------------------------
 
@@ -146,8 +161,8 @@ class Submission:
         spoiled: Mapping[Message, bytes] = NOTHING,
         memory: int = 0,
     ) -> list[list[Outcome]]:
-        """For each case the outcome of each of its ranks, from one run of the program, of which these functions are
-        asked. Raises Lost if that does not end well.
+        """For each case the outcome of each of its ranks, from one run of the program. `asked` are its functions that
+        the part is about. Raises Lost if that does not end well.
 
         rules: of messages; guarded: whether it is a mistake to touch the memory of a request before its wait(), or not
         to wait; spoiled: messages that arrive with these bytes; memory: bytes that a rank may take, 0 for any.
@@ -275,7 +290,7 @@ def at(place: str) -> str:
     return f" {place}" if place else ""
 
 
-def known_digests(modules: Sequence[str], asked: Sequence[str], lesson: Path) -> dict[str, str]:
+def forms_of_chapters(modules: Sequence[str], asked: Sequence[str], lesson: Path) -> dict[str, likeness.Forms]:
     """Of what a lesson asks for, as its chapters have it, or a module of its own, whose name has no dot."""
     own = [lesson / f"{module}.py" for module in modules if "." not in module]
     specs = [find_spec(module) for module in modules if "." in module]
@@ -286,4 +301,4 @@ def known_digests(modules: Sequence[str], asked: Sequence[str], lesson: Path) ->
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         if holder and classes:
             classes[0].name = holder
-    return source.digests(trees, asked)
+    return likeness.forms_by_name(trees, asked)

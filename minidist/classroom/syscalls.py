@@ -28,9 +28,11 @@ REFUSED = {  # numbers on x86-64 and on ARM64; -1: it has none
     **{
         "pidfd_getfd": (438, 438),
         "getpriority": (140, 141),
+        "sysinfo": (99, 179),  # how much memory is free, how many processes there are
         "io_uring_setup": (425, 425),
         "perf_event_open": (298, 241),
     },
+    **{"memfd_create": (319, 279), "memfd_secret": (447, 447)},  # memory that no process seems to have
     **{"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "bpf": (321, 280)},
 }
 OF_ITSELF = {  # of another process, what one of them sets the other one could read
@@ -40,6 +42,7 @@ OF_ITSELF = {  # of another process, what one of them sets the other one could r
 FCNTL, CLONE, CLONE3 = (72, 25), (56, 220), (435, 435)
 F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY = 36, 37, 38, 1024, 1026
 LOCKS = (fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY)
+LARGER_PIPE = 1031  # F_SETPIPE_SZ
 NAMESPACES = 0x7E020000  # the flags of clone that make any
 
 # Of the kernel's record of a call: where its number, its architecture, and the lower half of an argument lie.
@@ -87,6 +90,6 @@ def program(column: int, architecture: int) -> list[Instruction]:
     code += [(EQUALS, 0, 1, CLONE3[column]), (RETURN, 0, 0, missing)]
     code += [(EQUALS, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST), (HAS, 0, 1, NAMESPACES), (RETURN, 0, 0, no)]
     code += [(RETURN, 0, 0, ALLOW), (EQUALS, 1, 0, FCNTL[column]), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, SECOND)]
-    for command in LOCKS:
+    for command in (*LOCKS, LARGER_PIPE):
         code += [(EQUALS, 0, 1, command), (RETURN, 0, 0, no)]
     return [*code, (RETURN, 0, 0, ALLOW)]

@@ -24,7 +24,7 @@ PRECISE = 1e-12  # relative to a unit's largest element
 
 # No unit of it is divisible by 2, 3 or 4; nor are the five sequences of a batch.
 SMALL = {"vocabulary": 17, "context": 8, "layers": 1, "heads": 1, "width": 5, "tied": False}
-# Parameters are most of what is held: activations of one token a rank are nothing beside them.
+# Parameters are most of what is held: activations of one token a rank are nothing compared with them.
 HEAVY = {"vocabulary": 1200, "context": 1, "layers": 1, "heads": 4, "width": 96, "tied": False}
 SLACK = 1 << 16  # bytes of Python objects, and of arrays that are no parameters
 
@@ -63,7 +63,7 @@ def training(
     optimizer: str = "sgd",
     **arguments: Any,
 ) -> Training:
-    """A run on n ranks, of micro-batches of so many sequences; arguments are those of the function of on_ranks.py.
+    """A run on n ranks, of micro-batches of `sequences` sequences; arguments are those of the function of on_ranks.py.
 
     Every rank gets all batches, but with the right tokens in its own rows alone. SGD shows a gradient of the wrong
     scale, which Adam would hide.
@@ -147,7 +147,7 @@ class Truth:
         return np.pad(whole, (0, each * self.n - whole.size))[rank * each : (rank + 1) * each]
 
 
-# ---- beside it -------------------------------------------------------------------------------------------------------
+# ---- next to it ------------------------------------------------------------------------------------------------------
 
 
 def whole_numbers(
@@ -168,7 +168,7 @@ def unit_sizes(run: Training) -> dict[str, int]:
 
 
 def check_losses(run: Training, found: Sequence[Sequence[Any]], expected: Sequence[Sequence[float]], what: str) -> None:
-    """Each rank's part of some losses, found[rank][number] beside expected[number][rank]."""
+    """Each rank's part of some losses, found[rank][number], compared with expected[number][rank]."""
     for number, parts in enumerate(expected):
         for rank, part in enumerate(parts):
             loss = found[rank][number]
@@ -180,7 +180,7 @@ def check_losses(run: Training, found: Sequence[Sequence[Any]], expected: Sequen
 
 
 def check_shards(run: Training, which: str, found: Sequence[Sequence[Any]], wholes: Sequence[Array], when: str) -> None:
-    """Every rank's flat.param or flat.grad (`which`), found[rank][unit], beside the truth's array for each unit."""
+    """Every rank's flat.param or flat.grad (`which`), found[rank][unit], against the truth's array for each unit."""
     truth = run.truth
     for unit, whole in enumerate(wholes):
         for rank, of_rank in enumerate(found):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from minidist import UsageError
-from minidist.classroom.nursery import Nursery
+from minidist.classroom import limits
+from minidist.classroom.nursery import Nursery, own_environment
 from minidist.classroom.router import NOTHING, Message, Routed, Seen, route
 from minidist.exchange.rules import Rules
 from minidist.launch import encode
@@ -46,7 +47,7 @@ class RouterWire:
 
     def __init__(self, on_ranks: Path, hidden: Sequence[str], isolate: bool = True) -> None:
         try:
-            self.nursery = Nursery(on_ranks, hidden, isolate)
+            self.nursery = Nursery(on_ranks, hidden, isolate, environment=own_environment())
         except (RuntimeError, OSError) as error:
             raise MachineFault(f"no ranks can be started: {error}") from None
 
@@ -57,6 +58,10 @@ class RouterWire:
 
     def close(self) -> None:
         self.nursery.close()
+
+    def keep_hashes_apart(self, apart: bool) -> None:
+        """Let each rank hash texts in its own way, as processes do that are started apart."""
+        self.nursery.apart = apart
 
     def run(
         self,
@@ -90,6 +95,7 @@ class RouterWire:
         """A job without objects. Raises MachineFault where nothing can be said of the program."""
         job = job or {"program": "", "guarded": False}
         options: dict[str, Any] = {"guarded": job["guarded"], "objects": False, "spoiled": spoiled, "seconds": patience}
+        options |= {"memory": limits.MEMORY, "cases": len(job.get("cases", ()))}
         try:
             routed = route(self.nursery, target, arguments, rules, patience * WALL, job["program"], **options)
         except (RuntimeError, OSError) as error:
@@ -126,6 +132,9 @@ class MPIWire:
 
     def close(self) -> None:
         self.looks.close()
+
+    def keep_hashes_apart(self, apart: bool) -> None:
+        """Processes of mpiexec are started apart."""
 
     def examine(self, *arguments: Any) -> Any:
         return self.looks.examine(*arguments)

@@ -36,8 +36,13 @@ def load(path: Path) -> Any:
         return unpack(json.loads(file["tree"].tobytes()), lambda i: file[f"array{i}"])
 
 
+PLAIN = {type(None), bool, int, float, str}  # most of what is packed
+
+
 def pack(value: Any, arrays: list[np.ndarray]) -> Any:
     """`value` as JSON: what JSON lacks becomes {its type: its content}, and an array its number in `arrays`."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, np.ndarray | np.generic):  # before float: a np.float64 is both
         if value.dtype.kind in "OV":
             raise TypeError(f"an array of dtype {value.dtype} cannot pass between processes; convert it to numbers")

@@ -5,6 +5,7 @@ the arrays, one after the other.
 """
 
 import json
+import math
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,17 +16,23 @@ import numpy as np
 from minidist.launch import encode
 
 LENGTHS = struct.Struct("!QQ")  # bytes of the JSON text, bytes of the arrays
+SMALL = 1 << 14  # bytes of a frame that is copied into one piece
 LIMIT = 1 << 30  # bytes of a frame: the most that another program can make us keep
 
 
 def to_frame(value: Any) -> list[bytes | memoryview]:
-    """A value as bytes to write, piece by piece. Raises TypeError for a value that encode.py does not know."""
+    """A value as bytes to write, piece by piece; a small one in one piece, which wakes the reader once. Raises
+    TypeError for a value that encode.py does not know."""
     arrays: list[np.ndarray] = []
     tree = encode.pack(value, arrays)
     plain = [np.ascontiguousarray(array) for array in arrays]
     text = json.dumps([tree, [(array.dtype.str, array.shape) for array in arrays]]).encode()
     head = LENGTHS.pack(len(text), sum(array.nbytes for array in plain)) + text
-    return [head, *(array.reshape(-1).view(np.uint8).data for array in plain if array.nbytes)]
+    pieces: list[bytes | memoryview] = [
+        head,
+        *(array.reshape(-1).view(np.uint8).data for array in plain if array.nbytes),
+    ]
+    return [b"".join(pieces)] if len(pieces) > 1 and sum(map(len, pieces)) <= SMALL else pieces
 
 
 def send(line: socket.socket, value: Any) -> None:
@@ -78,13 +85,13 @@ class Reader:
 
 
 def _value(frame: bytearray, text: int) -> Any:
-    tree, described = json.loads(frame[:text])
+    tree, described = json.loads(frame[:text].decode())
     arrays, start = [], text
     for name, shape in described:
         dtype = np.dtype(name)
         if dtype.hasobject or any(side < 0 for side in shape):
             raise ValueError(f"no array: {name}, {shape}")
-        size = int(np.prod(shape, dtype=object))
+        size = math.prod(shape)
         arrays.append(np.frombuffer(frame, dtype, size, start).reshape(shape))
         start += size * dtype.itemsize
     return encode.unpack(tree, arrays.__getitem__)

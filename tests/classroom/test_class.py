@@ -1,7 +1,9 @@
 """A class: whatever folder an LMS leaves, everybody has a row, and nothing is graded twice."""
 
+import ast
 import csv
 import io
+import os
 import re
 import zipfile
 from pathlib import Path, PurePath
@@ -11,6 +13,7 @@ import pytest
 from classroom.tiny import HALF, HIDDEN, RIGHT, TRIPLE, classroom, lay, make_lessons
 from minidist.classroom import course, feedback, handed_in, roster
 from minidist.classroom.__main__ import main
+from minidist.classroom.grade import lesson_of, lessons_in, read_program
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_a_class_as_an_lms_leaves_it(lessons, capsys):
     lay(lessons / "handed in", FOLDER)
     with zipfile.ZipFile(lessons / "handed in" / "Cem Özgür.zip", "w") as archive:
         archive.writestr(
-            "my work/exercise copy.py", "def double(comm, x):\n    import os\n    os.kill(os.getpid(), 9)\n"
+            "my work/exercise copy.py", "def double(comm, x):\n    import ctypes\n    ctypes.string_at(0)\n"
         )
         archive.writestr("my work/02_small/exercise.py", "def triple(comm, x:")
     (lessons / "handed in" / "ivy.zip").write_bytes(b"PK no zip")
@@ -94,7 +97,7 @@ def test_a_class_as_an_lms_leaves_it(lessons, capsys):
     assert set(pages) == {f"{student}.html" for student in points} - {"Dora, née Day.html"} | {"Dora_ née Day.html"}
     assert "<h2>01_tiny: 2 of 2.5 points</h2>" in pages["Bob Noyce.html"]
     assert "<pre>-1 becomes 2</pre>" in pages["Bob Noyce.html"]
-    assert "killed by signal 9" in pages["Cem Özgür.html"]
+    assert "killed by signal 11" in pages["Cem Özgür.html"]
     assert "&#x27;(&#x27; was never closed" in pages["Cem Özgür.html"]
     assert twice in pages["Dora_ née Day.html"]
     assert not re.search(r"(src|href)=", "".join(pages.values()))
@@ -169,6 +172,73 @@ def test_hidden_parts_are_one_line_of_a_page(tmp_path):
     assert "your instructor's own parts</td><td>0 of 2</td>" in page
     assert "secret" not in page
     assert "what it asks" not in page
+
+
+def test_a_page_says_a_syntax_error_once():
+    wrong = "exercise.py is no Python: line 3: '(' was never closed"
+    parts = [course.Part(name, name, 1, 0, wrong) for name in "abc"] + [course.Part("d", "d", 1, 0, "something else")]
+    page = feedback.section(course.Grade("01", Path("x.py"), parts))
+    assert page.count("was never closed") == page.count("something else") == 1
+    assert page.count("<p>for the same reason</p>") == 2
+
+
+def test_what_cannot_be_read_has_its_row(lessons, monkeypatch, capsys):
+    """A link, a pipe, a file and a folder that are closed, and students whom the roster does not name. No one waits."""
+    lay(lessons / "all", {"ada/exercise.py": RIGHT, "cem/exercise.py": RIGHT, "dan/in/exercise.py": RIGHT})
+    lay(lessons / "all", {"gil/exercise.py": RIGHT, "gil/venv/x.txt": "", "roster.csv": "student\nada\nbob\n"})
+    for name in ("bob", "eva", "fay"):
+        (lessons / "all" / name).mkdir()
+    (lessons / "all" / "roster.csv").rename(lessons / "roster.csv")
+    (lessons / "all" / "bob" / "exercise.py").symlink_to(lessons / "all" / "ada" / "exercise.py")
+    os.mkfifo(lessons / "all" / "eva" / "exercise.py")
+    os.mkfifo(lessons / "all" / "hal.py")
+    (lessons / "all" / "fay" / "work").symlink_to(lessons / "all" / "ada")
+    (lessons / "all" / "gil" / "venv" / "python").symlink_to("/nowhere")
+    closed, able, walk = {"cem", "dan"}, os.access, os.walk
+    monkeypatch.setattr(os, "access", lambda file, mode: "cem" not in str(file) and able(file, mode))
+
+    def shut(folder, **how):
+        for parent, folders, files in walk(folder, **how):
+            if parent.endswith("dan"):
+                how["onerror"](PermissionError(13, "Permission denied", parent))
+                folders[:] = []
+                continue
+            yield parent, folders, files
+
+    monkeypatch.setattr(os, "walk", shut)
+    monkeypatch.setattr(course, "grade", lambda lesson, file, **how: course.Grade(lesson.name, file, notes=["a note"]))
+    assert main(["class", "all", "--roster", "roster.csv", "--csv", "points.csv"]) == 0
+    notes = {student: cells[-1] for student, cells in rows("points.csv")[1].items()}
+    new = "not in the roster; "
+    assert notes == {
+        "ada": "",
+        "bob": "bob/exercise.py is a link: hand in the file itself",
+        "cem": new + "cem/exercise.py cannot be read: its owner alone may",
+        "dan": new + "dan cannot be opened: its owner alone may",
+        "eva": new + "eva/exercise.py is no file, but a device or a pipe",
+        "fay": new + "fay/work is a link: hand in the file itself",
+        "gil": new.removesuffix("; "),
+        "hal": new + "hal.py is no file, but a device or a pipe",
+    }
+    said = capsys.readouterr().out.splitlines()
+    assert closed <= {line.partition(":")[0] for line in said}
+    assert "note on all: a note" in said
+    assert "nobody has handed in 02_small" in said
+
+
+def test_what_nobody_has_handed_in_is_one_line(lessons, capsys):
+    lay(lessons, {"all/ada/notes.txt": ""})
+    assert main(["class", "all"]) == 0
+    assert "\nnobody has handed in 01_tiny, 02_small\n" in capsys.readouterr().out
+
+
+def test_notepad_s_files_are_read(tmp_path, lessons):
+    for encoding in ("utf-8-sig", "utf-16"):
+        (tmp_path / "exercise.py").write_text(f"# ü\n{TRIPLE}", encoding=encoding)
+        assert lesson_of(tmp_path / "exercise.py", lessons_in(lessons / "lessons")) == lessons / "lessons" / "02_small"
+        assert ast.parse(read_program(tmp_path / "exercise.py"))
+    (tmp_path / "exercise.py").write_bytes(b"\xff\xfex")  # half a character
+    assert read_program(tmp_path / "exercise.py") == b"\xff\xfex"
 
 
 def test_pages_have_names_that_any_file_system_keeps_apart():

@@ -17,9 +17,10 @@ import pytest
 from classroom.grading import ANSWERS, LESSONS, ROOT, load
 from classroom.mistakes import SUBMISSIONS
 from classroom.tiny import HALF, HIDDEN, RIGHT, classroom, lay, make_lessons
-from minidist.classroom import release, sandbox, source
+from minidist.classroom import release, sandbox
 from minidist.classroom.__main__ import main
-from minidist.classroom.submission import known_digests
+from minidist.classroom.likeness import forms_by_name
+from minidist.classroom.submission import forms_of_chapters
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,9 @@ def edition(tmp_path_factory):
 # ---- the student's edition -------------------------------------------------------------------------------------------
 
 
-def test_no_file_of_the_edition_has_an_answer(edition, monkeypatch):
-    """As the grader recognizes them, and short ones too; nor has it tests, wrong submissions, or pieces of chapters in
+def test_no_file_of_the_edition_has_an_answer(edition):
+    """In the grader's normal form, short ones too; nor has it tests, wrong submissions, or pieces of chapters in
     patches."""
-    monkeypatch.setattr(source, "LONG", 0)
     programs = [*edition.rglob("*.py")]
     texts = [program.read_text() for program in programs]
     for notebook in edition.rglob("*.ipynb"):
@@ -43,12 +43,13 @@ def test_no_file_of_the_edition_has_an_answer(edition, monkeypatch):
     trees = {text: ast.parse(text) for text in texts}
     for lesson in LESSONS.values():
         tests = load(lesson / "test_exercise.py")
-        answers = known_digests(tests.HIDDEN, tests.ASKED, lesson)
+        answers = forms_of_chapters(tests.HIDDEN, tests.ASKED, lesson)
         assert answers
         defined = tuple(f"def {name.rpartition('.')[2]}(" for name in tests.ASKED)
         for text, tree in trees.items():
             if any(words in text for words in defined):
-                assert not answers.items() & source.digests([tree], tests.ASKED).items()
+                found = forms_by_name([tree], tests.ASKED)
+                assert not [name for name in answers if answers[name] == found.get(name)]
     handed_out = b"\n".join(file.read_bytes() for file in edition.rglob("*") if file.is_file())
     wrong = [mistake.text() for submissions in SUBMISSIONS.values() for mistake in submissions.values()]
     for text in (*[file.read_text() for file in ANSWERS.values()], *wrong):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minidist.classroom.nursery import Nursery
+from minidist.classroom.nursery import Nursery, own_environment
 from minidist.classroom.process import fields
 from minidist.classroom.router import Routed, Router, route
 from minidist.exchange.rules import Rules, Start
@@ -108,6 +108,17 @@ def test_each_rank_has_its_own_arguments_and_output(nursery: Nursery) -> None:
 def test_nothing_is_left_for_the_next_job(run: Run) -> None:
     for word in ("first", "second"):
         assert run("routed:what_is_left", 2, word).values == [(None, []), (None, [])]
+
+
+def test_ranks_hash_as_processes_do_that_are_started_apart() -> None:
+    with Nursery(environment=own_environment()) as made:
+        together = route(made, "jobs.routed:hash_texts", [()] * 3, Rules(), 60).values
+        assert together == [together[0]] * 3
+        made.apart = True
+        [apart, again] = [route(made, "jobs.routed:hash_texts", [()] * 3, Rules(), 60).values for _ in range(2)]
+    assert len({number for number, _ in apart}) == 3
+    assert apart[0][1] != apart[1][1]
+    assert apart == again
 
 
 def test_groups_are_counted_apart_and_a_message_can_be_spoiled(nursery: Nursery) -> None:

@@ -47,6 +47,8 @@ def ways() -> dict[str, Callable[[], object]]:
         "another's group": lambda: os.getpgid(os.getppid()),
         "another's processors": lambda: os.sched_getaffinity(os.getppid()),
         "another's memory": lambda: called("ptrace", 16, os.getppid(), 0, 0),
+        "memory without an owner": lambda: os.memfd_create("room"),
+        "a larger pipe": lambda: fcntl.fcntl(os.pipe()[0], syscalls.LARGER_PIPE, 1 << 20),
         "users of its own": lambda: called("unshare", NAMESPACE_OF_USERS),
         "a child with users of its own": lambda: called("syscall", CLONE[platform.machine()], NAMESPACE_OF_USERS | 17),
     }

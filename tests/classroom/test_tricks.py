@@ -169,6 +169,148 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         {"memory_forward", "memory_backward"},
         r"Whose parameters or gradients are still here",
     ),
+    "through_barriers": (
+        "04",
+        ONE_LINERS.format(
+            how="import time; begin = time.monotonic(); bits = np.unpackbits(x.view(np.uint8));"
+            " times = [(time.sleep(bit / 200), comm.barrier(), time.monotonic() - begin) for bit in bits];"
+            " return [x] * 4"
+        ),
+        0,
+        r"more than 8 splits and barriers, which no exercise needs",
+    ),
+    "through_the_world": (
+        "04",
+        "import sys\nimport numpy as np\n\ndef reduce_scatter(comm, x, out=None):\n    frame = sys._getframe(2)\n"
+        "    world = frame.f_locals['comm']\n    for bit in np.unpackbits(x.view(np.uint8)):\n"
+        "        world.split(int(bit))\n    return x\n",
+        0,
+        r"a meeting outside of all cases|does not define",
+    ),
+    "forged_answer": (
+        "04",
+        "import os, socket, stat, sys\nimport numpy as np\n\ndef reduce_scatter(comm, x, out=None):\n"
+        "    wire = sys.modules['minidist.launch.over_socket']\n"
+        "    value = {'returned': x, 'x': x, 'out': x, 'is out': True}\n"
+        "    for number in range(3, 64):\n"
+        "        if os.path.exists(f'/proc/self/fd/{number}') and stat.S_ISSOCK(os.fstat(number).st_mode):\n"
+        "            answer = {'values': [value] * 20, 'changed': []}\n"
+        "            wire.send(socket.socket(fileno=number), ['returned', answer])\n    return x\n",
+        0,
+        r"returned .* where .* is wanted|is wrong first|makes no sense|bytes were sent in all|does not define",
+    ),
+    "a_chameleon": (
+        "04",
+        "import numpy as np\n\nclass Array(np.ndarray):\n    def __eq__(self, other):\n        return True\n"
+        "    def __sub__(self, other):\n        return np.zeros(self.shape)\n\n"
+        "def reduce_scatter(comm, x, out=None):\n"
+        "    return np.array_split(x, comm.size)[comm.rank].copy().view(Array)\n\n"
+        "def all_gather(comm, x, size, out=None):\n    return np.resize(x, size).view(Array)\n\n"
+        "def all_reduce(comm, x, out=None):\n    return x.copy().view(Array)\n",
+        0,
+        r"is wrong first at index 0",
+    ),
+    "the_graders_tools": (
+        "04",
+        "import sys\n\ndef reduce_scatter(comm, x, out=None):\n    tools = sys.modules['on_ranks']\n"
+        "    own = tools.functions('minidist.' + 'ring', ['reduce_scatter'])\n"
+        "    return own['reduce_scatter'](comm, x, out)\n",
+        0,
+        r"minidist.ring is not here",
+    ),
+    "through_names_of_phases": (
+        "04",
+        ONE_LINERS.format(how="\n    with comm.phase(str(x.tolist())):\n        return [x] * comm.size"),
+        0,
+        r"is wrong first|bytes were sent in all|returned .* where",
+    ),
+    "through_devices": (
+        "04",
+        ONE_LINERS.format(
+            how="\n    for name in ('null', 'zero', 'random', 'urandom'):\n"
+            "        with open(f'/dev/{name}', 'r+b', buffering=0) as file:\n            file.write(x.tobytes())\n"
+            "            seen = file.read(x.nbytes) or bytes(x.nbytes)\n"
+            "    return [x, *[np.frombuffer(seen, x.dtype)] * (comm.size - 1)]"
+        ),
+        0,
+        r"is wrong first|PermissionError|bytes were sent in all|is no sum",
+    ),
+    "through_the_files_of_others": (
+        "04",
+        ONE_LINERS.format(
+            how="\n    import glob, os\n    own = os.getpid()\n"
+            "    others = [p for p in glob.glob('/proc/[0-9]*') if p != f'/proc/{own}']\n"
+            "    seen = [os.listdir(f'{process}/fd') for process in others]\n"
+            "    return [x] * len(seen)"
+        ),
+        0,
+        r"PermissionError|is wrong first|axis 0|returned .* where|IndexError|ValueError|need at least",
+    ),
+    "through_places_that_all_see": (
+        "04",
+        ONE_LINERS.format(
+            how="\n    import os, sys\n"
+            "    for place in ('/', '/dev', '/dev/shm', '/var/tmp', '/proc', sys.prefix,"
+            " os.path.dirname(np.__file__)):\n"
+            "        try:\n            np.save(f'{place}/{comm.rank}.npy', x)\n"
+            "        except OSError:\n            continue\n"
+            "        return [np.load(f'{place}/{rank}.npy') for rank in range(comm.size)]\n"
+            "    raise RuntimeError('no place')"
+        ),
+        0,
+        r"RuntimeError: no place",
+    ),
+    "by_signals": (
+        "04",
+        ONE_LINERS.format(
+            how="\n    import os, signal\n    reached = []\n    for number in range(2, 3000):\n        try:\n"
+            "            os.kill(number, signal.SIGUSR2)\n            reached.append(number)\n"
+            "        except OSError:\n            pass\n    raise RuntimeError(f'{len(reached)} reached')"
+        ),
+        0,
+        r"RuntimeError: 0 reached",
+    ),
+    "makes_its_input_nothing": (
+        "04",
+        "import numpy as np\n\ndef reduce_scatter(comm, x, out=None):\n    x[:] = 0\n"
+        "    return np.zeros(len(np.array_split(x, comm.size)[comm.rank]), x.dtype)\n\n"
+        "def all_gather(comm, x, size, out=None):\n    x[:] = 0\n    return np.zeros(size, x.dtype)\n\n"
+        "def all_reduce(comm, x, out=None):\n    x[:] = 0\n    return x\n",
+        0,
+        r"is wrong first|was changed|no .* can do with less",
+    ),
+    "another_functions_code": (
+        "04",
+        "import sys\n\ndef reduce_scatter(comm, x, out=None):\n    given = sys.modules['on_ranks'].given\n"
+        "    name = next(iter(given), '')\n    reduce_scatter.__code__ = given[name].__code__\n"
+        "    return reduce_scatter(comm, x)\n",
+        0,
+        r"Error",
+    ),
+    "kept_in_mapped_memory": (
+        "09",
+        ENGINE.replace(
+            "        flat.gathered = None\n",
+            "        import mmap\n        room = mmap.mmap(-1, flat.gathered.nbytes)\n"
+            "        room.write(flat.gathered.tobytes())\n"
+            "        self.__dict__.setdefault('safe', []).append(room)\n"
+            "        flat.gathered = None\n",
+        ),
+        {"memory_forward"},
+        r"by the kernel's account, rank 0 had \d+ MB more in memory",
+    ),
+    "kept_in_a_module_s_name": (
+        "09",
+        ENGINE.replace(
+            "        flat.gathered = None\n",
+            "        text = compile('kept.append(array.tobytes())', '<frozen importlib._bootstrap>', 'exec')\n"
+            "        kept = self.__dict__.setdefault('safe', [])\n"
+            "        exec(text, {'kept': kept, 'array': flat.gathered})\n"
+            "        flat.gathered = None\n",
+        ),
+        {"memory_forward", "memory_backward"},
+        r"Whose parameters or gradients are still here",
+    ),
     "files_of_its_own": (
         *("04", THROUGH_FILES.format(shared=False, looks=0), 0),
         r"No such file|FileNotFoundError|PermissionError|Permission denied",
@@ -183,7 +325,7 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
             how="bits = np.unpackbits(x.view(np.uint8)); found = [comm.split(int(b)).size for b in bits]"
         ),
         0,
-        r"more than 8 splits, which no exercise needs",
+        r"more than 8 splits and barriers, which no exercise needs",
     ),
     "a_status": (
         *("04", "import os\n\ndef reduce_scatter(comm, x, out=None):\n    os._exit(0)\n", 0),
@@ -265,7 +407,8 @@ def test_a_trick_earns_what_it_deserves(graders: dict[str, Grader], tmp_path: Pa
         assert graded.earned == expected, messages
     assert re.search(says, messages), messages
     if name == "chapter_in_a_string":
-        assert [note for note in graded.notes if "syntax tree of the chapter's" in note]
+        assert [note for note in graded.notes if "statements of the chapter's reduce_scatter" in note]
+        assert [note for note in graded.notes if "runs code that is not in the text" in note]
 
 
 @pytest.mark.parametrize("looks", [0, 1])
@@ -326,9 +469,10 @@ def test_what_means_harm_ends_with_a_line(graders: dict[str, Grader], tmp_path: 
     assert re.search(says, graded.messages["reduce_scatter"]), graded.messages["reduce_scatter"]
 
 
-def test_line_ends_of_another_system_are_no_mistake(graders: dict[str, Grader], tmp_path: Path) -> None:
-    graded = grade(graders["04"], tmp_path, "crlf", RING.replace("\n", "\r\n"), only={"reduce_scatter", "timing"})
-    assert graded.messages == {}
+def test_line_ends_and_letters_of_another_system_are_no_mistake(graders: dict[str, Grader], tmp_path: Path) -> None:
+    """As Windows' editors write them."""
+    (tmp_path / "crlf.py").write_bytes(("# ü\n" + RING).replace("\n", "\r\n").encode("utf-16"))
+    assert graders["04"].grade(tmp_path / "crlf.py", only={"reduce_scatter", "timing"}).messages == {}
 
 
 def test_nothing_is_left_behind(

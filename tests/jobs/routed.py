@@ -117,3 +117,8 @@ def changes_what_it_sends_later(comm: Comm) -> float:
     comm.recv(out, (comm.rank - 1) % comm.size)
     request.wait()
     return float(out[0])
+
+
+def hash_texts(comm: Comm) -> tuple[int, list[str]]:
+    """How this rank hashes a text, and in which order it goes through a set of them."""
+    return hash("a text"), list({f"text {k}" for k in range(20)})

@@ -1,0 +1,131 @@
+"""Is part of an exercise the chapter's code? Both are brought into a normal form, and the statements are compared.
+
+The form of a statement is its syntax tree, in which every name is the same; so are attributes of `self`. Annotations,
+docstrings and `pass` go. What a loop or a condition holds counts apart from its head. The chapter's statements are
+looked for in the whole file, in any order, each weighted by its size. So other names, another order, other functions
+around the statements and more statements, unused or not, change nothing.
+"""
+
+import ast
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+LONG = 8  # statements: what is longer, and the same, was hardly written twice
+LIKE = 0.95  # of the chapter's weight: so much is never the same by chance
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Forms = Counter[tuple[str, int]]  # (digest of a statement, its weight) -> how often
+RUNS_TEXT = {"exec", "eval", "compile", "FunctionType", "CodeType", "SourceFileLoader"}  # what runs other texts
+
+
+def find_alike(chapters: Mapping[str, Forms], exercise: Forms) -> dict[str, tuple[int, int]]:
+    """Of a chapter's functions those that are in an exercise: {name: (statements that are, all its statements)}."""
+    alike = {}
+    for name, forms in chapters.items():
+        shared = forms & exercise
+        if forms.total() > LONG and weigh(shared) >= LIKE * weigh(forms):
+            alike[name] = shared.total(), forms.total()
+    return alike
+
+
+def weigh(forms: Forms) -> int:
+    return sum(weight * times for (_, weight), times in forms.items())
+
+
+def forms_by_name(trees: Iterable[ast.AST], asked: Sequence[str]) -> dict[str, Forms]:
+    """Of the asked functions, and of an asked class's methods together: {"reduce_scatter": ..., "ZeRO3": ...}."""
+    found: dict[str, Function] = {}
+    for tree in trees:
+        for scope, node in scoped(tree):
+            if isinstance(node, Function) and scope in asked and scope.rpartition(".")[2] == node.name:
+                found.setdefault(scope, node)
+    together: dict[str, Forms] = {}
+    for name in asked:
+        if name in found:
+            together.setdefault(name.partition(".")[0], Forms()).update(forms_in(found[name]))
+    return together
+
+
+def forms_in(tree: ast.AST) -> Forms:
+    """Of all statements below a node."""
+    statements = [
+        node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.ExceptHandler) and node is not tree
+    ]
+    return Forms(form(node) for node in statements if not says_nothing(node))
+
+
+def says_nothing(node: ast.AST) -> bool:
+    """Whether a statement is a docstring, `pass`, or a bare declaration."""
+    constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return constant or isinstance(node, ast.Pass) or (isinstance(node, ast.AnnAssign) and node.value is None)
+
+
+def form(statement: ast.AST) -> tuple[str, int]:
+    head = copy.copy(statement)
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        if isinstance(getattr(head, field, None), list):
+            setattr(head, field, [])
+    plain = Nameless().visit(copy.deepcopy(head))
+    weight = sum(not isinstance(node, ast.expr_context) for node in ast.walk(plain))
+    return hashlib.blake2b(ast.dump(plain).encode(), digest_size=12).hexdigest(), weight
+
+
+class Nameless(ast.NodeTransformer):
+    """Every name becomes the same, and annotations go."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name("_", ast.Load())
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return ast.arg("_")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        self.generic_visit(node)
+        return ast.Attribute(node.value, "_" if own else node.attr, ast.Load())
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        return ast.Assign([node.target], node.value) if node.value else node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.name, node.returns = "_", None
+        return node
+
+
+def texts_in(tree: ast.AST) -> Iterator[ast.AST]:
+    """Programs in strings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "def " in node.value:
+            try:
+                yield ast.parse(node.value)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+
+
+def find_hidden_code(tree: ast.AST) -> str:
+    """The first place where a program runs code that is not in its text: "line 3 (exec)"; "" without one."""
+    for node in ast.walk(tree):
+        name = getattr(node, "id", "") or getattr(node, "attr", "")
+        if name in RUNS_TEXT and isinstance(node, ast.Name | ast.Attribute) and not is_pattern(node):
+            return f"line {node.lineno} ({name})"
+    return ""
+
+
+def is_pattern(node: ast.Name | ast.Attribute) -> bool:
+    """Whether this is re.compile, which runs nothing."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re"
+
+
+def scoped(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every node, with the function or method of the module in which it is: "reduce_scatter", "ZeRO3.reduce"."""
+    for node in ast.iter_child_nodes(tree):
+        inner = scope
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not scope.partition(".")[2]:
+            within = isinstance(tree, ast.ClassDef | ast.Module)
+            inner = (f"{scope}." if scope else "") + node.name if within else scope
+        yield inner, node
+        yield from scoped(node, inner)
