@@ -3,11 +3,12 @@
 import copy
 import inspect
 import sys
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from classroom.grading import ANSWERS, LESSONS, load
 from minidist.classroom.ranks import stand_ins
 
 ORDERS = [[("F", 0), ("F", 1), ("BW", 0), ("BW", 1)], [("F", 0), ("B", 0), ("F", 1), ("W", 0), ("BW", 1)]]
-MODEL = SimpleNamespace(layers=24, width=500, heads=16, length=300, batch=48, parameters=9_000_000)
-LAYOUT = SimpleNamespace(data=2, pipeline=3, tensor=4)
+Model = namedtuple("Model", "layers width heads length batch parameters")
+Layout = namedtuple("Layout", "data pipeline tensor")
+MODEL, LAYOUT = Model(24, 500, 16, 300, 48, 9_000_000), Layout(2, 3, 4)
 # Of each function that needs no ranks some arguments.
 CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "01": {"partition": ("wind", 7)},
