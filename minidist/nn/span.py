@@ -45,6 +45,11 @@ class Span:
         """The number of each rank's positions."""
         return [len(self.of(rank)) for rank in range(self.ranks)]
 
+    @property
+    def whole(self) -> "Span":
+        """The sequence, uncut."""
+        return Span(self.length)
+
     def cut(self, part: tuple[int, int]) -> "Span":
         """The i-th of n equal pieces of this rank's positions."""
         return replace(self, part=part)
