@@ -34,6 +34,7 @@ class Tile(NamedTuple):
     queries: tuple[slice, ...]  # in (B, Hkv, G, Tq, D)
     both: tuple[slice, ...]  # in (Tk, B, Hkv, G, Tq)
     place: slice  # of its scores among all that are kept
+    rest: slice  # of the room that would be for later keys
     shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
     hidden: Array  # (some, 1, 1, 1, t): of the last keys, -inf where the key is later than the query
     first: bool  # of those with the same keys: it sees all keys that the others see
@@ -44,26 +45,33 @@ class Tile(NamedTuple):
         return math.prod(self.shape[1:4]) * (self.shape[0] * self.shape[4] - int(np.count_nonzero(self.hidden)))
 
 
-def tiles(q: Array, at_q: Array, at_k: Array, narrow: int) -> Iterator[Tile]:
+def tiles(q: Array, at_q: Array, at_k: Array, narrow: int, hide: bool = True) -> Iterator[Tile]:
     """As many key/value heads at a time as stay in the cache, and as many sequences, if all heads of one do. In each
-    head, the last queries come first."""
+    head, the last queries come first. Without `hide`, no keys are hidden."""
     batch, heads, group, length, _ = q.shape
-    rows = [(at, seen, hidden.astype(q.dtype)) for at, seen, hidden in blocks_of_queries(at_q, at_k, narrow)]
+    rows = []
+    for at, least, most in blocks_of_queries(at_q, at_k, narrow):
+        last = at_k[least if hide else most : most]
+        hidden = np.where(last[:, None] > at_q[at], q.dtype.type(-np.inf), q.dtype.type(0))
+        rows.append((at, most, hidden[:, None, None, None]))
     some = max(1, SCORES // (max(len(at_k), 1) * min(length, WIDTH) * group))  # heads
-    sequences, start, every = max(1, some // heads), 0, slice(None)
+    sequences, end, every = max(1, some // heads), 0, slice(None)
     for b in range(0, batch, sequences):
         for h in range(0, heads, some):
-            where = slice(b, min(b + sequences, batch)), slice(h, min(h + some, heads)), every
+            of, stop = slice(b, min(b + sequences, batch)), min(h + some, heads)
+            where = of, slice(h, stop), every
+            together = (of.stop - b, stop - h, group)
             for at, seen, hidden in rows:
+                shape = (seen, *together, at.stop - at.start)
+                per_key = math.prod(shape[1:])
+                start, end = end, end + per_key * len(at_k)
+                place, rest = slice(start, start + per_key * seen), slice(start + per_key * seen, end)
                 keys, queries = slice(seen), (*where, at)
-                shape = seen, *(part.stop - part.start for part in where[:2]), group, at.stop - at.start
-                place = slice(start, start + math.prod(shape))
-                yield Tile((*where, keys), queries, (keys, *queries), place, shape, hidden, at.stop == length)
-                start += math.prod(shape[1:]) * len(at_k)  # room for all keys, seen or not
+                yield Tile((*where, keys), queries, (keys, *queries), place, rest, shape, hidden, at.stop == length)
 
 
-def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[slice, int, Array]]:
-    """Blocks of queries, the last first; how many keys each sees; and which of the last of these are hidden.
+def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[slice, int, int]]:
+    """Blocks of queries, the last first, and how many keys the first query of a block sees, and the last.
 
     A block is halved, down to `narrow`, while its queries share too few keys: while more than an eighth of the work
     would be for keys that a query does not see.
@@ -77,8 +85,7 @@ def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[s
             middle = (at.start + at.stop) // 2
             blocks += [slice(at.start, middle), slice(middle, at.stop)]
         else:
-            hidden = np.where(at_k[least:most, None] > at_q[at], -np.inf, 0)
-            yield at, most, hidden[:, None, None, None]
+            yield at, least, most
 
 
 # ---- what the backward knows of the probabilities --------------------------------------------------------------------
@@ -92,19 +99,23 @@ class Kept:
         self.prob, self.dropped, self.mask, self.p = prob, dropped, mask, p
 
     def room(self, tile: Tile) -> Array:
+        """Where a tile's are to be written."""
+        self.prob[tile.rest] = 0
         return self.prob[tile.place].reshape(tile.shape)
 
     def drop(self, tile: Tile, prob: Array) -> Array:
         """What dropout leaves of a tile's probabilities."""
         if self.mask is None:
             return prob
+        self.dropped[tile.rest] = 0
         left = np.multiply(prob, self.mask[tile.both], out=self.dropped[tile.place].reshape(tile.shape))
         left *= 1 / (1 - self.p)
         return left
 
     def find(self, tile: Tile, q: Array, k: Array) -> tuple[Array, Array]:
         """A tile's probabilities, before and after dropout."""
-        return self.room(tile), self.dropped[tile.place].reshape(tile.shape)
+        prob = self.prob[tile.place].reshape(tile.shape)
+        return prob, prob if self.mask is None else self.dropped[tile.place].reshape(tile.shape)
 
     def center(self, tile: Tile, dp: Array, prob: Array) -> None:
         """From the gradient after dropout to the gradient before it, less Σ dp p of each query: in place."""
@@ -174,7 +185,8 @@ def attend_back(
     dq: Array, dk: Array, dv: Array,
 ) -> None:  # fmt: skip
     """Into dq, dk and dv, what these keys contribute. `known` is of all keys that the queries see."""
-    for tile in tiles(q, at_q, at_k, WIDTH if isinstance(known, Kept) else NARROW):
+    again = isinstance(known, Again)
+    for tile in tiles(q, at_q, at_k, NARROW if again else WIDTH, hide=again):
         prob, dropped = known.find(tile, q, k)  # (seen, b, h, G, t)
         _add(dv, tile, dropped, dy)
         ds = np.empty_like(prob)
@@ -193,7 +205,8 @@ def _add(total: Array, tile: Tile, a: Array, x: Array) -> None:
     x = x[tile.queries].reshape(b, h, 1, group * t, -1)
     if tile.first:  # nothing is there yet
         product(a, x, total[tile.keys])
-        total[(*tile.keys[:3], slice(seen, None))] = 0
+        if seen < total.shape[3]:
+            total[(*tile.keys[:3], slice(seen, None))] = 0
     else:
         total[tile.keys] += product(a, x)
 

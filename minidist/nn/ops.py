@@ -296,11 +296,11 @@ def attention(
     kv = kv_heads or heads
     batch, length, columns = qkv.shape
     depth = columns // (heads + 2 * kv)
-    prob = np.zeros(batch * heads * length**2, qkv.data.dtype)  # tile after tile: of a key, for a query
+    prob = np.empty(batch * heads * length**2, qkv.data.dtype)  # tile after tile: of a key, for a query
     dropped = prob
     if mask is not None:  # (B, H, T queries, T keys) -> (T keys, B, Hkv, G, T queries)
         mask = mask.transpose(3, 0, 1, 2).reshape(length, batch, kv, -1, length)
-        dropped = np.zeros_like(prob)
+        dropped = np.empty_like(prob)
     q, k, v = split_heads(qkv.data, heads, kv)
     y = np.empty((batch, length, heads * depth), q.dtype)
     at = np.arange(length)
