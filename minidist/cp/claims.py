@@ -249,8 +249,8 @@ def print_closing(run: Run) -> None:
     """The letters; the balance; and which scheme would send least."""
     o, n = run.options, run.layout.cp
     say(
-        f"W = {run.layout.dp} data x {n} context ranks, N = {n}. s: positions, c = s/N of them on a rank; l: layers, whose"
-        " activations for c positions are the papers', without as²b; b: sequences of a micro-batch; a: heads; h: width;"
+        f"W = {run.layout.dp} data x {n} context ranks, N = {n}. s: positions, c = s/N of them on a rank; l: layers,"
+        " whose activations for c positions are the papers', without as²b; b: sequences of a micro-batch; a: heads; h: width;"
         f" g = {kv_heads_of(o)}/{o.heads}: key/value heads to a query head; r: rank."
     )
     if n == 1:
