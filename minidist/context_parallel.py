@@ -3,7 +3,6 @@
     mpirun -n 4 python -m minidist.context_parallel --cp 4 --scheme ring
     mpirun -n 4 python -m minidist.context_parallel --cp 4 --scheme ulysses
     mpirun -n 4 python -m minidist.context_parallel --cp 2 --positions contiguous --zero 3
-    mpirun -n 4 python -m minidist.context_parallel --compare
 
 Liu, Zaharia & Abbeel, "Ring Attention with blockwise transformers for near-infinite context", 2023, arXiv 2310.01889.
 Brandon et al., "Striped Attention", 2023, arXiv 2311.09431. Jacobs et al., "DeepSpeed Ulysses", 2023, arXiv 2309.14509.
@@ -164,7 +163,7 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
 
 def to_heads(group: Group, x: Array, at: Span, when: str) -> Array:
     """(B, Hkv, n, c, D) -> (B, this rank's share of Hkv, n, s, D): positions come in, heads go out."""
-    comm, shares = group.comm, head_shares(group, x.shape[1])
+    comm, shares = group.comm, group.head_shares(x.shape[1])
     mine = len(shares[group.rank])
     rooms = [group.room((len(x), mine, x.shape[2], size, x.shape[-1])) for size in at.sizes]
     with comm.phase(f"all-to-all {when}"):
@@ -177,17 +176,12 @@ def to_heads(group: Group, x: Array, at: Span, when: str) -> Array:
 
 def to_positions(group: Group, x: Array, kv_heads: int, at: Span, when: str) -> Array:
     """The way back: (B, this rank's share of Hkv, n, s, D) -> (B, Hkv, n, c, D)."""
-    comm, shares = group.comm, head_shares(group, kv_heads)
+    comm, shares = group.comm, group.head_shares(kv_heads)
     c = len(at.here)
     rooms = [group.room((len(x), len(share), x.shape[2], c, x.shape[-1])) for share in shares]
     with comm.phase(f"all-to-all {when}"):
         ring.exchange(comm, [group.pack(x[..., at.of(owner), :]) for owner in range(comm.size)], rooms)
     return np.concatenate(rooms, axis=1, dtype=x.dtype)
-
-
-def head_shares(group: Group, kv_heads: int) -> list[range]:
-    """Which key/value heads each rank has in between, with the query heads that they serve."""
-    return [range(kv_heads)[ring.chunk(kv_heads, group.comm.size, rank)] for rank in range(group.comm.size)]
 
 
 def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Group) -> Tensor:

@@ -237,7 +237,7 @@ def traffic_claims(run: Run) -> list[Claim]:
         everything += n * p * number
     if o.zero:
         norm = 8 * (n - 1)
-        made.append(on_each_rank("beside it", "norm of the gradient", "8(W-1)", norm, run.sent_in("norm"), "bytes"))
+        made.append(on_each_rank("in addition", "norm of the gradient", "8(W-1)", norm, run.sent_in("norm"), "bytes"))
         everything += n * norm
     payload = sum(run.sent_by(rank) for rank in range(n))
     for name, counted in (("sent in all", payload), ("arrived in all", sum(run.received))):
@@ -248,11 +248,9 @@ def traffic_claims(run: Run) -> list[Claim]:
 def print_closing(run: Run) -> None:
     """The letters; the balance; and which scheme would send least."""
     o, n = run.options, run.layout.cp
-    say(
-        f"W = {run.layout.dp} data x {n} context ranks, N = {n}. s: positions, c = s/N of them on a rank; l: layers,"
-        " whose activations for c positions are the papers', without as²b; b: sequences of a micro-batch; a: heads; h: width;"
-        f" g = {kv_heads_of(o)}/{o.heads}: key/value heads to a query head; r: rank."
-    )
+    say(f"W = {run.layout.dp} data x {n} context ranks, N = {n}. s: positions, c = s/N: those of a rank; r: rank.")
+    say("l: layers; b: sequences of a micro-batch; a: heads; h: width; layer(c): activations for c positions.")
+    say(f"g = {kv_heads_of(o)}/{o.heads}: key/value heads to a query head.")
     if n == 1:
         say("One rank has all positions: mpirun -n 4 python -m minidist.context_parallel")
         return

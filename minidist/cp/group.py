@@ -9,6 +9,7 @@ from minidist.cp.watch import Watch
 from minidist.mpi.comm import Comm
 from minidist.nn.attend import Tile
 from minidist.nn.tensor import Array, Nobody, Pool
+from minidist.ring import chunk
 
 
 @dataclass(eq=False)
@@ -28,6 +29,10 @@ class Group:
     def see(self) -> Callable[[Tile], None] | None:
         """What the kernel of attention calls with each of its tiles."""
         return self.watch.see if self.watch else None
+
+    def head_shares(self, kv_heads: int) -> list[range]:
+        """With Ulysses, the key/value heads that each rank has in between, and with them the query heads they serve."""
+        return [range(kv_heads)[chunk(kv_heads, self.comm.size, rank)] for rank in range(self.comm.size)]
 
     def pack(self, array: Array) -> Array:
         """A contiguous copy, to be sent."""
