@@ -16,6 +16,7 @@ This chapter is long because other all-reduce algorithms follow the ring, for co
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -146,8 +147,8 @@ def all_to_all(comm: Comm, x: Array) -> Array:
     return out
 
 
-def exchange(comm: Comm, parts: list[Array], rooms: list[Array]) -> None:
-    """An all-to-all of parts of any sizes: parts[i] goes to rank i, and what rank i sends here comes into rooms[i]."""
+def exchange(comm: Comm, parts: Sequence[Array], rooms: Sequence[Array]) -> None:
+    """An all-to-all of any sizes: parts[i] goes to rank i, and what rank i sends arrives in rooms[i]."""
     rooms[comm.rank][...] = parts[comm.rank]
     for distance in range(1, comm.size):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size

@@ -34,7 +34,7 @@ def check_context(options: Options, n: int, t: int = 1) -> None:
         )
     if options.dropout:
         raise UsageError(
-            f"--dropout {options.dropout:g} drops probabilities, which no rank has for whole sequences: leave it away"
+            f"--dropout {options.dropout:g} drops probabilities, which no rank has for whole sequences: leave it out"
         )
 
 
