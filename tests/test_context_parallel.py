@@ -1,7 +1,7 @@
 """Context parallelism against serial training, on ranks as threads and over MPI; what it sends, computes and keeps."""
 
 import itertools
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_equals_serial_training(scheme: str, name: str, n: int) -> None:
         pytest.skip("fewer key/value heads than ranks")
     for i, (positions, length) in enumerate(itertools.product(POSITIONS, (11, 13))):
         case = [name, length, scheme, positions, (i + n) % 4, n, "fp64"]
-        check(case, run_threads(lambda comm, case=case: jobs.on_ranks(comm, case), n, Rules("synchronous", "contrary")))
+        check(case, run_threads(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
 
 
 SEVERAL = [  # on four ranks: dp x cp, micro-batches, recomputation, and the stages that divide what both axes share

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minidist import UsageError
+from minidist.claims.activations import Share, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import memory_claims
 from minidist.cli.tables import say
 from minidist.command import Options
-from minidist.papers import chen, context, korthikanti, llama, zero
+from minidist.papers import chen, context, zero
 from minidist.papers.collectives import chunk_sizes
 
 SCHEMES = ("ring", "all-gather", "ulysses")
 POSITIONS = ("zigzag", "striped", "contiguous")
+SOURCES = {"ring": "Ring Attention §3", "all-gather": "Llama 3 §3.3.2", "ulysses": "Ulysses §3.2"}
 KEYS, GRADIENTS = "keys and values {}", "gradients of keys and values"
 ALL_TO_ALL = "all-to-all {}"
 
@@ -73,7 +75,7 @@ def parts_of(run: Asked, sequences: int) -> list[Part]:
     """Each rank's part of this number of sequences."""
     o, n = run.options, run.layout.cp
     rows, sizes = chunk_sizes(sequences, run.layout.dp), context.sizes(o.context, n, o.positions)
-    heads = chunk_sizes(kv_heads_of(o), n)
+    heads = chunk_sizes(kv_heads_of(o) // run.layout.tp, n)
     return [
         Part(rows[share], sizes, place.context, heads) for share, place in zip(run.data_shares, run.places, strict=True)
     ]
@@ -91,30 +93,14 @@ def group_of(run: Asked) -> int:
 # ---- what is held ----------------------------------------------------------------------------------------------------
 
 
-def layer_bytes(run: Asked, part: Part) -> float:
-    """What a layer keeps for its backward: of c positions, and nothing of s·s. Ring and all-gather keep the lse of each
-    query. Ulysses keeps queries, keys, values, result and lse of some heads, for all positions."""
-    o, p, wide, kv = run.options, run.bytes.stored, run.bytes.computed, kv_heads_of(run.options)
-    b, c, h, a, d = part.b, part.c, o.width, o.heads, depth_of(run)
-    if o.model == "gpt":
-        kept = korthikanti.layer_activations(c, b, h, a, 1, False, "selective", p, dropout=False)
-    else:
-        f = llama.mlp_width(h)
-        [kept] = korthikanti.layer_activations_llama(c, b, h, a, kv, f, 1, False, "selective", p, dropout=False)
-    kept += (4 if o.model == "gpt" else 2) * wide * c * b  # the norms' statistics
-    if o.scheme != "ulysses":
-        return kept + wide * a * c * b
-    own, g = part.heads[part.rank], group_of(run)
-    return kept - c * b * p * (h + 2 * kv * d) + o.context * b * own * (p * d * (2 * g + 2) + wide * g)
-
-
 def held_claims(run: Run) -> list[Claim]:
     """What layers keep after a forward, and at most; and messages."""
-    o, p = run.options, run.bytes.stored
+    o = run.options
     recompute = "none" if o.recompute == "selective" else o.recompute
     parts = parts_of(run, o.batch // o.accumulate)
-    of, kept = chen.after_forward(recompute, o.layers), [layer_bytes(run, part) for part in parts]
-    given = [p * part.b * part.c * o.width for part in parts]
+    shares = [Share(part.b, o.layers, length=part.c) for part in parts]
+    of, kept = chen.after_forward(recompute, o.layers), layer_bytes(run, 1, shares, "none", dropout=False)
+    given = layer_bytes(run, 1, shares, "full", dropout=False)
     after = [of.inputs * x + of.layers * layer for x, layer in zip(given, kept, strict=True)]
     most = [chen.peak_bytes(recompute, o.layers, x, layer) for x, layer in zip(given, kept, strict=True)]
     counted = [counts["layer_activations"] for counts in run.counted]
@@ -223,12 +209,13 @@ def traffic_claims(run: Run) -> list[Claim]:
     o, p, n = run.options, run.bytes.stored, run.ranks
     again = chen.runs_again(o.recompute, o.layers)
     made, everything = [], 0.0
-    source = {"ring": "Ring Attention §3", "all-gather": "Llama 3 §3.3.2", "ulysses": "Ulysses §3.2"}[o.scheme]
     for phase, (formula, elements) in context_elements(run, parts_of(run, o.batch // o.accumulate)).items():
         times = o.layers + again * phase.endswith("forward")
         sent = [o.accumulate * times * p * number for number in elements]
         letters = f"(l+{again})" if times > o.layers else "l"
-        made.append(on_each_rank(source, phase, f"{letters}·{p}b·{formula}", sent, run.sent_in(phase), "bytes"))
+        made.append(
+            on_each_rank(SOURCES[o.scheme], phase, f"{letters}·{p}b·{formula}", sent, run.sent_in(phase), "bytes")
+        )
         everything += sum(sent)
     regathered = chen.count_regathered_layers(o.recompute, o.layers) * run.model.units(n)[1]
     for phase, number in zero.volume(run.model.parameters(n), n, o.zero, o.accumulate, 0, regathered).items():

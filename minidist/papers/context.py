@@ -86,6 +86,18 @@ def heads_for_positions(of: Sequence[int], heads: Sequence[int], width: float) -
     return [heads[rank] * width * (sum(of) - own) for rank, own in enumerate(of)]
 
 
+def kept_for_attention(
+    scheme: str, own: int, c: int, s: int, b: int, a: int, kv: int, d: int, p: int, wide: int
+) -> float:
+    """Bytes that a layer keeps in place of attention's core, as²b elements, in addition to its other activations for c
+    positions. Ring and all-gather keep the log-sum-exp of each query. Ulysses keeps that and the results of `own` of
+    the kv key/value heads, for s positions; and their queries, keys and values in place of those of c positions."""
+    if scheme != "ulysses":
+        return wide * a * c * b
+    group = a // kv
+    return s * b * own * (p * d * (2 * group + 2) + wide * group) - c * b * p * (a + 2 * kv) * d
+
+
 def ulysses_over_ring(n: int, g: float) -> float:
     """What Ulysses sends forward, (2 + 2g)·s·h(N-1)/N², over the ring's 2g·s·h(N-1)/N: it wins for N > (1 + g)/g."""
     return (1 + g) / (g * n)
