@@ -59,12 +59,12 @@ def grid(
     positions_of = Group(context, settings.precision.stored)
     norm_over, span = {}, None
 
+    if layout.cp > 1:  # attention finds the keys of other ranks
+        units = context_parallel.split(units, positions_of, scheme)
+        span = Span(0, layout.cp, context.rank, positions)
     if layout.tp > 1:  # a unit becomes this rank's part of it
         units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
-    if layout.cp > 1:  # it works on this rank's positions
-        units = context_parallel.split(units, positions_of, scheme)
-        span = Span(0, layout.cp, context.rank, positions)
     if layout.pp > 1:  # this rank has the units of its stage
         at = places(layout.pp, settings.accumulate, layout.chunks)[pipe.rank]
         stage = stage_of(units, pipe, layout.parts, at, pieces=layout.tp if sequence else 1)

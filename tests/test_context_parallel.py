@@ -1,6 +1,6 @@
 """Context parallelism against serial training, on ranks as threads and over MPI; what it sends, computes and keeps."""
 
-import itertools
+import json
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from alone import train_alone
 from closeness import check_close, check_equal, norm
 from jobs import context_parallels as jobs
 from minidist import UsageError
@@ -36,7 +37,7 @@ def check(case: list[Any], ranks: list[dict[str, Any]]) -> None:
     check_equal(found, serial(name, length, *case[6:]), "norms", size=norm)
 
 
-@pytest.mark.parametrize("n", range(1, 9))
+@pytest.mark.parametrize("n", [3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5, 6, 7))])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_equals_serial_training(scheme: str, name: str, n: int) -> None:
@@ -44,8 +45,8 @@ def test_equals_serial_training(scheme: str, name: str, n: int) -> None:
     number of ranks divides, with ZeRO's stages in turn."""
     if scheme == "ulysses" and n > jobs.HEADS[name]:
         pytest.skip("fewer key/value heads than ranks")
-    for i, (positions, length) in enumerate(itertools.product(POSITIONS, (11, 13))):
-        case = [name, length, scheme, positions, (i + n) % 4, n, "fp64"]
+    for i, positions in enumerate(POSITIONS):
+        case = [name, (11, 13)[(i + n) % 2], scheme, positions, (i + n) % 4, n, "fp64"]
         check(case, run_threads(partial(jobs.on_ranks, case=case), n, Rules("synchronous", "contrary")))
 
 
@@ -98,8 +99,17 @@ def step(comm: Comm, name: str, length: int, scheme: str, positions: str = "zigz
     return {"sent": sent, "memory": engine.memory(), "kept": engine.layer_activations}
 
 
-@pytest.mark.parametrize(("n", "name", "scheme"), [(2, "gpt", "ring"), (4, "llama", "ring"), (16, "llama", "ring"),
-    (64, "gpt", "ring"), (16, "gpt", "all-gather"), (4, "llama", "ulysses"), (8, "gpt", "ulysses")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "name", "scheme"),
+    [
+        (2, "gpt", "ring"),
+        (16, "llama", "ring"),
+        pytest.param(64, "gpt", "ring", marks=pytest.mark.slow),
+        (16, "gpt", "all-gather"),
+        (4, "llama", "ulysses"),
+        (8, "gpt", "ulysses"),
+    ],
+)
 def test_bytes_are_those_of_the_papers(n: int, name: str, scheme: str) -> None:
     """Two layers, one sequence, four positions on each of up to 64 ranks."""
     s, (h, g) = 4 * n, (24, 1.0) if name == "gpt" else (32, 0.5)
@@ -163,6 +173,7 @@ def test_published_efficiencies_lie_around_the_formula() -> None:
 # ---- command lines ---------------------------------------------------------------------------------------------------
 
 ODD = "--steps 2 --layers 3 --width 24 --heads 6 --batch 6"
+EVEN = "--steps 2 --layers 4 --width 24 --heads 4 --batch 6 --precision fp64"
 LINES = [
     f"context_parallel --context 13 --precision fp64 {ODD}",
     f"context_parallel --context 13 --positions striped --zero 1 --model llama --kv-heads 3 --recompute full"
@@ -173,13 +184,38 @@ LINES = [
     f"context_parallel --context 4 {ODD}",
     f"context_parallel --context 5 --cp 1 --scheme all-gather {ODD} --sample 20",
 ]
+GRIDS = {  # each meets the model's options in serial training
+    f"parallel3d --cp 2 --tp 2 {EVEN}": "--context 13",
+    f"parallel3d --cp 2 --pp 1 --tp 2 --zero 2 --sequence-parallel --scheme ulysses --recompute full {EVEN}":
+        "--context 16",
+    f"parallel3d --cp 2 --pp 2 --tp 1 --zero 3 --scheme all-gather --positions striped {EVEN}":
+        "--context 13 --model llama --kv-heads 2",
+    f"parallel3d --cp 4 --pp 1 --tp 1 --zero 0 --recompute selective --accumulate 2 {EVEN}": "--context 9",
+    f"parallel3d --cp 2 --pp 2 --tp 1 --schedule zb-h1 -m 3 --recompute log --positions contiguous {EVEN}":
+        "--context 9",
+    f"parallel3d --cp 2 --pp 1 --tp 1 --zero 3 --shard 1 {EVEN}": "--context 9",
+}  # fmt: skip
 
 
-def test_claims_hold_where_nothing_divides(tmp_path: Path) -> None:
-    reports = launch("jobs.chapters:command_lines", 4, LINES, str(tmp_path), timeout=200).values[0]
+@cache
+def alone(options: str, folder: Path) -> list[float]:
+    """Losses of serial training."""
+    report = folder / "alone.json"
+    assert train_alone(*EVEN.split(), *options.split(), "--json", str(report)) == 0
+    found = json.loads(report.read_text())
+    return [*found["loss"], found["validation_loss"]]
+
+
+def test_claims_hold_where_nothing_divides_and_grids_equal_serial_training(tmp_path: Path) -> None:
+    """In one job: the chapter's claims at odd sizes; and the context axis together with all others."""
+    lines = {f"{line} {options}": options for line, options in GRIDS.items()}
+    reports = launch("jobs.chapters:command_lines", 4, [*LINES, *lines], str(tmp_path), timeout=300).values[0]
     for line, report in reports.items():
         fallen = [claim for claim in report["claims"] if not claim["holds"]]
         assert (report["status"], fallen) == (0, []), line
+        if line in lines:
+            found = [*report["loss"], report["validation_loss"]]
+            np.testing.assert_allclose(found, alone(lines[line], tmp_path), rtol=1e-12, atol=0, err_msg=line)
 
 
 @pytest.mark.parametrize(

@@ -288,9 +288,7 @@ def print_closing(run: Run) -> None:
     m = stored_parameters(run)[0] * run.bytes.stored
     w, g, t, p = run.layout.dp * run.layout.cp, dividing(run), run.layout.tp, run.layout.pp
     if run.layout.cp > 1:
-        print(
-            f"W = {run.layout.dp} data x {run.layout.cp} context ranks; N: the latter; g: key/value heads to a query head."
-        )
+        print(f"W = {run.layout.dp} data x N = {run.layout.cp} context ranks; g: key/value heads to a query head.")
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")
