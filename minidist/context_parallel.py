@@ -3,6 +3,7 @@
     mpirun -n 4 python -m minidist.context_parallel --cp 4 --scheme ring
     mpirun -n 4 python -m minidist.context_parallel --cp 4 --scheme ulysses
     mpirun -n 4 python -m minidist.context_parallel --cp 2 --positions contiguous --zero 3
+    mpirun -n 4 python -m minidist.context_parallel --compare
 
 Liu, Zaharia & Abbeel, "Ring Attention with blockwise transformers for near-infinite context", 2023, arXiv 2310.01889.
 Brandon et al., "Striped Attention", 2023, arXiv 2311.09431. Jacobs et al., "DeepSpeed Ulysses", 2023, arXiv 2309.14509.

@@ -55,12 +55,12 @@ def grid(
     mesh = Mesh(comm, layout)
     tensor, pipe, context, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "context", "host"))
     shard = mesh.along("shard", "context")  # the ranks that divide model states
-    rows = mesh.along("host", "shard")  # the ranks that share the batch
-    positions_of = Group(context, settings.precision.stored)
+    data = mesh.along("host", "shard")  # the ranks that share the batch
+    cut = Group(context, settings.precision.stored)
     norm_over, span = {}, None
 
     if layout.cp > 1:  # attention finds the keys of other ranks
-        units = context_parallel.split(units, positions_of, scheme)
+        units = context_parallel.split(units, cut, scheme)
         span = Span(0, layout.cp, context.rank, positions)
     if layout.tp > 1:  # a unit becomes this rank's part of it
         units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
@@ -73,9 +73,9 @@ def grid(
     if layout.hosts > 1:  # each host has a copy of these units
         across_hosts(units, shard, across)
 
-    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=rows, span=span, speaks=tensor.rank == 0)
+    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=data, span=span, speaks=tensor.rank == 0)
     engine = LADDER[zero](units, settings, shard, axes)
-    positions_of.pool = engine.device
+    cut.pool = engine.device
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine
 
 

@@ -204,6 +204,14 @@ def context_elements(run: Asked, parts: Sequence[Part], t: int = 1) -> dict[str,
     }
 
 
+def attention_bytes(run: Asked) -> list[float]:
+    """Bytes that each rank sends for the attention of all layers in a step in which no layer runs again."""
+    o, p = run.options, run.bytes.stored
+    phases = context_elements(run, parts_of(run, o.batch // o.accumulate)).values()
+    each = [sum(elements) for elements in zip(*(of for _, of in phases), strict=True)]
+    return [o.accumulate * o.layers * p * elements for elements in each]
+
+
 def traffic_claims(run: Run) -> list[Claim]:
     """By phase; and nothing else. Layers that run again repeat their forward."""
     o, p, n = run.options, run.bytes.stored, run.ranks
