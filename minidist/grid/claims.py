@@ -140,7 +140,9 @@ def needs(asked: Asked) -> list[Needs]:
         flying = pipeline.most_in_flight(asked, stage) if asked.layout.pp > 1 else 1
         starts = 1 <= asked.layout.parts[stage - 1][0] <= o.layers
         places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
-    return at_places(asked, asked.layout.tp, places, pipeline.list_unpredicted(asked) if asked.layout.pp > 1 else ())
+    without = [*pipeline.list_unpredicted(asked)] if asked.layout.pp > 1 else []
+    without += ["keys and values on their way"] * (asked.layout.cp > 1)
+    return at_places(asked, asked.layout.tp, places, without)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
