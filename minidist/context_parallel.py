@@ -13,15 +13,15 @@ A sequence of s positions is cut over N ranks: each works on c = s/N of them, an
 matrices and the loss look at each position alone, so they send nothing. Only attention looks at other positions. Three
 schemes differ in how queries meet the keys and values of other ranks:
 
-    ring         blocks of keys and values travel around, one to a step. The parts of a result are merged by their
-                 log-sum-exp. In the backward the blocks travel again, their gradients along with them, and home.
+    ring         blocks of keys and values travel around the ring. Each step adds a part of the result, merged by the
+                 log-sum-exp. In the backward the blocks travel again, and their gradients travel home.
     all-gather   every rank gathers all keys and values, and drops them afterwards. Any mask is easy. Gradients are
                  reduce-scattered. The bytes are those of the ring.
     ulysses      an all-to-all exchanges positions for heads, and back: in between each rank has all positions of some
                  heads, and no attention is cut.
 
-A causal mask makes late positions dearer than early ones. With contiguous positions the last rank has 2 - 1/N of the
-mean work, and the others wait for it; zigzag and striped positions (`minidist/nn/span.py`) balance the work.
+With a causal mask, late positions cost more than early ones. If positions are contiguous, the last rank has 2 - 1/N of
+the mean work, and the others wait for it. Zigzag and striped positions (`minidist/nn/span.py`) balance the work.
 
 Every rank has the gradient of all parameters, from its own positions. So the data axis, along which gradients are
 summed and ZeRO divides model states, has dp x cp ranks.
@@ -60,15 +60,13 @@ def around(group: Group, k: Array, v: Array, at: Span, when: str) -> Iterator[tu
             coming = rooms.take(sizes[owner - 1])
             with comm.phase(f"keys and values {when}", leave_open=True):
                 requests = [comm.isend(block, (rank + 1) % n), comm.irecv(coming, (rank - 1) % n)]
-            if group.watch:
-                group.watch.sent()
+            group.watch.sent()
         yield owner, block.astype(k.dtype, copy=False)
-        if group.watch:
-            group.watch.computed()
-        for request in requests:
-            request.wait()
+        group.watch.computed()
+        if requests:
+            for request in requests:
+                request.wait()
             block = coming
-        if group.watch and requests:
             group.watch.arrived()
 
 
@@ -81,9 +79,9 @@ def ring_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: Grou
     y, part = by_head(out, kv_heads, depth), np.empty(q.shape, q.dtype)
     for owner, (keys, values) in around(group, k, v, at, "forward"):
         if owner == group.rank:  # first: from here on, each query has seen a key
-            lse = attend(q, keys, values, at.here, at.here, y, see=group.see)
+            lse = attend(q, keys, values, at.here, at.here, y, see=group.watch.see)
         else:
-            lse = merge(y, lse, part, attend(q, keys, values, at.here, at.of(owner), part, see=group.see))
+            lse = merge(y, lse, part, attend(q, keys, values, at.here, at.of(owner), part, see=group.watch.see))
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
         dqkv = np.zeros_like(qkv)
@@ -141,9 +139,8 @@ def gathered_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: 
     depth = q.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), q.dtype)  # (B, c, H·D)
     k, v = gather(group, k, v, at, "forward")
-    lse = attend(q, k, v, at.here, at.whole.here, by_head(out, kv_heads, depth), see=group.see)
-    if group.watch:
-        group.watch.computed()
+    lse = attend(q, k, v, at.here, at.whole.here, by_head(out, kv_heads, depth), see=group.watch.see)
+    group.watch.computed()
 
     def backward(dy: Array, qkv: Array, out: Array, lse: Array) -> Array:
         dqkv = np.empty_like(qkv)
@@ -191,9 +188,8 @@ def ulysses_attention(qkv: Tensor, heads: int, kv_heads: int, at: Span, group: G
     x = to_heads(group, np.concatenate(split_heads(qkv.data, heads, kv_heads), axis=2), at, "before, forward")
     y = np.empty((*x.shape[:2], cuts[0], *x.shape[3:]), x.dtype)
     q, k, v = np.split(x, cuts, axis=2)
-    lse = attend(q, k, v, at.whole.here, at.whole.here, y, see=group.see)
-    if group.watch:
-        group.watch.computed()
+    lse = attend(q, k, v, at.whole.here, at.whole.here, y, see=group.watch.see)
+    group.watch.computed()
     depth = x.shape[-1]
     out = np.empty((*qkv.shape[:2], heads * depth), x.dtype)  # (B, c, H·D)
     by_head(out, kv_heads, depth)[...] = to_positions(group, y, kv_heads, at, "after, forward")

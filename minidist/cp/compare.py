@@ -10,19 +10,17 @@ Spans = Sequence[tuple[int, float, float]]  # of each step: its number, its begi
 
 
 class Row(NamedTuple):
-    """A scheme and a layout, in one step. By rank: bytes that attention sends forward and backward, and what the
-    papers' formulas say of both; pairs of query and key, and the time when they are computed; bytes that layers keep;
-    the most bytes that were on their way."""
+    """A scheme and a layout of positions, in one step. Lists have a number for each rank."""
 
     scheme: str
     positions: str
-    forward: list[int]
+    forward: list[int]  # bytes that attention sends
     backward: list[int]
-    promised: list[float]
-    pairs: list[int]
-    ended: list[float]
-    kept: list[int]
-    blocks: list[int]
+    promised: list[float]  # both, by the papers' formulas
+    pairs: list[int]  # of query and key
+    ended: list[float]  # when all of them are computed
+    kept: list[int]  # bytes that layers keep for the backward
+    blocks: list[int]  # the most bytes on their way at a time
     spans: list[Spans]
 
     @property

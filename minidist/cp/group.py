@@ -1,13 +1,12 @@
 """The ranks that divide the positions of each sequence among them, and the memory for what they send each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from minidist.cp.watch import Watch
+from minidist.cp.watch import Unwatched
 from minidist.mpi.comm import Comm
-from minidist.nn.attend import Tile
 from minidist.nn.tensor import Array, Nobody, Pool
 from minidist.ring import chunk
 
@@ -19,16 +18,11 @@ class Group:
     comm: Comm
     wire: type[np.generic]
     pool: Pool = field(default_factory=Nobody)  # counts what is sent and received
-    watch: Watch | None = None  # only while one is wanted
+    watch: Unwatched = field(default_factory=Unwatched)
 
     @property
     def rank(self) -> int:
         return self.comm.rank
-
-    @property
-    def see(self) -> Callable[[Tile], None] | None:
-        """What the kernel of attention calls with each of its tiles."""
-        return self.watch.see if self.watch else None
 
     def head_shares(self, kv_heads: int) -> list[range]:
         """With Ulysses, the key/value heads that each rank has in between, and with them the query heads they serve."""

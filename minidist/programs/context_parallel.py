@@ -14,7 +14,7 @@ from minidist.cli.paths import write_json, write_output
 from minidist.context_parallel import ContextAttention
 from minidist.cp.claims import POSITIONS, SCHEMES, attention_bytes, check_context, claims, print_closing
 from minidist.cp.compare import Row, draw, in_context, print_rows
-from minidist.cp.watch import Watch
+from minidist.cp.watch import Unwatched, Watch
 from minidist.data_parallel import DataParallel
 from minidist.engine import Engine
 from minidist.layout import Layout
@@ -62,7 +62,7 @@ def watch_forward(job: command.Job, engine: Engine) -> Watch:
     o = job.options
     group.watch = watch = Watch(group.comm)
     engine.evaluate(*job.corpus.batch(o.batch // o.accumulate, o.context, key=(o.seed, o.steps)))
-    group.watch = None
+    group.watch = Unwatched()
     return watch
 
 
