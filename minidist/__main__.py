@@ -10,7 +10,7 @@ from minidist.cli import doctor
 from minidist.cli.options import in_one_process, path_name, tool
 from minidist.contents import CHAPTERS, USUAL
 
-COURSE = "To learn how it works, from the beginning: python -m minidist lessons"
+OTHERS = "The course: python -m minidist lessons. Trouble: python -m minidist doctor"
 
 USAGE = """\
 python -m minidist             the list of chapters
@@ -37,7 +37,7 @@ def contents() -> str:
         lines.append((title if plain else f"\033[1m{title}\033[0m") + paper)
     others = [f"    {chapter.launch}" for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
     lines += [f"To run one: {USUAL.format('NAME')}, but", *others]
-    return "\n".join([*lines, "If mpirun does not work: python -m minidist doctor", COURSE])
+    return "\n".join([*lines, OTHERS])
 
 
 DOES = {

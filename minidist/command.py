@@ -160,7 +160,7 @@ def prepare(
     checkpoint.check_folder("--save", options.save)
     corpus = data.load(options.data, options.context)
     units = declare(options, len(corpus.vocabulary))
-    check_memory(options, units, ranks, states)
+    check_memory(options, units, layout, states)
     try:
         stored = precision(options.precision)
     except ImportError:
@@ -220,7 +220,7 @@ def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
 def about(job: Job, ranks: int) -> dict[str, Any]:
     """What a checkpoint records about the run that saves it."""
     options, corpus = job.options, job.corpus
-    named = [axis for axis in ("dp", "pp", "tp") if axis in vars(options)]
+    named = [axis for axis in ("dp", "pp", "tp", "cp") if axis in vars(options)]
     axes: dict[str, int] = {axis: getattr(job.layout, axis) for axis in named}
     axes |= {"zero": options.zero} if "zero" in vars(options) else {}
     return {
@@ -242,11 +242,13 @@ def text_of(corpus: data.Corpus) -> dict[str, Any]:
     return {"name": corpus.name, "blake2b": corpus.checksum()}
 
 
-def check_memory(options: Options, units: list[Unit], ranks: int, states: int) -> None:
+def check_memory(options: Options, units: list[Unit], layout: Layout, states: int) -> None:
     """Raise UsageError for a model or a batch that this machine could not hold even if it held nothing else.
 
     states: bytes per parameter, with its gradient and optimizer state."""
-    b, s, h, a = options.batch / ranks, options.context, options.width, options.heads
+    ranks = layout.ranks
+    b, s, h = options.batch / ranks, options.context, options.width
+    a = 0 if layout.cp > 1 else options.heads  # whose scores are held: ranks that divide sequences hold a tile's only
     stored, computed = {"fp32": (4, 4), "fp64": (8, 8)}.get(options.precision, (2, 4))  # bytes
     kept = options.layers if options.recompute == "none" else 0
     activations = stored * b / options.accumulate * (options.layers * s * h + kept * a * s * s)

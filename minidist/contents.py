@@ -94,6 +94,11 @@ CHAPTERS = (
         "mpirun -n 8 python -m minidist.zero_r --tp 2",
     ),
     Entry(
+        "context_parallel",
+        "Ring Attention 2023; DeepSpeed-Ulysses 2023; Llama 3, 2024",
+        "mpirun -n 4 python -m minidist.context_parallel",
+    ),
+    Entry(
         "pipeline",
         "GPipe 2019; PipeDream 2019; Megatron-LM 2021; Zero Bubble 2023",
         "mpirun -n 4 python -m minidist.pipeline",

@@ -17,7 +17,7 @@ Memory, with mixed precision and Adam: 2Ψ parameters + 2Ψ gradients + 12Ψ opt
 no matter how many ranks there are. ZeRO sets out to divide these bytes among the ranks.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
 from minidist.nn.optim import squared_norm
+from minidist.nn.span import Span
 from minidist.nn.tensor import Array
 
 
@@ -39,6 +40,7 @@ class Axes:
     norm_over: dict[str, Comm] = field(default_factory=dict)  # phase -> ranks that hold other parts of the model
     stages: Comm | None = None  # ranks that hold other units
     rows: Comm | None = None  # ranks that share the batch, if more ranks do so than divide the model states
+    span: Span | None = None  # this rank's positions, if ranks divide the sequences
     speaks: bool = True  # whether this rank adds the loss: only one of a tensor-parallel group does
 
 
@@ -74,6 +76,9 @@ class DataParallel(Engine):
         ranks = self.axes.rows or self.comm
         share = ring.chunk(n, ranks.size, ranks.rank)
         return range(share.start, share.stop)
+
+    def span(self, length: int) -> Span | None:
+        return self.axes.span and replace(self.axes.span, length=length)
 
     def loss_share(self, loss: float) -> float:
         return loss if self.axes.speaks else 0.0

@@ -25,6 +25,7 @@ from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
+from minidist.nn.span import Span
 from minidist.nn.tensor import Array
 from minidist.passes import Passage, Passes, count_reads, segments
 
@@ -119,6 +120,10 @@ class Engine(Passes):
         """The sequences of a global micro-batch, of n, that this rank works on. Here: all."""
         return range(n)
 
+    def span(self, length: int) -> Span | None:
+        """The positions of a sequence that this rank works on. Here: all."""
+        return None
+
     # ---- what happens to a Flat on the way through the units --------------------------------------------------------
 
     def parameters_of(self, flat: Flat) -> Array:
@@ -174,10 +179,14 @@ class Engine(Passes):
         return self.device.held["activations"]
 
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
-        """This rank's rows of a global micro-batch. key: the dropout masks depend on it; None: no dropout."""
+        """This rank's rows of a global micro-batch, or its positions of these. key: the dropout masks depend on it;
+        None: no dropout."""
         rows = self.rows(len(x))
+        span = self.span(x.shape[1])
         x, y = (self.passing(tokens[rows.start : rows.stop]) for tokens in (x, y))
-        return Batch(x, y, rows.start, key, selective=self.settings.recompute == "selective")
+        if span:
+            x, y = (self.passing(tokens[:, span.here]) for tokens in (x, y))
+        return Batch(x, y, rows.start, key, span=span, selective=self.settings.recompute == "selective")
 
     def weight(self, share: float) -> float:
         """The weight in the gradient of a micro-batch's mean loss, whose tokens are this share of the step's. Here: the

@@ -2,18 +2,21 @@
 
     mpirun -n 8 python -m minidist.parallel3d --dp 2 --pp 2 --tp 2 --zero 1
     mpirun -n 8 python -m minidist.parallel3d --dp 8 --zero 3 --ranks-per-host 4
+    mpirun -n 8 python -m minidist.parallel3d --pp 2 --cp 2 --tp 2
 
 Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021, section 3
 (how to combine the three kinds). Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding).
 
     tensor     innermost     changes what a unit is: 1/t of each layer, with communication inside
+    context    next to it    changes which positions a rank works on, and how attention finds the others
     pipeline   in between    changes which units a rank has, and when they run: those of its stage, by a schedule
     data       outermost     changes what happens around a unit: its gradients are summed, its model states divided
 
 No axis depends on what the others do: `grid` below applies them one after another. They meet in what each Flat of
 parameters says about itself (`minidist/nn/flat.py`): which ranks divide it, over which other ranks its gradient is
 summed, and which rank counts it in the norm. Rank (i·p + j)·t + k works on the i-th share of each micro-batch, with the
-k-th part of every layer of the model's j-th stage. Tensor parallelism sends most, so its ranks are next to each other;
+k-th part of every layer of the model's j-th stage. (With N context ranks, ((i·p + j)·N + n)·t + k has the n-th share of
+its positions.) Tensor parallelism sends most, so its ranks are next to each other;
 data parallelism sends least often, so its ranks are farthest apart.
 
 A rank sends to its counterpart on the next stage, which has the same data and the same part. The first and the last
@@ -24,30 +27,43 @@ With a pipeline, ZeRO-2 has no place to add up the gradients of m micro-batches,
 (m+1)Ψ instead of 2Ψ. ZeRO-3 also gathers parameters for each: 3mΨ.
 """
 
-from minidist import contents
+from minidist import contents, context_parallel, tensor_parallel
+from minidist.cp.group import Group
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Unit
+from minidist.nn.span import Span
 from minidist.pipeline import Pipeline
 from minidist.pp.schedules import places
 from minidist.pp.stage import stage_of
-from minidist.tensor_parallel import Group, split
 from minidist.zero3 import LADDER, across_hosts
 
 
 def grid(
-    units: list[Unit], settings: Settings, comm: Comm, layout: Layout, zero: int = 1, sequence: bool = False
+    units: list[Unit],
+    settings: Settings,
+    comm: Comm,
+    layout: Layout,
+    zero: int = 1,
+    sequence: bool = False,
+    scheme: str = "ring",
+    positions: str = "zigzag",
 ) -> DataParallel | Pipeline:
     """The engine of one place in the grid; with a pipeline, the schedule that drives it."""
     mesh = Mesh(comm, layout)
-    tensor, pipe, shard, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "shard", "host"))
+    tensor, pipe, context, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "context", "host"))
+    shard = mesh.along("shard", "context")  # the ranks that divide model states
     data = mesh.along("host", "shard")  # the ranks that share the batch
-    norm_over = {}
+    cut = Group(context, settings.precision.stored)
+    norm_over, span = {}, None
 
+    if layout.cp > 1:  # attention finds the keys of other ranks
+        units = context_parallel.split(units, cut, scheme)
+        span = Span(0, layout.cp, context.rank, positions)
     if layout.tp > 1:  # a unit becomes this rank's part of it
-        units = split(units, Group(tensor, settings.precision.stored, sequence))
+        units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
     if layout.pp > 1:  # this rank has the units of its stage
         at = places(layout.pp, settings.accumulate, layout.chunks)[pipe.rank]
@@ -57,8 +73,9 @@ def grid(
     if layout.hosts > 1:  # each host has a copy of these units
         across_hosts(units, shard, across)
 
-    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=data, speaks=tensor.rank == 0)
+    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=data, span=span, speaks=tensor.rank == 0)
     engine = LADDER[zero](units, settings, shard, axes)
+    cut.pool = engine.device
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine
 
 

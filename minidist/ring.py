@@ -16,6 +16,7 @@ This chapter is long because other all-reduce algorithms follow the ring, for co
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,13 +56,13 @@ def reduce_scatter(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc 
     incoming, partial = np.empty((2, parts[0].size), x.dtype)  # chunk 0 is the longest
     sums = [partial[: part.size] for part in parts]  # all in one buffer: each is sent before the next is computed
     sums[comm.rank] = out
-    _sum_around(comm, parts, sums, incoming, op)
+    sum_around(comm, parts, sums, incoming, op)
     return out
 
 
-def _sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Array | None, op: np.ufunc) -> None:
-    """Chunk c starts at rank c+1, every rank on its way around adds its own part, and the sum ends at rank c:
-    x[c+1] + x[c+2] + … + x[c].
+def sum_around(comm: Comm, parts: list[Array], sums: list[Array], incoming: Array | None, op: np.ufunc) -> None:
+    """Sum N chunks of any sizes. Chunk c starts at rank c+1, every rank on its way around adds its own part, and the
+    sum ends at rank c: x[c+1] + x[c+2] + … + x[c].
 
     parts[c] is this rank's own part of chunk c. It adds the partial sum from the left to it, and writes the result to
     sums[c]. The partial sum is received into `incoming`, or, if that is None, into sums[c]: then it must not overlap x.
@@ -87,7 +88,7 @@ def all_gather(comm: Comm, x: Array, size: int, out: Array | None = None) -> Arr
     parts = cut(out, comm.size)
     _check(x, parts[comm.rank].size, x)
     parts[comm.rank][...] = x
-    _circulate(comm, parts)
+    circulate(comm, parts)
     return out
 
 
@@ -97,8 +98,9 @@ def _check(array: Array, size: int, like: Array) -> None:
         raise ValueError(f"{array.dtype} of shape {array.shape} where {like.dtype} of shape {(size,)} is needed")
 
 
-def _circulate(comm: Comm, parts: list[Array]) -> None:
-    """All-gather in place: each rank passes on the chunk that it received last, so every chunk travels around once."""
+def circulate(comm: Comm, parts: list[Array]) -> None:
+    """All-gather chunks of any sizes, in place: each rank passes on the chunk that it received last, so every chunk
+    travels around once."""
     n, rank, right, left = comm.size, comm.rank, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for step in range(n - 1):
         comm.sendrecv(parts[rank - step], right, parts[rank - step - 1], left)
@@ -116,8 +118,8 @@ def all_reduce(comm: Comm, x: Array, out: Array | None = None, op: np.ufunc = np
     if out is not x and np.may_share_memory(x, out):
         x = x.copy()  # otherwise sums would overwrite parts that are still to be added
     parts, sums = cut(x, comm.size), cut(out, comm.size)
-    _sum_around(comm, parts, sums, np.empty_like(parts[0]) if out is x else None, op)
-    _circulate(comm, sums)
+    sum_around(comm, parts, sums, np.empty_like(parts[0]) if out is x else None, op)
+    circulate(comm, sums)
     return out
 
 
@@ -134,18 +136,23 @@ def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
                 comm.send(parts[dest], dest)
     else:
         comm.recv(parts[comm.rank], root)
-    _circulate(comm, parts)
+    circulate(comm, parts)
     return x
 
 
 def all_to_all(comm: Comm, x: Array) -> Array:
     """Send row i of x (N, ...) to rank i; row i of the result came from rank i. N-1 pairwise exchanges."""
     out = np.empty_like(x)
-    out[comm.rank] = x[comm.rank]
+    exchange(comm, list(x), list(out))
+    return out
+
+
+def exchange(comm: Comm, parts: Sequence[Array], rooms: Sequence[Array]) -> None:
+    """An all-to-all of any sizes: parts[i] goes to rank i, and what rank i sends arrives in rooms[i]."""
+    rooms[comm.rank][...] = parts[comm.rank]
     for distance in range(1, comm.size):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
-        comm.sendrecv(x[dest], dest, out[source], source)
-    return out
+        comm.sendrecv(parts[dest], dest, rooms[source], source)
 
 
 # ---- for comparison: other all-reduce algorithms ---------------------------------------------------------------------

@@ -18,6 +18,7 @@ WITHOUT_A_KEY = {
     "parameter_server",
     "local_sgd",
     "tensor_parallel",
+    "context_parallel",
     "pipeline",
     "parallel3d",
 }  # none asks

@@ -43,6 +43,7 @@ WORKSHOPS = {
     "mr": "mapreduce",
     "ps": "parameter_server",
     "tp": "tensor_parallel",
+    "cp": "context_parallel",
     "zr": "zero_r",
     "pp": "pipeline",
     "grid": "parallel3d",
@@ -56,7 +57,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("launch",),
     ("cli", "claims", "data", "checkpoints"),
     ("ring", "passes", "engine", "checkpoint", "command", "train"),
-    ("mr", "ps", "tp", "pp"),
+    ("mr", "ps", "tp", "cp", "pp"),
     CHAPTERS[: CHAPTERS.index("zero_r")],
     ("zr",),
     CHAPTERS[CHAPTERS.index("zero_r") :],
@@ -212,7 +213,7 @@ def test_the_whole_house_is_read() -> None:
 
 
 # What a reader has to open: files that an import of the algorithm loads, and a chapter's length.
-LOADED = {"ring": 8} | dict.fromkeys(("data_parallel", "zero1", "zero2", "zero3", "fsdp", "tensor_parallel"), 30)
+LOADED = {"ring": 8} | dict.fromkeys(("data_parallel", "zero1", "zero2", "zero3", "fsdp", "tensor_parallel"), 32)
 LONGEST = 260
 LONGER = "This chapter is long"  # so begins, in its docstring, why
 

@@ -1,4 +1,4 @@
-"""26 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
+"""28 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
 `tests/layouts.json` keeps. They prove nothing about what is right (other tests do), but show what a change has
 touched.
 
@@ -43,6 +43,8 @@ LAYOUTS = {  # ranks: the chapters' command lines
         f"offload --zero 3 {MODEL}",
         f"tensor_parallel --sequence-parallel --recompute selective --dropout 0.1 {MODEL}",
         f"zero_r --tp 2 --activations host {MODEL}",
+        f"context_parallel --zero 2 --model llama --kv-heads 2 {MODEL}",
+        f"context_parallel --cp 2 --scheme ulysses --positions striped --accumulate 2 {EXACT}",
         f"pipeline --schedule interleaved --chunks 2 --micro-batches 4 --untied {MODEL} --layers 8",
         f"pipeline --schedule zb-h1 --micro-batches 6 {EXACT}",
         f"pipeline --schedule 2bw --micro-batches 4 {MODEL}",
@@ -83,8 +85,8 @@ def test_numbers_stay(ranks: int, tmp_path: Path) -> None:
         assert now["bytes"] == kept[line]["bytes"], f"payload, memory or claims of {line}"
 
 
-def test_there_are_26() -> None:
-    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 26
+def test_there_are_28() -> None:
+    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 28
 
 
 if __name__ == "__main__":

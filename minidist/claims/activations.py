@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Asked, Run
-from minidist.papers import chen, korthikanti, llama
+from minidist.papers import chen, context, korthikanti, llama
 from minidist.papers.collectives import chunk_sizes
 
 
@@ -18,6 +18,11 @@ class Share(NamedTuple):
     head: bool = True
     layers_again: int = 0  # forwards of layers that run once more before the backward
     ends_again: bool = False  # so do those of embedding and head
+    length: int | None = None  # positions of each sequence, if ranks divide the sequences
+
+    def tokens(self, context: int) -> int:
+        """Of sequences of this context."""
+        return self.b * (self.length or context)
 
 
 def keep_after_forward(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> list[float]:
@@ -34,7 +39,7 @@ def keep_at_most(run: Asked, t: int, shares: Sequence[Share], dropout: bool) -> 
     recompute = run.options.recompute
     layer, given = (layer_bytes(run, t, shares, what, dropout) for what in (name_recomputation(recompute), "full"))
     most = [chen.peak_bytes(recompute, share.layers, *of) for share, *of in zip(shares, given, layer, strict=True)]
-    if recompute != "selective":
+    if recompute != "selective" or run.scheme:  # which keeps no core
         return most
     options, s, h, wide = run.options, run.options.context, run.options.width, run.bytes.computed
     sequence, p = run.sequence_parallel, run.bytes.stored
@@ -58,20 +63,29 @@ def name_recomputation(recompute: str) -> str:
 
 def layer_bytes(run: Asked, t: int, shares: Sequence[Share], recompute: str, dropout: bool) -> list[float]:
     """Bytes of a layer, by the formulas: its activations, or with "full" its input. The papers leave out the norms'
-    statistics, which are kept in full precision: two numbers for each position and layer norm, one for each RMSNorm."""
+    statistics, which are kept in full precision: two numbers for each position and layer norm, one for each RMSNorm.
+    Where ranks divide the sequences, no probabilities are kept (`minidist/papers/context.py`)."""
     options, sequence = run.options, run.sequence_parallel
-    s, h, a = options.context, options.width, options.heads
+    h, a = options.width, options.heads
     p, wide = run.bytes.stored, run.bytes.computed
     expected = []
+    if run.scheme and recompute == "none":
+        recompute = "selective"
     for rank, share in enumerate(shares):
-        part = run.places[rank].tensor
+        part, s = run.places[rank].tensor, share.length or options.context
         if options.model == "gpt":
             kept = korthikanti.layer_activations(s, share.b, h, a, t, sequence, recompute, p, dropout)
         else:
             sizes = (s, share.b, h, a, options.kv_heads or a, llama.mlp_width(h), t)
             kept = korthikanti.layer_activations_llama(*sizes, sequence, recompute, p, dropout)[part]
         numbers = 0 if recompute == "full" else 4 if options.model == "gpt" else 2
-        expected.append(kept + numbers * wide * s * share.b / (t if sequence else 1))
+        kept += numbers * wide * s * share.b / (t if sequence else 1)
+        if run.scheme and recompute != "full":
+            kv = (options.kv_heads or a) if options.model == "llama" else a
+            own = chunk_sizes(kv // t, run.layout.cp)[run.places[rank].context]
+            shape = s, options.context, share.b, a // t, kv // t, h // a
+            kept += context.kept_for_attention(run.scheme, own, *shape, p, wide)
+        expected.append(kept)
     return expected
 
 

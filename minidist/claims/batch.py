@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Asked
+from minidist.papers import context
 from minidist.papers.collectives import chunk_sizes
 
 
@@ -30,4 +31,6 @@ def shares(asked: Asked) -> list[tuple[int, int]]:
         return [(0, o.batch // workers * o.context) for workers in at.replicas for _ in range(workers)]
     rows = chunk_sizes(o.batch // o.accumulate, at.dp)
     firsts = [0, *accumulate(rows)]
-    return [(firsts[share], o.accumulate * rows[share] * o.context) for share in asked.data_shares]
+    lengths = context.sizes(o.context, at.cp, o.positions) if at.cp > 1 else [o.context]
+    places = zip(asked.data_shares, asked.places, strict=True)
+    return [(firsts[share], o.accumulate * rows[share] * lengths[place.context]) for share, place in places]

@@ -131,7 +131,7 @@ def end_bytes(asked: Asked, t: int, share: Share) -> tuple[float, float]:
     """Bytes that embedding and head keep of a micro-batch, without its tokens: a dropout mask; the inputs of the last
     norm and of the matrix; in full precision, the norm's statistics and the probabilities."""
     o, p, wide = asked.options, asked.bytes.stored, asked.bytes.computed
-    bs, apart = share.b * o.context, t if asked.sequence_parallel else 1
+    bs, apart = share.tokens(o.context), t if asked.sequence_parallel else 1
     statistics = 2 if o.model == "gpt" else 1
     cut = 1 if asked.gather_logits else t
     columns = megatron.padded_vocabulary(asked.vocabulary, cut) // cut
@@ -144,6 +144,8 @@ def tokens_of_batch(asked: Asked, share: Share) -> int:
     """Bytes of a step's tokens and targets, 4 each. The ranks at the model's ends hold views of their own rows, and so
     all of the batch, which is one array."""
     o = asked.options
+    if asked.layout.cp > 1:  # copies of the rank's own positions
+        return 4 * share.tokens(o.context) * (share.embedding + share.head)
     return 4 * o.batch * (o.context + 1) if share.embedding or share.head else 0
 
 

@@ -56,6 +56,12 @@ class Asked:
         return [place.host * self.layout.shard + place.shard for place in self.places]
 
     @property
+    def scheme(self) -> str | None:
+        """How queries meet the keys and values of other ranks, if ranks divide the sequences."""
+        divides = self.chapter == "context_parallel" or self.layout.cp > 1
+        return str(self.options.scheme) if divides else None
+
+    @property
     def gather_logits(self) -> bool:
         """Whether tensor-parallel ranks gather whole logits for the loss."""
         return vars(self.options).get("gather_logits", False)

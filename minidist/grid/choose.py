@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from minidist import UsageError
+from minidist.cp.claims import check_context
 from minidist.layout import Layout
 from minidist.pp import fit as pipelines
 from minidist.tp.claims import check_tensor
@@ -19,24 +20,28 @@ class Grid(NamedTuple):
     dp: int  # data
     pp: int  # pipeline
     tp: int  # tensor
+    cp: int  # context
 
     def __str__(self) -> str:
-        return " ".join(f"--{axis} {n}" for axis, n in self._asdict().items())
+        return " ".join(f"--{axis} {n}" for axis, n in self._asdict().items() if axis != "cp" or n > 1)
 
 
 def choose(options: Namespace, ranks: int) -> Layout:
     """The layout of the most usual of the possible grids that have the given axes."""
-    given = {"dp": options.dp, "pp": options.pp, "tp": options.tp}
+    given = {axis: getattr(options, axis) for axis in Grid._fields}
 
     def changed(grid: Grid) -> int:
         return sum(n not in (None, grid[i]) for i, n in enumerate(given.values()))
 
     def unusual(grid: Grid) -> tuple[int, ...]:
         """Tensor parallelism by 2, then data parallelism at all, then two stages, as far as there are ranks."""
-        return abs(grid.tp - 2), grid.dp == 1, abs(grid.pp - 2), -grid.dp
+        return grid.cp, abs(grid.tp - 2), grid.dp == 1, abs(grid.pp - 2), -grid.dp
 
     every = [
-        Grid(ranks // tp // pp, pp, tp) for tp in pipelines.divisors(ranks) for pp in pipelines.divisors(ranks // tp)
+        Grid(ranks // tp // pp // cp, pp, tp, cp)
+        for cp in pipelines.divisors(ranks)
+        for tp in pipelines.divisors(ranks // cp)
+        for pp in pipelines.divisors(ranks // cp // tp)
     ]
     every.sort(key=lambda grid: (changed(grid), unusual(grid)))
     refusal = "" if changed(every[0]) == 0 else _no_grid(options, given, ranks)
@@ -54,7 +59,7 @@ def choose(options: Namespace, ranks: int) -> Layout:
 
 def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> str:
     """Why no grid of this number of ranks has these axes; and the number that would work, if only that is wrong."""
-    axes = " x ".join(f"--{axis} {n}" for axis, n in given.items() if n)
+    axes = " x ".join(f"--{axis} {n}" for axis, n in given.items() if n and (axis, n) != ("cp", 1))
     product = math.prod(filter(None, given.values()))
     needed = product if None not in given.values() else product * -(-ranks // product)
     reason = f"{axes} does not make {ranks} ranks"
@@ -69,8 +74,11 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
 
 def fit(options: Namespace, grid: Grid) -> Layout:
     """The complete layout. Raises UsageError if the grid is impossible, alone or with the other options."""
-    dp, pp, tp = grid
+    dp, pp, tp, cp = grid
     check_tensor(options, tp)
+    check_context(options, cp, tp)
+    if options.sequence_parallel and cp > 1 and options.context % (2 * cp * tp):
+        raise UsageError(f"--sequence-parallel with --cp {cp}: use a --context that {2 * cp * tp} divides")
     if options.ranks_per_host and options.zero < 3:
         raise UsageError("--ranks-per-host says among how many ranks ZeRO-3 divides parameters: use it with --zero 3")
     shard = options.ranks_per_host or dp
@@ -85,4 +93,4 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     schedule = options.schedule or "1f1b"
     wanted = Namespace(**{**vars(options), "schedule": schedule, "micro_batches": asked, "replicas": ()})
     staged = pipelines.fit(wanted, pp, sharing=dp)
-    return replace(staged, dp=dp, tp=tp, hosts=dp // shard)
+    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard)

@@ -9,8 +9,9 @@ from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.published import print_ptd
 from minidist.claims.run import Asked, Run
 from minidist.claims.zero import states_claims
+from minidist.cp.claims import SOURCES, context_elements, parts_of
 from minidist.papers import chen, models, pipelines, zero
-from minidist.papers.collectives import chunk_sizes, ring_all_reduce
+from minidist.papers.collectives import ring_all_reduce
 from minidist.pp import claims as pipeline
 from minidist.tp import claims as tensor
 
@@ -22,17 +23,18 @@ def claims(run: Run) -> list[Claim]:
     of_axes = [
         *tensor.layer_volumes(run, t, shares),
         *tensor.end_volumes(run, t, shares),
+        *context_volumes(run, shares),
         *data_volumes(run),
         *tied_volumes(run),
     ]
     everything = list(of_axes)
-    copies = d if options.zero == 0 else d // run.layout.shard
+    copies = d * run.layout.cp if options.zero == 0 else run.layout.hosts
     rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
-        tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, run.layout.shard) if t > 1 else 0),
+        tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, dividing(run)) if t > 1 else 0),
         tensor.TENSOR_NORM: ("8(t-1)Wpt", 8 * (t - 1) * run.ranks),
         "pipeline norm": ("8(p-1)Wpt", 8 * (p - 1) * run.ranks),
-        "norm": ("8(G-1)Wpt", 8 * (run.layout.shard - 1) * run.ranks if options.zero else 0),
+        "norm": ("8(G-1)Wpt", 8 * (dividing(run) - 1) * run.ranks if options.zero else 0),
     }
     staged, stamps = [], 0
     if p > 1:
@@ -46,7 +48,7 @@ def claims(run: Run) -> list[Claim]:
             everything.append(tensor.Volume("PTD §2.2", kind, "", [kind], sent, 1, run.bytes.stored))
             stamps += sum(messages)
     return [
-        *states_claims(run, stored_parameters(run), run.layout.shard, run.options.zero, among="G"),
+        *states_claims(run, stored_parameters(run), dividing(run), run.options.zero, among="G"),
         *activation_claims(run, at, shares),
         *staged,
         *(tensor.collectives(run, t, shares) if t > 1 else []),
@@ -57,6 +59,11 @@ def claims(run: Run) -> list[Claim]:
 
 
 # ---- which rank has what ---------------------------------------------------------------------------------------------
+
+
+def dividing(run: Asked) -> int:
+    """G: the number of ranks that divide model states among them. Those that divide the sequences do, too."""
+    return run.layout.shard * run.layout.cp
 
 
 def rank_stages(run: Asked) -> list[int]:
@@ -75,16 +82,17 @@ def own_units(run: Asked) -> list[list[int]]:
 def shares_of(run: Asked) -> list[Share]:
     """The share of a micro-batch that each rank works on."""
     options, head = run.options, run.options.layers + 1
-    rows = chunk_sizes(options.batch // run.layout.micro_batches, run.layout.dp)
+    parts = parts_of(run, options.batch // run.layout.micro_batches)
     ends_again = run.layout.pp > 1 and options.recompute == "full"
     return [
         Share(
-            rows[run.data_shares[rank]],
+            parts[rank].b,
             len({*own} - {0, head}),
             0 in own,
             head in own,
             sum(chen.runs_again(options.recompute, n) for n in blocks_of(run, stage)),
             ends_again,
+            parts[rank].c if run.layout.cp > 1 else None,
         )
         for rank, (own, stage) in enumerate(zip(own_units(run), rank_stages(run), strict=True))
     ]
@@ -106,7 +114,7 @@ def flats(run: Asked, rank: int) -> dict[int, list[int]]:
     found = {unit: stored[unit] for unit in own}
     if run.model.tied and options.layers + 1 in own and 0 not in own:
         found[0] = stored[0][:1]
-    return {unit: [models.padded(size, run.layout.shard) for size in of] for unit, of in found.items()}
+    return {unit: [models.padded(size, dividing(run)) for size in of] for unit, of in found.items()}
 
 
 def stored_parameters(run: Asked) -> list[int]:
@@ -127,12 +135,14 @@ def needs(asked: Asked) -> list[Needs]:
         tied = asked.model.tied and share.head
         both = of_unit[0][0] if tied and share.embedding else 0  # the first of the embedding's has the matrix
         own = reads.get(head, 0) + (reads[0] if tied and not share.embedding else 0)
-        states = zero.model_states(psi, asked.layout.shard, o.zero, p, p, k)
+        states = zero.model_states(psi, dividing(asked), o.zero, p, p, k)
         embedding = reads[0] if share.embedding else 0
         flying = pipeline.most_in_flight(asked, stage) if asked.layout.pp > 1 else 1
         starts = 1 <= asked.layout.parts[stage - 1][0] <= o.layers
         places.append(Place(states, share, embedding, layer, own, both, o.zero, flying, starts))
-    return at_places(asked, asked.layout.tp, places, pipeline.list_unpredicted(asked) if asked.layout.pp > 1 else ())
+    without = [*pipeline.list_unpredicted(asked)] if asked.layout.pp > 1 else []
+    without += ["keys and values on their way"] * (asked.layout.cp > 1)
+    return at_places(asked, asked.layout.tp, places, without)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -170,12 +180,30 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
+def context_volumes(run: Run, shares: Sequence[Share]) -> list[tensor.Volume]:
+    """Keys, values and their gradients, or heads in exchange for positions, of each rank's layers."""
+    if run.layout.cp == 1:
+        return []
+    parts, volumes = parts_of(run, run.options.batch // run.layout.micro_batches), []
+    for phase, (formula, elements) in context_elements(run, parts, run.layout.tp).items():
+        times = [share.layers + share.layers_again * phase.endswith("forward") for share in shares]
+        sent = [int(n * of_layer) for n, of_layer in zip(times, elements, strict=True)]
+        letter = "(l+r)" if times[0] > shares[0].layers else "l"
+        source = SOURCES[run.options.scheme]
+        volumes.append(
+            tensor.Volume(
+                source, phase, f"{letter}b·{formula}", [phase], sent, run.options.accumulate, run.bytes.stored
+            )
+        )
+    return volumes
+
+
 def tied_volumes(run: Run) -> list[tensor.Volume]:
     """What the first and the last stage send to sum the gradients of an embedding that both hold."""
     options = run.options
     if run.layout.pp == 1 or not run.model.tied:
         return []
-    pieces = run.layout.shard if options.zero else 1
+    pieces = dividing(run) if options.zero else 1
     sent = []
     for rank, stage in enumerate(rank_stages(run)):
         ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
@@ -188,7 +216,7 @@ def tied_volumes(run: Run) -> list[tensor.Volume]:
 def data_volumes(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.bytes.stored
-    g, a, stage = run.layout.shard, options.accumulate, options.zero
+    g, a, stage = dividing(run), options.accumulate, options.zero
     once = [psi * (g - 1) // g for psi in stored_parameters(run)]
     if stage == 0:
         twice = [2 * n for n in once]
@@ -205,7 +233,7 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
     if any(sent := regathered_elements(run)):
         formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
         volumes.append(tensor.Volume("GPipe §2.3", "get them again", formula, ["all-gather again"], sent, a, p))
-    if run.layout.dp > g:
+    if run.layout.hosts > 1:
         volumes.append(
             tensor.Volume(
                 "FSDP §3.2.2", "sum over hosts", HYBRID, ["all-reduce across hosts"], host_elements(run), 1, p
@@ -226,7 +254,7 @@ def regathered_elements(run: Run) -> list[int]:
         else:
             layer = sum(next((sizes[unit] for unit in sizes if 1 <= unit <= options.layers), [0]))
             psi = layer * sum(chen.count_regathered_layers(options.recompute, n) for n in blocks_of(run, stage))
-        found.append(psi * (run.layout.shard - 1) // run.layout.shard)
+        found.append(psi * (dividing(run) - 1) // dividing(run))
     return found
 
 
@@ -238,7 +266,7 @@ def host_elements(run: Run) -> list[int]:
     hosts = run.layout.hosts
     sizes = [[size for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
     return [
-        sum(ring_all_reduce(size // run.layout.shard, hosts).sent[run.places[rank].host] for size in stored)
+        sum(ring_all_reduce(size // dividing(run), hosts).sent[run.places[rank].host] for size in stored)
         for rank, stored in enumerate(sizes)
     ]
 
@@ -260,7 +288,9 @@ def left_host(run: Run) -> list[Claim]:
 def print_closing(run: Run) -> None:
     """Print what the letters mean; and, with hybrid sharding, the paper's own figure."""
     m = stored_parameters(run)[0] * run.bytes.stored
-    w, g, t, p = run.layout.dp, run.layout.shard, run.layout.tp, run.layout.pp
+    w, g, t, p = run.layout.dp * run.layout.cp, dividing(run), run.layout.tp, run.layout.pp
+    if run.layout.cp > 1:
+        print(f"W = {run.layout.dp} data x N = {run.layout.cp} context ranks; g: key/value heads to a query head.")
     print(f"{w} data x {p} pipeline x {t} tensor ranks: W x p x t; G = {g} of W divide model states.")
     print("Ψr: a rank's parameters, padded; l: its layers; b: its sequences, s long, of a")
     print("micro-batch; h: width; a: heads; m: micro-batches; i: stage, from 1; F, B, W: 1")

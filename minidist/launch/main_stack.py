@@ -31,7 +31,7 @@ def frames_in(written: str) -> list[traceback.FrameSummary]:
 
 
 def place_of(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Where these frames have come to, and from which line of the outermost one's file: "ring.py:74 in _sum_around,
+    """Where these frames have come to, and from which line of the outermost one's file: "ring.py:74 in sum_around,
     called from exercise.py:31"."""
     here, outermost = frames[-1], frames[0].filename
     where = f"{os.path.basename(here.filename)}:{here.lineno} in {here.name}"

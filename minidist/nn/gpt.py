@@ -39,7 +39,7 @@ class GPTEmbedding(Unit):
         self.own([self.token, self.position])
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        return self.dropout(self.position(self.token(x)), batch)  # (B, T) -> (B, T, C)
+        return self.dropout(self.position(self.token(x), batch), batch)  # (B, T) -> (B, T, C)
 
 
 class GPTBlock(Block):

@@ -8,6 +8,7 @@ import numpy as np
 
 from minidist.nn import ops
 from minidist.nn.flat import Flat
+from minidist.nn.span import Span
 from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
 
 
@@ -16,6 +17,7 @@ class Batch:
     """What every unit may look at: the tokens of some sequences, and their place in the global batch.
 
     tokens, targets   integers (B, T); without targets, the model returns logits, not a loss
+    span              which positions of the sequences these are; None: all
     first             the number of the first of the B sequences within the global batch
     key               makes dropout masks of different steps differ; None switches dropout off (evaluation)
     selective         recompute the core of attention in the backward, instead of keeping its activations
@@ -28,6 +30,12 @@ class Batch:
     key: tuple[int, ...] | None = None
     selective: bool = False
     dropout: float | None = None
+    span: Span | None = None
+
+    @property
+    def at(self) -> Span:
+        """The positions of these tokens in their sequences."""
+        return self.span or Span(self.tokens.shape[1])
 
     def drop_probability(self, p: float) -> float:
         """The probability with which a layer, whose own is p, zeroes an element now."""
@@ -109,7 +117,7 @@ class Embedding:
 class Positions:
     """Add row `position` of W (context, C): learned positions.
 
-    part: (i, n) where x holds the i-th of n equal pieces of each sequence.
+    part: (i, n) where x holds the i-th of n equal pieces of the rank's positions.
     """
 
     weight: Parameter
@@ -119,8 +127,8 @@ class Positions:
     def parameters(self) -> list[Parameter]:
         return [self.weight]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return ops.add_positions(x, self.weight, first=self.part[0] * x.shape[1])
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+        return ops.add_positions(x, self.weight, batch.at.cut(self.part))
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ class LlamaBlock(Block):
 
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         qkv = self.qkv(self.norm1(x))  # (B, T, C) -> (B, T, C + 2·Hkv·D)
-        qkv = ops.rotary(qkv, self.attention.heads + self.attention.kv_heads, self.depth, self.theta)  # Q and K, not V
+        turned = self.attention.heads + self.attention.kv_heads  # Q and K, not V
+        qkv = ops.rotary(qkv, turned, self.depth, batch.at, self.theta)
         a = self.attention(qkv, batch)  # (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
         m = self.down(ops.swiglu(self.up(self.norm2(x))))  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)

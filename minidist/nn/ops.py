@@ -11,11 +11,12 @@ cache: on arrays larger than the cache, most of the time of NumPy's plain expres
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
+from minidist.nn.attend import Kept, attend, attend_back, by_head, split_heads
 from minidist.nn.product import product
+from minidist.nn.span import Span
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
 BLOCK = 32_768  # elements: a handful of blocks of float32 fit the L2 cache of one core
@@ -72,19 +73,18 @@ def embedding(tokens: Tensor, weight: Parameter) -> Tensor:
     return record(y, (tokens,), backward, keep=(tokens.data,), weight_backward=weight_backward)
 
 
-def add_positions(x: Tensor, weight: Parameter, first: int = 0) -> Tensor:
-    """y = x + W[first : first + T] for x (B, T, C) and learned positions W (context, C)."""
-    here = slice(first, first + x.shape[1])
+def add_positions(x: Tensor, weight: Parameter, at: Span) -> Tensor:
+    """y = x + W[at] for x (B, T, C), its T positions in the sequence, and learned positions W (context, C)."""
 
     def backward(dy: Array) -> Array:
         def write(out: Array) -> None:
             out.fill(0)
-            np.sum(dy, axis=0, out=out[here])
+            out[at.here] = np.sum(dy, axis=0)
 
         weight.accumulate(write)
         return dy
 
-    return record(x.data + weight.data[here], (x,), backward)
+    return record(x.data + weight.data[at.here], (x,), backward)
 
 
 def add_bias(x: Tensor, bias: Parameter) -> Tensor:
@@ -261,7 +261,7 @@ def _column_dot(x: Array, y: Array, out: Array) -> None:
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-def rotary(x: Tensor, heads: int, depth: int, theta: float = 10_000.0) -> Tensor:
+def rotary(x: Tensor, heads: int, depth: int, at: Span, theta: float = 10_000.0) -> Tensor:
     """Turn the first `heads` heads of x (B, T, ...) by their position (RoFormer, Su et al. 2021); the rest passes.
 
     Element i of the first half of a head of D = `depth` and element i of the second half are one point of the plane,
@@ -270,7 +270,7 @@ def rotary(x: Tensor, heads: int, depth: int, theta: float = 10_000.0) -> Tensor
     half = depth // 2
 
     def turn(x: Array, back: bool) -> Array:
-        angle = np.outer(np.arange(x.shape[1]), theta ** (-np.arange(0, depth, 2) / depth))  # (T, D/2)
+        angle = np.outer(at.here, theta ** (-np.arange(0, depth, 2) / depth))  # (T, D/2)
         c, s = (table.astype(x.dtype)[:, None, :] for table in (np.cos(angle), np.sin(angle)))
         s = -s if back else s
         y = x.copy()
@@ -284,19 +284,6 @@ def rotary(x: Tensor, heads: int, depth: int, theta: float = 10_000.0) -> Tensor
     return record(turn(x.data, back=False), (x,), lambda dy: turn(dy, back=True))
 
 
-WIDTH = 64  # positions in a block of queries
-
-
-class Tile(NamedTuple):
-    """A tile of attention: some heads of some sequences, t queries, and the keys that these may see."""
-
-    keys: tuple[slice, ...]  # where they are in (B, Hkv, 1, T, D)
-    queries: tuple[slice, ...]  # in (B, Hkv, G, T, D)
-    both: tuple[slice, ...]  # in (T keys, B, Hkv, G, T queries)
-    place: slice  # of its scores among all that are kept
-    shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
-
-
 def attention(
     qkv: Tensor, heads: int, kv_heads: int | None = None, mask: Array | None = None, p: float = 0.0
 ) -> Tensor:
@@ -304,106 +291,30 @@ def attention(
 
     With fewer key/value heads than query heads, each serves a group of G = H/Hkv query heads (Ainslie et al. 2023).
     mask: boolean (B, H, T, T), attention dropout with probability p. Keeps Q, K, V and the softmax's output, and with
-    dropout the mask and what it left.
-
-    Queries are taken in blocks of positions, a few heads at a time, so that their scores stay in the cache, and a block
-    looks only at the keys up to its last position. Scores have the keys first, and those of a tile lie together: the
-    softmax then runs down long columns, and NumPy does that many times faster than along short rows.
+    dropout the mask and what it left. How it is computed: `minidist/nn/attend.py`.
     """
     kv = kv_heads or heads
     batch, length, columns = qkv.shape
     depth = columns // (heads + 2 * kv)
-    scale = 1 / math.sqrt(depth)
-    cuts = heads * depth, (heads + kv) * depth
-    tiles = list(_tiles(batch, kv, heads // kv, length))
-
-    def by_head(x: Array) -> Array:
-        """(B, T, n·D) -> (B, Hkv, n/Hkv, T, D), a view: BLAS does not mind how far apart the rows are."""
-        return x.reshape(batch, length, kv, -1, depth).transpose(0, 2, 3, 1, 4)
-
-    def turned(x: Array) -> Array:
-        """(b, h, G, t, D) -> (b, h, G, D, t), scaled: a copy, with which a product is faster than with the view."""
-        return np.multiply(x.swapaxes(3, 4), scale, order="C")
-
-    q, k, v = map(by_head, np.split(qkv.data, cuts, axis=-1))
-    out = np.empty((batch, length, heads * depth), q.dtype)
-    y = by_head(out)
-    hidden = np.tril(np.full((WIDTH, WIDTH), -np.inf, q.dtype), -1)  # (keys, queries): the keys that are later
-    prob = np.zeros(batch * heads * length**2, q.dtype)  # tile after tile: of a key, for a query
-    if mask is None:
-        dropped = prob
-    else:  # (B, H, T queries, T keys) -> (T keys, B, Hkv, G, T queries)
+    prob = np.empty(batch * heads * length**2, qkv.data.dtype)  # tile after tile: of a key, for a query
+    dropped = prob
+    if mask is not None:  # (B, H, T queries, T keys) -> (T keys, B, Hkv, G, T queries)
         mask = mask.transpose(3, 0, 1, 2).reshape(length, batch, kv, -1, length)
-        dropped = np.zeros_like(prob)
-    for keys, queries, both, place, shape in tiles:
-        scores = prob[place].reshape(shape)  # (seen, b, h, G, t)
-        product(k[keys], turned(q[queries]), scores.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
-        _causal_softmax(scores, hidden)
-        if mask is not None:
-            scores = np.multiply(scores, mask[both], out=dropped[place].reshape(shape))
-            scores *= 1 / (1 - p)
-        product(scores.transpose(1, 2, 3, 4, 0), v[keys], y[queries])  # (b, h, G, t, seen) x (b, h, 1, seen, D)
+        dropped = np.empty_like(prob)
+    q, k, v = split_heads(qkv.data, heads, kv)
+    y = np.empty((batch, length, heads * depth), q.dtype)
+    at = np.arange(length)
+    attend(q, k, v, at, at, by_head(y, kv, depth), Kept(prob, dropped, mask, p))
 
     def backward(dy: Array, qkv: Array, prob: Array, *dropout: Array) -> Array:
         dropped, mask = dropout or (prob, None)
-        dqkv = np.empty_like(qkv)
-        q, k, v, dq, dk, dv = (by_head(part) for x in (qkv, dqkv) for part in np.split(x, cuts, axis=-1))
-        dy = by_head(dy)
-
-        def add(total: Array, scores: Array, x: Array) -> None:
-            """Into total (b, h, 1, seen, D): (seen, b, h, G, t) x (b, h, G, t, D), and the sum over the group."""
-            b, h, _, seen, _ = total.shape
-            a = scores.reshape(seen, b, h, 1, -1).transpose(1, 2, 3, 0, 4)
-            x = x.reshape(b, h, 1, -1, depth)
-            if seen == length:  # the last queries come first, and see all keys: nothing is there yet
-                product(a, x, total)
-            else:
-                total += product(a, x)
-
-        for keys, queries, both, place, shape in tiles:
-            of_key = prob[place].reshape(shape)  # (seen, b, h, G, t)
-            add(dv[keys], dropped[place].reshape(shape), dy[queries])
-            ds = np.empty_like(of_key)
-            product(v[keys], turned(dy[queries]), ds.transpose(1, 2, 3, 0, 4))  # (b, h, 1, seen, D) x (b, h, G, D, t)
-            if mask is not None:
-                ds *= mask[both]
-                ds *= 1 / (1 - p)
-            # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too. dy was scaled: so are dq, dk
-            ds -= np.einsum("kbhgq,kbhgq->bhgq", ds, of_key)
-            ds *= of_key
-            add(dk[keys], ds, q[queries])
-            product(ds.transpose(1, 2, 3, 4, 0), k[keys], dq[queries])  # (b, h, G, t, seen) x (b, h, 1, seen, D)
+        dqkv, at = np.empty_like(qkv), np.arange(length)
+        known = Kept(prob, dropped, mask, p)
+        attend_back(by_head(dy, kv, depth), *split_heads(qkv, heads, kv), at, at, known, *split_heads(dqkv, heads, kv))
         return dqkv
 
     keep = (qkv.data, prob) if mask is None else (qkv.data, prob, dropped)
-    return record(out, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
-
-
-def _tiles(batch: int, heads: int, group: int, length: int) -> Iterator[Tile]:
-    """As many key/value heads at a time as stay in the cache, and as many sequences, if all heads of one do. In each
-    head, the last queries come first."""
-    width = min(length, WIDTH)
-    some = max(1, 2 * BLOCK // (length * width * group))  # heads
-    sequences, start, every = max(1, some // heads), 0, slice(None)
-    for b in range(0, batch, sequences):
-        for h in range(0, heads, some):
-            where = slice(b, min(b + sequences, batch)), slice(h, min(h + some, heads)), every
-            for seen in range(length, 0, -width):
-                queries = slice(max(0, seen - width), seen)
-                shape = seen, *(part.stop - part.start for part in where[:2]), group, queries.stop - queries.start
-                place = slice(start, start + math.prod(shape))
-                yield Tile((*where, slice(seen)), (*where, queries), (slice(seen), *where, queries), place, shape)
-                start += math.prod(shape) // seen * length  # room for all keys, seen or not
-
-
-def _causal_softmax(scores: Array, hidden: Array) -> None:
-    """Softmax over the keys of (keys, b, h, G, t), in place. The queries are those of the last t positions, and each
-    sees the keys up to its own. hidden (t or more keys, as many queries): -inf where the key is later."""
-    t = scores.shape[-1]
-    scores[-t:] += hidden[:t, None, None, None, :t]
-    scores -= scores.max(axis=0)
-    np.exp(scores, out=scores)
-    scores *= 1 / scores.sum(axis=0)
+    return record(y, (qkv,), backward, keep=keep, keep_exact=() if mask is None else (mask,))
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------

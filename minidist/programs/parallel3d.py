@@ -14,6 +14,7 @@ from minidist.pp.claims import show_clocks
 from minidist.pp.fit import cut
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
+from minidist.programs.context_parallel import add_context_options
 from minidist.tp.claims import count_with_dropout
 
 WITH_FLUSH = tuple(name for name, schedule in SCHEDULES.items() if schedule.flushes)
@@ -24,6 +25,8 @@ def add_options(parser: Parser) -> None:
     add("--dp", type=at_least(1), metavar="N", help="data-parallel ranks; default: what the others leave")
     add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more ranks are left")
     add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
+    add("--cp", type=at_least(1), metavar="N", default=1, help="ranks that divide each sequence")
+    add_context_options(parser)
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
     add(
         "--ranks-per-host",
@@ -67,7 +70,14 @@ CHAPTER = Chapter(
     name="parallel3d",
     doc=parallel3d.__doc__,
     make=lambda job, comm: parallel3d.grid(
-        job.units, job.settings, comm, job.layout, job.options.zero, job.options.sequence_parallel
+        job.units,
+        job.settings,
+        comm,
+        job.layout,
+        job.options.zero,
+        job.options.sequence_parallel,
+        job.options.scheme,
+        job.options.positions,
     ),
     add_options=add_options,
     prepare=prepare,

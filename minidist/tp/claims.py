@@ -85,7 +85,9 @@ PAPERS_DROPOUT = 0.1
 def count_with_dropout(job: Job, engine: Engine) -> dict[str, int]:
     """Chapters train without dropout, the papers with it: one more forward on this rank counts what the papers keep."""
     options = job.options
-    if options.dropout > 0 or options.device_memory is not None:  # which may have no room for more than the training
+    if (
+        options.dropout > 0 or job.layout.cp > 1 or options.device_memory is not None
+    ):  # which may have no room for more than the training
         return {}
     x, y = job.corpus.batch(options.batch // options.accumulate, options.context, key=(options.seed, options.steps))
     return {"layer_activations_with_dropout": engine.count_layer_bytes(x, y, PAPERS_DROPOUT)}
@@ -109,6 +111,8 @@ def activations(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
             expected, counted = [nbytes / n for nbytes in expected], [nbytes / n for nbytes in counted]
         if options.model == "llama" and recompute in ("none", "selective"):
             formula = "likewise, SwiGLU"
+        if run.scheme:
+            formula = "layer(c)"
         made.append(on_each_rank("Korthikanti" if apiece else "Chen", name, formula, expected, counted, "bytes"))
     return [*made, peak_of_layers(run, t, shares)]
 
@@ -191,7 +195,7 @@ def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
 def end_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """The embedding, the head and the loss, one micro-batch."""
     options, p, times = run.options, run.bytes.stored, run.options.accumulate
-    bsh, bs = elements(run, shares), [share.b * options.context for share in shares]
+    bsh, bs = elements(run, shares), [share.tokens(options.context) for share in shares]
     names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
     # Without sequence parallelism, g's all-reduce behind the embedding and f's in the head's backward; with it, for
     # each end the two halves of one. What runs again are forwards.
@@ -218,7 +222,7 @@ def end_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
 
 def elements(run: Run, shares: Sequence[Share]) -> list[int]:
     """b·s·h: what lies between two units, of the sequences of each rank."""
-    return [share.b * run.options.context * run.options.width for share in shares]
+    return [share.tokens(run.options.context) * run.options.width for share in shares]
 
 
 def replicated_bytes(run: Run, t: int, copies: int = 1, shards: int = 1) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minidist.nn import ops
+from minidist.nn.span import Span
 from minidist.nn.tensor import Parameter, Tape, Tensor
 
 RNG = np.random.default_rng(0)
@@ -12,7 +13,7 @@ TOKENS = np.array([[3, 0, 3, 3, 6], [6, 1, 3, 0, 0]])  # of 7: some come again, 
 TARGETS = RNG.integers(0, 11, (B, T))
 KEPT = RNG.random((B, T, 7)) > 0.3
 THETA = 50.0
-ANGLES = np.arange(T)[:, None] * THETA ** -np.array([0, 1 / 2])  # (T, D/2) for heads of D = 4
+AT = np.arange(T)
 EPS, P = 1e-5, 0.25
 
 
@@ -41,12 +42,12 @@ def true_rms_norm(x, gain):
     return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPS) * gain
 
 
-def true_rotary(x):
+def true_rotary(x, at=AT):
     """Three of five heads of 4: (first half) + i (second half), times e^(i angle)."""
-    y = x.copy()
+    y, angles = x.copy(), at[:, None] * THETA ** -np.array([0, 1 / 2])  # (T, D/2)
     for head in range(3):
         part = x[..., 4 * head : 4 * head + 4]
-        turned = (part[..., :2] + 1j * part[..., 2:]) * np.exp(1j * ANGLES)
+        turned = (part[..., :2] + 1j * part[..., 2:]) * np.exp(1j * angles)
         y[..., 4 * head : 4 * head + 4] = np.concatenate([turned.real, turned.imag], axis=-1)
     return y
 
@@ -81,8 +82,19 @@ CASES = {
     "linear without bias": (ops.linear, lambda x, w: np.einsum("bti,oi->bto", x, w), (B, T, 7), [(11, 7)]),
     "linear of one row": (ops.linear, lambda x, w, b: np.einsum("bti,oi->bto", x, w) + b, (1, 1, 7), [(3, 7), (3,)]),
     "embedding": (ops.embedding, lambda t, w: np.eye(7)[t] @ w, TOKENS, [(7, 3)]),
-    "add_positions": (ops.add_positions, lambda x, w: x + w, (B, T, 7), [(T, 7)]),
-    "add_positions, shorter than the context": (ops.add_positions, lambda x, w: x + w[:T], (B, T, 7), [(T + 3, 7)]),
+    "add_positions": (lambda x, w: ops.add_positions(x, w, Span(T)), lambda x, w: x + w, (B, T, 7), [(T, 7)]),
+    "add_positions, shorter than the context": (
+        lambda x, w: ops.add_positions(x, w, Span(T)),
+        lambda x, w: x + w[:T],
+        (B, T, 7),
+        [(T + 3, 7)],
+    ),
+    "add_positions, some of them": (
+        lambda x, w: ops.add_positions(x, w, Span(2 * T, 2, 0, "zigzag")),
+        lambda x, w: x + w[[0, 1, 2, 8, 9]],
+        (B, T, 7),
+        [(2 * T, 7)],
+    ),
     "add": (lambda x: ops.add(x, ops.gelu(x)), lambda x: x + true_gelu(x), (B, T, 7), []),
     "add, other side": (lambda x: ops.add(ops.gelu(x), x), lambda x: x + true_gelu(x), (B, T, 7), []),
     "add to itself": (lambda x: ops.add(x, x), lambda x: 2 * x, (B, T, 7), []),
@@ -92,7 +104,13 @@ CASES = {
     "layer_norm": (ops.layer_norm, true_layer_norm, (B, T, 7), [(7,), (7,)]),
     "layer_norm without bias": (lambda x, g: ops.layer_norm(x, g, None), true_layer_norm, (B, T, 7), [(7,)]),
     "rms_norm": (ops.rms_norm, true_rms_norm, (B, T, 7), [(7,)]),
-    "rotary": (lambda x: ops.rotary(x, 3, 4, THETA), true_rotary, (B, T, 20), []),
+    "rotary": (lambda x: ops.rotary(x, 3, 4, Span(T), THETA), true_rotary, (B, T, 20), []),
+    "rotary, every third position": (
+        lambda x: ops.rotary(x, 3, 4, Span(3 * T, 3, 1, "striped"), THETA),
+        lambda x: true_rotary(x, at=np.arange(1, 3 * T, 3)),
+        (B, T, 20),
+        [],
+    ),
     "attention": (lambda x: ops.attention(x, 3), lambda x: true_attention(x, 3), (B, T, 3 * 3 * 3), []),
     "attention of one head": (lambda x: ops.attention(x, 1), lambda x: true_attention(x, 1), (B, T, 3 * 3), []),
     "attention of one position": (lambda x: ops.attention(x, 3), lambda x: true_attention(x, 3), (1, 1, 3 * 3 * 2), []),

@@ -58,6 +58,7 @@ def test_what_is_printed_comes_out() -> None:
         "Llama 3 Table 5": 5,
         "Llama 3 §3.3.4": 1,
         "Ring Attention Table 2": 8,
+        "ring-flash-attention": 12,
         "ZeRO-Offload Table 1": 7,
         "ZeRO-Offload §2": 2,
         "ZeRO-Offload §6.2.2": 1,

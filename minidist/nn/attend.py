@@ -1,0 +1,244 @@
+"""Attention of some queries over some keys, wherever both stand in the sequence: whole, or put together from parts.
+
+Dao, "FlashAttention-2", 2023, arXiv 2307.08691, sections 2.3 and 3.1. A part, over some of the keys, is a result y and,
+for each query, the logarithm of the sum of its exponentials (lse). Two parts over different keys merge, in any order.
+With the lse of all keys, the backward of a part computes its probabilities again instead of keeping them.
+
+    q, y, dq      (B, Hkv, G, Tq, D)   G query heads share a key/value head (Ainslie et al. 2023)
+    k, v, dk, dv  (B, Hkv, 1, Tk, D)
+    lse, dot      (B, Hkv, G, Tq)
+    at_q, at_k    (Tq,), (Tk,)         positions in the sequence, rising: a query sees the keys up to its own position
+
+Queries are taken in blocks of positions, a few heads at a time, so that their scores stay in the cache, and a block
+looks only at the keys up to its last position. Scores have the keys first, and those of a tile lie together: the
+softmax then runs down long columns, and NumPy does that many times faster than along short rows.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from minidist.nn.product import product
+from minidist.nn.tensor import Array
+
+SCORES = 65_536  # in a tile: they stay in the L2 cache of one core
+WIDTH, NARROW = 64, 8  # queries in a tile: at most, and at least
+
+
+class Tile(NamedTuple):
+    """A tile of attention: some heads of some sequences, t queries, and the keys that these may see."""
+
+    keys: tuple[slice, ...]  # where they are in (B, Hkv, 1, Tk, D)
+    queries: tuple[slice, ...]  # in (B, Hkv, G, Tq, D)
+    both: tuple[slice, ...]  # in (Tk, B, Hkv, G, Tq)
+    place: slice  # of its scores among all that are kept
+    rest: slice  # of the room that would be for later keys
+    shape: tuple[int, ...]  # of its scores: (seen, b, h, G, t)
+    hidden: Array  # (some, 1, 1, 1, t): of the last keys, -inf where the key is later than the query
+    first: bool  # of those with the same keys: it sees all keys that the others see
+
+    @property
+    def pairs(self) -> int:
+        """The pairs of query and key of which the query sees the key."""
+        return math.prod(self.shape[1:4]) * (self.shape[0] * self.shape[4] - int(np.count_nonzero(self.hidden)))
+
+
+def tiles(q: Array, at_q: Array, at_k: Array, narrow: int, hide: bool = True) -> Iterator[Tile]:
+    """As many key/value heads at a time as stay in the cache, and as many sequences, if all heads of one do. In each
+    head, the last queries come first. Without `hide`, no keys are hidden."""
+    batch, heads, group, length, _ = q.shape
+    rows = []
+    for at, least, most in blocks_of_queries(at_q, at_k, narrow):
+        last = at_k[least if hide else most : most]
+        hidden = np.where(last[:, None] > at_q[at], q.dtype.type(-np.inf), q.dtype.type(0))
+        rows.append((at, most, hidden[:, None, None, None]))
+    some = max(1, SCORES // (max(len(at_k), 1) * min(length, WIDTH) * group))  # heads
+    sequences, end, every = max(1, some // heads), 0, slice(None)
+    for b in range(0, batch, sequences):
+        for h in range(0, heads, some):
+            of, stop = slice(b, min(b + sequences, batch)), min(h + some, heads)
+            where = of, slice(h, stop), every
+            together = (of.stop - b, stop - h, group)
+            for at, seen, hidden in rows:
+                shape = (seen, *together, at.stop - at.start)
+                per_key = math.prod(shape[1:])
+                start, end = end, end + per_key * len(at_k)
+                place, rest = slice(start, start + per_key * seen), slice(start + per_key * seen, end)
+                keys, queries = slice(seen), (*where, at)
+                yield Tile((*where, keys), queries, (keys, *queries), place, rest, shape, hidden, at.stop == length)
+
+
+def blocks_of_queries(at_q: Array, at_k: Array, narrow: int) -> Iterator[tuple[slice, int, int]]:
+    """Blocks of queries, the last first, and how many keys the first query of a block sees, and the last.
+
+    A block is halved, down to `narrow`, while its queries share too few keys: while more than an eighth of the work
+    would be for keys that a query does not see.
+    """
+    seen = np.searchsorted(at_k, at_q, "right")  # the number of keys that each query sees
+    blocks = [slice(max(0, stop - WIDTH), stop) for stop in range(len(at_q), 0, -WIDTH)][::-1]
+    while blocks:
+        at = blocks.pop()
+        least, most, needed = int(seen[at.start]), int(seen[at.stop - 1]), int(seen[at].sum())
+        if at.stop - at.start > narrow and 8 * ((at.stop - at.start) * most - needed) > needed:
+            middle = (at.start + at.stop) // 2
+            blocks += [slice(at.start, middle), slice(middle, at.stop)]
+        else:
+            yield at, least, most
+
+
+# ---- what the backward knows of the probabilities --------------------------------------------------------------------
+
+
+class Kept:
+    """All of them, tile after tile; with dropout also its mask and what it left: Korthikanti's 5as²b bytes."""
+
+    def __init__(self, prob: Array, dropped: Array, mask: Array | None, p: float) -> None:
+        """prob, dropped: of a key for a query (B·H·T²,), one array without dropout. mask: (T keys, B, Hkv, G, T)."""
+        self.prob, self.dropped, self.mask, self.p = prob, dropped, mask, p
+
+    def room(self, tile: Tile) -> Array:
+        """Where a tile's are to be written."""
+        self.prob[tile.rest] = 0
+        return self.prob[tile.place].reshape(tile.shape)
+
+    def drop(self, tile: Tile, prob: Array) -> Array:
+        """What dropout leaves of a tile's probabilities."""
+        if self.mask is None:
+            return prob
+        self.dropped[tile.rest] = 0
+        left = np.multiply(prob, self.mask[tile.both], out=self.dropped[tile.place].reshape(tile.shape))
+        left *= 1 / (1 - self.p)
+        return left
+
+    def find(self, tile: Tile, q: Array, k: Array) -> tuple[Array, Array]:
+        """A tile's probabilities, before and after dropout."""
+        prob = self.prob[tile.place].reshape(tile.shape)
+        return prob, prob if self.mask is None else self.dropped[tile.place].reshape(tile.shape)
+
+    def center(self, tile: Tile, dp: Array, prob: Array) -> None:
+        """From the gradient after dropout to the gradient before it, less Σ dp p of each query: in place."""
+        if self.mask is not None:
+            dp *= self.mask[tile.both]
+            dp *= 1 / (1 - self.p)
+        dp -= np.einsum("kbhgq,kbhgq->bhgq", dp, prob)
+
+
+class Again:
+    """None of them: only, over all keys, lse and dot = Σ dy·y, which is Σ dp p (FlashAttention-2, section 3.1)."""
+
+    def __init__(self, lse: Array, dot: Array) -> None:
+        self.lse, self.dot = lse, dot
+
+    def find(self, tile: Tile, q: Array, k: Array) -> tuple[Array, Array]:
+        prob = scores(q, k, tile)
+        prob -= self.lse[tile.queries]
+        np.exp(prob, out=prob)
+        return prob, prob
+
+    def center(self, tile: Tile, dp: Array, prob: Array) -> None:
+        dp -= self.dot[tile.queries]
+
+
+# ---- forward, merge, backward ----------------------------------------------------------------------------------------
+
+
+def attend(
+    q: Array, k: Array, v: Array, at_q: Array, at_k: Array, y: Array,
+    kept: Kept | None = None, see: Callable[[Tile], None] | None = None,
+) -> Array:  # fmt: skip
+    """softmax(q kᵀ/√D) v, into y; returns lse. A query that sees none of these keys gets zeros, and -inf.
+
+    see: called with each tile that has been computed.
+    """
+    lse = np.empty(q.shape[:-1], q.dtype)
+    finite = np.finfo(q.dtype)  # its least number, because -inf - -inf is not a number
+    with np.errstate(divide="ignore"):  # the logarithm of 0
+        for tile in tiles(q, at_q, at_k, WIDTH if kept else NARROW):
+            prob = scores(q, k, tile, kept.room(tile) if kept else None)  # (seen, b, h, G, t)
+            top = prob.max(axis=0, initial=finite.min)
+            prob -= top
+            np.exp(prob, out=prob)
+            total = prob.sum(axis=0)
+            prob *= 1 / np.maximum(total, finite.tiny)
+            lse[tile.queries] = top + np.log(total)
+            if kept:
+                prob = kept.drop(tile, prob)
+            product(prob.transpose(1, 2, 3, 4, 0), v[tile.keys], y[tile.queries])  # (.., t, seen) x (.., seen, D)
+            if see:
+                see(tile)
+    return lse
+
+
+def merge(y: Array, lse: Array, other: Array, other_lse: Array) -> Array:
+    """Add to y the part of the same queries over other keys; returns the lse of both. Each query has seen a key."""
+    both = np.logaddexp(lse, other_lse)
+    y *= np.exp(lse - both)[..., None]
+    other *= np.exp(other_lse - both)[..., None]
+    y += other
+    return both
+
+
+def attend_back(
+    dy: Array, q: Array, k: Array, v: Array, at_q: Array, at_k: Array, known: Kept | Again,
+    dq: Array, dk: Array, dv: Array,
+) -> None:  # fmt: skip
+    """Into dq, dk and dv, what these keys contribute. `known` is of all keys that the queries see."""
+    again = isinstance(known, Again)
+    for tile in tiles(q, at_q, at_k, NARROW if again else WIDTH, hide=again):
+        prob, dropped = known.find(tile, q, k)  # (seen, b, h, G, t)
+        _add(dv, tile, dropped, dy)
+        ds = np.empty_like(prob)
+        product(v[tile.keys], turned(dy[tile.queries]), ds.transpose(1, 2, 3, 0, 4))  # (.., seen, D) x (.., D, t)
+        known.center(tile, ds, prob)
+        # of softmax: ds = p (dp - Σ dp p); p is zero for later keys, so ds is too
+        ds *= prob
+        _add(dk, tile, ds, q)
+        product(ds.transpose(1, 2, 3, 4, 0), k[tile.keys], dq[tile.queries])  # (.., t, seen) x (.., seen, D)
+
+
+def _add(total: Array, tile: Tile, a: Array, x: Array) -> None:
+    """Into total (B, Hkv, 1, Tk, D): (seen, b, h, G, t) x (b, h, G, t, D), and the sum over the group."""
+    seen, b, h, group, t = a.shape
+    a = a.reshape(seen, b, h, 1, group * t).transpose(1, 2, 3, 0, 4)
+    x = x[tile.queries].reshape(b, h, 1, group * t, -1)
+    if tile.first:  # nothing is there yet
+        product(a, x, total[tile.keys])
+        if seen < total.shape[3]:
+            total[(*tile.keys[:3], slice(seen, None))] = 0
+    else:
+        total[tile.keys] += product(a, x)
+
+
+# ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def scores(q: Array, k: Array, tile: Tile, out: Array | None = None) -> Array:
+    """q·k/√D of a tile (seen, b, h, G, t), and -inf where the key is later than the query."""
+    out = np.empty(tile.shape, q.dtype) if out is None else out
+    product(k[tile.keys], turned(q[tile.queries]), out.transpose(1, 2, 3, 0, 4))  # (.., seen, D) x (.., D, t)
+    out[len(out) - len(tile.hidden) :] += tile.hidden
+    return out
+
+
+def turned(x: Array) -> Array:
+    """(b, h, G, t, D) -> (b, h, G, D, t), over √D: a copy, with which a product is faster than with the view."""
+    return np.multiply(x.swapaxes(3, 4), 1 / math.sqrt(x.shape[-1]), order="C")
+
+
+def by_head(x: Array, heads: int, depth: int) -> Array:
+    """(B, T, n·D) -> (B, Hkv, n/Hkv, T, D), a view: BLAS does not mind how far apart the rows are."""
+    return x.reshape(*x.shape[:2], heads, -1, depth).transpose(0, 2, 3, 1, 4)
+
+
+def split_heads(qkv: Array, heads: int, kv_heads: int) -> tuple[Array, Array, Array]:
+    """q, k and v, views of [Q | K | V] (B, T, (H + 2·Hkv)·D)."""
+    depth = qkv.shape[-1] // (heads + 2 * kv_heads)
+    q, k, v = np.split(qkv, (heads * depth, (heads + kv_heads) * depth), axis=-1)
+    return by_head(q, kv_heads, depth), by_head(k, kv_heads, depth), by_head(v, kv_heads, depth)
+
+
+def dot(dy: Array, y: Array) -> Array:
+    """Σ dy·y / √D of each query: with the factor that scores have, as dy has it in the backward."""
+    return np.einsum("bhgtd,bhgtd->bhgt", dy, y) / math.sqrt(y.shape[-1])

@@ -1,0 +1,66 @@
+"""The comparison of all schemes, on ranks as threads; rooms that are used in turn."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minidist import UsageError
+from minidist.cp.claims import check_context
+from minidist.cp.compare import Row
+from minidist.cp.group import Group
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.mpi.comm import Comm
+from minidist.programs import context_parallel as program
+from minidist.programs.chapter import find
+
+SIZES = "--layers 2 --width 16 --heads 4 --context 24 --batch 2"
+
+
+def test_schemes_are_compared_and_the_ring_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report, picture = tmp_path / "report.json", tmp_path / "ring.svg"
+    line = f"{SIZES} --model llama --kv-heads 2 --compare {picture} --json {report}"
+
+    def be_rank(comm: Comm) -> int:
+        return program.compare(comm, find("context_parallel").job(line.split(), comm.size))
+
+    assert run_threads(be_rank, 4, Rules("eager")) == [0] * 4
+    rows = json.loads(report.read_text())["rows"]
+    # two key/value heads are too few for Ulysses on four ranks
+    assert [row["scheme"] for row in rows] == ["ring"] * 3 + ["all-gather"] * 3
+    for row in rows:
+        assert row["holds"]
+        assert sum(row["pairs"]) == 2 * 2 * 4 * 24 * 25 / 2  # layers, sequences, heads
+    busy = {(row["scheme"], row["positions"]): row["busy"] for row in rows}
+    assert busy["ring", "zigzag"] == 1
+    assert busy["ring", "contiguous"] == pytest.approx((4 * 6 + 1) / (7 * 6 + 1))
+    assert "ring, contiguous" in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_a_row_falls_if_other_bytes_are_sent() -> None:
+    row = Row("ring", "zigzag", [8, 8], [16, 16], [24, 24], [3, 3], [3, 3], [1, 1], [1, 1], [])
+    assert row.holds
+    assert row.busy == 1
+    assert not row._replace(forward=[8, 9]).holds
+
+
+def test_rooms_are_used_in_turn() -> None:
+    def be_rank(comm: Comm) -> None:
+        rooms = Group(comm, np.float32).rooms(np.empty((2, 3, 1, 9, 5)), [4, 3])
+        first, second = rooms.take(4), rooms.take(3)
+        assert (first.shape, second.shape) == ((2, 2, 3, 1, 4, 5), (2, 2, 3, 1, 3, 5))
+        assert not np.may_share_memory(first, second)
+        assert np.may_share_memory(first, rooms.take(3))
+        assert np.may_share_memory(second, rooms.take(4))
+
+    run_threads(be_rank, 1, Rules("eager"))
+
+
+def test_ulysses_has_fewer_heads_where_tensor_ranks_share_them() -> None:
+    options = find("context_parallel").parser().parse_args(["--scheme", "ulysses", "--heads", "8"])
+    check_context(options, 4, t=2)
+    with pytest.raises(UsageError, match="there are 2 on each of 4 tensor-parallel ranks, for 4 ranks: use --cp 2"):
+        check_context(options, 4, t=4)

@@ -1,0 +1,62 @@
+"""What tests/test_context_parallel.py runs on ranks: small models whose sequences are cut, and serial training."""
+
+from typing import Any
+
+import numpy as np
+
+from jobs import engines
+from minidist.context_parallel import context_parallel
+from minidist.engine import Engine, Settings
+from minidist.layout import Layout
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit
+from minidist.nn.llama import LlamaConfig, llama
+
+VOCABULARY, BATCH = 23, 6
+HEADS = {"gpt": 8, "llama": 4}  # key/value heads: no more ranks can share them
+
+
+def model(name: str, context: int) -> list[Unit]:
+    """GPT has learned positions, Llama rotary ones, and groups of two query heads."""
+    if name == "gpt":
+        return gpt(GPTConfig(VOCABULARY, context, layers=2, heads=8, width=24))
+    sizes: dict[str, Any] = {"layers": 2, "heads": 8, "kv_heads": 4, "width": 32, "hidden": 37}
+    return llama(LlamaConfig(VOCABULARY, context, **sizes))
+
+
+def settings(precision: str, accumulate: int = 1, recompute: str = "none") -> Settings:
+    made = engines.settings(precision, "adamw", accumulate, clip=0.5)
+    made.recompute = recompute
+    return made
+
+
+def train(engine: Engine, context: int) -> dict[str, Any]:
+    """Two steps and a validation: losses, norms, the first step's gradients, the parameters in the end."""
+    watched, batches = engines.watch_gradients(engine), [engines.tokens(step, BATCH, context) for step in range(2)]
+    losses = [engines.step_on(engine, batch) for batch in batches]
+    losses.append(engine.evaluate(batches[0][:, :-1], batches[0][:, 1:]))
+    return {
+        "losses": np.array(losses),
+        "norms": np.array(watched["norms"]),
+        "gradients": watched["gradients"],
+        "parameters": engines.by_name(engine, lambda flat: flat.master),
+    }
+
+
+def on_ranks(comm: Comm, case: list[Any]) -> dict[str, Any]:
+    """A case: model, context, scheme, positions, ZeRO's stage, cp, and settings."""
+    name, context, scheme, positions, zero, cp, *how = case
+    layout = Layout(dp=comm.size // cp, cp=cp)
+    engine = context_parallel(model(name, context), settings(*how), comm, layout, scheme, positions, zero)
+    return train(engine, context)
+
+
+def train_all(comm: Comm, cases: list[list[Any]]) -> dict[str, Any]:
+    """Results by the case's repr, on rank 0."""
+    results = {}
+    for case in cases:
+        result = on_ranks(comm, case)
+        result["losses"] = np.sum(comm.all_gather_object(result["losses"]), axis=0)
+        results[repr(case)] = result if comm.rank == 0 else {}
+    return results
