@@ -29,7 +29,7 @@ from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn import ops
 from minidist.nn.gpt import GPTEmbedding
-from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit, flats_of
+from minidist.nn.layers import MLP, Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
@@ -193,7 +193,8 @@ def split_block(block: Unit, group: Group) -> Block:
     """Attention, with Q, K and V, is cut by heads; the MLP is cut by its hidden width, SwiGLU's gate and up alike."""
     assert isinstance(block, Block)
     attention, t = block.attention, group.comm.size
-    width, hidden = block.projection.weight.shape[1], block.down.weight.shape[1]
+    assert isinstance(block.mlp, MLP)
+    width, hidden = block.projection.weight.shape[1], block.mlp.down.weight.shape[1]
     kv = width // attention.heads * attention.kv_heads
 
     def column(whole: Linear, *sections: int) -> ColumnParallelLinear:
@@ -210,8 +211,11 @@ def split_block(block: Unit, group: Group) -> Block:
             attention, heads=attention.heads // t, kv_heads=attention.kv_heads // t, part=(group.comm.rank, t)
         ),
         projection=row(block.projection),
-        up=column(block.up, *[hidden] * (block.up.weight.shape[0] // hidden)),
-        down=row(block.down),
+        mlp=replace(
+            block.mlp,
+            up=column(block.mlp.up, *[hidden] * (block.mlp.up.weight.shape[0] // hidden)),
+            down=row(block.mlp.down),
+        ),
         dropout1=replace(block.dropout1, part=group.positions),
         dropout2=replace(block.dropout2, part=group.positions),
     )
