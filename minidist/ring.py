@@ -16,6 +16,7 @@ This chapter is long because other all-reduce algorithms follow the ring, for co
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -141,11 +142,16 @@ def broadcast(comm: Comm, x: Array, root: int = 0) -> Array:
 def all_to_all(comm: Comm, x: Array) -> Array:
     """Send row i of x (N, ...) to rank i; row i of the result came from rank i. N-1 pairwise exchanges."""
     out = np.empty_like(x)
-    out[comm.rank] = x[comm.rank]
+    exchange(comm, list(x), list(out))
+    return out
+
+
+def exchange(comm: Comm, parts: Sequence[Array], rooms: Sequence[Array]) -> None:
+    """An all-to-all of any sizes: parts[i] goes to rank i, and what rank i sends arrives in rooms[i]."""
+    rooms[comm.rank][...] = parts[comm.rank]
     for distance in range(1, comm.size):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
-        comm.sendrecv(x[dest], dest, out[source], source)
-    return out
+        comm.sendrecv(parts[dest], dest, rooms[source], source)
 
 
 # ---- for comparison: other all-reduce algorithms ---------------------------------------------------------------------

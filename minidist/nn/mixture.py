@@ -226,8 +226,8 @@ class Mixture:
         return choose(prob, self.routing.top)
 
     def capacity(self, batch: Batch) -> int | None:
-        """C, room for rows of this batch at one expert. Here: a share of all choices of the whole batch."""
-        return self.room(batch.whole or batch.tokens.size)
+        """C: rows of a batch that an expert has room for."""
+        return self.room(batch.tokens.size)
 
     def room(self, tokens: Fraction | int) -> int | None:
         """⌈k·cf·T/E⌉ for T tokens (Switch Transformer, equation 3)."""

@@ -1,0 +1,98 @@
+"""Expert parallelism against a mixture written token by token (ep/oracle.py): comparing N ranks with N others proves
+nothing about the layer."""
+
+import itertools
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ep.oracle import check_same, dropped_by
+from jobs import expert_parallels as jobs
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.launch.launcher import launch
+from minidist.papers.collectives import chunk_sizes
+
+DIVIDED = [(n, ep) for n in range(1, 9) for ep in range(1, n + 1) if n % ep == 0]  # N, P
+CAPACITIES = (None, 0.5, 1.0)
+
+
+def exact(top: int, capacity: float | None, name: str = "gpt", accumulate: int = 1, recompute: str = "none") -> Any:
+    return (name, top, capacity, "fp64", "sgd", accumulate, recompute)
+
+
+# Each layout with another choice of everything else, so that each choice meets several layouts.
+CHOICES = itertools.cycle(itertools.product((0, 1, 2, 3), (1, 2), CAPACITIES))
+CASES = [
+    *((n, exact(top, capacity), ep, zero) for (n, ep), (zero, top, capacity) in zip(DIVIDED, CHOICES, strict=False)),
+    *((4, exact(2, 1.0), 2, zero) for zero in range(4)),
+    *((4, exact(2, capacity, "llama"), 2, 1) for capacity in (None, 1.0)),
+    *((4, exact(2, capacity, accumulate=2), 4, zero) for capacity in (None, 1.0) for zero in (0, 2)),
+    *((3, exact(2, capacity, recompute=again), 3, 3) for capacity in (None, 1.0) for again in ("full", "selective")),
+]
+
+
+@cache
+def serial(case: Any, ranks: int) -> Any:
+    return jobs.serial(case, ranks)
+
+
+@pytest.mark.parametrize(("n", "case", "ep", "zero"), CASES, ids=str)
+def test_equals_the_mixture_written_token_by_token(n: int, case: Any, ep: int, zero: int) -> None:
+    """Losses with the balance loss, norms, gradients and parameters; and the same tokens are dropped."""
+    ranks = run_threads(partial(jobs.run, case=case, ep=ep, zero=zero), n, Rules("synchronous", "contrary"))
+    truth, units = serial(case, n if case[2] is not None else 1)
+    check_same(jobs.joined(ranks), truth)
+    sizes = [size * jobs.CONTEXT for size in chunk_sizes(jobs.BATCH // case[5], n)]
+    for layer, dropped in enumerate(dropped_by(units)):
+        for key, expected in dropped.items():
+            found, first = [], 0
+            for rank, size in zip(ranks, sizes, strict=True):
+                plan = rank["plans"][layer][key]
+                choices = np.flatnonzero(plan.place == len(plan.slot))
+                found += [(first + int(choice) % size, int(choice) // size) for choice in choices]
+                first += size
+            assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(("n", "ep"), [(3, 1), (4, 2), (4, 4)])
+def test_under_fsdp_and_through_a_constant_buffer(n: int, ep: int) -> None:
+    case = exact(2, None)
+    truth, _ = serial(case, 1)
+    check_same(jobs.joined(run_threads(partial(jobs.run_fsdp, case=case, ep=ep), n, Rules("eager"))), truth)
+    for zero in (0, 1, 2):
+        buffered = partial(jobs.run, case=case, ep=ep, zero=zero, bucket_size=100)
+        check_same(jobs.joined(run_threads(buffered, n, Rules("eager"))), truth)
+
+
+MIXED = [
+    (("gpt", 2, capacity, "mixed", optimizer, 1, "none"), 2, 1)
+    for capacity in (None, 1.0)
+    for optimizer in ("sgd", "adamw")
+]
+ON_MPI = [(exact(2, None), 4, 0), (exact(2, 1.0), 2, 2), (exact(1, 0.5, "llama"), 4, 3), *MIXED]
+
+
+@cache
+def on_mpi() -> list[dict[str, Any]]:
+    """All cases in one job."""
+    found: list[dict[str, Any]] = launch("jobs.expert_parallels:run_all", 4, ON_MPI, timeout=120).values[0]
+    return found
+
+
+@pytest.mark.parametrize("i", range(len(ON_MPI)), ids=lambda i: str(ON_MPI[i]))
+def test_over_mpi_and_in_mixed_precision(i: int) -> None:
+    """In mixed precision tokens travel in float16, and a choice between two experts that are nearly alike may change:
+    then a gradient is off, so it is compared over all parameters. The balance loss without the loss scale, which
+    float64 does not see, would change the routers' gradients altogether."""
+    case, _, _ = ON_MPI[i]
+    found, (truth, _) = on_mpi()[i], serial(case, 4 if case[2] is not None else 1)
+    if case[3] == "fp64":
+        check_same(found, truth)
+        return
+    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=5e-3)
+    for layer in range(2):
+        mine, right = (of["gradients"][f"block{layer}.router.weight"] for of in (found, truth))
+        assert np.linalg.norm(mine - right) < 0.02 * np.linalg.norm(right)
