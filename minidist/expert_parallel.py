@@ -42,7 +42,7 @@ from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Block, Unit
-from minidist.nn.mixture import EXPERTS, Mixture, choose
+from minidist.nn.mixture import EXPERTS, Mixture, Plan, Tally, choose
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.zero3 import LADDER
 
@@ -91,6 +91,8 @@ class Route:
 
     def exchange(self, rows: Array, going: Sequence[int], coming: Sequence[int], phase: str) -> Array:
         """Rows for each rank, one rank after another -> rows from each rank."""
+        if self.group.experts.size == 1:  # nothing travels, and nothing is rounded
+            return rows
         sent = rows.astype(self.group.wire, copy=False)
         arrived = np.empty((sum(coming), rows.shape[1]), sent.dtype)
         parts, rooms = np.split(sent, np.cumsum(going)[:-1]), np.split(arrived, np.cumsum(coming)[:-1])
@@ -151,6 +153,18 @@ class ExpertParallel(Mixture):
         if self.group.host_limit is not None:
             prob = limit_hosts(prob, self.routing.top, self.group.hosts, self.group.host_limit)
         return super().choose(prob)
+
+    def tally(self, chosen: Array, plan: Plan) -> Tally:
+        if self.group.hosts == 1:
+            return super().tally(chosen, plan)
+        reached = np.bincount(count_hosts(chosen, self.number // self.group.hosts), minlength=self.group.hosts + 1)
+        return super().tally(chosen, plan)._replace(hosts=tuple(reached[1:].tolist()))
+
+
+def count_hosts(chosen: Array, each: int) -> Array:
+    """Hosts of each token (n,), by its experts (n, k); each host has `each` of all experts."""
+    host = np.sort(chosen // each, axis=1)
+    return 1 + np.count_nonzero(np.diff(host, axis=1), axis=1)
 
 
 def limit_hosts(prob: Array, k: int, hosts: int, limit: int) -> Array:

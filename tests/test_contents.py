@@ -18,6 +18,7 @@ WITHOUT_A_KEY = {
     "parameter_server",
     "local_sgd",
     "tensor_parallel",
+    "expert_parallel",
     "pipeline",
     "parallel3d",
 }  # none asks

@@ -1,4 +1,4 @@
-"""26 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
+"""28 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
 `tests/layouts.json` keeps. They prove nothing about what is right (other tests do), but show what a change has
 touched.
 
@@ -25,6 +25,7 @@ LAYOUTS = {  # ranks: the chapters' command lines
         f"zero2 --accumulate 3 --model llama {MODEL}",
         f"local_sgd --every 2 --outer-lr 0.7 --outer-momentum 0.9 {EXACT}",
         f"tensor_parallel --model llama --kv-heads 2 {EXACT}",
+        f"expert_parallel --capacity 1.0 --optimizer sgd {EXACT}",
         f"offload --delayed-update 0 {EXACT}",
         f"pipeline --schedule pipedream --micro-batches 4 {EXACT}",
     ),
@@ -42,6 +43,7 @@ LAYOUTS = {  # ranks: the chapters' command lines
         f"infinity {EXACT}",
         f"offload --zero 3 {MODEL}",
         f"tensor_parallel --sequence-parallel --recompute selective --dropout 0.1 {MODEL}",
+        f"expert_parallel --ep 2 --zero 3 --recompute full --model llama {MODEL}",
         f"zero_r --tp 2 --activations host {MODEL}",
         f"pipeline --schedule interleaved --chunks 2 --micro-batches 4 --untied {MODEL} --layers 8",
         f"pipeline --schedule zb-h1 --micro-batches 6 {EXACT}",

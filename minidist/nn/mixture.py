@@ -41,15 +41,11 @@ class Routing:
 
 
 class Tally(NamedTuple):
-    """What a router has decided in a forward."""
+    """What a router has decided in one forward."""
 
-    chosen: tuple[int, ...]  # choices, by expert
-    dropped: int  # of these
-    forwards: int = 1  # 2 where the forward ran again for the backward: of choices and drops both are counted
-
-    def plus(self, other: "Tally") -> "Tally":
-        both = tuple(a + b for a, b in zip(self.chosen, other.chosen, strict=True))
-        return Tally(both, self.dropped + other.dropped, self.forwards + other.forwards)
+    chosen: tuple[int, ...]  # choices of each expert
+    dropped: int  # choices
+    hosts: tuple[int, ...] = ()  # if the experts are on several hosts: tokens that go to 1, 2, ... of them
 
 
 # ---- from tokens to rows ---------------------------------------------------------------------------------------------
@@ -198,7 +194,7 @@ class Mixture:
     router: Linear
     experts: Sequence[MLP]
     routing: Routing
-    tallies: dict[tuple[int, ...], Tally] = field(default_factory=dict)  # by the batch's key, in training
+    tallies: dict[tuple[int, ...], list[Tally]] = field(default_factory=dict)  # by the batch's key: of its forwards
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -215,7 +211,7 @@ class Mixture:
         chosen = self.choose(prob)  # (n, k)
         plan = make_plan(chosen, self.number, self.capacity(batch))
         if batch.key is not None:  # in training
-            self.note(batch.key, chosen, plan)
+            self.note(batch.key, self.tally(chosen, plan))
             if self.routing.balance:
                 batch.also(balance(logits, prob, self.shares(chosen, batch), self.routing.balance))
         rows = self.compute(copy_tokens(x, plan, self.routing.top), plan.counts.tolist())  # (R, C)
@@ -246,14 +242,15 @@ class Mixture:
         h = self.experts[0].activation(h)
         return grouped_linear(h, [mlp.down for mlp in self.experts], counts)  # (R, F) -> (R, C)
 
-    def note(self, key: tuple[int, ...], chosen: Array, plan: Plan) -> None:
-        """Count this forward, for reports: those of this step and the one before are kept."""
+    def tally(self, chosen: Array, plan: Plan) -> Tally:
+        dropped = np.count_nonzero(plan.place == len(plan.slot))
+        return Tally(tuple(np.bincount(chosen.reshape(-1), minlength=self.number).tolist()), int(dropped))
+
+    def note(self, key: tuple[int, ...], tally: Tally) -> None:
+        """Keep it for this step and the next, so that reports can look at it. A forward that runs again adds one."""
         for old in [other for other in self.tallies if other[1] < key[1] - 1]:
             del self.tallies[old]
-        dropped = int(np.count_nonzero(plan.place == len(plan.slot)))
-        now = Tally(tuple(np.bincount(chosen.reshape(-1), minlength=self.number).tolist()), dropped)
-        before = self.tallies.get(key)
-        self.tallies[key] = before.plus(now) if before else now
+        self.tallies.setdefault(key, []).append(tally)
 
 
 def with_experts(units: Sequence[Unit], number: int, routing: Routing) -> list[Unit]:

@@ -14,7 +14,7 @@ from minidist.layout import Layout, Mesh
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Block, Unit
 from minidist.nn.llama import LlamaConfig, llama
-from minidist.nn.mixture import Mixture, Plan, Routing, with_experts
+from minidist.nn.mixture import Mixture, Plan, Routing, Tally, with_experts
 
 VOCABULARY, CONTEXT, BATCH, EXPERTS, STEPS = 11, 3, 8, 8, 2
 ALPHA = 0.3
@@ -76,19 +76,19 @@ def run_fsdp(comm: Any, case: Model, ep: int) -> dict[str, Any]:
     return train(FSDP(units, settings(case), comm, forward_prefetch=True))
 
 
-def watch_plans(engine: Engine) -> list[dict[tuple[int, ...], Plan]]:
-    """Where each mixture's plans will be, by the batch's key."""
+def watch_plans(engine: Engine) -> list[list[Plan]]:
+    """Where each mixture's plans will be, in order of its forwards."""
     found = []
     for unit in engine.units:
         if isinstance(unit, Block) and isinstance(unit.mlp, Mixture):
-            found.append(plans := dict[tuple[int, ...], Plan]())
-            note = unit.mlp.note
+            found.append(plans := list[Plan]())
+            tally = unit.mlp.tally
 
-            def noted(key: Any, chosen: Any, plan: Plan, plans: Any = plans, note: Any = note) -> None:
-                plans[key] = plan
-                note(key, chosen, plan)
+            def tallied(chosen: Any, plan: Plan, plans: Any = plans, tally: Any = tally) -> Tally:
+                plans.append(plan)
+                return tally(chosen, plan)
 
-            object.__setattr__(unit.mlp, "note", noted)
+            object.__setattr__(unit.mlp, "tally", tallied)
     return found
 
 

@@ -24,7 +24,15 @@ from minidist.nn.tensor import Array
 # ---- every chapter and schedule --------------------------------------------------------------------------------------
 
 # What lines of every run have in them, so that most chapters and schedules come once; with -m slow all lines are run.
-IN_EVERY_RUN = ("--keep-last", "--prefetch", "infinity", "tensor_parallel --sequence-parallel", "2bw", "--dp 2 --pp 2")
+IN_EVERY_RUN = (
+    "--keep-last",
+    "--prefetch",
+    "infinity",
+    "tensor_parallel --sequence-parallel",
+    "2bw",
+    "--dp 2 --pp 2",
+    "--capacity",
+)
 RANKS = pytest.mark.parametrize(
     ("n", "everything"), [(4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
 )
@@ -71,6 +79,8 @@ def lines(n: int) -> list[str]:
     deep_ones = ("zero2 --precision mixed", "zero3 --precision fp32 --dropout 0.1", "tensor_parallel --precision mixed")
     made += [f"{name} {SHAPE} --layers 5 --recompute {policies[(i + n) % 3]}" for i, name in enumerate(deep_ones)]
     made += [f"pipeline --schedule zb-h1 {deep(n)} --recompute {policies[n % 3]} --precision mixed"]
+    made += [f"expert_parallel {SHAPE} --layers 2 {some[(n + k) % len(some)]}" for k in range(2)]
+    made += [f"expert_parallel --capacity 1.25 --zero 3 {SHAPE} --layers 2 --precision mixed"]
     made += [f"local_sgd --every 1 --outer-lr 0.7 {SHAPE} --layers 2 --precision fp32"]
     if n > 2:
         made += [f"zero_r --tp 1 --activations host {SHAPE} --layers 2 --precision mixed"]
