@@ -60,7 +60,7 @@ class GPTBlock(Block):
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         a = self.attention(self.qkv(self.norm1(x)), batch)  # (B, T, C) -> (B, T, 3C) -> (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
-        m = self.mlp(self.norm2(x), batch)  # (B, T, C) -> (B, T, 4C) -> (B, T, C)
+        m = self.mlp(x, self.norm2, batch)  # (B, T, C) -> (B, T, 4C) -> (B, T, C)
         return ops.add(x, self.dropout2(m, batch))
 
 

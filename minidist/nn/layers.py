@@ -70,9 +70,10 @@ class Layer(Protocol):
 
 
 class Sublayer(Layer, Protocol):
-    """What a block does with the normed x: (B, T, C) -> (B, T, C)."""
+    """The second half of a block: (B, T, C) -> (B, T, C). It norms x itself: the normed x is freed as soon as it has been
+    used."""
 
-    def __call__(self, x: Tensor, batch: Batch) -> Tensor: ...
+    def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor: ...
 
 
 class Linear:
@@ -99,8 +100,8 @@ class MLP:
     def parameters(self) -> list[Parameter]:
         return [*self.up.parameters, *self.down.parameters]
 
-    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
-        return self.down(self.activation(self.up(x)))
+    def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+        return self.down(self.activation(self.up(norm(x))))
 
 
 class LayerNorm:

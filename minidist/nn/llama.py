@@ -64,7 +64,7 @@ class LlamaBlock(Block):
         qkv = ops.rotary(qkv, self.attention.heads + self.attention.kv_heads, self.depth, self.theta)  # Q and K, not V
         a = self.attention(qkv, batch)  # (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
-        m = self.mlp(self.norm2(x), batch)  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)
+        m = self.mlp(x, self.norm2, batch)  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)
         return ops.add(x, self.dropout2(m, batch))
 
 

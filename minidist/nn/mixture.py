@@ -16,7 +16,7 @@ n: the tokens of a batch, B·T; R: rows.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -205,7 +205,8 @@ class Mixture:
         """E, wherever they are."""
         return self.router.weight.shape[0]
 
-    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+        x = norm(x)
         logits = self.router(x)  # (B, T, C) -> (B, T, E)
         prob = softmax(logits.data)  # (n, E)
         chosen = self.choose(prob)  # (n, k)

@@ -6,7 +6,7 @@ order in which experts are filled; forward and backward are loops over tokens.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -72,7 +72,8 @@ class TokenByToken:
                         dropped.append((token, which))
         return prob, goes, dropped
 
-    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+        x = norm(x)
         shape, length = x.shape, x.shape[1]
         ends = np.cumsum([0, *(len(part) * length for part in np.array_split(np.arange(shape[0]), self.ranks))])
         groups = [range(a, b) for a, b in itertools.pairwise(ends)]
