@@ -185,18 +185,20 @@ def split(units: list[Unit], group: Group, copies: Comm) -> list[Unit]:
     """The same model; each rank of the group gets its experts. `units` stay unchanged.
 
     copies: the ranks that hold the same experts as this one. They are the data axis of the experts' Flats."""
-    divided = [give_experts(unit, group) if isinstance(unit, Block) else unit for unit in units]
-    for flat in (flat for unit in divided for flat in unit.flats):
-        if flat.parameters[0].group == EXPERTS:
-            flat.divide(copies)
+    divided = []
+    for unit in units:
+        if isinstance(unit, Block) and isinstance(unit.mlp, Mixture):
+            unit = replace(unit, mlp=give_experts(unit.mlp, group))
+        divided.append(unit)
+        for flat in unit.flats:
+            if flat.parameters[0].group == EXPERTS:
+                flat.divide(copies)
     return divided
 
 
-def give_experts(block: Block, group: Group) -> Block:
-    whole = block.mlp
-    assert isinstance(whole, Mixture)
+def give_experts(whole: Mixture, group: Group) -> ExpertParallel:
     here = ring.chunk(whole.number, group.experts.size, group.experts.rank)
-    return replace(block, mlp=ExpertParallel(whole.router, whole.experts[here], whole.routing, group=group))
+    return ExpertParallel(whole.router, whole.experts[here], whole.routing, group=group)
 
 
 def expert_parallel(

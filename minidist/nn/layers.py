@@ -70,7 +70,7 @@ class Layer(Protocol):
 
 
 class Sublayer(Layer, Protocol):
-    """The second half of a block: (B, T, C) -> (B, T, C). It norms x itself: the normed x is freed as soon as it has been
+    """The second half of a block: (B, T, C) -> (B, T, C). It norms x itself: the normed x is freed as soon as it is
     used."""
 
     def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor: ...

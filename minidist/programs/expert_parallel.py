@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from minidist import command, expert_parallel
+from minidist import UsageError, command, expert_parallel
 from minidist.claims.run import Run
 from minidist.cli.options import Parser, at_least
 from minidist.cli.tables import make_table, say, show
 from minidist.ep import claims
+from minidist.ep.compare import compare
 from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
 from minidist.expert_parallel import count_hosts, limit_hosts
 from minidist.layout import Layout
@@ -27,6 +28,7 @@ def add_options(parser: Parser) -> None:
     add("--ranks-per-host", type=at_least(1), metavar="G", help="of the P ranks, those that share a host")
     add("--host-limit", type=at_least(1), metavar="H", help="the most hosts that a token may go to")
     add_mixture(parser, experts=8)
+    add("--against-dense", type=at_least(1), metavar="S", help="--top 1: S seeds, next to a dense model of that size")
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
@@ -35,6 +37,8 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     check_mixture(options)
     p = choose_ep(options, ranks)
     choose_hosts(options, p)
+    if options.against_dense and options.top > 1:
+        raise UsageError("--against-dense compares models of the same active size: use it with --top 1")
     return command.prepare(made, arguments, ranks, Layout(dp=ranks, ep=p), **how)
 
 
@@ -44,6 +48,11 @@ def make(job: command.Job, comm: Any) -> Any:
     return expert_parallel.expert_parallel(
         job.units, job.settings, comm, job.layout, options.zero, hosts, options.host_limit
     )
+
+
+def perform(chapter: Chapter, comm: Any, job: command.Job) -> int:
+    """Train, or compare two models."""
+    return compare(job, make, comm) if job.options.against_dense else chapter.train(comm, job, count=claims.count)
 
 
 def print_closing(run: Run) -> None:
@@ -89,6 +98,6 @@ CHAPTER = Chapter(
     prepare=prepare,
     claims=claims.claims,
     closing=print_closing,
-    perform=lambda chapter, comm, job: chapter.train(comm, job, count=claims.count),
+    perform=perform,
     cases={"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --ep 2"},
 )
