@@ -41,7 +41,7 @@ from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
-from minidist.nn.layers import Batch, Block, Unit
+from minidist.nn.layers import Batch, Block, Unit, flats_of
 from minidist.nn.mixture import EXPERTS, Mixture, Plan, Tally, choose
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.zero3 import LADDER
@@ -181,24 +181,26 @@ def limit_hosts(prob: Array, k: int, hosts: int, limit: int) -> Array:
 # ---- the model, divided ----------------------------------------------------------------------------------------------
 
 
-def split(units: list[Unit], group: Group, copies: Comm) -> list[Unit]:
-    """The same model; each rank of the group gets its experts. `units` stay unchanged.
-
-    copies: the ranks that hold the same experts as this one. They are the data axis of the experts' Flats."""
-    divided = []
-    for unit in units:
-        if isinstance(unit, Block) and isinstance(unit.mlp, Mixture):
-            unit = replace(unit, mlp=give_experts(unit.mlp, group))
-        divided.append(unit)
-        for flat in unit.flats:
-            if flat.parameters[0].group == EXPERTS:
-                flat.divide(copies)
-    return divided
+def split(units: list[Unit], group: Group) -> list[Unit]:
+    """The same model; each rank of the group gets its experts. `units` stay unchanged."""
+    return [
+        replace(unit, mlp=give_experts(unit.mlp, group))
+        if isinstance(unit, Block) and isinstance(unit.mlp, Mixture)
+        else unit
+        for unit in units
+    ]
 
 
 def give_experts(whole: Mixture, group: Group) -> ExpertParallel:
     here = ring.chunk(whole.number, group.experts.size, group.experts.rank)
-    return ExpertParallel(whole.router, whole.experts[here], whole.routing, group=group)
+    return ExpertParallel(**{**vars(whole), "experts": whole.experts[here], "tallies": {}}, group=group)
+
+
+def share_experts(units: list[Unit], copies: Comm) -> None:
+    """Let the ranks that hold the same experts be the data axis of these experts' Flats."""
+    for flat in flats_of(units):
+        if flat.parameters[0].group == EXPERTS:
+            flat.divide(copies)
 
 
 def expert_parallel(
@@ -206,14 +208,16 @@ def expert_parallel(
     settings: Settings,
     comm: Comm,
     layout: Layout,
-    zero: int = 0,
+    zero: int = 1,
     hosts: int = 1,
     host_limit: int | None = None,
 ) -> DataParallel:
     """All ranks share the batch, and layout.ep of them the experts."""
     experts, copies = Mesh(comm, layout).experts()
     group = Group(experts, comm, settings.precision.stored, hosts, host_limit)
-    return LADDER[zero](split(units, group, copies), settings, comm, Axes(stages=experts))
+    divided = split(units, group)
+    share_experts(divided, copies)
+    return LADDER[zero](divided, settings, comm, Axes(stages=experts))
 
 
 if __name__ == "__main__":

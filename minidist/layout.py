@@ -38,7 +38,6 @@ class Layout:
     pp: int = 1
     cp: int = 1
     tp: int = 1
-    ep: int = 1
     hosts: int = 1  # copies of the model states among the dp ranks
     servers: int = 0  # ranks that hold parameters for the others, and do not train themselves
     schedule: str = "1f1b"
@@ -46,6 +45,7 @@ class Layout:
     chunks: int = 1  # of each stage
     replicas: tuple[int, ...] = ()  # PipeDream: the number of ranks of each stage, if not one each
     parts: Sequence[range] = ()  # the units of each chunk: chunk c of stage s has parts[c·pp + s]
+    ep: int = 1  # of the dp ranks, those that divide the experts among them
 
     @property
     def shard(self) -> int:

@@ -27,6 +27,9 @@ With a pipeline, ZeRO-2 has no place to add up the gradients of m micro-batches,
 from minidist import contents
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
+from minidist.expert_parallel import Group as Experts
+from minidist.expert_parallel import share_experts
+from minidist.expert_parallel import split as give_experts
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Unit
@@ -46,6 +49,10 @@ def grid(
     data = mesh.along("host", "shard")  # the ranks that share the batch
     norm_over = {}
 
+    if layout.ep > 1 and layout.hosts > 1:
+        raise ValueError("ranks on several hosts share an expert: hybrid sharding does not divide its states")
+    experts, copies = mesh.experts()
+    units = give_experts(units, Experts(experts, data, settings.precision.stored))  # of a mixture, if there is one
     if layout.tp > 1:  # a unit becomes this rank's part of it
         units = split(units, Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
@@ -56,8 +63,10 @@ def grid(
         norm_over["pipeline norm"] = pipe
     if layout.hosts > 1:  # each host has a copy of these units
         across_hosts(units, shard, across)
+    share_experts(units, copies)
 
-    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=data, speaks=tensor.rank == 0)
+    parts = mesh.along("host", "shard", "pipeline") if layout.ep > 1 else pipe  # ranks that hold other parameters
+    axes = Axes(norm_over, stages=parts if parts.size > 1 else None, rows=data, speaks=tensor.rank == 0)
     engine = LADDER[zero](units, settings, shard, axes)
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine
 

@@ -12,7 +12,10 @@ from ep.oracle import check_same, dropped_by
 from jobs import expert_parallels as jobs
 from minidist.exchange.rules import Rules
 from minidist.exchange.threads import run_threads
+from minidist.expert_parallel import count_hosts, limit_hosts
 from minidist.launch.launcher import launch
+from minidist.layout import Layout
+from minidist.nn.mixture import choose
 from minidist.papers.collectives import chunk_sizes
 
 DIVIDED = [(n, ep) for n in range(1, 9) for ep in range(1, n + 1) if n % ep == 0]  # N, P
@@ -97,3 +100,55 @@ def test_over_mpi_and_in_mixed_precision(i: int) -> None:
     for layer in range(2):
         mine, right = (of["gradients"][f"block{layer}.router.weight"] for of in (found, truth))
         assert np.linalg.norm(mine - right) < 0.02 * np.linalg.norm(right)
+
+
+GRIDS = [
+    *((Layout(2, 1, 1, 2, ep=2), zero) for zero in range(4)),
+    *((Layout(2, 2, 1, 1, ep=2, schedule=schedule), zero) for zero, schedule in enumerate(("1f1b", "gpipe", "zb-h1"))),
+    (Layout(1, 1, 1, 2), 0),
+    (Layout(1, 2, 1, 1), 0),
+    (Layout(2, 2, 1, 2, ep=2), 1),
+    (Layout(4, 2, 1, 1, ep=2), 3),
+    (Layout(4, 1, 1, 2, ep=4), 2),
+    (Layout(2, 2, 1, 2, ep=1), 3),
+]
+MET = itertools.cycle(itertools.product((None, 1.0), ("none", "full")))  # capacity, recomputation
+GRID_CASES = [
+    pytest.param(*grid, *met, marks=[pytest.mark.slow] * (met != first))
+    for grid, first in zip(GRIDS, MET, strict=False)
+    for met in itertools.product((None, 1.0), ("none", "full"))
+]
+
+
+@pytest.mark.parametrize(("layout", "zero", "capacity", "again"), GRID_CASES, ids=str)
+def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str) -> None:
+    """With tensor and pipeline parallelism: a stage's balance loss is in the loss, and has its gradient."""
+    name = "llama" if layout.pp == 1 and capacity else "gpt"
+    case = exact(2, capacity, name, accumulate=2 if layout.pp > 1 else 1, recompute=again)
+    ranks = run_threads(partial(jobs.run_grid, case=case, layout=layout, zero=zero), layout.ranks, Rules("eager"))
+    truth, _ = serial((*case[:6], "none"), layout.dp if capacity else 1)
+    check_same(jobs.joined(ranks), truth)
+
+
+def test_a_limit_of_hosts_takes_the_best_hosts() -> None:
+    """By hand: each token's hosts, by the sum of their k/limit best, and its experts on these."""
+    n, e, k, hosts = 200, 12, 4, 4
+    prob = np.random.default_rng(0).random((n, e))
+    for limit in (2, 3, 4):
+        chosen = choose(limit_hosts(prob, k, hosts, limit), k)
+        for token, found in zip(prob.tolist(), chosen.tolist(), strict=True):
+            scores = [sum(sorted(token[3 * host : 3 * host + 3])[-max(1, k // limit) :]) for host in range(hosts)]
+            _, best = zip(*sorted(zip(scores, range(hosts), strict=True))[-limit:], strict=True)
+            allowed = [(token[expert], expert) for host in best for expert in range(3 * host, 3 * host + 3)]
+            assert set(found) == {expert for _, expert in sorted(allowed)[-k:]}
+        reached = count_hosts(chosen, e // hosts)
+        assert reached.tolist() == [len({expert // 3 for expert in of}) for of in chosen.tolist()]
+        assert reached.max() <= limit
+
+
+def test_a_sample_has_every_expert() -> None:
+    """Rank 0 puts the model together, for --sample, from the ranks that hold experts."""
+    case = exact(2, None)
+    ranks = run_threads(partial(jobs.weights_of, case=case, ep=2), 4, Rules("eager"))
+    names = {parameter.name for unit in jobs.model(case) for parameter in unit.parameters}
+    assert ranks[0].keys() == names

@@ -44,6 +44,7 @@ def validation_loss(job: Job, make: Callable[[Job, Any], Driver], comm: Any, see
 
 def print_comparison(job: Job, dense: list[float], mixed: list[float]) -> None:
     model = model_of(job.options, len(job.corpus.vocabulary))
+    dense_size = model.active() - model.layers * model.experts * model.h  # without routers
     less = [a - b for a, b in zip(dense, mixed, strict=True)]
     print()
     table = make_table(left=("seed",), right=("dense", f"{job.options.experts} experts, top 1", "dense - experts"))
@@ -56,5 +57,5 @@ def print_comparison(job: Job, dense: list[float], mixed: list[float]) -> None:
     show(f"Validation loss after {job.options.steps} steps on the same tokens", table)
     say(
         f"The mixture has {number(model.parameters())} parameters, and a token goes through {number(model.active())} of"
-        f" them; the dense model has {number(model.active() - model.layers * model.experts * model.h)}, without routers."
+        f" them; the dense model has {number(dense_size)}, because it has no routers."
     )

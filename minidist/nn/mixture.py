@@ -194,6 +194,8 @@ class Mixture:
     router: Linear
     experts: Sequence[MLP]
     routing: Routing
+    f: Callable[[Tensor], Tensor] = lambda x: x  # what tensor parallelism does before its parts of the experts
+    g: Callable[[Tensor], Tensor] = lambda y: y  # and after them
     tallies: dict[tuple[int, ...], list[Tally]] = field(default_factory=dict)  # by the batch's key: of its forwards
 
     @property
@@ -215,8 +217,8 @@ class Mixture:
             self.note(batch.key, self.tally(chosen, plan))
             if self.routing.balance:
                 batch.also(balance(logits, prob, self.shares(chosen, batch), self.routing.balance))
-        rows = self.compute(copy_tokens(x, plan, self.routing.top), plan.counts.tolist())  # (R, C)
-        return add_up(rows, gates(logits, prob, chosen), plan, x.shape)
+        rows = self.compute(copy_tokens(self.f(x), plan, self.routing.top), plan.counts.tolist())  # (R, C)
+        return self.g(add_up(rows, self.f(gates(logits, prob, chosen)), plan, x.shape))
 
     def choose(self, prob: Array) -> Array:
         """The k experts of each token: (n, E) -> (n, k)."""

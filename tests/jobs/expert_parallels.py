@@ -7,14 +7,17 @@ import numpy as np
 
 from ep.oracle import with_oracle
 from jobs import engines
+from jobs.pipelines import cut
+from minidist import checkpoint
 from minidist.engine import Engine
-from minidist.expert_parallel import Group, expert_parallel, split
+from minidist.expert_parallel import Group, expert_parallel, share_experts, split
 from minidist.fsdp import FSDP
 from minidist.layout import Layout, Mesh
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Block, Unit
 from minidist.nn.llama import LlamaConfig, llama
 from minidist.nn.mixture import Mixture, Plan, Routing, Tally, with_experts
+from minidist.parallel3d import grid
 
 VOCABULARY, CONTEXT, BATCH, EXPERTS, STEPS = 11, 3, 8, 8, 2
 ALPHA = 0.3
@@ -28,7 +31,7 @@ def model(case: Model) -> list[Unit]:
     if name == "gpt":
         units = gpt(GPTConfig(VOCABULARY, CONTEXT, layers=2, heads=2, width=6))
     else:
-        units = llama(LlamaConfig(VOCABULARY, CONTEXT, layers=2, heads=2, kv_heads=1, width=8, hidden=7))
+        units = llama(LlamaConfig(VOCABULARY, CONTEXT, layers=2, heads=2, kv_heads=2, width=8, hidden=7))
     return with_experts(units, EXPERTS, Routing(top, capacity, ALPHA))
 
 
@@ -39,20 +42,20 @@ def settings(case: Model) -> Any:
     return made
 
 
-def train(engine: Engine) -> dict[str, Any]:
+def train(engine: Engine, driver: Any = None) -> dict[str, Any]:
     """Losses, norms, gradients and parameters, from weights large enough for every gradient to be felt."""
     for flat in engine.flats:
         whole = np.zeros(flat.padded)
         for parameter, view in flat.views(whole):
-            drawn = np.random.default_rng([*parameter.name.encode()]).standard_normal(parameter.shape)
-            view[...] = parameter.initial(engine.settings.seed) + 0.3 * drawn
+            drawn = np.random.default_rng([*parameter.name.encode()]).standard_normal(parameter.spans()[0])
+            view[...] = parameter.initial(engine.settings.seed) + 0.3 * parameter.part(drawn)
         flat.master[...] = whole[engine.piece(flat)]
         engine.refresh(flat)
     engine.after_update()
     watched, losses = engines.watch_gradients(engine), []
     for step in range(STEPS):
         tokens = np.random.default_rng(step).integers(0, VOCABULARY, (BATCH, CONTEXT + 1))
-        losses.append(engine.train_batch(tokens[:, :-1], tokens[:, 1:]))
+        losses.append((driver or engine).train_batch(tokens[:, :-1], tokens[:, 1:]))
     return {**watched, "losses": losses, "parameters": engines.by_name(engine, lambda flat: flat.master)}
 
 
@@ -72,8 +75,22 @@ def run(comm: Any, case: Model, ep: int, zero: int, bucket_size: int | None = No
 def run_fsdp(comm: Any, case: Model, ep: int) -> dict[str, Any]:
     """ZeRO-3 that gathers ahead."""
     experts, copies = Mesh(comm, Layout(dp=comm.size, ep=ep)).experts()
-    units = split(model(case), Group(experts, comm, np.float64), copies)
+    units = split(model(case), Group(experts, comm, np.float64))
+    share_experts(units, copies)
     return train(FSDP(units, settings(case), comm, forward_prefetch=True))
+
+
+def weights_of(comm: Any, case: Model, ep: int) -> dict[str, np.ndarray]:
+    engine = expert_parallel(model(case), settings(case), comm, Layout(dp=comm.size, ep=ep))
+    return checkpoint.weights(engine, writer=comm.rank == 0)
+
+
+def run_grid(comm: Any, case: Model, layout: Layout, zero: int) -> dict[str, Any]:
+    """On a grid of data x pipeline x tensor ranks; accumulation is over a pipeline's micro-batches."""
+    units = model(case)
+    layout = replace(layout, micro_batches=case[5], parts=cut(units, layout.pp * layout.chunks))
+    driver = grid(units, settings(case), comm, layout, zero)
+    return train(driver.engine, driver)
 
 
 def watch_plans(engine: Engine) -> list[list[Plan]]:
