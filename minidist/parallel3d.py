@@ -10,6 +10,8 @@ Narayanan et al., "Efficient large-scale language model training on GPU clusters
     pipeline   in between    changes which units a rank has, and when they run: those of its stage, by a schedule
     data       outermost     changes what happens around a unit: its gradients are summed, its model states divided
 
+If the model has mixtures of experts, layout.ep ranks of the data axis divide them (`minidist/expert_parallel.py`).
+
 No axis depends on what the others do: `grid` below applies them one after another. They meet in what each Flat of
 parameters says about itself (`minidist/nn/flat.py`): which ranks divide it, over which other ranks its gradient is
 summed, and which rank counts it in the norm. Rank (i·p + j)·t + k works on the i-th share of each micro-batch, with the

@@ -21,6 +21,7 @@ reduce-scatter, the halves of an all-reduce: the same bytes, and no activation i
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +31,8 @@ from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn import ops
 from minidist.nn.gpt import GPTEmbedding
-from minidist.nn.layers import MLP, Batch, Block, Embedding, Head, Linear, Sublayer, Unit, flats_of
+from minidist.nn.layers import MLP, Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
-from minidist.nn.mixture import EXPERTS, Mixture
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 from minidist.tp.group import Group
@@ -210,14 +210,11 @@ def split_block(block: Unit, group: Group) -> Block:
         up = column(whole.up, *[hidden] * (whole.up.weight.shape[0] // hidden))
         return replace(whole, up=up, down=row(whole.down))
 
-    def mixture(whole: Sublayer) -> Mixture:
-        """The router is on every rank, and decides alike; experts are cut, and one rank adds the last bias."""
-        assert isinstance(whole, Mixture)
+    def mixture(whole: Any) -> Any:
+        """The router is on every rank, and decides alike. Experts are cut; one rank adds the last bias."""
         cut = [mlp(expert) for expert in whole.experts]
         if group.comm.rank > 0:
             cut = [replace(each, down=RowParallelLinear(each.down.weight, None, group)) for each in cut]
-        for parameter in (parameter for each in cut for parameter in each.parameters):
-            parameter.group = EXPERTS
         return replace(whole, experts=cut, f=partial(f, group=group), g=partial(g, group=group))
 
     return replace(

@@ -152,3 +152,34 @@ def test_a_sample_has_every_expert() -> None:
     ranks = run_threads(partial(jobs.weights_of, case=case, ep=2), 4, Rules("eager"))
     names = {parameter.name for unit in jobs.model(case) for parameter in unit.parameters}
     assert ranks[0].keys() == names
+
+
+SMALL = "--steps 2 --layers 2 --width 16 --heads 4 --context 8 --batch 16"
+LINES = [
+    "--ep 1 --zero 0",
+    "--capacity 0.7 --zero 2 --accumulate 2",
+    "--recompute full --zero 3 --top 3",
+    "--recompute log --capacity 1.25 --layers 5",
+    "--recompute every:2 --layers 5 --zero 3 --accumulate 2",
+    "--recompute selective --model llama --kv-heads 2 --experts 9",
+    "--balance 0 --precision fp64",
+    "--precision fp32 --experts 24 --top 4 --ranks-per-host 1 --host-limit 1",
+    "--optimizer sgd --dropout 0.1 --untied --top 1",
+]
+
+
+@cache
+def reports(n: int, folder: str) -> dict[str, Any]:
+    """All lines in one job."""
+    lines = [f"expert_parallel {SMALL} {line}" for line in LINES]
+    found: dict[str, Any] = launch("jobs.chapters:command_lines", n, lines, folder, timeout=200).values[0]
+    return found
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("n", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 8))])
+def test_every_claim_holds(n: int, line: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    report = reports(n, str(tmp_path_factory.getbasetemp()))[f"expert_parallel {SMALL} {line}"]
+    assert [claim for claim in report["claims"] if not claim["holds"]] == []
+    assert report["status"] == 0
+    assert len(report["claims"]) >= 15
