@@ -163,7 +163,7 @@ LINES = [
     "--recompute every:2 --layers 5 --zero 3 --accumulate 2",
     "--recompute selective --model llama --kv-heads 2 --experts 9",
     "--balance 0 --precision fp64",
-    "--precision fp32 --experts 24 --top 4 --ranks-per-host 1 --host-limit 1",
+    "--precision fp32 --experts 24 --top 3 --ranks-per-host 1 --host-limit 1",
     "--optimizer sgd --dropout 0.1 --untied --top 1",
 ]
 

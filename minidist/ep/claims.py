@@ -129,10 +129,11 @@ def rows(run: Run) -> tuple[list[int], str]:
     every, again = forwards(run)
     times = f"{'l·' if o.recompute == 'none' else ''}4" if not again else "(4l+2r)" if o.recompute == "log" else "l·6"
     if o.capacity is not None:
-        one_way = switch.rows_sent(mean_tokens(run), o.experts, o.top, o.capacity, p)
+        both = zip(*switch.rows_of_capacity(mean_tokens(run), o.experts, o.top, o.capacity, p), strict=True)
+        there_and_back = [going + coming for going, coming in both]
         whole = o.top * Fraction(str(o.capacity)) * mean_tokens(run) / o.experts
         formula = f"{times}k·cf·T·h(P-1)/P" if whole == room(run) else f"{times}⌈k·cf·T/E⌉E·h(P-1)/P"
-        return [2 * (2 * every - again) * one_way[place] for place in places(run)], formula
+        return [(2 * every - again) * there_and_back[place] for place in places(run)], formula
     sent = [0] * run.ranks
     for first in range(0, run.ranks, p):
         for name in ("forwards", "last"):  # each forward sends what goes out and back; the last one's backward, too

@@ -19,10 +19,11 @@ def capacity(tokens: Fraction, experts: int, k: int, factor: float) -> int:
     return math.ceil(k * Fraction(str(factor)) * tokens / experts)
 
 
-def rows_sent(tokens: Fraction, experts: int, k: int, factor: float, p: int) -> list[int]:
-    """Rows that each of p ranks sends in one all-to-all: room for all experts that are not its own. k·cf·T·(p-1)/p, if
-    the capacity is whole and p divides the experts."""
-    return [capacity(tokens, experts, k, factor) * (experts - here) for here in chunk_sizes(experts, p)]
+def rows_of_capacity(tokens: Fraction, experts: int, k: int, factor: float, p: int) -> tuple[list[int], list[int]]:
+    """For each of p ranks, the rows that leave it for experts elsewhere, and those that arrive, full or not. Both are
+    k·cf·T·(p-1)/p, if the capacity is whole and p divides the experts."""
+    room, here = capacity(tokens, experts, k, factor), chunk_sizes(experts, p)
+    return [room * (experts - own) for own in here], [room * own * (p - 1) for own in here]
 
 
 def rows_without_capacity(chosen: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:

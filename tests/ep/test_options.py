@@ -55,7 +55,7 @@ def test_rows_that_leave_and_arrive(p: int, experts: int) -> None:
     assert switch.rows_without_capacity(chosen.tolist()) == (going, coming)
     tokens, k, factor = Fraction(48), 2, 1.25  # whole where p and E divide: k·cf·T·(P-1)/P
     if experts == 4 and 4 % p == 0:
-        assert switch.rows_sent(tokens, experts, k, factor, p) == [k * factor * tokens * (p - 1) / p] * p
+        assert switch.rows_of_capacity(tokens, experts, k, factor, p) == ([k * factor * tokens * (p - 1) / p] * p,) * 2
 
 
 def test_hosts_of_a_token_by_all_choices() -> None:
