@@ -25,6 +25,7 @@ from minidist.mpi.stops import TIMEOUT
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Unit, count_parameters
 from minidist.nn.llama import LlamaConfig, hidden_width, llama
+from minidist.nn.mixture import Routing, with_experts
 from minidist.nn.optim import SGD, AdamW, CosineSchedule, Optimizer
 from minidist.nn.precision import NAMES, precision
 
@@ -194,6 +195,14 @@ def prepare(
 
 def declare(options: Options, vocabulary: int) -> list[Unit]:
     """The model's units. Raises UsageError for sizes that do not fit together."""
+    units = declare_dense(options, vocabulary)
+    if not vars(options).get("experts"):  # not all chapters have the option
+        return units
+    return with_experts(units, options.experts, Routing(options.top, options.capacity, options.balance))
+
+
+def declare_dense(options: Options, vocabulary: int) -> list[Unit]:
+    """The same without experts."""
     sizes = {name: getattr(options, name) for name in ("context", "layers", "heads", "width", "dropout")}
     try:
         if options.model == "gpt":
@@ -214,7 +223,8 @@ def check_interval(recompute: str, layers: int) -> None:
 def identity(options: Options, corpus: data.Corpus) -> dict[str, Any]:
     """What distinguishes models whose parameters have the same shapes: recorded in a checkpoint."""
     heads, kv_heads = options.heads, options.kv_heads or options.heads
-    return {"model": options.model, "heads": heads, "kv-heads": kv_heads, "characters": corpus.vocabulary}
+    routed = {"top": options.top} if vars(options).get("experts") else {}
+    return {"model": options.model, "heads": heads, "kv-heads": kv_heads, **routed, "characters": corpus.vocabulary}
 
 
 def about(job: Job, ranks: int) -> dict[str, Any]:

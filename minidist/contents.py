@@ -89,6 +89,11 @@ CHAPTERS = (
         "mpirun -n 4 python -m minidist.tensor_parallel",
     ),
     Entry(
+        "expert_parallel",
+        "Lepikhin et al., GShard, 2020; Fedus et al. 2021: experts",
+        "mpirun -n 4 python -m minidist.expert_parallel",
+    ),
+    Entry(
         "zero_r",
         "Rajbhandari et al., ZeRO, SC 2020, §6: activations, buffers",
         "mpirun -n 8 python -m minidist.zero_r --tp 2",

@@ -162,7 +162,7 @@ class Engine(Passes):
         loss, passages = self.run(self.segments, batch.tokens, batch)
         self.layer_activations = self.device.held["activations"]
         share = batch.tokens.size / x.size / self.settings.accumulate
-        return Loss(self.loss_share(float(loss) * share), self.weight(share), passages)
+        return Loss(self.loss_share((float(loss) + sum(batch.losses)) * share), self.weight(share), passages)
 
     def evaluate(self, x: Array, y: Array) -> float:
         """This rank's part of the mean loss of sequences x with targets y, without dropout. Stores nothing."""
@@ -181,12 +181,14 @@ class Engine(Passes):
     def share_of(self, x: Array, y: Array, key: tuple[int, ...] | None = None) -> Batch:
         """This rank's rows of a global micro-batch, or its positions of these. key: the dropout masks depend on it;
         None: no dropout."""
+        whole = x.size
         rows = self.rows(len(x))
         span = self.span(x.shape[1])
         x, y = (self.passing(tokens[rows.start : rows.stop]) for tokens in (x, y))
         if span:
             x, y = (self.passing(tokens[:, span.here]) for tokens in (x, y))
-        return Batch(x, y, rows.start, key, span=span, selective=self.settings.recompute == "selective")
+        selective = self.settings.recompute == "selective"
+        return Batch(x, y, rows.start, key, span=span, whole=whole, selective=selective)
 
     def weight(self, share: float) -> float:
         """The weight in the gradient of a micro-batch's mean loss, whose tokens are this share of the step's. Here: the

@@ -6,6 +6,7 @@ computes with rank numbers.
     pipeline  pp   each rank has the units of a stage
     context   cp   each rank has its share of the positions
     tensor    tp   each rank has its part of every layer
+    expert    ep   of the data axis: each rank has its share of the experts, and dp / ep ranks have the same ones
 
 Megatron puts tensor parallelism innermost, because it sends most and neighbors are closest; then comes the pipeline,
 then data: rank = (data · pp + stage) · tp + part (Narayanan et al., SC 2021, section 3).
@@ -44,6 +45,7 @@ class Layout:
     chunks: int = 1  # of each stage
     replicas: tuple[int, ...] = ()  # PipeDream: the number of ranks of each stage, if not one each
     parts: Sequence[range] = ()  # the units of each chunk: chunk c of stage s has parts[c·pp + s]
+    ep: int = 1  # of the dp ranks, those that divide the experts among them
 
     @property
     def shard(self) -> int:
@@ -100,3 +102,9 @@ class Mesh:
     def along(self, *axes: str) -> Any:
         """The ranks that share this rank's place on all axes except these, in order of rank. All ranks must call it."""
         return self.comm.split(self.layout.group(self.comm.rank, *axes))
+
+    def experts(self) -> tuple[Any, Any]:
+        """Of the ranks that share the batch: those that divide the experts among them, and those that hold the same
+        ones. The former are next to each other. All ranks must call it."""
+        data = self.along("host", "shard")
+        return data.split(data.rank // self.layout.ep), data.split(data.rank % self.layout.ep)

@@ -12,12 +12,14 @@ Narayanan et al., "Efficient large-scale language model training on GPU clusters
     pipeline   in between    changes which units a rank has, and when they run: those of its stage, by a schedule
     data       outermost     changes what happens around a unit: its gradients are summed, its model states divided
 
+If the model has mixtures of experts, layout.ep ranks of the data axis divide them (`minidist/expert_parallel.py`).
+
 No axis depends on what the others do: `grid` below applies them one after another. They meet in what each Flat of
 parameters says about itself (`minidist/nn/flat.py`): which ranks divide it, over which other ranks its gradient is
 summed, and which rank counts it in the norm. Rank (i·p + j)·t + k works on the i-th share of each micro-batch, with the
 k-th part of every layer of the model's j-th stage. (With N context ranks, ((i·p + j)·N + n)·t + k has the n-th share of
-its positions.) Tensor parallelism sends most, so its ranks are next to each other;
-data parallelism sends least often, so its ranks are farthest apart.
+its positions.) Tensor parallelism sends most, so its ranks are next to each other; data parallelism sends least often,
+so its ranks are farthest apart.
 
 A rank sends to its counterpart on the next stage, which has the same data and the same part. The first and the last
 stage sum the gradients of a tied embedding, part by part. A gradient's norm, which also tells whether it overflowed, is
@@ -31,6 +33,9 @@ from minidist import contents, context_parallel, tensor_parallel
 from minidist.cp.group import Group
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
+from minidist.expert_parallel import Group as Experts
+from minidist.expert_parallel import share_experts
+from minidist.expert_parallel import split as give_experts
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Unit
@@ -59,9 +64,13 @@ def grid(
     cut = Group(context, settings.precision.stored)
     norm_over, span = {}, None
 
+    if layout.ep > 1 and (layout.hosts > 1 or layout.cp > 1):
+        raise ValueError("neither hybrid sharding nor context parallelism divides a mixture of experts")
     if layout.cp > 1:  # attention finds the keys of other ranks
         units = context_parallel.split(units, cut, scheme)
         span = Span(0, layout.cp, context.rank, positions)
+    experts, copies = mesh.experts()
+    units = give_experts(units, Experts(experts, data, settings.precision.stored))  # of a mixture, if there is one
     if layout.tp > 1:  # a unit becomes this rank's part of it
         units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
@@ -72,8 +81,11 @@ def grid(
         norm_over["pipeline norm"] = pipe
     if layout.hosts > 1:  # each host has a copy of these units
         across_hosts(units, shard, across)
+    share_experts(units, copies)
 
-    axes = Axes(norm_over, stages=pipe if layout.pp > 1 else None, rows=data, span=span, speaks=tensor.rank == 0)
+    parts = mesh.along("host", "shard", "pipeline") if layout.ep > 1 else pipe  # ranks that hold other parameters
+    stages = parts if parts.size > 1 else None
+    axes = Axes(norm_over, stages=stages, rows=data, span=span, speaks=tensor.rank == 0)
     engine = LADDER[zero](units, settings, shard, axes)
     cut.pool = engine.device
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine

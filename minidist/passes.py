@@ -85,8 +85,9 @@ class Passes:
         self, segments: Sequence[Segment], x: Array, batch: Batch, keep: bool = True
     ) -> tuple[Array, list[Passage]]:
         """Forward through some segments, from x: tokens (B, T) or activations (B, T, C). Returns the next segment's x,
-        or the loss; and, with `keep`, what the backward needs."""
+        or the loss; and, with `keep`, what the backward needs. What units add to the loss is in `batch.losses`."""
         self.direction = "forward"
+        batch.losses.clear()
         self.expect([Turn(unit, "forward", 1) for unit in all_units(segments)])
         return self.run_through(segments, x, batch, keep, count_reads(all_units(segments)))
 
@@ -133,9 +134,12 @@ class Passes:
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     @np.errstate(over="ignore", invalid="ignore")
-    def run_back(self, passages: Sequence[Passage], dy: Array, weights: bool = True) -> Array | None:
+    def run_back(
+        self, passages: Sequence[Passage], dy: Array, weights: bool = True, dloss: Array | None = None
+    ) -> Array | None:
         """Backward through some passages: from the gradient of their output to the gradient of their input. Without
-        `weights`, the gradients of matrices wait for `run_weights`."""
+        `weights`, the gradients of matrices wait for `run_weights`. dloss: the gradient of the loss, to which units may
+        add something; if it is their output, that is dy."""
         self.expect([turn for passage in reversed(passages) for turn in way_back(passage.segment)])
         left = count_reads(all_units(passage.segment for passage in passages))
         dx: Array | None = dy
@@ -155,7 +159,7 @@ class Passes:
             if passage.start is not None:
                 unit(tape.tensor(passage.start), passage.batch)
                 passage.start = None
-            dx = tape.backward(dx, postpone_weights=not weights)
+            dx = tape.backward(dx, not weights, dy if dloss is None else dloss)
             self.collect_all(unit)
             self.leave(unit, left)
             if weights:

@@ -141,6 +141,7 @@ class Pipeline:
                 with self.weights(version, k, chunk):
                     y, passages = engine.run(self.segments[chunk], x, batch)
                 under_way.leave(k, chunk, version, passages)
+                self.loss += sum(batch.losses) * self.share
                 if self.at.is_last(chunk):
                     self.loss += float(y) * self.share
                 else:
@@ -148,12 +149,11 @@ class Pipeline:
 
             case Backward(k, chunk):  # the gradient of the input; also W's, unless the schedule splits it off
                 version, passages = under_way.return_to(k, chunk)
-                if self.at.is_last(chunk):
-                    dy = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
-                else:
-                    dy = engine.widened(under_way.mail.pop((GRADIENT, k, chunk)))
+                dloss = np.asarray(self.share * engine.loss_scale.scale, engine.precision.computed)
+                last = self.at.is_last(chunk)
+                dy = dloss if last else engine.widened(under_way.mail.pop((GRADIENT, k, chunk)))
                 with self.weights(version, k, chunk):
-                    dx = engine.run_back(passages, dy, weights=not splits)
+                    dx = engine.run_back(passages, dy, not splits, dloss)
                 if dx is not None and not self.at.is_first(chunk):
                     under_way.mail[GRADIENT, k, chunk] = self.stored(dx)
 

@@ -20,6 +20,8 @@ reduce-scatter, the halves of an all-reduce: the same bytes, and no activation i
 """
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from minidist.engine import Settings
 from minidist.mpi.comm import Comm
 from minidist.nn import ops
 from minidist.nn.gpt import GPTEmbedding
-from minidist.nn.layers import Batch, Block, Embedding, Head, Linear, Unit, flats_of
+from minidist.nn.layers import MLP, Batch, Block, Embedding, Head, Linear, Unit, flats_of
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
@@ -193,7 +195,7 @@ def split_block(block: Unit, group: Group) -> Block:
     """Attention, with Q, K and V, is cut by heads; the MLP is cut by its hidden width, SwiGLU's gate and up alike."""
     assert isinstance(block, Block)
     attention, t = block.attention, group.comm.size
-    width, hidden = block.projection.weight.shape[1], block.down.weight.shape[1]
+    width = block.projection.weight.shape[1]
     kv = width // attention.heads * attention.kv_heads
 
     def column(whole: Linear, *sections: int) -> ColumnParallelLinear:
@@ -203,6 +205,18 @@ def split_block(block: Unit, group: Group) -> Block:
     def row(whole: Linear) -> RowParallelLinear:
         return RowParallelLinear(group.slice(whole.weight, 1, whole.weight.shape[1]), whole.bias, group)
 
+    def mlp(whole: MLP) -> MLP:
+        hidden = whole.down.weight.shape[1]
+        up = column(whole.up, *[hidden] * (whole.up.weight.shape[0] // hidden))
+        return replace(whole, up=up, down=row(whole.down))
+
+    def mixture(whole: Any) -> Any:
+        """The router is on every rank, and decides alike. Experts are cut; one rank adds the last bias."""
+        cut = [mlp(expert) for expert in whole.experts]
+        if group.comm.rank > 0:
+            cut = [replace(each, down=RowParallelLinear(each.down.weight, None, group)) for each in cut]
+        return replace(whole, experts=cut, f=partial(f, group=group), g=partial(g, group=group))
+
     return replace(
         block,
         qkv=column(block.qkv, width, kv, kv),
@@ -210,8 +224,7 @@ def split_block(block: Unit, group: Group) -> Block:
             attention, heads=attention.heads // t, kv_heads=attention.kv_heads // t, part=(group.comm.rank, t)
         ),
         projection=row(block.projection),
-        up=column(block.up, *[hidden] * (block.up.weight.shape[0] // hidden)),
-        down=row(block.down),
+        mlp=mlp(block.mlp) if isinstance(block.mlp, MLP) else mixture(block.mlp),
         dropout1=replace(block.dropout1, part=group.positions),
         dropout2=replace(block.dropout2, part=group.positions),
     )

@@ -46,6 +46,7 @@ SAVED = {
     "hosts": f"parallel3d --dp 4 --pp 1 --tp 1 --zero 3 --shard 2 {EXACT}",
     "llama": f"parallel3d --dp 1 --pp 2 --tp 2 --zero 2 --precision fp64 --accumulate 2 {LLAMA}",
     "sgd": f"zero2 --optimizer sgd --clip 0.5 {EXACT}",
+    "experts": f"expert_parallel --ep 2 {EXACT}",
     "offloaded": f"offload {EXACT}",
     "files": f"infinity {EXACT}",
     "positions": f"context_parallel --cp 2 --zero 1 {WITHOUT_DROPOUT}",
@@ -69,6 +70,7 @@ LOADED = [
     (3, "llama", f"zero3 --precision fp64 --accumulate 2 {LLAMA}"),
     (4, "units", f"zero1 {EXACT}"),
     (4, "copies", f"fsdp --strategy hybrid_shard {EXACT}"),
+    (3, "experts", f"expert_parallel --zero 3 {EXACT}"),
     (3, "units", f"fsdp --strategy shard_grad_op {EXACT}"),
     (3, "hosts", f"fsdp {EXACT}"),
     (3, "sgd", f"zero3 --keep-last --optimizer sgd --clip 0.5 {EXACT}"),
@@ -129,6 +131,7 @@ def saved(folder: Path) -> dict[str, dict[str, Any]]:
 
 SERIAL = {  # options of serial training, for what is in SAVED and for the rest of it
     "llama": f"--precision fp64 --accumulate 2 {LLAMA}",
+    "experts": f"--experts 8 {EXACT}",
     "sgd": f"--optimizer sgd --clip 0.5 {EXACT}",
     "positions": WITHOUT_DROPOUT,
 }

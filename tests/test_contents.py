@@ -19,6 +19,7 @@ WITHOUT_A_KEY = {
     "local_sgd",
     "tensor_parallel",
     "context_parallel",
+    "expert_parallel",
     "pipeline",
     "parallel3d",
 }  # none asks

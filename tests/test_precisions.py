@@ -40,6 +40,8 @@ SYNCHRONOUS = [
     "parameter_server --colocated",
     "offload",
     "infinity",
+    "expert_parallel",
+    "expert_parallel --zero 3 --top 1",
 ]
 WITH_A_SERVER = ["parameter_server", "parameter_server --servers 2"]  # from 2 and 3 ranks on
 ASYNCHRONOUS = [
@@ -73,11 +75,16 @@ def on_ranks(n: int, later: bool, folder: Path) -> dict[str, Any]:
     return {line.split(" --steps")[0]: report for line, report in reports.items()}
 
 
+def serial(precision: str, folder: Path, line: str) -> Any:
+    """What `python -m minidist.train` reports, of the model that a chapter's line trains."""
+    mixture = line.startswith("expert_parallel")
+    return train_serially(precision, folder, "--experts 8 --top 1" if "--top 1" in line else "--experts 8" * mixture)
+
+
 @cache
-def serial(precision: str, folder: Path) -> Any:
-    """What `python -m minidist.train` reports."""
-    report = folder / f"{precision}.json"
-    assert train_alone(*SIZES.split(), "--precision", precision, "--json", str(report)) == 0
+def train_serially(precision: str, folder: Path, model: str) -> Any:
+    report = folder / f"{precision}{model.replace(' ', '')}.json"
+    assert train_alone(*SIZES.split(), *model.split(), "--precision", precision, "--json", str(report)) == 0
     return json.loads(report.read_text())
 
 
@@ -97,7 +104,7 @@ def everywhere(ranks: tuple[int, ...], precision: str, lines_of: Callable[[int],
 
 @pytest.mark.parametrize(("n", "line"), everywhere((1, 2, 3, 4, 8), "fp64", lines))
 def test_at_its_defaults_a_synchronous_chapter_gives_the_serial_losses(n: int, line: str, folder: Path) -> None:
-    report, truth = on_ranks(n, slow(n, line, "fp64"), folder)[line], serial("fp64", folder)
+    report, truth = on_ranks(n, slow(n, line, "fp64"), folder)[line], serial("fp64", folder, line)
     for loss in ("loss", "validation_loss"):
         np.testing.assert_allclose(report[loss], truth[loss], rtol=1e-12, atol=0)
     assert len(report["loss"]) == 3
@@ -128,7 +135,7 @@ def in_bf16(n: int, later: bool, folder: Path) -> tuple[dict[str, Any], dict[str
 def test_in_bfloat16_every_claim_holds_and_losses_are_those_of_float32(n: int, line: str, folder: Path) -> None:
     """In three steps to 5e-5: bfloat16 rounds weights to 8 bits, whose errors cancel in a loss over many tokens."""
     reports, truths = in_bf16(n, slow(n, line, "bf16"), folder)
-    report, truth = reports[line], truths.get(line) or serial("fp32", folder)
+    report, truth = reports[line], truths.get(line) or serial("fp32", folder, line)
     assert (report["status"], report["precision"]) == (0, "bf16")
     assert report["claims"]
     assert all(claim["holds"] for claim in report["claims"])

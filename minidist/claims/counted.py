@@ -19,7 +19,8 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.nn.llama import LlamaConfig
 from minidist.nn.llama import llama as llama_units
-from minidist.papers import fsdp, llama, megatron, ptd, zero, zero_bubble
+from minidist.nn.mixture import Routing, with_experts
+from minidist.papers import deepseek_v3, deepspeed_moe, fsdp, llama, megatron, mixtral, ptd, switch, zero, zero_bubble
 from minidist.papers.figure import Figure
 
 TIMEOUT = 600.0  # seconds for one job; 64 ranks take about ten to start
@@ -167,10 +168,48 @@ def models() -> Job:
     return Job(1, "", gives)
 
 
+# ---- mixtures of experts ---------------------------------------------------------------------------------------------
+
+
+def mixtures() -> Job:
+    """Their sizes: all parameters, and those of a token. One process counts them."""
+
+    def deepspeed(h: int) -> Callable[[Any], float]:
+        units = gpt(GPTConfig(51_200, 2048, 24, 16, h))
+        units[1:-1:2] = with_experts(units[1:-1:2], 128, Routing())  # in every other layer
+        return lambda _: (count_parameters(units) - 12 * 128 * h) / 1e9  # without gates
+
+    def llamas(of: mixtral.Shape, experts: int) -> Callable[[Any], float]:
+        dense = llama_units(LlamaConfig(of.v, 1, of.layers, of.a, of.kv, of.h, of.f))
+        others = of.layers * (of.experts - experts) * of.h  # a router knows all experts
+        return lambda _: (count_parameters(with_experts(dense, experts, Routing())) + others) / 1e9
+
+    gives = [(figure, deepspeed(h)) for figure, h in zip(deepspeed_moe.FIGURES, deepspeed_moe.WIDTHS, strict=True)]
+    for name, (everything, active) in mixtral.SIZES.items():
+        of = mixtral.SHAPES[name]
+        gives += [(everything, llamas(of, of.experts)), (active, llamas(of, of.k))]
+    return Job(1, "", gives)
+
+
+def routed() -> Job:
+    """On 8 hosts of one rank each, with a limit of 4: the hosts of a token; and the balance loss, if all experts are
+    alike."""
+    small = "--steps 1 --layers 1 --width 16 --heads 2 --context 16 --batch 8"
+    line = f"expert_parallel --experts 64 --top 8 --ranks-per-host 1 --host-limit 4 {small}"
+
+    def most_hosts(report: Any) -> float:
+        return max(i + 1 for rank in report["counted"] for i, tokens in enumerate(rank["hosts"]) if tokens)
+
+    uniform = switch.UNIFORM, lambda report: float(report["counted"][0]["uniform"])
+    return Job(8, line, [(deepseek_v3.MOST_HOSTS, most_hosts), uniform])
+
+
 JOBS = [
     *(zero_on(n, stage) for n in (1, 4, 16) for stage in (1, 2, 3)),
     *(zero_on(64, stage) for stage in (0, 1, 2, 3)),
     FSDP,
     *(zero_bubble_on(p) for p in (8, 16, 32)),
     models(),
+    mixtures(),
+    routed(),
 ]

@@ -131,7 +131,8 @@ class Run(Asked):
 def model_of(options: argparse.Namespace, vocabulary: int) -> Model:
     """The model that a command line and a text ask for."""
     o, tied = options, options.model == "gpt" and not options.untied
-    return Model(o.model, vocabulary, o.context, o.width, o.layers, o.heads, o.kv_heads or o.heads, tied)
+    experts = vars(o).get("experts") or 0, vars(o).get("top") or 1  # not all chapters have these options
+    return Model(o.model, vocabulary, o.context, o.width, o.layers, o.heads, o.kv_heads or o.heads, tied, *experts)
 
 
 def _finite(value: float) -> float | None:

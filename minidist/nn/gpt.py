@@ -4,7 +4,19 @@ import math
 from dataclasses import dataclass
 
 from minidist.nn import ops
-from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, LayerNorm, Linear, Positions, Unit
+from minidist.nn.layers import (
+    MLP,
+    Attention,
+    Batch,
+    Block,
+    Dropout,
+    Embedding,
+    Head,
+    LayerNorm,
+    Linear,
+    Positions,
+    Unit,
+)
 from minidist.nn.tensor import Parameter, Tensor
 
 
@@ -48,7 +60,7 @@ class GPTBlock(Block):
     def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         a = self.attention(self.qkv(self.norm1(x)), batch)  # (B, T, C) -> (B, T, 3C) -> (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
-        m = self.down(ops.gelu(self.up(self.norm2(x))))  # (B, T, C) -> (B, T, 4C) -> (B, T, C)
+        m = self.mlp(x, self.norm2, batch)  # (B, T, C) -> (B, T, 4C) -> (B, T, C)
         return ops.add(x, self.dropout2(m, batch))
 
 
@@ -62,6 +74,11 @@ def gpt(config: GPTConfig) -> list[Unit]:
         position=Positions(Parameter("wpe.weight", (config.context, width), std=0.02)),
         dropout=Dropout("embedding.dropout", p),
     )
+
+    def mlp(name: str) -> MLP:
+        up = Linear(f"{name}.up", width, 4 * width, bias)
+        return MLP(up, ops.gelu, Linear(f"{name}.down", 4 * width, width, bias, std=out))
+
     blocks = [
         GPTBlock(
             name,
@@ -70,8 +87,7 @@ def gpt(config: GPTConfig) -> list[Unit]:
             attention=Attention(f"{name}.attention", heads, heads, p),
             projection=Linear(f"{name}.projection", width, width, bias, std=out),
             norm2=LayerNorm(f"{name}.norm2", width, bias),
-            up=Linear(f"{name}.up", width, 4 * width, bias),
-            down=Linear(f"{name}.down", 4 * width, width, bias, std=out),
+            mlp=mlp(name),
             dropout1=Dropout(f"{name}.dropout1", p),
             dropout2=Dropout(f"{name}.dropout2", p),
         )

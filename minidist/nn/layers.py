@@ -1,7 +1,7 @@
 """Layers: an operation together with its parameters, and the units of which a model is a list."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +22,8 @@ class Batch:
     key               makes dropout masks of different steps differ; None switches dropout off (evaluation)
     selective         recompute the core of attention in the backward, instead of keeping its activations
     dropout           a probability that replaces the layers' own
+    whole             the tokens of all ranks that share the batch; 0: these are all
+    losses            what units add to the loss, other than the last unit's output: filled by their forward
     """
 
     tokens: Array
@@ -31,11 +33,19 @@ class Batch:
     selective: bool = False
     dropout: float | None = None
     span: Span | None = None
+    whole: int = 0
+    losses: list[float] = field(default_factory=list)
 
     @property
     def at(self) -> Span:
         """The positions of these tokens in their sequences."""
         return self.span or Span(self.tokens.shape[1])
+
+    def also(self, loss: Tensor) -> None:
+        """A second way out of a unit: a scalar that is added to the loss, besides the unit's output."""
+        self.losses.append(float(loss.data))
+        if loss.tape is not None and loss.tape.keeps:
+            loss.tape.also(loss)
 
     def drop_probability(self, p: float) -> float:
         """The probability with which a layer, whose own is p, zeroes an element now."""
@@ -67,6 +77,13 @@ class Layer(Protocol):
     def parameters(self) -> list[Parameter]: ...
 
 
+class Sublayer(Layer, Protocol):
+    """The second half of a block: (B, T, C) -> (B, T, C). It norms x itself: the normed x is freed as soon as it is
+    used."""
+
+    def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor: ...
+
+
 class Linear:
     """y = x Wᵀ + b with W (out, in)."""
 
@@ -77,6 +94,22 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Two matrices with an activation in between: x (B, T, C) -> up (B, T, F) -> down (B, T, C)."""
+
+    up: Linear
+    activation: Callable[[Tensor], Tensor]
+    down: Linear
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return [*self.up.parameters, *self.down.parameters]
+
+    def __call__(self, x: Tensor, norm: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+        return self.down(self.activation(self.up(norm(x))))
 
 
 class LayerNorm:
@@ -215,13 +248,12 @@ class Block(Unit):
     attention: Attention
     projection: Linear
     norm2: LayerNorm | RMSNorm
-    up: Linear
-    down: Linear
+    mlp: Sublayer  # an MLP, or a mixture of them
     dropout1: Dropout
     dropout2: Dropout
 
     def __post_init__(self) -> None:
-        self.own([self.norm1, self.qkv, self.projection, self.norm2, self.up, self.down])
+        self.own([self.norm1, self.qkv, self.projection, self.norm2, self.mlp])
 
 
 class Head(Unit):

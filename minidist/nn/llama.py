@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from minidist.nn import ops
-from minidist.nn.layers import Attention, Batch, Block, Dropout, Embedding, Head, Linear, RMSNorm, Unit
+from minidist.nn.layers import MLP, Attention, Batch, Block, Dropout, Embedding, Head, Linear, RMSNorm, Unit
 from minidist.nn.tensor import Tensor
 
 
@@ -65,7 +65,7 @@ class LlamaBlock(Block):
         qkv = ops.rotary(qkv, turned, self.depth, batch.at, self.theta)
         a = self.attention(qkv, batch)  # (B, T, C)
         x = ops.add(x, self.dropout1(self.projection(a), batch))
-        m = self.down(ops.swiglu(self.up(self.norm2(x))))  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)
+        m = self.mlp(x, self.norm2, batch)  # (B, T, C) -> (B, T, 2F) -> (B, T, F) -> (B, T, C)
         return ops.add(x, self.dropout2(m, batch))
 
 
@@ -76,6 +76,11 @@ def llama(config: LlamaConfig) -> list[Unit]:
     out = 0.02 / math.sqrt(2 * config.layers)  # 2L projections add to the residual stream: its variance stays
     token = Embedding("wte", config.vocabulary, width)
     embedding = LlamaEmbedding("embedding", token, Dropout("embedding.dropout", p))
+
+    def mlp(name: str) -> MLP:
+        up = Linear(f"{name}.up", width, 2 * config.hidden, bias=False)  # gate and up projection as one
+        return MLP(up, ops.swiglu, Linear(f"{name}.down", config.hidden, width, bias=False, std=out))
+
     blocks = [
         LlamaBlock(
             name,
@@ -84,8 +89,7 @@ def llama(config: LlamaConfig) -> list[Unit]:
             attention=Attention(f"{name}.attention", heads, kv_heads, p),
             projection=Linear(f"{name}.projection", width, width, bias=False, std=out),
             norm2=RMSNorm(f"{name}.norm2", width),
-            up=Linear(f"{name}.up", width, 2 * config.hidden, bias=False),  # gate and up projection as one
-            down=Linear(f"{name}.down", config.hidden, width, bias=False, std=out),
+            mlp=mlp(name),
             dropout1=Dropout(f"{name}.dropout1", p),
             dropout2=Dropout(f"{name}.dropout2", p),
             theta=config.theta,

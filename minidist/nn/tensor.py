@@ -176,6 +176,7 @@ class Tape:
         self.store, self.keeps = store or Store(), keeps
         self.steps: list[Step] = []
         self.postponed: list[tuple[Step, Array]] = []
+        self.losses: list[int] = []  # numbers of scalars that are added to the loss, besides the unit's output
         self._tensors = 0
         self._kept: dict[tuple[int, bool], tuple[weakref.ref, Kept]] = {}  # (id of an array, exact) -> it, what is kept
 
@@ -184,14 +185,23 @@ class Tape:
         self._tensors += 1
         return Tensor(self.store.passing(data), self, self._tensors - 1)
 
-    def backward(self, dy: Array, postpone_weights: bool = False) -> Array | None:
+    def also(self, loss: Tensor) -> None:
+        """A second way out of the unit: a scalar that is added to the loss."""
+        self.losses.append(loss.number)
+
+    def backward(self, dy: Array, postpone_weights: bool = False, dloss: Array | None = None) -> Array | None:
         """Run the tape backwards from the gradient of the last output; return the gradient of the unit's input.
 
         Parameters' gradients are accumulated on the way, or, with `postpone_weights`, those of the matrices later, when
         `weight_backward()` is called (a zero-bubble pipeline fills its gaps with them). Each entry is dropped with
         everything it kept as soon as it has run. A backward never writes into the gradient it is given: others hold it.
+
+        dloss: the loss's gradient, which what is added to the loss gets; needed if a unit adds something.
         """
         gradients = {self.steps[-1].output: self.store.passing(dy)}
+        if self.losses:
+            assert dloss is not None
+            gradients |= dict.fromkeys(self.losses, dloss)
         self._kept.clear()  # nothing more is kept: from here on only the steps hold it
         while self.steps:
             self._step_back(gradients, postpone_weights)

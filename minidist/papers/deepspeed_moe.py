@@ -12,10 +12,12 @@ def parameters(h: int, experts: int, layers: int = 24, v: int = 51_200, s: int =
 
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
+WIDTHS = (2048, 1024)
+
 FIGURES = [
     Figure(
         "DeepSpeed-MoE", f"{base}+MoE-128", printed, "B parameters", "GPT + l/2·127·(8h² + 5h)",
         parameters(h, 128) / 1e9, decimals(0),
     )
-    for base, h, printed in (("1.3B", 2048, "52"), ("350M", 1024, "13"))
+    for base, h, printed in zip(("1.3B", "350M"), WIDTHS, ("52", "13"), strict=True)
 ]  # fmt: skip

@@ -8,6 +8,7 @@ and send as one; ψ is the number of parameters of one unit.
 from dataclasses import dataclass
 
 from minidist.papers import llama, megatron
+from minidist.papers.collectives import chunk_sizes
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,36 @@ class Model:
     a: int
     kv: int
     tied: bool
+    experts: int = 0  # E, in place of each layer's MLP; 0: there is just that
+    top: int = 1  # k: a token goes through this many
 
     def cut_and_whole(self, t: int = 1) -> list[list[tuple[int, int]]]:
         """For each of t ranks that share every layer, its parameters of each unit: of what is cut, and of what every
         rank has."""
         if self.name == "gpt":
-            return [megatron.count_cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
-        return llama.count_cut_and_whole(
-            self.v, self.h, self.layers, self.a, self.kv, llama.mlp_width(self.h), t, self.tied
-        )
+            ranks = [megatron.count_cut_and_whole(self.v, self.s, self.h, self.layers, t, self.tied)] * t
+        else:
+            f = llama.mlp_width(self.h)
+            ranks = llama.count_cut_and_whole(self.v, self.h, self.layers, self.a, self.kv, f, t, self.tied)
+        if not self.experts:
+            return ranks
+        found = []
+        for (first, *layers, last), mlp in zip(ranks, self.mlp(t), strict=True):
+            more = [(self.experts - 1) * size for size in mlp]
+            routed = [(cut + more[0], whole + more[1] + self.experts * self.h) for cut, whole in layers]
+            found.append([first, *routed, last])
+        return found
+
+    def mlp(self, t: int = 1) -> list[tuple[int, int]]:
+        """The same for a layer's MLP: 8h² + 5h, or for a Llama 3hf."""
+        if self.name == "gpt":
+            return [((8 * self.h**2 + 4 * self.h) // t, self.h)] * t
+        return [(3 * self.h * part, 0) for part in chunk_sizes(llama.mlp_width(self.h), t)]
+
+    def active(self) -> int:
+        """Parameters that a token goes through."""
+        [mlp] = self.mlp()
+        return self.parameters() - self.layers * max(0, self.experts - self.top) * sum(mlp)
 
     def units(self, shards: int = 1) -> list[int]:
         """ψ of each unit, padded to a multiple of `shards`, among which it is divided evenly."""

@@ -7,6 +7,7 @@ from minidist import UsageError, command, train
 from minidist.claims.needs import of_data_axis
 from minidist.cli.options import Parser
 from minidist.engine import Engine
+from minidist.ep.options import add_mixture, check_mixture
 from minidist.mpi import environment
 from minidist.programs.chapter import Chapter
 
@@ -15,6 +16,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     """Parse and check. Raises UsageError for whatever cannot work, several ranks among it."""
     if environment.ranks() > 1:
         raise UsageError("this is serial training: run it without mpirun, or take minidist.data_parallel")
+    check_mixture(made.parse_args(arguments))
     return command.prepare(made, arguments, ranks, **how)
 
 
@@ -22,6 +24,7 @@ CHAPTER = Chapter(
     name="train",
     doc=train.__doc__,
     make=lambda job, comm: Engine(job.units, job.settings),
+    add_options=lambda parser: add_mixture(parser, experts=0),
     prepare=prepare,
     claims=lambda run: [],  # nothing is shared
     needs=of_data_axis(0),

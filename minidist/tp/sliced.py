@@ -27,6 +27,7 @@ class Sliced(Parameter):
 
     def __init__(self, declared: Parameter, axis: int, sections: Sequence[int], comm: Comm) -> None:
         self.declared, self.axis, self.sections, self.comm = declared, axis, sections, comm
+        self.group = declared.group or self.group
         shape = list(declared.shape)
         shape[axis] = len(self.places[comm.rank])
         super().__init__(declared.name, tuple(shape), declared.std, declared.fill)

@@ -32,6 +32,7 @@ IN_EVERY_RUN = (
     "2bw",
     "--dp 2 --pp 2",
     "ring",
+    "--capacity",
 )
 RANKS = pytest.mark.parametrize(
     ("n", "everything"), [(4, False), *(pytest.param(n, True, marks=pytest.mark.slow) for n in range(1, 5))]
@@ -81,6 +82,8 @@ def lines(n: int) -> list[str]:
     made += [f"pipeline --schedule zb-h1 {deep(n)} --recompute {policies[n % 3]} --precision mixed"]
     made += [f"context_parallel --scheme {name} --zero {n % 4} {SHAPE} --layers 2 {some[2 * i + 1]} --dropout 0"
              for i, name in enumerate(("ring", "all-gather", "ulysses"))]  # fmt: skip
+    made += [f"expert_parallel {SHAPE} --layers 2 {some[(n + k) % len(some)]}" for k in range(2)]
+    made += [f"expert_parallel --capacity 1.25 --zero 3 {SHAPE} --layers 2 --precision mixed"]
     made += [f"local_sgd --every 1 --outer-lr 0.7 {SHAPE} --layers 2 --precision fp32"]
     if n > 2:
         made += [f"zero_r --tp 1 --activations host {SHAPE} --layers 2 --precision mixed"]

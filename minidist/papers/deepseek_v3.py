@@ -1,0 +1,48 @@
+"""DeepSeek-V3: DeepSeek-AI 2024, arXiv 2412.19437. A limit of hosts.
+
+Each token chooses k of E experts, which are divided among `hosts` nodes. (Its training run is in `runs`.)
+"""
+
+import math
+
+from minidist.papers.figure import Figure, decimals, format_whole
+
+EXPERTS, CHOSEN, HOSTS, LIMIT = 256, 8, 8, 4  # section 4.2: expert parallelism of 64 ranks on 8 nodes
+NVLINK, INFINIBAND = 160, 50  # GB/s, section 3.2.2
+
+
+def copies_to_experts(k: int, hosts: int) -> float:
+    """Copies of a token that leave its host, if each chosen expert gets its own; choices are uniform."""
+    return k * (hosts - 1) / hosts
+
+
+def hosts_reached(experts: int, k: int, hosts: int) -> float:
+    """Hosts on which a token's experts are, on average over all choices of k."""
+    elsewhere = math.comb(experts - experts // hosts, k) / math.comb(experts, k)
+    return hosts * (1 - elsewhere)
+
+
+def copies_to_hosts(experts: int, k: int, hosts: int) -> float:
+    """Copies that leave its host, if each host gets one for all its experts."""
+    return hosts_reached(experts, k, hosts) * (hosts - 1) / hosts
+
+
+def most_copies(limit: int, hosts: int) -> float:
+    """The same with a limit of hosts: at most, on average over tokens."""
+    return limit * (hosts - 1) / hosts
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+MOST_HOSTS = Figure("DeepSeek-V3 §3.2.2", "nodes of a token, at most", "4", "", "the limit", LIMIT, format_whole)
+FIGURES = [
+    MOST_HOSTS,
+    Figure(
+        "DeepSeek-V3 §3.2.2", "NVLink / InfiniBand", "3.2", "times", "160 / 50 GB/s",
+        NVLINK / INFINIBAND, decimals(1),
+    ),
+    Figure(
+        "DeepSeek-V3 §3.2.2", "experts at the cost of 8", "13", "", "4·3.2",
+        LIMIT * NVLINK / INFINIBAND, decimals(0),
+    ),
+]  # fmt: skip

@@ -1,0 +1,61 @@
+"""Mixtral: Jiang et al. 2024, arXiv 2401.04088; OLMoE: Muennighoff et al. 2024, arXiv 2409.02060. Their parameters: a
+Llama's, with E experts for each MLP and a router for each layer; a token goes through k experts.
+"""
+
+from typing import NamedTuple
+
+from minidist.papers import llama
+from minidist.papers.figure import Figure, decimals
+
+
+class Shape(NamedTuple):
+    """Sizes of a Llama with experts; f: the width of one expert."""
+
+    h: int
+    layers: int
+    a: int
+    kv: int
+    f: int
+    experts: int
+    k: int
+    v: int
+
+    @property
+    def parameters(self) -> int:
+        """All of them."""
+        [dense] = llama.parameters(self.v, self.h, self.layers, self.a, self.kv, self.f)
+        return dense + self.layers * ((self.experts - 1) * 3 * self.h * self.f + self.experts * self.h)
+
+    @property
+    def active(self) -> int:
+        """Those that one token goes through."""
+        return self.parameters - self.layers * (self.experts - self.k) * 3 * self.h * self.f
+
+
+SHAPES = {
+    "Mixtral 8x7B": Shape(4096, 32, 32, 8, 14_336, 8, 2, 32_000),
+    "Mixtral 8x22B": Shape(6144, 56, 48, 8, 16_384, 8, 2, 32_768),
+    "OLMoE-1B-7B": Shape(2048, 16, 16, 16, 1024, 64, 8, 50_304),
+}
+
+PRINTED = {"Mixtral 8x7B": ("46.7", "12.9"), "Mixtral 8x22B": ("141", "39"), "OLMoE-1B-7B": ("6.9", "1.3")}
+
+
+def _sizes(name: str) -> tuple[Figure, Figure]:
+    """A model's parameters in billions, all and active."""
+    of, printed = SHAPES[name], PRINTED[name]
+    rounded = [decimals(len(number.partition(".")[2])) for number in printed]
+    return (
+        Figure(
+            name, "all", printed[0], "B parameters", "Llama + l((E-1)·3hf + Eh)", of.parameters / 1e9, rounded[0],
+            evidence="a second source",
+        ),
+        Figure(
+            name, "active", printed[1], "B parameters", "all - l(E-k)·3hf", of.active / 1e9, rounded[1],
+            evidence="a second source",
+        ),
+    )  # fmt: skip
+
+
+SIZES = {name: _sizes(name) for name in SHAPES}
+FIGURES = [figure for pair in SIZES.values() for figure in pair]

@@ -1,0 +1,185 @@
+"""Expert parallelism against a mixture written token by token (ep/oracle.py): comparing N ranks with N others proves
+nothing about the layer."""
+
+import itertools
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ep.oracle import check_same, dropped_by
+from jobs import expert_parallels as jobs
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.expert_parallel import count_hosts, limit_hosts
+from minidist.launch.launcher import launch
+from minidist.layout import Layout
+from minidist.nn.mixture import choose
+from minidist.papers.collectives import chunk_sizes
+
+DIVIDED = [(n, ep) for n in range(1, 9) for ep in range(1, n + 1) if n % ep == 0]  # N, P
+CAPACITIES = (None, 0.5, 1.0)
+
+
+def exact(top: int, capacity: float | None, name: str = "gpt", accumulate: int = 1, recompute: str = "none") -> Any:
+    return (name, top, capacity, "fp64", "sgd", accumulate, recompute)
+
+
+# Each layout with another choice of everything else, so that each choice meets several layouts.
+CHOICES = itertools.cycle(itertools.product((0, 1, 2, 3), (1, 2), CAPACITIES))
+CASES = [
+    *((n, exact(top, capacity), ep, zero) for (n, ep), (zero, top, capacity) in zip(DIVIDED, CHOICES, strict=False)),
+    *((4, exact(2, 1.0), 2, zero) for zero in range(4)),
+    *((4, exact(2, capacity, "llama"), 2, 1) for capacity in (None, 1.0)),
+    *((4, exact(2, capacity, accumulate=2), 4, zero) for capacity in (None, 1.0) for zero in (0, 2)),
+    *((3, exact(2, capacity, recompute=again), 3, 3) for capacity in (None, 1.0) for again in ("full", "selective")),
+]
+
+
+@cache
+def serial(case: Any, ranks: int) -> Any:
+    return jobs.serial(case, ranks)
+
+
+@pytest.mark.parametrize(("n", "case", "ep", "zero"), CASES, ids=str)
+def test_equals_the_mixture_written_token_by_token(n: int, case: Any, ep: int, zero: int) -> None:
+    """Losses with the balance loss, norms, gradients and parameters; and the same tokens are dropped."""
+    ranks = run_threads(partial(jobs.run, case=case, ep=ep, zero=zero), n, Rules("synchronous", "contrary"))
+    truth, units = serial(case, n if case[2] is not None else 1)
+    check_same(jobs.joined(ranks), truth)
+    sizes = [size * jobs.CONTEXT for size in chunk_sizes(jobs.BATCH // case[5], n)]
+    for layer, dropped in enumerate(dropped_by(units)):
+        again = 2 if case[6] == "full" else 1  # forwards of a micro-batch
+        for i, expected in enumerate(dropped.values()):
+            found, first = [], 0
+            for rank, size in zip(ranks, sizes, strict=True):
+                plan = rank["plans"][layer][again * i]
+                choices = np.flatnonzero(plan.place == len(plan.slot))
+                found += [(first + int(choice) % size, int(choice) // size) for choice in choices]
+                first += size
+            assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(("n", "ep"), [(3, 1), (4, 2), (4, 4)])
+def test_under_fsdp_and_through_a_constant_buffer(n: int, ep: int) -> None:
+    case = exact(2, None)
+    truth, _ = serial(case, 1)
+    check_same(jobs.joined(run_threads(partial(jobs.run_fsdp, case=case, ep=ep), n, Rules("eager"))), truth)
+    for zero in (0, 1, 2):
+        buffered = partial(jobs.run, case=case, ep=ep, zero=zero, bucket_size=100)
+        check_same(jobs.joined(run_threads(buffered, n, Rules("eager"))), truth)
+
+
+MIXED = [
+    (("gpt", 2, capacity, "mixed", optimizer, 1, "none"), 2, 1)
+    for capacity in (None, 1.0)
+    for optimizer in ("sgd", "adamw")
+]
+ON_MPI = [(exact(2, None), 4, 0), (exact(2, 1.0), 2, 2), (exact(1, 0.5, "llama"), 4, 3), *MIXED]
+
+
+@cache
+def on_mpi() -> list[dict[str, Any]]:
+    """All cases in one job."""
+    found: list[dict[str, Any]] = launch("jobs.expert_parallels:run_all", 4, ON_MPI, timeout=120).values[0]
+    return found
+
+
+@pytest.mark.parametrize("i", range(len(ON_MPI)), ids=lambda i: str(ON_MPI[i]))
+def test_over_mpi_and_in_mixed_precision(i: int) -> None:
+    """In mixed precision tokens travel in float16, and a choice between two experts that are nearly alike may change:
+    then a gradient is off, so it is compared over all parameters. The balance loss without the loss scale, which
+    float64 does not see, would change the routers' gradients altogether."""
+    case, _, _ = ON_MPI[i]
+    found, (truth, _) = on_mpi()[i], serial(case, 4 if case[2] is not None else 1)
+    if case[3] == "fp64":
+        check_same(found, truth)
+        return
+    np.testing.assert_allclose(found["losses"], truth["losses"], rtol=5e-3)
+    for layer in range(2):
+        mine, right = (of["gradients"][f"block{layer}.router.weight"] for of in (found, truth))
+        assert np.linalg.norm(mine - right) < 0.02 * np.linalg.norm(right)
+
+
+GRIDS = [
+    *((Layout(2, 1, 1, 2, ep=2), zero) for zero in range(4)),
+    *((Layout(2, 2, 1, 1, ep=2, schedule=schedule), zero) for zero, schedule in enumerate(("1f1b", "gpipe", "zb-h1"))),
+    (Layout(1, 1, 1, 2), 0),
+    (Layout(1, 2, 1, 1), 0),
+    (Layout(2, 2, 1, 2, ep=2), 1),
+    (Layout(4, 2, 1, 1, ep=2), 3),
+    (Layout(4, 1, 1, 2, ep=4), 2),
+    (Layout(2, 2, 1, 2, ep=1), 3),
+]
+MET = itertools.cycle(itertools.product((None, 1.0), ("none", "full")))  # capacity, recomputation
+GRID_CASES = [
+    pytest.param(*grid, *met, marks=[pytest.mark.slow] * (met != first))
+    for grid, first in zip(GRIDS, MET, strict=False)
+    for met in itertools.product((None, 1.0), ("none", "full"))
+]
+
+
+@pytest.mark.parametrize(("layout", "zero", "capacity", "again"), GRID_CASES, ids=str)
+def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str) -> None:
+    """With tensor and pipeline parallelism: a stage's balance loss is in the loss, and has its gradient."""
+    name = "llama" if layout.pp == 1 and capacity else "gpt"
+    case = exact(2, capacity, name, accumulate=2 if layout.pp > 1 else 1, recompute=again)
+    ranks = run_threads(partial(jobs.run_grid, case=case, layout=layout, zero=zero), layout.ranks, Rules("eager"))
+    truth, _ = serial((*case[:6], "none"), layout.dp if capacity else 1)
+    check_same(jobs.joined(ranks), truth)
+
+
+def test_a_limit_of_hosts_takes_the_best_hosts() -> None:
+    """By hand: each token's hosts, by the sum of their k/limit best, and its experts on these."""
+    n, e, k, hosts = 200, 12, 4, 4
+    prob = np.random.default_rng(0).random((n, e))
+    for limit in (2, 3, 4):
+        chosen = choose(limit_hosts(prob, k, hosts, limit), k)
+        for token, found in zip(prob.tolist(), chosen.tolist(), strict=True):
+            scores = [sum(sorted(token[3 * host : 3 * host + 3])[-max(1, k // limit) :]) for host in range(hosts)]
+            _, best = zip(*sorted(zip(scores, range(hosts), strict=True))[-limit:], strict=True)
+            allowed = [(token[expert], expert) for host in best for expert in range(3 * host, 3 * host + 3)]
+            assert set(found) == {expert for _, expert in sorted(allowed)[-k:]}
+        reached = count_hosts(chosen, e // hosts)
+        assert reached.tolist() == [len({expert // 3 for expert in of}) for of in chosen.tolist()]
+        assert reached.max() <= limit
+
+
+def test_a_sample_has_every_expert() -> None:
+    """Rank 0 puts the model together, for --sample, from the ranks that hold experts."""
+    case = exact(2, None)
+    ranks = run_threads(partial(jobs.weights_of, case=case, ep=2), 4, Rules("eager"))
+    names = {parameter.name for unit in jobs.model(case) for parameter in unit.parameters}
+    assert ranks[0].keys() == names
+
+
+SMALL = "--steps 2 --layers 2 --width 16 --heads 4 --context 8 --batch 16"
+LINES = [
+    "--ep 1 --zero 0",
+    "--capacity 0.7 --zero 2 --accumulate 2",
+    "--recompute full --zero 3 --top 3",
+    "--recompute log --capacity 1.25 --layers 5",
+    "--recompute every:2 --layers 5 --zero 3 --accumulate 2",
+    "--recompute selective --model llama --kv-heads 2 --experts 9",
+    "--balance 0 --precision fp64",
+    "--precision fp32 --experts 24 --top 3 --ranks-per-host 1 --host-limit 1",
+    "--optimizer sgd --dropout 0.1 --untied --top 1",
+]
+
+
+@cache
+def reports(n: int, folder: str) -> dict[str, Any]:
+    """All lines in one job."""
+    lines = [f"expert_parallel {SMALL} {line}" for line in LINES]
+    found: dict[str, Any] = launch("jobs.chapters:command_lines", n, lines, folder, timeout=200).values[0]
+    return found
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("n", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 8))])
+def test_every_claim_holds(n: int, line: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    report = reports(n, str(tmp_path_factory.getbasetemp()))[f"expert_parallel {SMALL} {line}"]
+    assert [claim for claim in report["claims"] if not claim["holds"]] == []
+    assert report["status"] == 0
+    assert len(report["claims"]) >= 15
