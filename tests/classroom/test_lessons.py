@@ -234,3 +234,11 @@ def test_the_question_of_lesson_14_does_not_answer_its_prediction():
     layouts = re.findall(r"(\d+) · (\d+) · (\d+)", question)
     assert len(layouts) == 3
     assert all(int(d) * int(p) * int(t) == 64 and t != "4" for d, p, t in layouts)
+
+
+def test_what_lesson_08_asks_does_not_answer_the_predictions_of_lesson_07():
+    lesson = next(it for it in LESSONS if it.name.startswith("08"))
+    cells = json.loads((lesson / "lesson.ipynb").read_text())["cells"]
+    asked = "".join("".join(cell["source"]) for cell in cells).partition('predict("')[0]
+    assert "31.4" not in asked  # GB on each of 64 ranks
+    assert r"2\Psi" not in asked  # sent in a step, as in data parallelism
