@@ -81,7 +81,7 @@ def lessons_own(test_file: str, name: str) -> Callable[..., Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, name)  # type: ignore[no-any-return]
+    return getattr(module, name)
 
 
 def shape(x: Array | tuple[int, ...]) -> str:

@@ -3,13 +3,12 @@
 import copy
 import inspect
 import sys
-from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,8 +17,23 @@ from classroom.grading import ANSWERS, LESSONS, load
 from minidist.classroom.ranks import stand_ins
 
 ORDERS = [[("F", 0), ("F", 1), ("BW", 0), ("BW", 1)], [("F", 0), ("B", 0), ("F", 1), ("W", 0), ("BW", 1)]]
-MODEL = namedtuple("MODEL", "layers width heads length batch parameters")(24, 500, 16, 300, 48, 9_000_000)
-LAYOUT = namedtuple("LAYOUT", "data pipeline tensor")(2, 3, 4)
+
+
+class Model(NamedTuple):
+    layers: int = 24
+    width: int = 500
+    heads: int = 16
+    length: int = 300
+    batch: int = 48
+    parameters: int = 9_000_000
+
+
+class Layout(NamedTuple):
+    data: int = 2
+    pipeline: int = 3
+    tensor: int = 4
+
+
 # Of each function that needs no ranks some arguments.
 CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "01": {"partition": ("wind", 7)},
@@ -34,8 +48,8 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "shorter": (1, 3, 6, 4),
     },
     "14": {
-        "memory": (MODEL, LAYOUT),
-        "sent": (MODEL, LAYOUT),
+        "memory": (Model(), Layout()),
+        "sent": (Model(), Layout()),
         "place": (5, {"data": 2, "pipeline": 2, "tensor": 2}),
     },
     "15": {
@@ -69,7 +83,7 @@ def test_no_two_functions_can_leave_their_work_to_each_other(number: str) -> Non
     """Where the lesson's own functions take the place of a student's, that has an order: some stand on none of them.
     An engine calls all of its methods, so there is a part in which all of those are the student's."""
     on_ranks, asked = load_on_ranks(number), [name.rpartition(".")[2] for name in load_tests(number).ASKED]
-    given, stands_on = vars(on_ranks).get("given", {}), vars(on_ranks).get("STANDS_ON")
+    given, stands_on = vars(on_ranks).get("given", {}), vars(on_ranks).get("STANDS_ON", {})
     if any(function.__qualname__ != name for name, function in given.items()):
         text = (LESSONS[number] / "test_exercise.py").read_text()
         assert "of(*METHODS)" in text
