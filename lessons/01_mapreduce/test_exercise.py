@@ -352,13 +352,13 @@ def draw_runs(submission: Submission, number_of_runs: int = 4, largest: int = 9)
     return runs
 
 
-def grouped(runs: Sequence[Pairs]) -> list[tuple[str, list[str]]]:
-    """Every key with its values, in order."""
-    values: dict[str, list[str]] = {}
-    for run in runs:
-        for key, value in run:
-            values.setdefault(key, []).append(value)
-    return sorted(values.items())
+def keys_of(runs: Sequence[Pairs]) -> set[str]:
+    return {key for run in runs for key, _ in run}
+
+
+def all_values(runs: Sequence[Pairs], key: str) -> list[str]:
+    """A key's values, in order of the runs."""
+    return [value for run in runs for other, value in run if other == key]
 
 
 def check_merge(submission: Submission, function: str) -> None:
@@ -370,7 +370,7 @@ def check_merge(submission: Submission, function: str) -> None:
     for label, runs, found in zip(tries, some, found_in, strict=True):
         if isinstance(found, str):
             lose(f"On {label}: it returned {named(found)}; keys with their values are wanted.")
-        check_groups(found, grouped(runs), label)
+        check_groups(found, runs, label)
 
 
 def count_of(runs: Sequence[Pairs]) -> str:
@@ -379,20 +379,20 @@ def count_of(runs: Sequence[Pairs]) -> str:
     return f"{len(runs)} run{'s' * (len(runs) != 1)} of {pairs} pairs"
 
 
-def check_groups(found: Sequence[Sequence[Any]], expected: Sequence[tuple[str, list[str]]], label: str) -> None:
-    keys, wanted = [key for key, _ in found], dict(expected)
+def check_groups(found: Sequence[Sequence[Any]], runs: Sequence[Pairs], label: str) -> None:
+    keys = [key for key, _ in found]
     for key, following in itertools.pairwise(keys):
         if following == key:
             lose(f"On {label}: the key {key!r} comes twice. A key's values are to be together, from all runs.")
         if following < key:
             lose(f"On {label}: {following!r} comes after {key!r}; keys are to come in increasing order.")
     for key, values in found:
-        if key not in wanted:
+        if not (wanted := all_values(runs, key)):
             lose(f"On {label}: the key {key!r} is in no run.")
-        if values != wanted[key]:
-            what = "in another order" if sorted(values) == sorted(wanted[key]) else "wrong"
-            lose(f"On {label}: the values of {key!r} are {what}: {values}, not {wanted[key]} (run.place).")
-    if missing := [key for key in wanted if key not in keys]:
+        if values != wanted:
+            what = "in another order" if sorted(values) == sorted(wanted) else "wrong"
+            lose(f"On {label}: the values of {key!r} are {what}: {values}, not {wanted} (run.place).")
+    if missing := sorted(keys_of(runs) - set(keys)):
         lose(f"On {label}: the key {missing[0]!r} is missing.")
 
 
@@ -431,7 +431,8 @@ def region_text(pairs: Pairs) -> str:
 def reduced(runs: Sequence[Pairs]) -> str:
     """The output of the job `Joining` of on_ranks.py."""
     lines = []
-    for key, values in grouped(runs):
+    for key in sorted(keys_of(runs)):
+        values = all_values(runs, key)
         lines.append(f"{key}\t{'+'.join(values)}\n")
         lines += [f"{key}\t{len(values)} values\n"] * (len(values) > 2)
     return "".join(lines)

@@ -91,9 +91,10 @@ def check_made(name: str, flat: Flat, value: Any) -> None:
     }.get(name, ("", np.empty(flat.padded)))
     if not is_array(made, flat.padded):
         found = f"an array {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
+        padding = f", {flat.padded} with its padding" * (flat.padded > flat.size)
         raise TypeError(
-            f"{name} {what} {found} where an array ({flat.padded},) is wanted: {flat.name} has {flat.size} elements,"
-            f" {flat.padded} with its padding"
+            f"{name} {what} {found} where an array ({flat.padded},) is wanted: {flat.name} has {flat.size} elements"
+            + padding
         )
 
 

@@ -1,7 +1,7 @@
 """The grade of lesson 11: `pytest lessons/11_offload_and_infinity`, or `make grade` for a table.
 
 Each part asks for one thing of one function, and loads exercise.py anew. Graphs, states and batches are drawn afresh;
-what is right is worked out here by trying all placements, by training in a plain loop, by a product of whole matrices.
+what is right is found by trying all placements, by training in a plain loop, by a product of whole matrices.
 The disk has a clock of its own (minidist/classroom/slow_disk.py): nothing depends on how fast a machine is.
 A part earns its points or not; none needs a later one, and one mistake costs one part. What an update finds
 in a room is asked with a disk that takes no time; whether the room was its own, with a slow one.
@@ -15,6 +15,7 @@ import pytest
 
 from minidist.classroom.checks import an_array, together
 from minidist.classroom.submission import Case, Submission, lose
+from minidist.memory.partition import Partition, best, partitions
 
 Array = np.ndarray
 ASKED = ("best_placements", "update_all", "train_delayed", "tiled_backward")
@@ -40,26 +41,6 @@ def alone(submission: Submission, target: str, asked: str, cases: Sequence[Case]
 # ---- placements ------------------------------------------------------------------------------------------------------
 
 Edges = list[tuple[str, str, int]]
-Placed = tuple[frozenset[str], int, int]  # nodes on the host, bytes over the link, bytes on the device
-
-
-def every_placement(sizes: dict[str, int], edges: Edges, on_device: str, ways: str = "both") -> list[Placed]:
-    """All of them, by counting in binary. ways: over the link, that count: "both", "down" or "up"."""
-    free, found = [node for node in sizes if node != on_device], []
-    for number in range(1 << len(free)):
-        host = frozenset(node for bit, node in enumerate(free) if number >> bit & 1)
-        crossing = [edge for edge in edges if len({edge[0], edge[1]} & host) == 1]
-        sent = sum(nbytes for start, _, nbytes in crossing if ways != ("down" if start in host else "up"))
-        found.append((host, sent, sum(sizes.values()) - sum(sizes[node] for node in host)))
-    return found
-
-
-def the_best(found: list[Placed]) -> tuple[list[Placed], list[Placed]]:
-    """Those that take something off the device and send least; of these, those that leave least."""
-    everything = max(left for _, _, left in found)
-    cheapest = [each for each in found if each[2] < everything]
-    cheapest = [each for each in cheapest if each[1] == min(other[1] for other in cheapest)]
-    return cheapest, [each for each in cheapest if each[2] == min(other[2] for other in cheapest)]
 
 
 def a_graph(submission: Submission) -> dict[str, Any]:
@@ -73,15 +54,32 @@ def a_graph(submission: Submission) -> dict[str, Any]:
     return {"sizes": sizes, "edges": edges, "on_device": "passes"}
 
 
-def graphs(submission: Submission, wanted: Callable[[list[Placed], list[Placed]], bool], count: int) -> list[Case]:
+def cheapest_of(every: Sequence[Partition]) -> list[Partition]:
+    """Those that take something off the device and send least."""
+    everything = max(each.device for each in every)
+    least = min(each.moved for each in every if each.device < everything)
+    return [each for each in every if each.device < everything and each.moved == least]
+
+
+def one_way(every: Sequence[Partition], edges: Edges, down: bool) -> list[Partition]:
+    """The same, if only what goes down to the host, or up to the device, were counted."""
+    return [
+        each._replace(moved=sum(n for *ends, n in edges if [end in each.host for end in ends] == [not down, down]))
+        for each in every
+    ]
+
+
+def graphs(
+    submission: Submission, wanted: Callable[[list[Partition], list[Partition]], bool], count: int
+) -> list[Case]:
     """`count` graphs whose best placements are as wanted, and where both ways over the link must be counted."""
     cases: list[Case] = []
     while len(cases) < count:
         graph = a_graph(submission)
-        cheapest, best = the_best(every_placement(**graph))
-        hosts = {host for host, *_ in best}
-        by_one = [{host for host, *_ in the_best(every_placement(**graph, ways=way))[1]} for way in ("down", "up")]
-        if wanted(cheapest, best) and hosts not in by_one:
+        every = list(partitions(**graph))
+        found = best(every)
+        by_one = [{each.host for each in best(one_way(every, graph["edges"], down))} for down in (True, False)]
+        if wanted(cheapest_of(every), found) and {each.host for each in found} not in by_one:
             flows = ", ".join(f"{start}→{end} {nbytes}" for start, end, nbytes in graph["edges"])
             keeps = ", ".join(f"{node} {nbytes}" for node, nbytes in graph["sizes"].items() if nbytes)
             label = f"best_placements where {keeps} bytes are kept and {flows} flow"
@@ -93,23 +91,23 @@ def check_best(submission: Submission, cases: Sequence[Case]) -> None:
     for each, found in zip(cases, alone(submission, "place", "best_placements", cases), strict=True):
         if not isinstance(found, list) or not all(isinstance(host, list) for host in found):
             lose(f"On {each.label}: return a list of sets of nodes; it was {found}.")
-        every = every_placement(**each.arguments)
+        every = list(partitions(**each.arguments))
         by_host = {host: (sent, left) for host, sent, left in every}
-        best = {host: f"sends {sent} bytes and leaves {left} on the device" for host, sent, left in the_best(every)[1]}
+        wanted = {host: f"sends {sent} bytes and leaves {left} on the device" for host, sent, left in best(every)}
         for host in map(frozenset, found):
             if host not in by_host:
                 lose(f"On {each.label}: {braced(host)} cannot be on the host: {each.arguments['on_device']} cannot.")
-            if host not in best:
+            if host not in wanted:
                 sent, left = by_host[host]
-                one, said = next(iter(best.items()))
+                one, said = next(iter(wanted.items()))
                 lose(
                     f"On {each.label}: {braced(host)} on the host sends {sent} bytes and leaves {left} on the device;"
                     f" {braced(one)} {said}."
                 )
-        for host, said in best.items():
+        for host, said in wanted.items():
             if host not in map(frozenset, found):
                 lose(f"On {each.label}: {braced(host)} on the host is missing: it {said}, which is best.")
-        if len(found) > len(best):
+        if len(found) > len(wanted):
             lose(f"On {each.label}: a placement is there twice.")
 
 
@@ -119,18 +117,18 @@ def braced(host: frozenset[str]) -> str:
 
 @pytest.mark.points(3, "best_placements: what sends least, and of that what leaves least")
 def test_best_placements(submission: Submission) -> None:
-    one = graphs(submission, lambda cheapest, best: len(cheapest) == 1, 3)
+    one = graphs(submission, lambda cheapest, _: len(cheapest) == 1, 3)
     check_best(submission, one + graphs(submission, larger_is_better, 4))
 
 
-def larger_is_better(cheapest: list[Placed], best: list[Placed]) -> bool:
+def larger_is_better(cheapest: list[Partition], found: list[Partition]) -> bool:
     """Several send least, one of them leaves least, and it is not the first that one finds, from few nodes to many."""
-    return len(best) == 1 and len(best[0][0]) > min(len(host) for host, *_ in cheapest)
+    return len(found) == 1 and len(found[0].host) > min(len(each.host) for each in cheapest)
 
 
 @pytest.mark.points(1, "best_placements: all that are equally good")
 def test_best_placements_several(submission: Submission) -> None:
-    check_best(submission, graphs(submission, lambda cheapest, best: len(cheapest) == len(best) > 1, 4))
+    check_best(submission, graphs(submission, lambda cheapest, found: len(cheapest) == len(found) > 1, 4))
 
 
 # ---- states from a disk ----------------------------------------------------------------------------------------------
@@ -351,7 +349,7 @@ def check_moved(submission: Submission) -> None:
     hosts = [["s"], ["update", "s"], ["g", "update", "s", "t"], []]
     label = "moved"
     [found] = alone(submission, "count_moved", "moved", [Case(1, label, [graph["edges"]], {"hosts": hosts})])
-    sent = {host: nbytes for host, nbytes, _ in every_placement(**graph)}
+    sent = {host: nbytes for host, nbytes, _ in partitions(**graph)}
     for host, nbytes in zip(hosts, found, strict=True):
         if nbytes != sent[frozenset(host)]:
             flows = ", ".join(f"{start}→{end} {flow}" for start, end, flow in graph["edges"])

@@ -1,18 +1,19 @@
 """The grade of lesson 15: `pytest lessons/15_planning_a_run`, or `make grade` for a table.
 
 Each part asks for one thing of one function, and loads exercise.py anew. Sizes, units and machines are drawn afresh.
-What is right is worked out here: by formulas written in another way, by a walk over a list of moments, and for the
-choice by looking at every plan. A part earns its points or not, and none needs a later one.
+What is right is worked out here by formulas, for the largest moment by the lesson's own function, and for the choice by
+looking at every plan. A part earns its points or not, and none needs a later one.
 """
 
 import itertools
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidist.classroom.checks import together
+from minidist.classroom.checks import lessons_own, together
 from minidist.classroom.submission import Case, Submission, lose
 
 ASKED = ("read_sizes", "model_states", "passing_peak", "traffic", "choose")
@@ -31,6 +32,12 @@ BATCH, MICRO, ACCUMULATE = SIZES = (
 )
 
 Unit = tuple[int, int, int | None]
+
+
+@cache
+def own(name: str) -> Any:
+    """The lesson's own function."""
+    return lessons_own(__file__, name)
 
 
 def asked_for(submission: Submission, function: str, calls: Sequence[Sequence[Any]], target: str = "numbers") -> Any:
@@ -166,27 +173,25 @@ def drawn_units(submission: Submission, blocks: int, parameters: bool = True, ke
     ]
 
 
-def moments(units: Sequence[Unit], stage: int, recompute: bool, micro: int) -> list[tuple[str, float]]:
-    """What is held at each: a list of (when, bytes)."""
-    waits = [keeps if given is None or not recompute else given for _, keeps, given in units]
-    found = []
-    for i, (parameters, keeps, _) in enumerate(units):
-        gathered, gradient = 2 * parameters * (stage == 3), 2 * parameters * (stage >= 2)
-        found.append((f"in the forward of unit {i}", gathered + micro * sum(waits[: i + 1])))
-        found.append((f"when the backward of unit {i} begins", gathered + micro * (sum(waits[:i]) + keeps)))
-        found.append((f"when the gradient of unit {i} is there", gathered + gradient + micro * sum(waits[:i])))
-    return found
-
-
 def check_peaks(submission: Submission, calls: Sequence[tuple[list[Unit], int, bool, int]]) -> None:
     for call, found in zip(calls, asked_for(submission, "passing_peak", calls, "peaks"), strict=True):
-        units, stage, recompute, micro = call
-        when, expected = max(moments(*call), key=lambda moment: moment[1])
+        units, *how = call
+        stage, recompute, micro = how
+        expected, kept, whole = (
+            own("passing_peak")(some, *how)
+            for some in (
+                units,
+                [(0, keeps, given) for _, keeps, given in units],
+                [(parameters, 0, None if given is None else 0) for parameters, _, given in units],
+            )
+        )
         if not same(found, expected):
             short = f"{units[:2]}, ... {len(units)} units" if len(units) > 3 else f"{units}"
+            sums = " That is the sum of both, and they are not largest at the same moment."
             lose(
-                f"On units {short}, stage {stage}, recompute {recompute}, micro {micro}: most is held {when},"
-                f" {said(expected)} bytes; it was {said(found)}."
+                f"On units {short}, stage {stage}, recompute {recompute}, micro {micro}: at one moment"
+                f" {said(expected)} bytes are held. At most {said(kept)} are what units keep, and at most {said(whole)}"
+                f" parameters and gradients. It was {said(found)}.{sums * (same(found, kept + whole))}"
             )
 
 

@@ -3,13 +3,12 @@
 import copy
 import inspect
 import sys
-from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,9 +17,23 @@ from classroom.grading import ANSWERS, LESSONS, load
 from minidist.classroom.ranks import stand_ins
 
 ORDERS = [[("F", 0), ("F", 1), ("BW", 0), ("BW", 1)], [("F", 0), ("B", 0), ("F", 1), ("W", 0), ("BW", 1)]]
-Model = namedtuple("Model", "layers width heads length batch parameters")
-Layout = namedtuple("Layout", "data pipeline tensor")
-MODEL, LAYOUT = Model(24, 500, 16, 300, 48, 9_000_000), Layout(2, 3, 4)
+
+
+class Model(NamedTuple):
+    layers: int = 24
+    width: int = 500
+    heads: int = 16
+    length: int = 300
+    batch: int = 48
+    parameters: int = 9_000_000
+
+
+class Layout(NamedTuple):
+    data: int = 2
+    pipeline: int = 3
+    tensor: int = 4
+
+
 # Of each function that needs no ranks some arguments.
 CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "01": {"partition": ("wind", 7)},
@@ -35,8 +48,8 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "shorter": (1, 3, 6, 4),
     },
     "14": {
-        "memory": (MODEL, LAYOUT),
-        "sent": (MODEL, LAYOUT),
+        "memory": (Model(), Layout()),
+        "sent": (Model(), Layout()),
         "place": (5, {"data": 2, "pipeline": 2, "tensor": 2}),
     },
     "15": {
