@@ -35,7 +35,7 @@ from minidist.launch.job import LAST, Job, RankResult, Watch, blame, describe_ex
 from minidist.launch.main_stack import frames_in, place_of
 from minidist.launch.notebook_cell import MACHINERY
 
-LOOK = 0.05  # seconds between looks at what ranks use together
+LOOK = 0.1  # seconds between looks at what ranks use together
 TICK = 0.1  # seconds after which ranks that compute are no reason not to look whether others can ever go on
 OUTPUTS = ("stdout", "stderr", "stack")
 OUTPUT_LIMIT = 1_000_000  # bytes that a rank may print
@@ -182,7 +182,7 @@ class Router:
 
     def run(self, patience: float, watch: Watch | None = None) -> None:
         """Until all ranks have returned, one has failed or disappeared, they hang, or patience has ended."""
-        deadline, look = time.monotonic() + patience, 0.0
+        deadline, look = time.monotonic() + patience, time.monotonic() + LOOK
         while not (all(self.exchange.finished) or self.first is not None or self.hung or self.excess):
             if watch:
                 watch(self.last)
