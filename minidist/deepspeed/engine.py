@@ -213,6 +213,11 @@ class DeepSpeedEngine:
     def get_lr(self) -> list[float]:
         return Scheduler(self.stage).get_last_lr()
 
+    def get_mom(self) -> list[Any]:
+        """Adam's betas, or SGD's momentum."""
+        found = vars(self.plan.optimizer)
+        return [found["momentum"] if "momentum" in found else (found["beta1"], found["beta2"])]
+
     def train_batch_size(self) -> int:
         return self.plan.batch
 
@@ -233,12 +238,12 @@ class DeepSpeedEngine:
 
     def print_progress(self) -> None:
         """steps_per_print and wall_clock_breakdown, if the configuration has either: rank 0's line."""
-        every, timed = self.plan.config["steps_per_print"], self.plan.config["wall_clock_breakdown"]
-        asked = "steps_per_print" in self.plan.config.stated or timed
-        if not asked or not every or self.global_steps % every:
+        timed = self.plan.config["wall_clock_breakdown"]
+        every = self.plan.config["steps_per_print"] or (10 if timed else None)
+        if not every or self.global_steps % every:
             return
         if self.comm.rank == 0:
-            line = f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}"
+            line = f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}, mom={self.get_mom()}"
             times = " | ".join(f"{what}: {total:.2f}" for what, total in self.milliseconds.items())
             print(f"{line}, time (ms) | {times}" if timed else line, file=sys.stderr, flush=True)
         self.milliseconds = dict.fromkeys(self.milliseconds, 0.0)

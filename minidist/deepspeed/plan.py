@@ -8,7 +8,6 @@ from typing import Any
 from minidist import UsageError, how_to_install
 from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, defaults, precision_of, recompute_of
 from minidist.deepspeed.config import Config, check
-from minidist.deepspeed.keys import OFF_DEVICE
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
 from minidist.engine import Settings
 from minidist.nn.optim import SGD, AdamW, Optimizer
@@ -44,6 +43,7 @@ class Plan:
     together: bool = False  # ... in one room
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
+    constant: bool = False  # without a schedule, and no option asks for the chapter's: the learning rate stays
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
 
     @property
@@ -66,6 +66,7 @@ class Plan:
             "lr": self.lr,
             "weight_decay": vars(self.optimizer)["weight_decay"],
             **({"bucket_size": self.bucket_size} if self.bucket_size else {}),
+            **({"min_lr": self.lr, "warmup": 0} if self.constant else {}),
         }
 
     def arguments(self) -> list[str]:
@@ -162,7 +163,8 @@ def make(
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
     plan.schedule = _schedule(checked, plan)
-    plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
+    plan.constant = plan.schedule is None and not {"warmup", "min_lr"} & {*given}
+    plan.loss_scale = _loss_scale(checked, plan) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
     if checked[f"{ROOM}.offload_param.device"] != "none" and plan.stage < 3:
         plan.notes.append(f"{ROOM}.offload_param is of stage 3: stage {plan.stage} has all parameters on every rank")
@@ -236,7 +238,7 @@ def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Op
                 " here: leave one of the two at 0"
             )
         return SGD(momentum=momentum, weight_decay=decay)
-    if decay and not config["optimizer.params.adam_w_mode"]:
+    if decay and name.lower() == "adam" and not config["optimizer.params.adam_w_mode"]:
         raise UsageError(
             "optimizer.params.adam_w_mode false adds weight decay to gradients, and is not here: make it true, or"
             " weight_decay 0"
@@ -290,13 +292,35 @@ class ForgivingLossScale(LossScale):
             self.forgiven_left = self.hysteresis - 1
 
 
-def _loss_scale(config: Config) -> LossScale:
+class EagerLossScale(LossScale):
+    """Without ZeRO (runtime/fp16/fused_optimizer.py): each overflow halves the scale, and at the minimum it stays."""
+
+    def update(self, overflow: bool) -> None:
+        if overflow:
+            self.scale = max(self.scale / 2, self.minimum)
+            self.last_overflow = self.step
+            self.step += 1
+        else:
+            super().update(overflow)
+
+
+def _loss_scale(config: Config, plan: Plan) -> LossScale:
     fixed = config["fp16.loss_scale"]
     if fixed:
         return FixedLossScale(fixed, minimum=fixed)
-    first, minimum = 2.0 ** config["fp16.initial_scale_power"], config["fp16.min_loss_scale"]
+    for path in ("fp16.loss_scale_window", "fp16.min_loss_scale"):
+        if config[path] == 0:
+            raise UsageError(f"{path} 0 is for a fixed loss_scale alone: make it at least 1")
+    first, minimum = 2.0 ** config["fp16.initial_scale_power"], float(config["fp16.min_loss_scale"])
     if first < minimum:
         raise UsageError(f"fp16.min_loss_scale {minimum:g} is above 2^initial_scale_power, {first:g}")
+    if plan.stage == 0 and not plan.fsdp:
+        for path in ("fp16.hysteresis", "fp16.consecutive_hysteresis"):
+            if path in config.stated:
+                plan.notes.append(
+                    f"{path} has no effect in stage 0, nor in DeepSpeed's: each overflow halves the scale"
+                )
+        return EagerLossScale(first, config["fp16.loss_scale_window"], 1, minimum)
     kind = ForgivingLossScale if config["fp16.consecutive_hysteresis"] else LossScale
     return kind(first, config["fp16.loss_scale_window"], config["fp16.hysteresis"], minimum)
 

@@ -72,3 +72,57 @@ def betas(value: Any) -> tuple[float, float]:
 
 def anything(value: Any) -> Any:
     return value
+
+
+def names(value: Any) -> Any:
+    """One text, or a list of them."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError("a list of names")
+    return found
+
+
+def section(**readers: Reader) -> Reader:
+    """An object with these keys, and no others."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict) or not set(value) <= set(readers):
+            raise ValueError(f"an object with {', '.join(readers)}")
+        return {name: readers[name](each) for name, each in value.items()}
+
+    return read
+
+
+WORDS = {True: ("true", "t", "yes", "y", "on", "1"), False: ("false", "f", "no", "n", "off", "0")}
+
+
+def lenient(read: Reader) -> Reader:
+    """As pydantic reads: "true", "yes", 1 and 1.0 are true, "5e8" is a number, and true is 1."""
+
+    def read_too(value: Any) -> Any:
+        try:
+            return read(value)
+        except ValueError as error:
+            for meant in other_meanings(value):
+                try:
+                    return read(meant)
+                except ValueError:
+                    continue
+            raise error from None
+
+    return read_too
+
+
+def other_meanings(value: Any) -> list[Any]:
+    """A truth value as a number, a number as a truth value, a text as either."""
+    if isinstance(value, bool):
+        return [int(value)]
+    if isinstance(value, int | float):
+        return [bool(value)] if value in (0, 1) else []
+    if not isinstance(value, str):
+        return []
+    found: list[Any] = [truth for truth, words in WORDS.items() if value.lower() in words]
+    try:
+        return [*found, float(value)]
+    except ValueError:
+        return found

@@ -49,7 +49,7 @@ def test_llama_on_64_ranks(tmp_path: Path) -> None:
     assert figures(text, "all that is sent") == f"{3 * 3 * 2 * PSI * 63 / 64 / 1e9:.3f}"
     gpu = 4 * 32_000 * 4096 + int(18 * PSI / 64)
     assert f"GPU {gpu / 2**30:.2f}, host {32_000 * 4096 * 4 * 8 * 1.5 / 2**30:.2f}, nothing offloaded" in text
-    assert "mpirun -n 64 python -m minidist.zero3 --batch 384 --accumulate 3 --model llama" in text
+    assert "mpirun -n 64 python -m minidist.zero3 --batch 384 --accumulate 3 --min-lr 0.003 --warmup 0 --model llama" in text
 
 
 def test_what_runs_again_is_gathered_and_read_again(tmp_path: Path) -> None:
@@ -177,14 +177,25 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
     [
         ("a: [1, 2", "a.yaml: line 1, column 9: "),
         ("distributed_type: TPU", "distributed_type 'TPU' is not here"),
-        ("distributed_typ: FSDP", "there is no key distributed_typ: do you mean distributed_type?"),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stag: 3}", "do you mean deepspeed_config.zero_stage?"),
+        ("distributed_typ: FSDP", "no key distributed_typ, and Accelerate refuses it: do you mean distributed_type?"),
+        ("distributed_type: NO\ninvalid_key: 1", "there is no key invalid_key, and Accelerate refuses it"),
+        ("compute_environment: AMAZON_SAGEMAKER\nprofile: x", "compute_environment AMAZON_SAGEMAKER is not here"),
+        ("distributed_type: NO\nparallelism_config: {parallelism_config_tp_size: 2}", "tp_size 2 is not here: it has"),
+        (
+            "distributed_type: NO\nparallelism_config: {cp_size: 8}",
+            "cp_size 8 is not here: each sequence is one rank's",
+        ),
+        ("distributed_type: NO\nmegatron_lm_config: {megatron_lm_tp_degree: 2}", "run minidist.parallel3d"),
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 5}", "zero_optimization.stage should be"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 5}", "HYBRID_SHARD_ZERO2' is not here"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_backward_prefetch: LATE}", "fsdp_backward_prefetch 'LATE' is not"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_forward_prefetch: 2}", "should be true or false, not 2"),
         ("distributed_type: FSDP\nfsdp_config: [1]", "fsdp_config should be keys and values, not [1]"),
-        ("distributed_type: FSDP\nmixed_precision: fp8", "mixed_precision should be no, fp16 or bf16, not 'fp8'"),
+        (
+            "distributed_type: FSDP\nmixed_precision: fp8",
+            "mixed_precision fp8 is not here, because nothing is computed",
+        ),
+        ("distributed_type: FSDP\nmixed_precision: fp4", "mixed_precision should be no, fp16 or bf16, not 'fp4'"),
         ("num_processes: many", "num_processes should be a whole number from 1 on, not 'many'"),
         (
             "distributed_type: FSDP\nnum_machines: 3\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
@@ -222,3 +233,22 @@ def test_from_the_front_door(tmp_path: Path, capsys: Any) -> None:
         main(["explain", str(tmp_path / "c.json"), "--ranks", "100"])
     with pytest.raises(UsageError, match="invalid choice: 'llama4'"):
         main(["explain", str(tmp_path / "c.json"), "--model", "llama4"])
+
+
+def test_empty_sections_mean_nothing_and_others_have_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    empty = "".join(f"{name}: {{}}\n" for name in ("megatron_lm_config", "fp8_config", "mpirun_config", "tpu_env"))
+    file.write_text(f"distributed_type: MULTI_XPU\n{empty}parallelism_config: {{parallelism_config_tp_size: 1}}\n")
+    assert accelerate.load(str(file))[0].notes == []
+    file.write_text(
+        "distributed_type: FSDP\nmpirun_config: {mpirun_hostfile: /etc/hosts}\nfsdp_config: {fsdp_ignored_modules: null,"
+        " fsdp_activation_checkpointing_offload: true, fsdp_min_num_param: 7, whatever: 1}"
+    )
+    unknown = "has no effect here, and none in Accelerate, which does not know it"
+    assert sorted(accelerate.load(str(file))[0].notes) == [
+        "fsdp_config.fsdp_activation_checkpointing_offload has no effect here, because inputs that wait for a backward"
+        " stay on the device",
+        f"fsdp_config.fsdp_min_num_param {unknown}: do you mean fsdp_min_num_params?",
+        f"fsdp_config.whatever {unknown}",
+        "mpirun_config has no effect here, because you say mpirun yourself",
+    ]
