@@ -125,7 +125,17 @@ class Run(Asked):
 def model_of(options: argparse.Namespace, vocabulary: int) -> Model:
     """The model that a command line and a text ask for."""
     o, tied = options, options.model == "gpt" and not options.untied
-    return Model(o.model, vocabulary, o.context, o.width, o.layers, o.heads, o.kv_heads or o.heads, tied)
+    return Model(
+        o.model,
+        vocabulary,
+        o.context,
+        o.width,
+        o.layers,
+        o.heads,
+        o.kv_heads or o.heads,
+        tied,
+        vars(o).get("persist", 0),
+    )
 
 
 def _finite(value: float) -> float | None:

@@ -85,15 +85,20 @@ def initialize(
     """
     layers = sum(isinstance(unit, Block) for unit in model)
     plan = planning.make(read(config), comm.size, width=width_of(model), layers=layers)
-    if comm.rank == 0:
-        for note in plan.notes:
-            print(f"minidist: {note}", file=sys.stderr)
     settings = plan.settings(seed)
     if optimizer is not None:
         settings.optimizer = optimizer
     if lr_scheduler is not None:
         settings.learning_rate = lr_scheduler
     shards = zero.shards_within(model)
+    if shards and settings.persist:
+        settings.persist = 0
+        plan.notes.append(
+            "zero_optimization.param_persistence_threshold has no effect here yet in zero.Init: it divides all"
+        )
+    if comm.rank == 0:
+        for note in plan.notes:
+            print(f"minidist: {note}", file=sys.stderr)
     stage = engine_of(plan, model, settings, comm)
     zero.take_over(stage, shards)
     engine = DeepSpeedEngine(stage, plan, comm)
@@ -107,7 +112,8 @@ def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> 
         folder = folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, folder)
     engines = offload.ENGINES if plan.offload else dict(enumerate(LADDER))
-    engine = engines[plan.stage](units, settings, comm)
+    kind = offload.OffloadAll if plan.below else engines[plan.stage]
+    engine = kind(units, settings, comm)
     if plan.on_host or plan.together:
         blocks = sum(isinstance(unit, Block) for unit in units)
         engine.checkpoints = zero_r.Checkpoints(engine, plan.on_host, together=blocks if plan.together else None)

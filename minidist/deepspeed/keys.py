@@ -169,7 +169,8 @@ ZERO = {
     "prefetch_bucket_size": Key(ELEMENTS, int(5e7), "elements gathered ahead of their use"),
     "param_persistence_threshold": Key(ELEMENTS, int(1e5), "smaller parameters stay on every rank once gathered"),
     "model_persistence_threshold": Key(
-        ELEMENTS, sys.maxsize, "how many elements may stay so; then the smaller threshold is none"
+        ELEMENTS, sys.maxsize, "how many elements may stay so", yet="each parameter stays or not by its own size alone",
+        already=(sys.maxsize,),
     ),
     "max_live_parameters": Key(ELEMENTS, int(1e9), "elements that may be gathered at once"),
     "max_reuse_distance": Key(
@@ -403,7 +404,7 @@ REFUSED_SECTIONS = dict.fromkeys(
     "expert_parallel": "experts need another model",
 }
 # What pydantic lets stand in them; what a section not named here holds is not looked at:
-LOG = {"enabled": flag, "output_path": text, "job_name": text}
+LOG: dict[str, Reader] = {"enabled": flag, "output_path": text, "job_name": text}
 FIELDS: dict[str, dict[str, Reader]] = {
     "tensorboard": LOG,
     "csv_monitor": LOG,

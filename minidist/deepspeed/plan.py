@@ -38,6 +38,10 @@ class Plan:
     offload: bool = False  # gradients, optimizer states and the update to the host
     nvme: bool = False  # and the states on to files; in stage 3 parameters too
     nvme_path: str | None = None  # in which folder; None: a temporary one
+    below: bool = False  # parameters to the host, too
+    persist: int = 0  # of stage 3, in elements: what is not divided,
+    ahead: int = 0  # what is gathered ahead,
+    live: int | None = None  # and how much may be gathered at a time
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     on_host: bool = False  # where inputs of blocks that run again wait
     together: bool = False  # ... in one room
@@ -66,6 +70,7 @@ class Plan:
             "lr": self.lr,
             "weight_decay": vars(self.optimizer)["weight_decay"],
             **({"bucket_size": self.bucket_size} if self.bucket_size else {}),
+            **{name: getattr(self, name) for name in ("persist", "ahead", "live") if getattr(self, name)},
             **({"min_lr": self.lr, "warmup": 0} if self.constant else {}),
         }
 
@@ -77,6 +82,7 @@ class Plan:
         if self.chapter == "zero_r":
             words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
             words += [] if self.together else ["--scattered"]
+        words += ["--parameters", "host"] if self.below else []
         words += ["--disk", self.nvme_path] if self.nvme_path else []
         for option, value in self.said().items():
             if value != getattr(usual, option, None):
@@ -97,6 +103,9 @@ class Plan:
             clip=self.clip,
             accumulate=self.accumulate,
             bucket_size=self.bucket_size,
+            persist=self.persist,
+            ahead=self.ahead,
+            live=self.live,
             recompute=self.recompute,
             seed=seed,
         )
@@ -162,6 +171,7 @@ def make(
     _offload(checked, plan)
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
+    _limits(checked, plan)
     plan.schedule = _schedule(checked, plan)
     plan.constant = plan.schedule is None and not {"warmup", "min_lr"} & {*given}
     plan.loss_scale = _loss_scale(checked, plan) if plan.precision == "mixed" else None
@@ -183,13 +193,42 @@ def _offload(config: Config, plan: Plan) -> None:
             plan.notes.append(f"{room} has no effect {reason}")
     elif states == "nvme" and plan.stage == 3 and parameters != "nvme":
         plan.notes.append(f'{room} is "cpu" here as long as offload_param.device is not "nvme", too')
-        plan.offload = True
+        plan.offload, plan.below = True, parameters == "cpu"
     else:
         plan.offload, plan.nvme = True, states == "nvme"
+        plan.below = plan.stage == 3 and parameters != "none" and not plan.nvme
     if plan.nvme:
         plan.nvme_path = config[f"{ROOM}.offload_optimizer.nvme_path"] or config[f"{ROOM}.offload_param.nvme_path"]
-    if parameters == "nvme" and plan.stage == 3 and not plan.nvme:
-        plan.notes.append(f"{ROOM}.offload_param.device has no effect here yet, because {OFF_DEVICE} with the states")
+    below = f"{ROOM}.offload_param.device"
+    if plan.stage == 3 and parameters != "none" and states == "none" and not plan.fsdp:
+        plan.notes.append(f"{below} takes the optimizer along here, because who updates them is where they are")
+        plan.offload = plan.below = True
+    if plan.below and parameters == "nvme":
+        plan.notes.append(f'{below} is "cpu" here as long as offload_optimizer.device is not "nvme", too')
+
+
+def _limits(config: Config, plan: Plan) -> None:
+    """What stage 3 does not divide, gathers ahead, and may have gathered at a time, as far as the file says it."""
+    paths = {"persist": "param_persistence_threshold", "ahead": "prefetch_bucket_size", "live": "max_live_parameters"}
+    for name, key in paths.items():
+        path = f"{ROOM}.{key}"
+        if not config.stated.get(path) or plan.stage < 3:
+            continue
+        reasons = {
+            "with FSDP, which has a chapter of its own": plan.fsdp,
+            "with parameters in files": plan.nvme,
+            "with parameters on the host": plan.below and name == "persist",
+            "with activation checkpoints on the host or in one room": plan.on_host or plan.together,
+            f"with recompute {plan.recompute}": name != "persist"
+            and plan.recompute not in ("none", "selective", "full"),
+        }
+        found = [reason for reason, holds in reasons.items() if holds]
+        if found:
+            plan.notes.append(f"{path} has no effect here yet {found[0]}")
+        else:
+            setattr(plan, name, config[path])
+    if plan.live is not None and not plan.ahead:
+        plan.live = None  # it limits nothing else
 
 
 def _checkpoints(config: Config, plan: Plan) -> None:

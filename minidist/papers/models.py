@@ -12,7 +12,8 @@ from minidist.papers import llama, megatron
 
 @dataclass(frozen=True)
 class Model:
-    """v: vocabulary, s: positions, h: width, a: heads, kv: key/value heads; tied: the head reads the embedding."""
+    """v: vocabulary, s: positions, h: width, a: heads, kv: key/value heads; tied: the head reads the embedding; apart:
+    what has at most so many elements is padded and divided by itself (DeepSpeed's persistent parameters)."""
 
     name: str
     v: int
@@ -22,6 +23,7 @@ class Model:
     a: int
     kv: int
     tied: bool
+    apart: int = 0
 
     def cut_and_whole(self, t: int = 1) -> list[list[tuple[int, int]]]:
         """For each of t ranks that share every layer, its parameters of each unit: of what is cut, and of what every
@@ -34,8 +36,27 @@ class Model:
 
     def units(self, shards: int = 1) -> list[int]:
         """ψ of each unit, padded to a multiple of `shards`, among which it is divided evenly."""
+        if self.apart:
+            return [padded(small, shards) + padded(large, shards) for small, large in self.small_and_large()]
         (whole,) = self.cut_and_whole()
         return [padded(sum(both), shards) for both in whole]
+
+    def small_and_large(self) -> list[tuple[int, int]]:
+        """Elements of each unit in parameters of at most `apart` elements, and in larger ones."""
+        if self.name == "gpt":
+            sizes = megatron.parameter_sizes(self.v, self.s, self.h, self.layers, self.tied)
+        else:
+            sizes = llama.parameter_sizes(self.v, self.h, self.layers, self.a, self.kv, llama.mlp_width(self.h))
+        small = [sum(size for size in unit if size <= self.apart) for unit in sizes]
+        return [(mine, sum(unit) - mine) for mine, unit in zip(small, sizes, strict=True)]
+
+    def divided(self, shards: int = 1) -> list[int]:
+        """ψ of each unit without what is apart."""
+        return [padded(large, shards) for _, large in self.small_and_large()] if self.apart else self.units(shards)
+
+    def persistent(self, shards: int = 1) -> int:
+        """Ψ_p: what is apart."""
+        return self.parameters(shards) - sum(self.divided(shards))
 
     def parameters(self, shards: int = 1) -> int:
         """Ψ, with each unit padded."""
