@@ -203,7 +203,8 @@ class OffloadAll(Offload3):
     def refresh(self, flat: Flat) -> None:
         """Round the updated shard, where it is."""
         flat.param[...] = flat.master
-        self.clock.receive(self.host_clock.now)
+        ready = self.host_clock.now
+        self.clock.receive(ready)
 
 
 ENGINES = {1: Offload1, 2: Offload, 3: Offload3}

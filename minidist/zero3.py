@@ -94,16 +94,17 @@ class ZeRO3(ZeRO2):
 
     def forget(self, flat: Flat) -> None:
         """Drop the gathered parameters: no later unit of this pass reads them."""
-        if flat in self.staying or (flat in self.kept and self.training and self.direction == "forward"):
+        if flat in self.staying:
             return
-        flat.gathered = None
+        if not (flat in self.kept and self.training and self.direction == "forward"):
+            flat.gathered = None
 
     def after_update(self) -> None:
         """Gather what is not divided; the next forward gathers the other updated shards."""
         for flat in self.flats:
-            if flat in self.staying:
+            if (whole := flat.gathered) is not None and flat in self.staying:
                 with self.comm.phase("all-gather persistent"):
-                    ring.all_gather(flat.comm, flat.param, flat.padded, out=flat.gathered)
+                    ring.all_gather(flat.comm, flat.param, flat.padded, out=whole)
 
     # ---- DeepSpeed's prefetching -------------------------------------------------------------------------------------
 

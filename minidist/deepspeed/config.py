@@ -8,8 +8,10 @@ from typing import Any
 from minidist import UsageError
 from minidist.deepspeed.keys import (
     ALIASES,
+    ANY,
     FIELDS,
     KEYS,
+    OPEN,
     OPTIMIZERS,
     REFUSED_SECTIONS,
     REMOVED,
@@ -22,12 +24,9 @@ from minidist.deepspeed.values import flag, lenient
 
 # Objects within the configuration: every prefix of a key's path in the table.
 OBJECTS = {path.rpartition(".")[0] for path in KEYS} - {""} | {"optimizer.params", "scheduler.params"}
-NULL = (
-    "bf16",
-    "zero_optimization.offload_param",
-    "zero_optimization.offload_optimizer",
-    "optimizer.params",
-)  # may be null
+NULL = (  # objects that may be null
+    *("bf16", "zero_optimization.offload_param", "zero_optimization.offload_optimizer", "optimizer.params", "aio"),
+)
 CONSTRUCTED = ("optimizer.params", "scheduler.params")  # they become arguments, so that an unknown one is an error
 NEAR = 0.8  # how like a known key an unknown one must be to be taken for a slip of it
 CPU_OFFLOAD = {  # deprecated switches
@@ -102,7 +101,7 @@ def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Ite
         elif path in CONSTRUCTED and not any(known.startswith(f"{path}.") for known in table):  # there is no type
             yield path, value
         elif path in OBJECTS:
-            if not isinstance(value, dict) and not (value is None and path in NULL):
+            if not isinstance(value, dict) and not (value is None and f"{prefix}{name}" in NULL):
                 raise UsageError(f"{path} should be an object, {{...}}, not {_short(value)}")
             yield from _entries(value or {}, f"{path}.", table)
         elif path in CPU_OFFLOAD:
@@ -128,12 +127,14 @@ def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Ite
 
 def _check_fields(path: str, section: Any) -> None:
     """Refuse in a section that is not read here what pydantic refuses there."""
-    fields = FIELDS.get(path)
-    if fields is None:
+    if path in ANY or (section is None and path in NULL):
         return
     if not isinstance(section, dict):
         raise UsageError(f"{path} should be an object, {{...}}, not {_short(section)}")
+    fields = FIELDS.get(path, OPEN.get(path, {}))
     for name, value in section.items():
+        if path not in FIELDS and name not in fields:
+            continue
         if name not in fields:
             guess = _guess(f"{path}.{name}", {f"{path}.{field}": None for field in fields})
             raise UsageError(f"there is no key {_shown(f'{path}.{name}')}, and DeepSpeed refuses it{guess}")

@@ -20,7 +20,9 @@ from minidist.deepspeed.values import (
     number,
     one_of,
     or_null,
+    pieces,
     section,
+    section_of_any,
     text,
     whole,
 )
@@ -46,9 +48,9 @@ UNITS = "what is gathered and reduced at a time is a unit of the model: the embe
 WAITS = "a rank waits for each of its messages: the same bytes in the same order"
 
 BATCH = {
-    "train_batch_size": Key(whole(1, 10**9), None, "sequences to an update, over all ranks"),
-    "train_micro_batch_size_per_gpu": Key(whole(1, 10**9), None, "sequences of one rank in one forward"),
-    "gradient_accumulation_steps": Key(whole(1, 10**9), None, "forwards and backwards to an update"),
+    "train_batch_size": Key(or_null(whole(1, 10**9)), None, "sequences to an update, over all ranks"),
+    "train_micro_batch_size_per_gpu": Key(or_null(whole(1, 10**9)), None, "sequences of one rank in one forward"),
+    "gradient_accumulation_steps": Key(or_null(whole(1, 10**9)), None, "forwards and backwards to an update"),
 }
 
 TRAINING = {
@@ -90,8 +92,8 @@ TRAINING = {
         flag, True, "let the engine count micro-batches", refused="the engine counts them"
     ),
     "seq_parallel_communication_data_type": Key(
-        one_of("fp16", "bf16", "fp32"), "fp32", "dtype of what ranks send that divide sequences",
-        never="ranks of the data axis divide no sequence", already=("fp32",),
+        one_of(None, "fp16", "bf16", "fp32"), "fp32", "dtype of what ranks send that divide sequences",
+        never="ranks of the data axis divide no sequence", already=("fp32", None),
     ),
     "sequence_parallel_size": Key(
         whole(1), 1, "ranks that divide a sequence", refused="each sequence is one rank's: leave it at 1"
@@ -276,14 +278,14 @@ ACTIVATIONS = {
     "profile": Key(flag, False, "time each", yet="wall_clock_breakdown times the passes", already=(False,)),
 }  # fmt: skip
 
-# Sections whose keys pydantic checks there: an unknown one is an error, and so is a wrong value, but "1e5" is a number.
+# Sections whose keys pydantic checks there: an unknown one is an error, and so is a wrong value, but "500" is a number.
 STRICT = ("fp16", "bf16", "zero_optimization", "zero_optimization.offload_param", "zero_optimization.offload_optimizer")
-ENUMS = ("zero_optimization.stage",)  # numbers that may not be a text there, either
+NUMBERS = ("fp16.loss_scale", "fp16.loss_scale_window", "fp16.min_loss_scale")  # which may not be true or false
 KEYS = (
     BATCH
     | TRAINING
     | {
-        path: key if path in ENUMS else key._replace(read=lenient(key.read))
+        path: key._replace(read=lenient(key.read, truth=path not in NUMBERS))
         for path, key in (PRECISION | {f"zero_optimization.{name}": key for name, key in ZERO.items()}).items()
     }
     | {f"activation_checkpointing.{name}": key for name, key in ACTIVATIONS.items()}
@@ -403,6 +405,7 @@ REFUSED_SECTIONS = dict.fromkeys(
     "tensor_parallel": "it has a chapter, minidist.tensor_parallel, and an option, minidist.parallel3d --tp",
     "expert_parallel": "experts need another model",
 }
+VALIDATIONS = [word for each in ("warn", "ignore", "fail") for word in (each.upper(), each, each.capitalize())]
 # What pydantic lets stand in them; what a section not named here holds is not looked at:
 LOG: dict[str, Reader] = {"enabled": flag, "output_path": text, "job_name": text}
 FIELDS: dict[str, dict[str, Reader]] = {
@@ -411,7 +414,7 @@ FIELDS: dict[str, dict[str, Reader]] = {
     "wandb": {"enabled": flag, "group": or_null(text), "team": or_null(text), "project": text},
     "comet": {"enabled": flag, "samples_log_interval": whole(-sys.maxsize), "online": or_null(flag)}
     | dict.fromkeys(("project", "workspace", "api_key", "experiment_name", "experiment_key", "mode"), or_null(text)),
-    "comms_logger": dict.fromkeys(("enabled", "prof_all", "verbose", "debug"), flag) | {"prof_ops": anything},
+    "comms_logger": dict.fromkeys(("enabled", "prof_all", "verbose", "debug"), flag) | {"prof_ops": pieces()},
     "compile": dict.fromkeys(
         (
             *(
@@ -427,11 +430,18 @@ FIELDS: dict[str, dict[str, Reader]] = {
         ),
         flag,
     )
-    | {"free_activation_threshold": whole(-sys.maxsize), "passes": anything},
+    | {"free_activation_threshold": whole(-sys.maxsize), "passes": or_null(pieces("z1", "z3", "autosp", "autotp"))},
     "hybrid_engine": dict.fromkeys(("enabled", "release_inference_cache", "pin_parameters", "enable_cuda_graph"), flag)
     | {"max_out_tokens": whole(1)}
     | dict.fromkeys(("inference_tp_size", "tp_gather_partition_size"), whole(-sys.maxsize)),
 }
+# Of these, only the values of some keys:
+OPEN = {
+    "checkpoint": {"tag_validation": one_of(*VALIDATIONS), "writer": or_null(section_of_any)},
+    "timers": {"throughput": section(enabled=flag, synchronized=flag)},
+    "data_types": {"keep_in_fp32_modules": pieces()},
+}
+ANY = ("datastates_ckpt",)  # of any kind
 # What DeepSpeed had, and since 0.19.7 refuses, also where it is switched off:
 REMOVED = (
     *("amp", "compression_training", "curriculum_learning", "eigenvalue", "elasticity", "graph_harvesting", "nebula"),

@@ -147,6 +147,7 @@ def make(
         "scheduler.params.warmup_num_steps": max(1, options.warmup),
         "scheduler.params.total_num_steps": max(1, options.steps),
     })  # fmt: skip
+    _check_stage(checked)
     batch, micro_batch, accumulate = batch_of(checked, ranks, options, given)
     plan = Plan(
         config=checked,
@@ -181,6 +182,15 @@ def make(
     checked.values.update(zip(BATCH, (batch, micro_batch, accumulate), strict=True))
     checked.values.update({"fp16.enabled": plan.precision == "mixed", "bf16.enabled": plan.precision == "bf16"})
     return plan
+
+
+def _check_stage(config: Config) -> None:
+    """Raise UsageError for what DeepSpeed refuses in this stage."""
+    stage = config[f"{ROOM}.stage"]
+    if not config[f"{ROOM}.compute_grad_norm"] and stage not in (1, 2):
+        raise UsageError(f"{ROOM}.compute_grad_norm false is of stages 1 and 2, and this is stage {stage}")
+    if config[f"{ROOM}.offload_optimizer.ratio"] < 1 and stage < 3:
+        raise UsageError(f"{ROOM}.offload_optimizer.ratio below 1 is of stage 3, and this is stage {stage}")
 
 
 def _offload(config: Config, plan: Plan) -> None:

@@ -3,6 +3,7 @@ cannot be is a ValueError that says what could.
 """
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -82,6 +83,19 @@ def names(value: Any) -> Any:
     return found
 
 
+def pieces(*allowed: str) -> Reader:
+    """A list of some of these texts; of any, if none are given."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ValueError("a list of texts")
+        if allowed and not set(value) <= set(allowed):
+            raise ValueError(f"a list of {', '.join(allowed)}")
+        return value
+
+    return read
+
+
 def section(**readers: Reader) -> Reader:
     """An object with these keys, and no others."""
 
@@ -93,17 +107,24 @@ def section(**readers: Reader) -> Reader:
     return read
 
 
+def section_of_any(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("an object")
+    return value
+
+
 WORDS = {True: ("true", "t", "yes", "y", "on", "1"), False: ("false", "f", "no", "n", "off", "0")}
 
 
-def lenient(read: Reader) -> Reader:
-    """As pydantic reads: "true", "yes", 1 and 1.0 are true, "5e8" is a number, and true is 1."""
+def lenient(read: Reader, truth: bool = True) -> Reader:
+    """As pydantic reads: "true", "yes", 1 and 1.0 are true, "500" is a number, and, if there is truth in them, true is
+    1."""
 
     def read_too(value: Any) -> Any:
         try:
             return read(value)
         except ValueError as error:
-            for meant in other_meanings(value):
+            for meant in other_meanings(value) if truth or not isinstance(value, bool) else ():
                 try:
                     return read(meant)
                 except ValueError:
@@ -122,7 +143,4 @@ def other_meanings(value: Any) -> list[Any]:
     if not isinstance(value, str):
         return []
     found: list[Any] = [truth for truth, words in WORDS.items() if value.lower() in words]
-    try:
-        return [*found, float(value)]
-    except ValueError:
-        return found
+    return [*found, float(value)] if re.fullmatch(r"[+-]?\d+(\.\d*)?", value.strip()) else found

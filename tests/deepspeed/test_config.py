@@ -127,6 +127,64 @@ def test_where_the_optimizer_works(device: str, stage: int, fsdp: tuple[str, ...
     assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
 
 
+@pytest.mark.parametrize(
+    ("states", "parameters", "stage", "chapter", "below", "says"),
+    [
+        ("cpu", "cpu", 3, "offload", True, ""),
+        ("none", "cpu", 3, "offload", True, "takes the optimizer along here"),
+        ("cpu", "nvme", 3, "offload", True, 'is "cpu" here as long as offload_optimizer.device is not "nvme"'),
+        ("nvme", "cpu", 3, "offload", True, 'is "cpu" here as long as offload_param.device is not "nvme", too'),
+        ("cpu", "cpu", 2, "offload", False, "is of stage 3: stage 2 has all parameters on every rank"),
+    ],
+)
+def test_where_parameters_are(states: str, parameters: str, stage: int, chapter: str, below: bool, says: str) -> None:
+    devices = f'"offload_optimizer": {{"device": "{states}"}}, "offload_param": {{"device": "{parameters}"}}'
+    plan = planned(f'{{{T}, "zero_optimization": {{"stage": {stage}, {devices}}}}}')
+    assert (plan.chapter, plan.below) == (chapter, below)
+    assert ("--parameters host" in " ".join(plan.arguments())) == below
+    assert [says in note for note in plan.notes] == [True] * bool(says), plan.notes
+
+
+LIMITS = '"stage3_param_persistence_threshold": 500, "prefetch_bucket_size": 7e3, "max_live_parameters": 9000'
+FILED = '"offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "nvme"}'
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "fsdp", "found", "unused"),
+    [
+        (3, "", (), (500, 7000, 9000), ""),
+        (3, OFFLOAD.replace("DEVICE", "cpu"), (), (500, 7000, 9000), ""),
+        (
+            3,
+            '"offload_param": {"device": "cpu"}, ' + OFFLOAD.replace("DEVICE", "cpu"),
+            (),
+            (0, 7000, 9000),
+            "on the host",
+        ),
+        (3, FILED, (), (0, 0, None), "yet with parameters in files"),
+        (3, "", ("--strategy", "full_shard"), (0, 0, None), "yet with FSDP"),
+        (2, "", (), (0, 0, None), ""),  # DeepSpeed reads them in stage 3 alone
+    ],
+)
+def test_limits(stage: int, more: str, fsdp: tuple[str, ...], found: tuple[Any, ...], unused: str) -> None:
+    room = f'"zero_optimization": {{"stage": {stage}, {LIMITS}{", " * bool(more)}{more}}}'
+    plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, agree.defaults(), fsdp=fsdp)
+    assert (plan.persist, plan.ahead, plan.live) == found
+    settings = plan.settings(0)
+    assert (settings.persist, settings.ahead, settings.live) == found
+    assert ("--persist 500 --ahead 7000 --live 9000" in " ".join(plan.arguments())) == (found == (500, 7000, 9000))
+    assert all(unused in note for note in plan.notes)
+    assert bool(plan.notes) == bool(unused)
+
+
+def test_limits_with_recomputation_of_several_layers() -> None:
+    plan = planned(f'{{{T}, "zero_optimization": {{"stage": 3, {LIMITS}}}}}', recompute="every:2")
+    assert (plan.persist, plan.ahead, plan.live) == (500, 0, None)
+    assert [note.partition(" has")[0].rpartition(".")[2] for note in plan.notes] == [
+        "prefetch_bucket_size", "max_live_parameters",
+    ]  # fmt: skip
+
+
 NVME = '{"device": "nvme", "nvme_path": "PATH", "buffer_count": 5}'
 
 
@@ -259,8 +317,12 @@ T = '"train_batch_size": 16'
         ('{TBS}', "zero_optimization.stage", 0),
         ('{TBS, "zero_optimization": {"stage": 1}}', "zero_optimization.stage", 1),
         ('{TBS, "zero_optimization": true, "allgather_size": 5}', "allgather_size", 5),
-        ('{TBS, "zero_optimization": {"stage": 2, "overlap_comm": "auto", "reduce_bucket_size": "5e8"}}',
-         "zero_optimization.reduce_bucket_size", 500_000_000),  # as pydantic reads it
+        ('{TBS, "zero_optimization": {"stage": 2, "overlap_comm": "auto", "reduce_bucket_size": "500"}}',
+         "zero_optimization.reduce_bucket_size", 500),  # as pydantic reads it
+        ('{TBS, "zero_optimization": {"stage": "3"}}', "zero_optimization.stage", 3),
+        ('{TBS, "gradient_accumulation_steps": null}', "gradient_accumulation_steps", 1),
+        ('{TBS, "checkpoint": {"tag_validation": "Ignore", "else": 1}}', "train_batch_size", 16),
+        ('{TBS, "compile": {"passes": ["z3"]}, "aio": null, "datastates_ckpt": false}', "train_batch_size", 16),
         ('{TBS, "zero_optimization": {"stage": "auto"}}', "zero_optimization.stage", 0),
         ('{TBS, "fp16": {"enabled": "yes"}}', "fp16.enabled", True),
         ('{TBS, "zero_optimization": {"overlap_comm": 1}}', "zero_optimization.overlap_comm", True),
@@ -327,7 +389,15 @@ def test_good(text: str, path: str, value: Any) -> None:
         ('{TBS, "fp16": {"enabled": true, "min_loss_scale": 0.5}}', "min_loss_scale should be a whole number"),
         ('{TBS, "fp16": {"enabled": true, "min_loss_scale": 0}}', "fp16.min_loss_scale 0 is for a fixed loss_scale"),
         ('{TBS, "zero_optimization": {"reduce_bucket_size": 0}}', "should be a whole number from 1 on, not 0"),
-        ('{TBS, "zero_optimization": {"stage": "3"}}', "zero_optimization.stage should be a whole number from 0 to 3"),
+        ('{TBS, "zero_optimization": {"reduce_bucket_size": "5e8"}}', "should be a whole number from 1 on, not '5e8'"),
+        ('{TBS, "fp16": {"enabled": true, "loss_scale": true}}', "loss_scale should be a number from 0 on, not true"),
+        ('{TBS, "zero_optimization": {"compute_grad_norm": false}}', "is of stages 1 and 2, and this is stage 0"),
+        ('{TBS, "zero_optimization": {"offload_optimizer": {"ratio": 0.5}}}', "ratio below 1 is of stage 3"),
+        ('{TBS, "checkpoint": {"tag_validation": "NEVER"}}', "checkpoint.tag_validation should be one of"),
+        ('{TBS, "compile": {"passes": ["z2"]}}', "compile.passes should be a list of z1, z3, autosp, autotp"),
+        ('{TBS, "timers": true}', "timers should be an object, {...}, not true"),
+        ('{TBS, "autotuning": false}', "autotuning should be an object, {...}, not false"),
+        ('{TBS, "bfloat16": null}', "bf16 should be an object, {...}, not null"),
         ('{TBS, "zero_optimization": {"stage": 2, "offload_optimizer": {"divice": "cpu"}}}',
          "do you mean zero_optimization.offload_optimizer.device?"),
         ('{TBS, "optimizer": {"type": "AdamW", "params": {"learning_rate": 1}}}',
