@@ -51,7 +51,7 @@ def parser() -> Parser:
         "--parameters",
         type=parameter_count,
         metavar="N",
-        help="instead of a model: 7.5e9, of which nothing else is known",
+        help="instead of a model, a number alone, such as 7.5e9",
     )
     add("--sequence", type=at_least(1, at_most=10**9), metavar="N", help="tokens; default: the model's positions")
     add("--device-memory", type=memory_size, metavar="SIZE", help="of a GPU, such as 80GB: does it fit?")

@@ -53,10 +53,10 @@ def in_passing(
 ) -> int:
     """Elements of gathered parameters and of gradients that are held at the fullest moment of a step.
 
-    units: of each, elements in persistent parameters and in others. first: elements of the embedding's matrix, which a
-    tied head also reads; it is persistent up to the threshold. ahead: as long as fewer are under way, the next unit is
-    gathered, too, unless more than `live` would then be gathered. buffer: elements of the one through which gradients
-    go; without it, a unit's are summed at once.
+    units: of each, elements in persistent parameters and in others.
+    first: elements of the embedding's matrix, which a tied head also reads. Up to the threshold it is persistent.
+    ahead: as long as fewer are under way, the next unit is gathered, too, unless more than `live` would be gathered.
+    buffer: elements of the one through which gradients go. Without it, a unit's are summed at once.
     """
     size = {(i, divided): unit[divided] for i, unit in enumerate(units) for divided in (False, True)}
     reads = [[(i, False), (i, True)] for i in range(len(units))]
