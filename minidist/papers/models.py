@@ -12,8 +12,8 @@ from minidist.papers import llama, megatron
 
 @dataclass(frozen=True)
 class Model:
-    """v: vocabulary, s: positions, h: width, a: heads, kv: key/value heads; tied: the head reads the embedding. apart: a
-    parameter of at most `apart` elements persists (DeepSpeed): it is padded apart from its unit's others."""
+    """v: vocabulary, s: positions, h: width, a: heads, kv: key/value heads; tied: the head reads the embedding.
+    apart: a parameter of at most `apart` elements persists (DeepSpeed), and is padded apart from its unit's others."""
 
     name: str
     v: int
