@@ -70,7 +70,7 @@ FILES = {
                 "stage": 3,
                 "param_persistence_threshold": "auto",
                 "stage3_prefetch_bucket_size": 1,
-                "stage3_max_live_parameters": 6000,
+                "stage3_max_live_parameters": 9000,
             }
         }
     ),
