@@ -1,7 +1,7 @@
 """What a configuration means: each key, the memory and the traffic of a rank by formula, the chapter, the command line.
 
     python -m minidist explain ds_config.json --model llama2-7b --ranks 64
-    python -m minidist explain ds_config.json --model config.json --sequence 2048 --device-memory 80GB
+    python -m minidist explain ds_config.json --model llama2-7b --sequence 2048 --device-memory 80GB
     python -m minidist explain ds_config.json --parameters 7.5e9 --device-memory 80GB
 
 It only computes and starts no ranks: any model on any number of ranks. Runs are checked by the same formulas, and
