@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidist import UsageError, checkpoint, data, how_to_install
-from minidist.checkpoints.convert import FORMS
+from minidist.checkpoints.convert import FORMS, check_beside
 from minidist.cli.options import Parser, at_least, memory_size, path_name, timeout, within
 from minidist.cli.paths import check_apart, check_room, check_writable
 from minidist.engine import Settings
@@ -173,6 +173,8 @@ def prepare(
     nbytes = checkpoint.size(units, stored, optimizer.moments)
     check_room("--save", options.save, nbytes)
     check_room("--export", options.export, 2 * nbytes)  # with the shards that it is made from
+    if options.names == "huggingface":
+        check_beside("--export", options.export)
     if options.save:
         checkpoint.check_run("--save", options.save, units, identity(options, corpus), text_of(corpus))
     if options.load:
@@ -184,6 +186,9 @@ def prepare(
         clip=options.clip,
         accumulate=options.accumulate,
         bucket_size=vars(options).get("bucket_size"),  # an option of chapters on the data axis
+        persist=vars(options).get("persist", 0),  # these three: of ZeRO-3
+        ahead=vars(options).get("ahead", 0),
+        live=vars(options).get("live"),
         recompute=options.recompute,
         seed=options.seed,
         capacity=options.device_memory,

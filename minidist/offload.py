@@ -2,6 +2,7 @@
 
     mpirun -n 4 python -m minidist.offload
     mpirun -n 4 python -m minidist.offload --zero 3
+    mpirun -n 4 python -m minidist.offload --zero 3 --parameters host
     mpirun -n 4 python -m minidist.offload --delayed-update 40
 
 Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021.
@@ -21,7 +22,9 @@ values stay on the host.
 
 Each rank's host holds its shard of ZeRO-2, so N ranks together move what a single rank would: 4Ψ. If a step has several
 micro-batches, each sends its gradients down. DeepSpeed's other stages are --zero 1 and 3: stage 1 keeps whole gradients
-on the device until they are complete, and stage 3 keeps only a shard of the parameters there.
+on the device until they are complete, and stage 3 keeps only a shard of the parameters there. With --parameters host
+not even that: the shard waits on the host, too, and goes up for each gather, 4aΨ/N bytes in a step's a forwards and
+backwards, where the updated one goes up once (DeepSpeed's offload_param).
 
 --delayed-update N (section 5.2): after N steps, when training has calmed down, the device no longer waits for the
 update. The host works on one step's gradients while the device runs the next step's forward and backward, with
@@ -155,7 +158,8 @@ class Offload(ZeRO2):
         super().collect_all(unit)
 
     def update(self, flat: Flat, grad: Array, scale: float) -> None:
-        self.host_clock.work(UPDATE)
+        if any(flat is unit.flats[0] for unit in self.units):  # a unit is updated in one go, even if it has two Flats
+            self.host_clock.work(UPDATE)
         super().update(flat, grad, scale)
 
     def counted(self) -> dict[str, Any]:
@@ -178,6 +182,29 @@ class Offload1(Offload):
 
 class Offload3(Offload, ZeRO3):
     """Stage 3: the device keeps only a shard of the parameters. The updated shard goes up; the next forward gathers."""
+
+
+class OffloadAll(Offload3):
+    """Stage 3 whose shard of the parameters is on the host, too. It is on the device only while it is gathered."""
+
+    def allocate(self, flat: Flat, start: Array) -> None:
+        super().allocate(flat, start)
+        flat.param = self.host.hold("parameters", start[self.piece(flat)].astype(self.precision.stored))  # (padded/N,)
+
+    def gather(self, flat: Flat) -> Array:
+        if flat.gathered is None:
+            below, flat.param = flat.param, self.device.empty("parameters", flat.param.size, self.precision.stored)
+            self.link.up("parameters", below, out=flat.param)
+            super().gather(flat)
+            flat.param = below
+        assert flat.gathered is not None
+        return flat.gathered
+
+    def refresh(self, flat: Flat) -> None:
+        """Round the updated shard, where it is."""
+        flat.param[...] = flat.master
+        ready = self.host_clock.now
+        self.clock.receive(ready)
 
 
 ENGINES = {1: Offload1, 2: Offload, 3: Offload3}

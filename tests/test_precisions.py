@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from alone import train_alone
 from minidist.launch.launcher import launch
+from minidist.nn.precision import PRECISIONS
 from minidist.pp.schedules import SCHEDULES
 
 # Sizes that 1, 2, 3, 4 and 8 ranks can cut, and for which there are units enough for 4 stages of 2 chunks. All else is
@@ -141,3 +143,15 @@ def test_in_bfloat16_every_claim_holds_and_losses_are_those_of_float32(n: int, l
     assert all(claim["holds"] for claim in report["claims"])
     for loss in ("loss", "validation_loss"):
         np.testing.assert_allclose(report[loss], truth[loss], rtol=5e-5, atol=0)
+
+
+def test_a_scale_that_is_still_coming_down_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first overflow is forgiven, and each of the other two halves it: a smaller learning rate would not help."""
+    monkeypatch.setitem(PRECISIONS, "mixed", replace(PRECISIONS["mixed"], loss_scale=2.0**40))
+    line = "--steps 3 --layers 1 --width 8 --heads 2 --context 8 --batch 4"
+    assert train_alone(*line.split()) == 1
+    said = capsys.readouterr().err
+    assert f"the loss scale is still coming down, and is {2.0**38:g} now: use more --steps" in said
+    assert "--lr" not in said

@@ -2,17 +2,19 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from minidist import UsageError
 from minidist.checkpoints import files, manifest
 from minidist.checkpoints.files import Tensor
 from minidist.checkpoints.manifest import Manifest
-from minidist.checkpoints.names import huggingface
+from minidist.checkpoints.names import configuration, huggingface
 from minidist.cli.paths import check_apart, check_room, check_writable
-from minidist.files import writing
+from minidist.files import is_stream, writing
 from minidist.mpi import output
 from minidist.nn.tensor import Array
 
@@ -31,7 +33,8 @@ def as_file(found: Manifest, path: str) -> None:
 
 
 def as_huggingface(found: Manifest, path: str) -> None:
-    """The parameters alone, in float32, for transformers. Raises OSError."""
+    """The parameters alone, in float32, for transformers; beside the file config.json, so that from_pretrained loads
+    the folder if the file is its model.safetensors. Raises OSError."""
     tensors = []
     for ours, shape in found.parameters.items():
         nothing = np.broadcast_to(np.float32(0), shape)  # of this shape, in four bytes
@@ -39,6 +42,27 @@ def as_huggingface(found: Manifest, path: str) -> None:
             tensors.append(Tensor(theirs, turned(nothing).shape, partial(_turned, found, ours, turned)))
     with writing(path) as file:
         files.write_tensors(file, tensors, "F32", {"format": "pt"})  # transformers requires this
+    if not is_stream(path):
+        with writing(configuration_beside(path)) as file:
+            file.write(json.dumps(configuration(found.parameters, found.identity), indent=2).encode() + b"\n")
+
+
+def configuration_beside(path: str) -> str:
+    return os.path.join(os.path.dirname(path), "config.json")
+
+
+def check_beside(option: str, path: str) -> None:
+    """Raise UsageError if a file that is no model's configuration has the place of the one for transformers."""
+    beside = configuration_beside(path)
+    if is_stream(path) or not os.path.lexists(beside):
+        return
+    try:
+        with open(beside, encoding="utf-8") as file:
+            model = "model_type" in json.load(file)
+    except (OSError, ValueError, TypeError):
+        model = False
+    if not model:
+        raise UsageError(f"{option} would write {beside}, which is there and no model's: give the file another folder")
 
 
 def _turned(found: Manifest, name: str, turn: Callable[[Array], Array]) -> Array:

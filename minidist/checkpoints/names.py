@@ -4,8 +4,7 @@ GPT-2's four matrices of a block are stored as Conv1D: (in, out), where a linear
 V apart, and SwiGLU's gate and up. Its rotary embedding takes element i of a head's first half and element i of its
 second as one point of the plane, and so does ours (`minidist/nn/ops.py`, rotary): rows of Q and K keep their order.
 (Llama's own code takes neighbors, 2i and 2i+1: files converted from that must be permuted.) A tied head is the
-embedding's matrix, and is not stored twice. A configuration for the file must say the sizes, and for Llama also
-rms_norm_eps=1e-5.
+embedding's matrix, and is not stored twice.
 """
 
 import re
@@ -71,6 +70,41 @@ def huggingface(name: str, shape: Shape, identity: dict[str, Any]) -> dict[str, 
         found[f"{LLAMA[part].format(number)}.{kind}"] = partial(_rows, first, first + rows)
         first += rows
     return found
+
+
+def configuration(shapes: dict[str, Shape], identity: dict[str, Any]) -> dict[str, Any]:
+    """What transformers' config.json must say of a model: its class, its sizes, and where ours are not its defaults.
+    Tokens are characters, so that none of them begins or ends a text. shapes: of our parameters, by name."""
+    vocabulary, width = shapes["wte.weight"]
+    layers = sum(name.endswith(".qkv.weight") for name in shapes)
+    both = {
+        "tie_word_embeddings": "head.weight" not in shapes,
+        "vocab_size": vocabulary,
+        "dtype": "float32",
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if identity["model"] == "gpt":
+        return both | {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "n_positions": shapes["wpe.weight"][0],
+            "n_embd": width,
+            "n_layer": layers,
+            "n_head": identity["heads"],
+            "activation_function": "gelu_new",
+        }
+    return both | {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": shapes["block0.down.weight"][1],
+        "num_hidden_layers": layers,
+        "num_attention_heads": identity["heads"],
+        "num_key_value_heads": identity["kv-heads"],
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+    }
 
 
 def _rows(first: int, last: int, whole: Array) -> Array:

@@ -5,7 +5,7 @@ from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.needs import Needs, of_data_axis
 from minidist.claims.run import Asked, Run
 from minidist.memory.partition import best, partitions
-from minidist.papers import zero_offload
+from minidist.papers import chen, zero_offload
 
 DOWN, UP = "device to host", "host to device"
 
@@ -18,27 +18,47 @@ def memory_claims(run: Run) -> list[Claim]:
     copy = 0 if run.bytes.master else p  # of the parameters, if the optimizer has no master copy of its own
     bytes_of = {  # per parameter
         "device": {"parameters": p, "gradients": p if stage == 1 else 0, "optimizer": 0},
-        "host": {"parameters": copy, "gradients": p * steps, "optimizer": k},
+        "host": {"parameters": copy + p * below(run), "gradients": p * steps, "optimizer": k},
     }
     claims = []
     for pool, kinds in bytes_of.items():
         for kind, factor in kinds.items():
+            if (pool, kind) == ("device", "parameters") and below(run):
+                most = p * max(run.model.units(n)) / n
+                held = run.memory_of(kind, pool)
+                claims.append(on_each_rank("Infinity §5.1", "device: parameters", f"{p}·max ψ/N", most, held, "bytes"))
+                continue
             divided = pool == "host" or (stage == 3 and kind == "parameters")
             formula = f"{factor}Ψ{'/N' * divided}" if factor else "0"
             expected, held = factor * (shard if divided else psi), run.memory_of(kind, pool)
             claims.append(on_each_rank("Offload §4.2", f"{pool}: {kind}", formula, expected, held, "bytes"))
-    largest, held = max(run.model.units(n)) / n, run.memory_of("messages", "host")
+    largest, held = largest_part(run) / n, run.memory_of("messages", "host")
     return [*claims, on_each_rank("arithmetic", "host: on the way", f"{p}·max ψ/N", p * largest, held, "bytes")]
+
+
+def below(asked: Asked) -> bool:
+    """Whether the parameters' shard is on the host, too."""
+    return bool(asked.options.parameters == "host")
+
+
+def largest_part(run: Run) -> int:
+    """Elements of the largest Flat: a unit, or what of it is divided."""
+    units, divided = run.model.units(run.ranks), run.model.divided(run.ranks)
+    return max(max(part, whole - part if run.model.apart else 0) for whole, part in zip(units, divided, strict=True))
 
 
 def needs(asked: Asked) -> list[Needs]:
     """For each rank's device: what this stage of ZeRO needs, without what the host holds."""
     stage = asked.options.zero
-    below = ("optimizer",) if stage == 1 else ("gradients", "optimizer")
+    away: tuple[str, ...] = ("optimizer",) if stage == 1 else ("gradients", "optimizer")
+    up = {}  # of the parameters, if their shards are on the host: the largest, while it is gathered
+    if below(asked):
+        away += ("parameters",)
+        up = {"parameters": asked.bytes.stored * max(asked.model.units(asked.ranks)) / asked.ranks}
     return [
         need._replace(
-            kinds={**need.kinds, **dict.fromkeys(below, 0.0)},
-            total=need.total - sum(need.kinds[kind] for kind in below),
+            kinds={**need.kinds, **dict.fromkeys(away, 0.0), **up},
+            total=need.total - sum(need.kinds[kind] for kind in away) + sum(up.values()),
         )
         for need in of_data_axis(stage)(asked)
     ]
@@ -47,16 +67,21 @@ def needs(asked: Asked) -> list[Needs]:
 def link_claims(run: Run) -> list[Claim]:
     """The formulas for what goes over each rank's link in a step."""
     stage, a, n, p = run.options.zero, run.options.accumulate, run.ranks, run.bytes.stored
-    elements = zero_offload.elements_moved(run.model.parameters(n), n, stage, a)
+    psi, again = run.model.parameters(n), 0
+    if below(run):
+        again = chen.count_regathered_layers(run.options.recompute, run.options.layers) * run.model.units(n)[1]
+    elements = zero_offload.elements_moved(psi, n, stage, a, a * (2 * psi + again) if below(run) else None)
     gradients, parameters = p * elements["gradients"], p * elements["parameters"]
     times = a if stage > 1 else 1
+    up = p * 2 * a if below(run) else p
+    more = f" + {p * a}Ψ_again/N" * bool(again)
     everything = [sum(moved) for moved in zip(run.moved_in(DOWN), run.moved_in(UP), strict=True)]
     return [
-        on_each_rank("Offload §4.2", claim, f"{factor}Ψ/N", expected, counted, "bytes")
+        on_each_rank("Offload §4.2", claim, f"{factor}Ψ/N{more * ('down' not in claim)}", expected, counted, "bytes")
         for claim, factor, expected, counted in (
             ("gradients down", p * times, gradients, run.moved_in(DOWN, "gradients")),
-            ("parameters up", p, parameters, run.moved_in(UP, "parameters")),
-            ("all that is moved", p * (times + 1), gradients + parameters, everything),
+            ("parameters up", up, parameters, run.moved_in(UP, "parameters")),
+            ("all that is moved", p * times + up, gradients + parameters, everything),
         )
     ]
 

@@ -132,7 +132,8 @@ def model_of(options: argparse.Namespace, vocabulary: int) -> Model:
     """The model that a command line and a text ask for."""
     o, tied = options, options.model == "gpt" and not options.untied
     experts = vars(o).get("experts") or 0, vars(o).get("top") or 1  # not all chapters have these options
-    return Model(o.model, vocabulary, o.context, o.width, o.layers, o.heads, o.kv_heads or o.heads, tied, *experts)
+    shape = o.model, vocabulary, o.context, o.width, o.layers, o.heads, o.kv_heads or o.heads, tied
+    return Model(*shape, *experts, apart=vars(o).get("persist", 0))
 
 
 def _finite(value: float) -> float | None:

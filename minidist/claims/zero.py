@@ -1,10 +1,11 @@
 """What ZeRO says of a run of any chapter: model states, what is held in passing, what is sent."""
 
+import math
 from collections.abc import Sequence
 
 from minidist.claims.claim import Claim, on_each_rank
 from minidist.claims.run import Asked, Run
-from minidist.papers import chen, zero
+from minidist.papers import chen, deepspeed, zero
 
 
 def memory_claims(run: Run, stage: int) -> list[Claim]:
@@ -51,12 +52,36 @@ def peak_claim(run: Run, source: str, claim: str, buckets: int) -> Claim:
     embedding, *others = run.model.units(run.ranks)
     largest = embedding + max(others) if run.model.tied else max(embedding, *others)
     p = run.bytes.stored
+    if run.model.apart or vars(run.options).get("ahead"):
+        return on_each_rank(
+            source, claim, f"{p}·(gathered + summed)", p * in_passing(run), run.memory_of("transient"), "bytes"
+        )
     formula, expected = f"{p * buckets}(max ψ + ψ_emb)" if run.model.tied else f"{p * buckets}·max ψ", buckets * largest
     if constant_buffer_size(run):
         gathered = "(max ψ + ψ_emb) + " if run.model.tied else "max ψ + "
         formula = f"{p}({gathered * (buckets - 1)}{'ψ_emb + ' * run.model.tied}B)"
         expected = (buckets - 1) * largest + embedding * run.model.tied + constant_buffer_size(run)
     return on_each_rank(source, claim, formula, p * expected, run.memory_of("transient"), "bytes")
+
+
+def in_passing(run: Run) -> int:
+    """Elements of gathered parameters and of gradients at the fullest moment, with what DeepSpeed's stage 3 chooses."""
+    o, model = run.options, run.model
+    divided = model.divided(run.ranks)
+    parts = [(whole - part, part) for whole, part in zip(model.units(run.ranks), divided, strict=True)]
+    live = math.inf if o.live is None else o.live
+    return deepspeed.in_passing(
+        parts, model.tied, model.apart, model.v * model.h, o.ahead, live, constant_buffer_size(run)
+    )
+
+
+def persistent_claims(run: Run) -> list[Claim]:
+    """DeepSpeed's persistent parameters: whole on every rank, in addition to its shard of them."""
+    if not run.model.apart:
+        return []
+    p = run.bytes.stored
+    held = run.memory_of("persistent")
+    return [on_each_rank("DeepSpeed", "persistent", f"{p}Ψ_p", p * run.model.persistent(run.ranks), held, "bytes")]
 
 
 def buffer_size(bucket_size: int, n: int, psi: int) -> int:
@@ -82,13 +107,16 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     a, layers = run.options.accumulate, run.options.layers
     times = f"{a}" if a > 1 else ""
     # What runs again needs its parameters again (papers/chen.py).
-    again = chen.count_regathered_layers(run.options.recompute, layers) * run.model.units(run.ranks)[1]
-    sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept, again)
+    again = chen.count_regathered_layers(run.options.recompute, layers) * run.model.divided(run.ranks)[1]
+    persistent = run.model.persistent(run.ranks)
+    sent = zero.volume(run.model.parameters(run.ranks), run.ranks, stage, a, kept, again, persistent)
+    other = "ψ_kept" if kept else "Ψ_p" if persistent else ""
     formulas = {
         "all-reduce gradients": "2Ψ(N-1)/N",
         "all-gather parameters": "Ψ(N-1)/N",
-        "all-gather forward": f"{times}Ψ(N-1)/N",
-        "all-gather backward": f"{times}(Ψ-ψ_kept)(N-1)/N" if kept else f"{times}Ψ(N-1)/N",
+        "all-gather forward": f"{times}(Ψ-Ψ_p)(N-1)/N" if persistent else f"{times}Ψ(N-1)/N",
+        "all-gather backward": f"{times}(Ψ-{other})(N-1)/N" if other else f"{times}Ψ(N-1)/N",
+        "all-gather persistent": "Ψ_p(N-1)/N",
         "all-gather again": f"{times}Ψ_again(N-1)/N",
         "reduce-scatter gradients": f"{times if stage >= 2 else ''}Ψ(N-1)/N",
     }
@@ -103,6 +131,7 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     arrived = [nbytes - norm for nbytes in run.received]  # whatever the senders counted
     psis = {0: 2, 1: 2, 2: a + 1, 3: 3 * a}[stage]
     others = f"-{times}ψ_kept" * (kept > 0) + f"+{times}Ψ_again" * ("all-gather again" in sent)
+    others += f"-{2 * a - 1}Ψ_p".replace("-1Ψ", "-Ψ") * (persistent > 0)
     formula = f"{wire}·({psis}Ψ{others})(N-1)/N" if others else f"{wire}·{psis}Ψ(N-1)/N"
     for name, counted in (("all that is sent", rest), ("all that arrives", arrived)):
         claims.append(on_each_rank("ZeRO §7", name, formula, sum(sent.values()) * wire, counted, "bytes"))

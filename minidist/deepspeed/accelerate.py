@@ -9,12 +9,14 @@ has them under FSDP's names:
     HYBRID_SHARD    3    within a host; hosts have copies
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from minidist import UsageError, how_to_install
+from minidist.deepspeed.config import NEAR
 from minidist.deepspeed.read import read, text_of
 
 
@@ -38,7 +40,14 @@ LAUNCH = (
     *("rdzv_backend", "same_network", "use_cpu", "tpu_env", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo"),
     *("command_file", "commands", "gpu_ids", "enable_cpu_affinity", "downcast_bf16", "dynamo_backend", "num_machines"),
     *("num_processes", "distributed_type", "mixed_precision", "deepspeed_config", "fsdp_config", "dynamo_config"),
+    *("tpu_vm", "fp16", "fp8_config", "parallelism_config", "megatron_lm_config", "mpirun_config"),
 )
+ELSEWHERE = {  # sizes of axes other than the data axis
+    "tp_size": "it has a chapter, minidist.tensor_parallel, and an option, minidist.parallel3d --tp",
+    "cp_size": "each sequence is one rank's",
+    "sp_size": "each sequence is one rank's",
+    "dp_replicate_size": "say fsdp_sharding_strategy HYBRID_SHARD",
+}
 DEEPSPEED = {
     "zero_stage": "zero_optimization.stage",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -60,6 +69,8 @@ WITHOUT_EFFECT = {
     "fsdp_min_num_params": "a unit is the embedding, a block or the head",
     "fsdp_state_dict_type": "checkpoints are minidist's own",
     "fsdp_offload_params": "parameters stay on the device",
+    "fsdp_activation_checkpointing_offload": "inputs that wait for a backward stay on the device",
+    "fsdp_ignored_modules": "every unit is divided",
 }
 FSDP = (
     *("fsdp_version", "fsdp_sharding_strategy", "fsdp_reshard_after_forward", "fsdp_activation_checkpointing"),
@@ -70,6 +81,8 @@ FSDP = (
 QUIET = {  # what happens anyway
     "fsdp_limit_all_gathers": True,
     "fsdp_offload_params": False,
+    "fsdp_activation_checkpointing_offload": False,
+    "fsdp_ignored_modules": None,
     "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
 }
 PREFETCH = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", "NO_PREFETCH": "none"}
@@ -81,7 +94,14 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
     if not path.lower().endswith((".yaml", ".yml")):
         return Translated(read(path)), ranks or 1
     found = parse(path)
-    _known(found, LAUNCH, "")
+    if found.get("compute_environment") == "AMAZON_SAGEMAKER":
+        raise UsageError(
+            "compute_environment AMAZON_SAGEMAKER is not here, because mpirun starts ranks on this machine"
+        )
+    for name in found:
+        if name not in LAUNCH:
+            raise UsageError(f"there is no key {name}, and Accelerate refuses it{_guess(name, LAUNCH)}")
+    _refuse_other_axes(found)
     stated = _whole(found, "num_processes")
     n = ranks or stated or 1
     hosts = _whole(found, "num_machines") or 1
@@ -90,10 +110,12 @@ def load(path: str, ranks: int | None = None) -> tuple[Translated, int]:
         translated = _deepspeed(_section(found, "deepspeed_config"), Path(path).parent)
     elif kind == "FSDP":
         translated = _fsdp(_section(found, "fsdp_config"), n, hosts)
-    elif kind in ("NO", "MULTI_GPU", "MULTI_CPU", False):
+    elif kind in ("NO", False) or str(kind).startswith("MULTI_"):
         translated = Translated({"zero_optimization": {"stage": 0}, "train_batch_size": "auto"})
     else:
-        raise UsageError(f"distributed_type {kind!r} is not here: DEEPSPEED, FSDP, MULTI_GPU, MULTI_CPU and NO are")
+        raise UsageError(f"distributed_type {kind!r:.60} is not here: DEEPSPEED, FSDP, MULTI_GPU, MULTI_CPU and NO are")
+    if found.get("mpirun_config"):
+        translated.notes.append("mpirun_config has no effect here, because you say mpirun yourself")
     _precision(translated.config, found.get("mixed_precision", "no"))
     if stated and stated != n:
         translated.notes.append(f"num_processes {stated} has no effect here, because there are {n} ranks already")
@@ -132,11 +154,29 @@ def parse(path: str) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-def _known(section: dict[str, Any], names: tuple[str, ...], prefix: str) -> None:
-    for name in section:
-        if name not in names:
-            [match] = get_close_matches(str(name), names, n=1, cutoff=0.0)
-            raise UsageError(f"there is no key {prefix}{name}: do you mean {prefix}{match}?")
+def _guess(name: str, names: Iterable[str]) -> str:
+    """ ": do you mean ...?", if there is a name that is very like this one."""
+    return "".join(f": do you mean {match}?" for match in get_close_matches(name, [*names], 1, NEAR))
+
+
+def _unknown(section: dict[str, Any], names: Iterable[str], prefix: str) -> list[str]:
+    """A line for each key that Accelerate passes on, and nobody reads."""
+    known = {*names}
+    return [
+        f"{prefix}{name} has no effect here, and none in Accelerate, which does not know it{_guess(str(name), known)}"
+        for name in section
+        if name not in known
+    ]
+
+
+def _refuse_other_axes(found: dict[str, Any]) -> None:
+    """Raise UsageError for tensor, context and pipeline parallelism; sections without anything in them mean nothing."""
+    if _section(found, "megatron_lm_config"):
+        raise UsageError("megatron_lm_config is not here, because its axes have chapters: run minidist.parallel3d")
+    for name, size in _section(found, "parallelism_config").items():
+        axis = str(name).removeprefix("parallelism_config_")
+        if axis in ELSEWHERE and size not in (None, 1):
+            raise UsageError(f"parallelism_config.{name} {size!r:.60} is not here: {ELSEWHERE[axis]}")
 
 
 def _section(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -154,8 +194,10 @@ def _whole(found: dict[str, Any], name: str) -> int | None:
 
 
 def _precision(config: dict[str, Any], mixed: Any) -> None:
-    """mixed_precision: no, fp16 or bf16. It fills what a file of DeepSpeed's own leaves open."""
+    """mixed_precision: no, fp16, bf16; fp8 is not here. It fills what a file of DeepSpeed's own leaves open."""
     mixed = "no" if mixed in (False, None) else mixed  # YAML reads a bare no as false
+    if mixed == "fp8":
+        raise UsageError("mixed_precision fp8 is not here, because nothing is computed in 8 bits: say bf16")
     if mixed not in ("no", "fp16", "bf16"):
         raise UsageError(f"mixed_precision should be no, fp16 or bf16, not {mixed!r:.60}")
     for name in ("fp16", "bf16"):
@@ -169,7 +211,7 @@ def _deepspeed(section: dict[str, Any], folder: Path) -> Translated:
     if name is not None:
         path = Path(str(name))
         return Translated(dict(read(path if path.exists() else folder / path)))
-    _known(section, (*DEEPSPEED, *DEEPSPEED_LAUNCH, "deepspeed_moe_layer_cls_names"), "deepspeed_config.")
+    known = (*DEEPSPEED, *DEEPSPEED_LAUNCH, "deepspeed_moe_layer_cls_names")
     config: dict[str, Any] = {
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
@@ -183,11 +225,10 @@ def _deepspeed(section: dict[str, Any], folder: Path) -> Translated:
             for parent in parents:
                 inner = inner.setdefault(parent, {})
             inner[last] = section[key]
-    return Translated(config)
+    return Translated(config, notes=_unknown(section, known, "deepspeed_config."))
 
 
 def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
-    _known(section, FSDP, "fsdp_config.")
     reshard = section.get("fsdp_reshard_after_forward")
     strategy = section.get("fsdp_sharding_strategy", reshard if isinstance(reshard, str) else None)
     if strategy is None:  # FSDP2 has but one question: whether parameters are given back after the forward
@@ -210,6 +251,7 @@ def _fsdp(section: dict[str, Any], ranks: int, hosts: int) -> Translated:
     translated.fsdp = words
     if section.get("fsdp_activation_checkpointing") is True:
         translated.recompute = "full"
+    translated.notes += _unknown(section, FSDP, "fsdp_config.")
     for key, why in WITHOUT_EFFECT.items():
         if key in section and section[key] != QUIET.get(key):
             yet = " yet" * (key == "fsdp_offload_params")

@@ -1,19 +1,37 @@
 """A configuration checked against the table of keys, and "auto" filled in."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from minidist import UsageError
-from minidist.deepspeed.keys import ALIASES, KEYS, OPTIMIZERS, REFUSED_SECTIONS, SCHEDULERS, SECTIONS, Key
+from minidist.deepspeed.keys import (
+    ALIASES,
+    ANY,
+    FIELDS,
+    KEYS,
+    OPEN,
+    OPTIMIZERS,
+    REFUSED_SECTIONS,
+    REMOVED,
+    SCHEDULERS,
+    SECTIONS,
+    STRICT,
+    Key,
+)
+from minidist.deepspeed.values import flag, lenient
 
 # Objects within the configuration: every prefix of a key's path in the table.
 OBJECTS = {path.rpartition(".")[0] for path in KEYS} - {""} | {"optimizer.params", "scheduler.params"}
+NULL = (  # objects that may be null
+    *("bf16", "zero_optimization.offload_param", "zero_optimization.offload_optimizer", "optimizer.params", "aio"),
+)
+CONSTRUCTED = ("optimizer.params", "scheduler.params")  # they become arguments, so that an unknown one is an error
+NEAR = 0.8  # how like a known key an unknown one must be to be taken for a slip of it
 CPU_OFFLOAD = {  # deprecated switches
     "zero_optimization.cpu_offload": "zero_optimization.offload_optimizer.device",
     "zero_optimization.cpu_offload_param": "zero_optimization.offload_param.device",
-    "zero_optimization.cpu_offload_params": "zero_optimization.offload_param.device",
     "zero_optimization.cpu_offload_use_pin_memory": "zero_optimization.offload_optimizer.pin_memory",
 }
 
@@ -38,14 +56,17 @@ def check(config: dict[str, Any], auto: dict[str, Any]) -> Config:
     stated: dict[str, Any] = {}
     notes = []
     for path, value in _entries(config, "", table):
-        if path in SECTIONS:
-            notes += [f"{path} has no effect here, because {SECTIONS[path]}"] * switched_on(value)
+        if path not in table:
+            notes += _note_of_other(path, value, table)
             continue
         if path in stated:
             raise UsageError(f"{path} stands twice, by two of its names: leave one of them")
         stated[path] = value
     values = {path: key.default for path, key in table.items()}
     for path, value in stated.items():
+        if value == "auto" and path not in auto and path.rpartition(".")[0] in STRICT:
+            notes.append(f'{path} is "auto", which DeepSpeed reads as its default, {_short(table[path].default)}')
+            continue
         values[path] = _checked(path, table[path], value, auto)
         note = _note(path, table[path], values[path])
         if note:
@@ -54,60 +75,105 @@ def check(config: dict[str, Any], auto: dict[str, Any]) -> Config:
 
 
 def _of_type(which: str, config: dict[str, Any], types: dict[str, dict[str, Key]]) -> dict[str, Key]:
-    """The keys of an optimizer's or a scheduler's params, by its type."""
-    section = config.get(which)
-    if section is None:
-        return {}
+    """The keys of an optimizer's or a scheduler's params, by its type; without a type, there is neither."""
+    section = config.get(which, {})
     if not isinstance(section, dict):
         raise UsageError(f"{which} should be an object, {{...}}, not {_short(section)}")
     name = section.get("type")
     if name is None:
-        raise UsageError(f"{which}.type is missing: one of {', '.join(types)}")
-    exact = {known.lower() if which == "optimizer" else known: known for known in types}
-    found = exact.get(str(name).lower() if which == "optimizer" else str(name))
+        return {}
+    exact = {known.lower() if "Adam" in known else known: known for known in types}  # only there case does not matter
+    found = exact.get(str(name).lower(), exact.get(str(name)))
     if found is None:
         raise UsageError(f"{which}.type {_short(name)} is not here: use one of {', '.join(types)}")
     return {f"{which}.params.{key}": of for key, of in types[found].items()}
 
 
 def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Iterator[tuple[str, Any]]:
-    """(path, value) of each key, by its present name."""
+    """(path, value) of each key, by its present name; also of sections and keys that the table does not have, and that
+    change nothing. Raises UsageError for those that would."""
     for name, value in section.items():
         path = ALIASES.get(f"{prefix}{name}", f"{prefix}{name}")
-        if path in table or path in SECTIONS:
+        if path in table:
             yield path, value
         elif path == "zero_optimization" and isinstance(value, bool):  # as it was before there were stages
             yield "zero_optimization.stage", int(value)
+        elif path in CONSTRUCTED and not any(known.startswith(f"{path}.") for known in table):  # there is no type
+            yield path, value
         elif path in OBJECTS:
-            if value is not None and not isinstance(value, dict):
+            if not isinstance(value, dict) and not (value is None and f"{prefix}{name}" in NULL):
                 raise UsageError(f"{path} should be an object, {{...}}, not {_short(value)}")
             yield from _entries(value or {}, f"{path}.", table)
         elif path in CPU_OFFLOAD:
-            if not isinstance(value, bool):
-                raise UsageError(f"{path} should be true or false, not {_short(value)}")
-            yield CPU_OFFLOAD[path], value if path.endswith("memory") else "cpu" if value else "none"
-        elif path in REFUSED_SECTIONS:
-            if switched_on(value):
+            if value is None:
+                continue
+            try:
+                on = lenient(flag)(value)
+            except ValueError as error:
+                raise UsageError(f"{path} should be {error}, not {_short(value)}") from None
+            yield CPU_OFFLOAD[path], on if path.endswith("memory") else "cpu" if on else "none"
+        elif path in REMOVED:
+            raise UsageError(f"{path} is not here, and DeepSpeed refuses it, too, since 0.19.7: leave it away")
+        elif path in SECTIONS or path in REFUSED_SECTIONS:
+            _check_fields(path, value)
+            if path in REFUSED_SECTIONS and switched_on(value):
                 raise UsageError(f"{path} is not here, because {REFUSED_SECTIONS[path]}: switch it off")
+            yield path, value
+        elif prefix.removesuffix(".") in (*STRICT, *CONSTRUCTED):
+            raise UsageError(f"there is no key {_shown(path)}, and DeepSpeed refuses it{_guess(path, table)}")
         else:
-            raise UsageError(f"there is no key {_shown(path)}: do you mean {nearest(path, table)}?")
+            yield path, value
+
+
+def _check_fields(path: str, section: Any) -> None:
+    """Refuse in a section that is not read here what pydantic refuses there."""
+    if path in ANY or (section is None and path in NULL):
+        return
+    if not isinstance(section, dict):
+        raise UsageError(f"{path} should be an object, {{...}}, not {_short(section)}")
+    fields = FIELDS.get(path, OPEN.get(path, {}))
+    for name, value in section.items():
+        if path not in FIELDS and name not in fields:
+            continue
+        if name not in fields:
+            guess = _guess(f"{path}.{name}", {f"{path}.{field}": None for field in fields})
+            raise UsageError(f"there is no key {_shown(f'{path}.{name}')}, and DeepSpeed refuses it{guess}")
+        try:
+            if value != "auto":
+                lenient(fields[name])(value)
+        except ValueError as error:
+            raise UsageError(f"{path}.{name} should be {error}, not {_short(value)}") from None
+
+
+def _note_of_other(path: str, value: Any, table: dict[str, Key]) -> list[str]:
+    """A line for a section that is not read, or a key that nobody knows."""
+    if path in REFUSED_SECTIONS or (path in SECTIONS and not switched_on(value)):
+        return []
+    if path in SECTIONS:
+        return [f"{path} has no effect here, because {SECTIONS[path]}"]
+    if path in CONSTRUCTED:
+        return [f"{path} has no effect here, and none in DeepSpeed, because there is no {path.partition('.')[0]}.type"]
+    unknown = "has no effect here, and none in DeepSpeed, which does not know it"
+    return [f"{_shown(path)} {unknown}{_guess(path, table)}"]
 
 
 def switched_on(section: Any) -> bool:
     """Whether a section that minidist does not read would have an effect in DeepSpeed."""
-    return bool(section) and not (isinstance(section, dict) and section.get("enabled") is False)
+    if not isinstance(section, dict):
+        return bool(section)
+    return bool(section) and section.get("enabled") is not False and section.get("autotp_size") not in (0, 1)
 
 
-def nearest(path: str, table: dict[str, Key]) -> str:
-    """The known key that is most like `path`: one in the same section, or else one of that name elsewhere."""
+def _guess(path: str, table: Iterable[str]) -> str:
+    """ ": do you mean ...?", of a key that is very like this one in the same section, or of the only one that has this
+    name elsewhere; "" if there is none."""
     known = [*table, *(alias for alias in ALIASES if "." in alias), *OBJECTS, *SECTIONS, *REFUSED_SECTIONS]
     prefix, _, name = path.rpartition(".")
+    elsewhere = [each for each in table if each.rpartition(".")[2] == name]
+    if len(elsewhere) == 1:
+        return f": do you mean {elsewhere[0]}?"
     beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == prefix}
-    everywhere = {each.rpartition(".")[2]: each for each in known}
-    for names, likeness in ((beside, 0.7), (everywhere, 0.7), (beside, 0.0), (everywhere, 0.0)):
-        for match in get_close_matches(name, names, n=1, cutoff=likeness):
-            return names[match]
-    return known[0]
+    return next((f": do you mean {beside[match]}?" for match in get_close_matches(name, beside, 1, NEAR)), "")
 
 
 def _checked(path: str, key: Key, value: Any, auto: dict[str, Any]) -> Any:

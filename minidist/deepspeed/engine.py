@@ -85,15 +85,20 @@ def initialize(
     """
     layers = sum(isinstance(unit, Block) for unit in model)
     plan = planning.make(read(config), comm.size, width=width_of(model), layers=layers)
-    if comm.rank == 0:
-        for note in plan.notes:
-            print(f"minidist: {note}", file=sys.stderr)
     settings = plan.settings(seed)
     if optimizer is not None:
         settings.optimizer = optimizer
     if lr_scheduler is not None:
         settings.learning_rate = lr_scheduler
     shards = zero.shards_within(model)
+    if shards and settings.persist:
+        settings.persist = 0
+        plan.notes.append(
+            "zero_optimization.param_persistence_threshold has no effect here yet in zero.Init: it divides all"
+        )
+    if comm.rank == 0:
+        for note in plan.notes:
+            print(f"minidist: {note}", file=sys.stderr)
     stage = engine_of(plan, model, settings, comm)
     zero.take_over(stage, shards)
     engine = DeepSpeedEngine(stage, plan, comm)
@@ -107,7 +112,8 @@ def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> 
         folder = folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, folder)
     engines = offload.ENGINES if plan.offload else dict(enumerate(LADDER))
-    engine = engines[plan.stage](units, settings, comm)
+    kind = offload.OffloadAll if plan.below else engines[plan.stage]
+    engine = kind(units, settings, comm)
     if plan.on_host or plan.together:
         blocks = sum(isinstance(unit, Block) for unit in units)
         engine.checkpoints = zero_r.Checkpoints(engine, plan.on_host, together=blocks if plan.together else None)
@@ -213,6 +219,11 @@ class DeepSpeedEngine:
     def get_lr(self) -> list[float]:
         return Scheduler(self.stage).get_last_lr()
 
+    def get_mom(self) -> list[Any]:
+        """Adam's betas, or SGD's momentum."""
+        found = vars(self.plan.optimizer)
+        return [found["momentum"] if "momentum" in found else (found["beta1"], found["beta2"])]
+
     def train_batch_size(self) -> int:
         return self.plan.batch
 
@@ -233,12 +244,12 @@ class DeepSpeedEngine:
 
     def print_progress(self) -> None:
         """steps_per_print and wall_clock_breakdown, if the configuration has either: rank 0's line."""
-        every, timed = self.plan.config["steps_per_print"], self.plan.config["wall_clock_breakdown"]
-        asked = "steps_per_print" in self.plan.config.stated or timed
-        if not asked or not every or self.global_steps % every:
+        timed = self.plan.config["wall_clock_breakdown"]
+        every = self.plan.config["steps_per_print"] or (10 if timed else None)
+        if not every or self.global_steps % every:
             return
         if self.comm.rank == 0:
-            line = f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}"
+            line = f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}, mom={self.get_mom()}"
             times = " | ".join(f"{what}: {total:.2f}" for what, total in self.milliseconds.items())
             print(f"{line}, time (ms) | {times}" if timed else line, file=sys.stderr, flush=True)
         self.milliseconds = dict.fromkeys(self.milliseconds, 0.0)

@@ -1,32 +1,35 @@
 """What a configuration means: each key, the memory and the traffic of a rank by formula, the chapter, the command line.
 
     python -m minidist explain ds_config.json --model llama2-7b --ranks 64
+    python -m minidist explain ds_config.json --model llama2-7b --sequence 2048 --device-memory 80GB
+    python -m minidist explain ds_config.json --parameters 7.5e9 --device-memory 80GB
 
 It only computes and starts no ranks: any model on any number of ranks. Runs are checked by the same formulas, and
 next to them stand DeepSpeed's own estimates (`minidist/papers/deepspeed.py`).
 """
 
+import argparse
 import itertools
+import math
 import shlex
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minidist import command
+from minidist import UsageError, command
 from minidist.claims.zero import buffer_size
-from minidist.cli.options import Parser, at_least, path_name, tool
+from minidist.cli.options import Parser, at_least, memory_size, path_name, tool
 from minidist.deepspeed import accelerate, agree
 from minidist.deepspeed import plan as planning
+from minidist.deepspeed.models import MODELS, Count, Model, model_of
 from minidist.deepspeed.plan import Plan
 from minidist.mpi.output import as_shown
 from minidist.nn.optim import AdamW
 from minidist.nn.precision import NAMES
-from minidist.papers import chen, deepspeed, fsdp, gpt2, llama, llama3, zero, zero_infinity, zero_offload
+from minidist.papers import chen, deepspeed, fsdp, zero, zero_infinity, zero_offload
 from minidist.papers.mixed_precision import BYTES
 
-Model = gpt2.GPTShape | llama.LlamaShape
-MODELS: dict[str, Model] = {**gpt2.MODELS, **llama.MODELS, **llama3.MODELS}
 GB = 10**9
 SENT = {
     "all-reduce gradients": "2Ψ(N-1)/N",
@@ -34,6 +37,7 @@ SENT = {
     "all-gather forward": "aΨ(N-1)/N",
     "all-gather backward": "aΨ(N-1)/N",
     "all-gather again": "aΨ_again(N-1)/N",
+    "all-gather persistent": "Ψ_p(N-1)/N",
 }
 
 
@@ -41,7 +45,16 @@ def parser() -> Parser:
     made = tool("explain", __doc__)
     made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     add = made.add_argument
-    add("--model", choices=tuple(MODELS), metavar="NAME", default="gpt2", help=f"one of {', '.join(MODELS)}")
+    what = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2 or llama; default: gpt2"
+    add("--model", type=path_name, metavar="NAME", help=what)
+    add(
+        "--parameters",
+        type=parameter_count,
+        metavar="N",
+        help="instead of a model, a number alone, such as 7.5e9",
+    )
+    add("--sequence", type=at_least(1, at_most=10**9), metavar="N", help="tokens; default: the model's positions")
+    add("--device-memory", type=memory_size, metavar="SIZE", help="of a GPU, such as 80GB: does it fit?")
     add("--ranks", type=at_least(1, at_most=10**7), metavar="N", help="default: what the file says, or 8")
     add("--ranks-per-host", type=at_least(1), metavar="G", help="default: 8, or all")
     made.alias("--ranks-per-node", "--ranks-per-host")
@@ -54,6 +67,31 @@ def parser() -> Parser:
     return made
 
 
+def parameter_count(text: str) -> int:
+    """An argument type: 7000000000, or 7.5e9."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number <= 1e15:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, such as 7.5e9, not {text!r}")
+    return int(number)
+
+
+def asked_model(options: Namespace) -> tuple[Model | Count, str]:
+    """The model, and what to call it. Raises UsageError for options that do not go together."""
+    if options.parameters:
+        for name in ("model", "sequence"):
+            if vars(options)[name]:
+                raise UsageError(f"--parameters is all that is known of a model: leave --{name} away")
+        return Count(options.parameters), "a model"
+    name = options.model or "gpt2"
+    model = model_of(name)
+    if model.family == "gpt" and (options.sequence or 0) > model.s:
+        raise UsageError(f"--sequence {options.sequence}: {name} has {model.s:,} positions")
+    return model, name
+
+
 def explain(arguments: Sequence[str]) -> str:
     """The whole text. Raises UsageError for a file that cannot be read or planned."""
     made = parser()
@@ -64,16 +102,20 @@ def explain(arguments: Sequence[str]) -> str:
         n = 8
     if translated.recompute and "recompute" not in given:
         options.recompute = translated.recompute
-    model = MODELS[options.model]
-    command.check_interval(options.recompute, model.layers)
-    shared = Namespace(**{**vars(agree.defaults()), **vars(options)})
+    if "model_type" in translated.config:
+        raise UsageError(f"{options.config} is a model's configuration: give it with --model, after that of DeepSpeed")
+    model, name = asked_model(options)
+    s = options.sequence
+    if not isinstance(model, Count):
+        command.check_interval(options.recompute, model.layers)
+    shared = Namespace(**{**vars(agree.defaults()), **vars(options), "device_memory": None})
     plan = planning.make(
         translated.config,
         n,
         shared,
         given,
-        width=model.h,
-        layers=model.layers,
+        width=None if isinstance(model, Count) else model.h,
+        layers=None if isinstance(model, Count) else model.layers,
         shard=translated.shard,
         fsdp=translated.fsdp,
     )
@@ -81,11 +123,12 @@ def explain(arguments: Sequence[str]) -> str:
     per_node = min(options.ranks_per_host or 8, n)
     return "\n".join(
         [
-            *wrapped(f"{options.config}: {options.model}, Ψ = {model.parameters:,} parameters, N = {n} ranks", ""),
+            *wrapped(f"{options.config}: {name}, Ψ = {model.parameters:,} parameters, N = {n} ranks", ""),
             *keys(plan),
-            *memory(plan, model),
+            *memory(plan, model, s),
+            *(fits(plan, model, s, options.device_memory) if options.device_memory else ()),
             *estimates(plan, model, per_node),
-            *traffic(plan, model),
+            *traffic(plan, model, s),
             *command_line(plan, model),
         ]
     )
@@ -130,7 +173,7 @@ def sizes(plan: Plan) -> tuple[int, int]:
     return of.stored, of.optimizer(plan.optimizer.moments)
 
 
-def states(plan: Plan, model: Model) -> zero.ModelStates:
+def states(plan: Plan, model: Model | Count) -> zero.ModelStates:
     """Bytes of model states on a rank; with hybrid sharding the ranks of a host share a copy. What FSDP calls
     SHARD_GRAD_OP has parameters divided between steps, as stage 3 has."""
     p, k = sizes(plan)
@@ -142,12 +185,29 @@ def divided(plan: Plan) -> int:
     return 3 if plan.fsdp and plan.stage else plan.stage
 
 
-def passing(plan: Plan, model: Model) -> int:
+def persistent(plan: Plan, model: Model | Count) -> int:
+    """Ψ_p: elements of parameters that are not divided."""
+    if isinstance(model, Count) or plan.stage < 3:
+        return 0
+    return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.persist)
+
+
+def passing(plan: Plan, model: Model | Count) -> int:
     """The most bytes of whole units that are held for a moment: gradients in stage 2, in stage 3 also parameters. An
     embedding that the head reads is held together with each of the others. With FSDP's prefetch the parameters of two
     units are held at a time, and with SHARD_GRAD_OP all. Gradients that go through a buffer take only the buffer. The
     embedding's gradient is an exception: it waits for its second part, if a rank has no other place for it."""
-    embedding, *others = model.units if model.family == "gpt" else [0, *model.units]
+    if isinstance(model, Count):
+        return 0
+    if plan.persist or plan.ahead:
+        parts = [(sum(size for size in unit if size <= plan.persist), sum(unit)) for unit in model.parameter_sizes]
+        divided = [(small, whole - small) for small, whole in parts]
+        buffer = buffer_size(plan.bucket_size, plan.ranks, model.parameters) if plan.bucket_size else 0
+        live = math.inf if plan.live is None else plan.live
+        first = model.v * model.h
+        most = deepspeed.in_passing(divided, model.tied, plan.persist, first, plan.ahead, live, buffer)
+        return sizes(plan)[0] * most
+    embedding, *others = model.units if model.tied else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0
     if "shard_grad_op" in plan.fsdp:
@@ -160,7 +220,36 @@ def passing(plan: Plan, model: Model) -> int:
     return sizes(plan)[0] * (gathered + summed)
 
 
-def memory(plan: Plan, model: Model) -> Iterator[str]:
+def on_device(plan: Plan, model: Model | Count, s: int | None) -> float:
+    """Bytes on a rank's device at the fullest moment."""
+    p, _ = sizes(plan)
+    of = states(plan, model)
+    parameters: float = p * persistent(plan, model)
+    if plan.below or (plan.nvme and plan.stage == 3):
+        parameters += (1 if plan.below else 2) * p * max(model.units, default=0) / plan.ranks
+    else:
+        parameters += of.parameters
+    rest = (p * model.parameters if plan.stage == 1 else 0) if plan.offload else of.gradients + of.optimizer
+    kept = 0.0
+    if not (isinstance(model, Count) or plan.on_host):
+        kept = model.activations(plan.micro_batch, plan.recompute, p, s)
+    return parameters + rest + passing(plan, model) + kept
+
+
+def fits(plan: Plan, model: Model | Count, s: int | None, capacity: int) -> Iterator[str]:
+    """Whether a device has room for that."""
+    needed = on_device(plan, model, s)
+    left = capacity - needed
+    verdict = f"yes, {left / GB:,.1f} are left" if left >= 0 else f"no, {-left / GB:,.1f} too many"
+    yield f"\nDoes it fit in {capacity / GB:,.1f} GB?"
+    yield f"  {needed / GB:,.1f} GB are needed: {verdict}"
+    known = "; nor what passes through, nor activations: --parameters does not say" if isinstance(model, Count) else ""
+    yield from wrapped(
+        f"not counted: embedding's and head's activations, temporary arrays, and what the framework takes{known}"
+    )
+
+
+def memory(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[str]:
     p, k = sizes(plan)
     of = states(plan, model)
     n = "/G" if plan.shard else "/N"
@@ -168,10 +257,15 @@ def memory(plan: Plan, model: Model) -> Iterator[str]:
     yield f"\nMemory of a rank, by the papers' formulas, in GB (10⁹ bytes); {plan.precision} precision"
     if plan.shard:
         yield f"  G = {plan.shard} ranks of a host share a copy"
-    if plan.nvme and plan.stage == 3:
-        yield line("parameters", f"2·{p}·max ψ/N", 2 * p * max(model.units) / plan.ranks)
+    if plan.below:
+        largest = max(model.units, default=0)
+        yield line("parameters", f"{p}·max ψ/N", p * largest / plan.ranks)
+    elif plan.nvme and plan.stage == 3:
+        yield line("parameters", f"2·{p}·max ψ/N", 2 * p * max(model.units, default=0) / plan.ranks)
     else:
         yield line("parameters", f"{p}Ψ{parameters}", of.parameters)
+    if staying := persistent(plan, model):
+        yield line("persistent parameters", f"{p}Ψ_p, in addition", p * staying)
     if plan.offload:
         yield from on_the_host(plan, model)
     else:
@@ -181,18 +275,23 @@ def memory(plan: Plan, model: Model) -> Iterator[str]:
     if in_passing := passing(plan, model):
         gradients = "a buffer for gradients" if plan.bucket_size else "gradients"
         yield line("units in passing", gradients + " and parameters" * (divided(plan) == 3), in_passing)
-    formula = f"b = {plan.micro_batch}, s = {model.s}, recompute {plan.recompute}"
+    if isinstance(model, Count):
+        yield from wrapped("units in passing, activations: --parameters does not say; --model NAME or config.json does")
+        return
+    formula = f"b = {plan.micro_batch}, s = {s or model.s}, recompute {plan.recompute}"
     where = "on the host: activations" if plan.on_host else "activations of the layers"
-    yield line(where, formula, model.activations(plan.micro_batch, plan.recompute, p))
+    yield line(where, formula, model.activations(plan.micro_batch, plan.recompute, p, s))
 
 
-def on_the_host(plan: Plan, model: Model) -> Iterator[str]:
+def on_the_host(plan: Plan, model: Model | Count) -> Iterator[str]:
     """What ZeRO-Offload moves out of a rank's device, and ZeRO-Infinity on into files."""
     (p, k), n, psi = sizes(plan), plan.ranks, model.parameters
-    largest = max(model.units)
+    largest = max(model.units, default=0)
     if plan.stage == 1:
         yield line("gradients", f"{p}Ψ", p * psi)
     yield line("on the host: gradients", f"{p}Ψ/N", p * psi / n)
+    if plan.below:
+        yield line("  and parameters", f"{p}Ψ/N", p * psi / n)
     copy = 0 if BYTES[plan.precision].master else p  # where the states have no copy of the parameters
     if not plan.nvme:
         yield line("  optimizer states", f"{k + copy}Ψ/N", (k + copy) * psi / n)
@@ -208,7 +307,7 @@ def line(what: str, formula: str, nbytes: float) -> str:
     return f"  {what:26} {as_shown(formula):38} {nbytes / GB:12,.3f}"
 
 
-def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
+def estimates(plan: Plan, model: Model | Count, per_node: int) -> Iterator[str]:
     """DeepSpeed's own estimates, which cover stages 1 to 3, Adam, and 2-byte parameters."""
     nodes = -(-plan.ranks // per_node)
     offload = [plan.config[f"zero_optimization.offload_{what}.device"] != "none" for what in ("optimizer", "param")]
@@ -217,6 +316,9 @@ def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
         yield "  it has none for stage 0, or for another optimizer than Adam"
         return
     if plan.stage == 3:
+        if isinstance(model, Count):
+            yield "  for stage 3 it asks for the largest layer, which --parameters does not say"
+            return
         estimate = deepspeed.zero3(model.parameters, model.largest_layer, per_node, nodes, *offload)
     else:
         estimate = deepspeed.zero2(model.parameters, per_node, nodes, offload[0])
@@ -225,21 +327,25 @@ def estimates(plan: Plan, model: Model, per_node: int) -> Iterator[str]:
     yield "  it counts gradients in float32: 18Ψ, where the paper has 16Ψ"
 
 
-def again(plan: Plan, model: Model) -> int:
+def again(plan: Plan, model: Model | Count) -> int:
     """Parameters of the layers that stage 3 gathers to run them again."""
-    return chen.count_regathered_layers(plan.recompute, model.layers) * model.units[1]
+    if isinstance(model, Count):
+        return 0
+    small = sum(size for size in model.parameter_sizes[1] if size <= plan.persist)
+    return chen.count_regathered_layers(plan.recompute, model.layers) * (model.units[1] - small)
 
 
-def traffic(plan: Plan, model: Model) -> Iterator[str]:
+def traffic(plan: Plan, model: Model | Count, s: int | None = None) -> Iterator[str]:
     """What a rank sends in a step."""
     p, a = sizes(plan)[0], plan.accumulate
     group = plan.shard or plan.ranks
-    elements = zero.volume(model.parameters, group, plan.stage, a, again=again(plan, model))
+    elements = zero.volume(model.parameters, group, plan.stage, a, 0, again(plan, model), persistent(plan, model))
     if "shard_grad_op" in plan.fsdp:
         times = fsdp.collectives(reshard=False, accumulate=a)
         elements = {name: fsdp.volume(model.parameters, group, n) for name, n in times.items() if n}
     sent = {name: p * volume for name, volume in elements.items()}
-    formulas = SENT | {"reduce-scatter gradients": f"{'a' if plan.stage >= 2 else ''}Ψ(N-1)/N"}
+    less = {f"all-gather {way}": "a(Ψ-Ψ_p)(N-1)/N" for way in ("forward", "backward") if persistent(plan, model)}
+    formulas = SENT | less | {"reduce-scatter gradients": f"{'a' if plan.stage >= 2 else ''}Ψ(N-1)/N"}
     yield f"\nTraffic of a rank in a step, a = {a} micro-batch{'es' * (a > 1)}, in GB (10⁹ bytes)"
     for name, nbytes in sent.items():
         yield line(name, f"{p}·{formulas[name].replace('N', 'G') if plan.shard else formulas[name]}", nbytes)
@@ -248,18 +354,20 @@ def traffic(plan: Plan, model: Model) -> Iterator[str]:
         sent["across"] = p * 2 * model.parameters / plan.shard * (hosts - 1) / hosts
         yield line("all-reduce across hosts", f"{p}·2Ψ/G·(N-G)/N", sent["across"])
     yield line("all that is sent", "", sum(sent.values()))
-    if plan.on_host:
-        kept = model.activations(plan.micro_batch, plan.recompute, p)
+    if plan.on_host and not isinstance(model, Count):
+        kept = model.activations(plan.micro_batch, plan.recompute, p, s)
         yield line("activations to the host", f"a·l·{p}bsh, and back", a * kept)
     if plan.nvme:
         yield from of_files(plan, model)
     elif plan.offload:
-        moved = zero_offload.elements_moved(model.parameters, plan.ranks, plan.stage, a)
+        gathered = a * (2 * model.parameters + again(plan, model)) if plan.below else None
+        moved = zero_offload.elements_moved(model.parameters, plan.ranks, plan.stage, a, gathered)
         yield line("gradients to the host", f"{p}·{'a' * (plan.stage > 1)}Ψ/N", p * moved["gradients"])
-        yield line("parameters from the host", f"{p}·Ψ/N", p * moved["parameters"])
+        passes = "a(2Ψ + Ψ_again)/N" if again(plan, model) else "2aΨ/N"
+        yield line("parameters from the host", f"{p}·{passes if plan.below else 'Ψ/N'}", p * moved["parameters"])
 
 
-def of_files(plan: Plan, model: Model) -> Iterator[str]:
+def of_files(plan: Plan, model: Model | Count) -> Iterator[str]:
     """What a rank reads and writes in a step, and what moves between its device and its host."""
     (p, k), a = sizes(plan), plan.accumulate
     states = k + (0 if BYTES[plan.precision].master else p)
@@ -274,7 +382,7 @@ def of_files(plan: Plan, model: Model) -> Iterator[str]:
     yield line("written to files", f"{states}Ψ/N" + f" + {p}Ψ/N" * both, written + p * moved["parameters written"])
 
 
-def command_line(plan: Plan, model: Model) -> Iterator[str]:
+def command_line(plan: Plan, model: Model | Count) -> Iterator[str]:
     words = [*plan.arguments(), *(["--model", "llama"] if model.family == "llama" else [])]
     yield f"\nThe chapter: minidist/{plan.chapter}.py. Its model is small; this line trains it so:"
     yield f"  mpirun -n {plan.ranks} python -m minidist.{shlex.join([plan.chapter, *words])}"

@@ -8,7 +8,6 @@ from typing import Any
 from minidist import UsageError, how_to_install
 from minidist.deepspeed.agree import BATCH, agreed, batch_of, conflict, defaults, precision_of, recompute_of
 from minidist.deepspeed.config import Config, check
-from minidist.deepspeed.keys import OFF_DEVICE
 from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, WarmupLR
 from minidist.engine import Settings
 from minidist.nn.optim import SGD, AdamW, Optimizer
@@ -39,11 +38,16 @@ class Plan:
     offload: bool = False  # gradients, optimizer states and the update to the host
     nvme: bool = False  # and the states on to files; in stage 3 parameters too
     nvme_path: str | None = None  # in which folder; None: a temporary one
+    below: bool = False  # parameters to the host, too
+    persist: int = 0  # of stage 3, in elements: what is not divided,
+    ahead: int = 0  # what is gathered ahead,
+    live: int | None = None  # and how much may be gathered at a time
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     on_host: bool = False  # where inputs of blocks that run again wait
     together: bool = False  # ... in one room
     fsdp: list[str] = field(default_factory=list)  # options of the chapter of that name, if the configuration is FSDP's
     beyond: list[str] = field(default_factory=list)  # what no option of a command line says
+    constant: bool = False  # without a schedule, and no option asks for the chapter's: the learning rate stays
     notes: list[str] = field(default_factory=list)  # a line each: what has no effect here, and why
 
     @property
@@ -66,6 +70,8 @@ class Plan:
             "lr": self.lr,
             "weight_decay": vars(self.optimizer)["weight_decay"],
             **({"bucket_size": self.bucket_size} if self.bucket_size else {}),
+            **{name: getattr(self, name) for name in ("persist", "ahead", "live") if getattr(self, name)},
+            **({"min_lr": self.lr, "warmup": 0} if self.constant else {}),
         }
 
     def arguments(self) -> list[str]:
@@ -76,6 +82,7 @@ class Plan:
         if self.chapter == "zero_r":
             words += ["--tp", "1", "--activations", "host" if self.on_host else "device"]
             words += [] if self.together else ["--scattered"]
+        words += ["--parameters", "host"] if self.below else []
         words += ["--disk", self.nvme_path] if self.nvme_path else []
         for option, value in self.said().items():
             if value != getattr(usual, option, None):
@@ -96,6 +103,9 @@ class Plan:
             clip=self.clip,
             accumulate=self.accumulate,
             bucket_size=self.bucket_size,
+            persist=self.persist,
+            ahead=self.ahead,
+            live=self.live,
             recompute=self.recompute,
             seed=seed,
         )
@@ -137,6 +147,7 @@ def make(
         "scheduler.params.warmup_num_steps": max(1, options.warmup),
         "scheduler.params.total_num_steps": max(1, options.steps),
     })  # fmt: skip
+    _check_stage(checked)
     batch, micro_batch, accumulate = batch_of(checked, ranks, options, given)
     plan = Plan(
         config=checked,
@@ -161,14 +172,25 @@ def make(
     _offload(checked, plan)
     plan.bucket_size = _bucket_size(checked, plan)
     _checkpoints(checked, plan)
+    _limits(checked, plan)
     plan.schedule = _schedule(checked, plan)
-    plan.loss_scale = _loss_scale(checked) if plan.precision == "mixed" else None
+    plan.constant = plan.schedule is None and not {"warmup", "min_lr"} & {*given}
+    plan.loss_scale = _loss_scale(checked, plan) if plan.precision == "mixed" else None
     plan.beyond = _beyond(plan)
     if checked[f"{ROOM}.offload_param.device"] != "none" and plan.stage < 3:
         plan.notes.append(f"{ROOM}.offload_param is of stage 3: stage {plan.stage} has all parameters on every rank")
     checked.values.update(zip(BATCH, (batch, micro_batch, accumulate), strict=True))
     checked.values.update({"fp16.enabled": plan.precision == "mixed", "bf16.enabled": plan.precision == "bf16"})
     return plan
+
+
+def _check_stage(config: Config) -> None:
+    """Raise UsageError for what DeepSpeed refuses in this stage."""
+    stage = config[f"{ROOM}.stage"]
+    if not config[f"{ROOM}.compute_grad_norm"] and stage not in (1, 2):
+        raise UsageError(f"{ROOM}.compute_grad_norm false is of stages 1 and 2, and this is stage {stage}")
+    if config[f"{ROOM}.offload_optimizer.ratio"] < 1 and stage < 3:
+        raise UsageError(f"{ROOM}.offload_optimizer.ratio below 1 is of stage 3, and this is stage {stage}")
 
 
 def _offload(config: Config, plan: Plan) -> None:
@@ -181,13 +203,42 @@ def _offload(config: Config, plan: Plan) -> None:
             plan.notes.append(f"{room} has no effect {reason}")
     elif states == "nvme" and plan.stage == 3 and parameters != "nvme":
         plan.notes.append(f'{room} is "cpu" here as long as offload_param.device is not "nvme", too')
-        plan.offload = True
+        plan.offload, plan.below = True, parameters == "cpu"
     else:
         plan.offload, plan.nvme = True, states == "nvme"
+        plan.below = plan.stage == 3 and parameters != "none" and not plan.nvme
     if plan.nvme:
         plan.nvme_path = config[f"{ROOM}.offload_optimizer.nvme_path"] or config[f"{ROOM}.offload_param.nvme_path"]
-    if parameters == "nvme" and plan.stage == 3 and not plan.nvme:
-        plan.notes.append(f"{ROOM}.offload_param.device has no effect here yet, because {OFF_DEVICE} with the states")
+    below = f"{ROOM}.offload_param.device"
+    if plan.stage == 3 and parameters != "none" and states == "none" and not plan.fsdp:
+        plan.notes.append(f"{below} takes the optimizer along here, because who updates them is where they are")
+        plan.offload = plan.below = True
+    if plan.below and parameters == "nvme":
+        plan.notes.append(f'{below} is "cpu" here as long as offload_optimizer.device is not "nvme", too')
+
+
+def _limits(config: Config, plan: Plan) -> None:
+    """What stage 3 does not divide, gathers ahead, and may have gathered at a time, as far as the file says it."""
+    paths = {"persist": "param_persistence_threshold", "ahead": "prefetch_bucket_size", "live": "max_live_parameters"}
+    for name, key in paths.items():
+        path = f"{ROOM}.{key}"
+        if not config.stated.get(path) or plan.stage < 3:
+            continue
+        reasons = {
+            "with FSDP, which has a chapter of its own": plan.fsdp,
+            "with parameters in files": plan.nvme,
+            "with parameters on the host": plan.below and name == "persist",
+            "with activation checkpoints on the host or in one room": plan.on_host or plan.together,
+            f"with recompute {plan.recompute}": name != "persist"
+            and plan.recompute not in ("none", "selective", "full"),
+        }
+        found = [reason for reason, holds in reasons.items() if holds]
+        if found:
+            plan.notes.append(f"{path} has no effect here yet {found[0]}")
+        else:
+            setattr(plan, name, config[path])
+    if plan.live is not None and not plan.ahead:
+        plan.live = None  # it limits nothing else
 
 
 def _checkpoints(config: Config, plan: Plan) -> None:
@@ -236,7 +287,7 @@ def _optimizer(config: Config, options: Namespace, given: Collection[str]) -> Op
                 " here: leave one of the two at 0"
             )
         return SGD(momentum=momentum, weight_decay=decay)
-    if decay and not config["optimizer.params.adam_w_mode"]:
+    if decay and name.lower() == "adam" and not config["optimizer.params.adam_w_mode"]:
         raise UsageError(
             "optimizer.params.adam_w_mode false adds weight decay to gradients, and is not here: make it true, or"
             " weight_decay 0"
@@ -290,13 +341,35 @@ class ForgivingLossScale(LossScale):
             self.forgiven_left = self.hysteresis - 1
 
 
-def _loss_scale(config: Config) -> LossScale:
+class EagerLossScale(LossScale):
+    """Without ZeRO (runtime/fp16/fused_optimizer.py): each overflow halves the scale, and at the minimum it stays."""
+
+    def update(self, overflow: bool) -> None:
+        if overflow:
+            self.scale = max(self.scale / 2, self.minimum)
+            self.last_overflow = self.step
+            self.step += 1
+        else:
+            super().update(overflow)
+
+
+def _loss_scale(config: Config, plan: Plan) -> LossScale:
     fixed = config["fp16.loss_scale"]
     if fixed:
         return FixedLossScale(fixed, minimum=fixed)
-    first, minimum = 2.0 ** config["fp16.initial_scale_power"], config["fp16.min_loss_scale"]
+    for path in ("fp16.loss_scale_window", "fp16.min_loss_scale"):
+        if config[path] == 0:
+            raise UsageError(f"{path} 0 is for a fixed loss_scale alone: make it at least 1")
+    first, minimum = 2.0 ** config["fp16.initial_scale_power"], float(config["fp16.min_loss_scale"])
     if first < minimum:
         raise UsageError(f"fp16.min_loss_scale {minimum:g} is above 2^initial_scale_power, {first:g}")
+    if plan.stage == 0 and not plan.fsdp:
+        for path in ("fp16.hysteresis", "fp16.consecutive_hysteresis"):
+            if path in config.stated:
+                plan.notes.append(
+                    f"{path} has no effect in stage 0, nor in DeepSpeed's: each overflow halves the scale"
+                )
+        return EagerLossScale(first, config["fp16.loss_scale_window"], 1, minimum)
     kind = ForgivingLossScale if config["fp16.consecutive_hysteresis"] else LossScale
     return kind(first, config["fp16.loss_scale_window"], config["fp16.hysteresis"], minimum)
 

@@ -3,6 +3,7 @@ cannot be is a ValueError that says what could.
 """
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -72,3 +73,74 @@ def betas(value: Any) -> tuple[float, float]:
 
 def anything(value: Any) -> Any:
     return value
+
+
+def names(value: Any) -> Any:
+    """One text, or a list of them."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError("a list of names")
+    return found
+
+
+def pieces(*allowed: str) -> Reader:
+    """A list of some of these texts; of any, if none are given."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ValueError("a list of texts")
+        if allowed and not set(value) <= set(allowed):
+            raise ValueError(f"a list of {', '.join(allowed)}")
+        return value
+
+    return read
+
+
+def section(**readers: Reader) -> Reader:
+    """An object with these keys, and no others."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict) or not set(value) <= set(readers):
+            raise ValueError(f"an object with {', '.join(readers)}")
+        return {name: readers[name](each) for name, each in value.items()}
+
+    return read
+
+
+def section_of_any(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("an object")
+    return value
+
+
+WORDS = {True: ("true", "t", "yes", "y", "on", "1"), False: ("false", "f", "no", "n", "off", "0")}
+
+
+def lenient(read: Reader, truth: bool = True) -> Reader:
+    """As pydantic reads: "true", "yes", 1 and 1.0 are true, "500" is a number, and, if there is truth in them, true is
+    1."""
+
+    def read_too(value: Any) -> Any:
+        try:
+            return read(value)
+        except ValueError as error:
+            for meant in other_meanings(value) if truth or not isinstance(value, bool) else ():
+                try:
+                    return read(meant)
+                except ValueError:
+                    continue
+            raise error from None
+
+    return read_too
+
+
+def other_meanings(value: Any) -> list[Any]:
+    """A truth value as a number, a number as a truth value, a text as either."""
+    if isinstance(value, bool):
+        return [int(value)]
+    if isinstance(value, int | float):
+        return [bool(value)] if value in (0, 1) else []
+    if not isinstance(value, str):
+        return []
+    found: list[Any] = [truth for truth, words in WORDS.items() if value.lower() in words]
+    return [*found, float(value)] if re.fullmatch(r"[+-]?\d+(\.\d*)?", value.strip()) else found

@@ -141,6 +141,8 @@ class GatheredParameters:
                 ring.broadcast(flat.comm, whole, self.modifier_rank)
             for array in (flat.param, *([flat.master] if hasattr(flat, "master") else [])):
                 array[...] = whole if array.size == flat.padded else whole[shard_of(flat)]
+            if flat.gathered is not None:  # it stays so
+                flat.gathered[...] = whole
         self.wholes = {}
 
 

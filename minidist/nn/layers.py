@@ -273,6 +273,26 @@ class Head(Unit):
         return logits if batch.targets is None else ops.cross_entropy(logits, batch.targets)
 
 
+def set_small_apart(units: Sequence[Unit], size: int) -> list[Flat]:
+    """Give the parameters of each unit that have at most `size` elements a Flat of their own; returns these Flats."""
+    parts: dict[Flat, list[Flat]] = {}
+    found = []
+    for unit in units:
+        for flat in unit.flats:
+            small = [parameter for parameter in flat.parameters if parameter.size <= size]
+            large = [parameter for parameter in flat.parameters if parameter.size > size]
+            parts[flat] = [Flat(flat.name, large)] * bool(large)
+            if small:
+                found.append(Flat(f"{flat.name} small" if large else flat.name, small))
+                parts[flat].append(found[-1])
+    for unit in units:
+        own, reads = unit.flats, unit.reads
+        unit.flats = [part for flat in own for part in parts[flat]]
+        borrowed = [part for flat in reads if flat not in own for part in parts[flat]]
+        unit.reads = [*unit.flats, *(part for part in borrowed if vars(unit)["weight"] in part.parameters)]  # of a head
+    return found
+
+
 def flats_of(units: Sequence[Unit]) -> list[Flat]:
     """All Flats that the units read, each once: their own and those of other units."""
     return list(dict.fromkeys(flat for unit in units for flat in unit.reads))

@@ -5,6 +5,7 @@ sister for ZeRO-3 (runtime/zero/stage_1_and_2.py, stage3.py), and the examples o
 in addition to the 2Ψ of parameters. A node's memory is that of its host, and `factor` is a margin of safety.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from minidist.papers.figure import Figure, decimals
@@ -42,6 +43,44 @@ def zero3(
         return Estimate(host, gathered + int(2 * psi / ranks))
     host = (largest if init else psi) * 4 * gpus * factor
     return Estimate(host, gathered + int(18 * psi / ranks))
+
+
+# ---- what stage 3 gathers (runtime/zero/partitioned_param_coordinator.py), in whole units ---------------------------
+
+
+def in_passing(
+    units: Sequence[tuple[int, int]], tied: bool, threshold: int, first: int, ahead: int, live: float, buffer: int = 0
+) -> int:
+    """Elements of gathered parameters and of gradients that are held at the fullest moment of a step.
+
+    units: of each, elements in persistent parameters and in others.
+    first: elements of the embedding's matrix, which a tied head also reads. Up to the threshold it is persistent.
+    ahead: as long as fewer are under way, the next unit is gathered, too, unless more than `live` would be gathered.
+    buffer: elements of the one through which gradients go. Without it, a unit's are summed at once.
+    """
+    size = {(i, divided): unit[divided] for i, unit in enumerate(units) for divided in (False, True)}
+    reads = [[(i, False), (i, True)] for i in range(len(units))]
+    both = [(0, first > threshold)] if tied else []  # the embedding's matrix, and what is divided along with it
+    reads[-1] += both
+    most = 0
+    for order in (range(len(units)), range(len(units) - 1, -1, -1)):
+        here: set[tuple[int, bool]] = set()
+        for turn, unit in enumerate(order):
+            later = [flat for next_unit in order[turn + 1 :] for flat in reads[next_unit]]
+            here |= {flat for flat in reads[unit] if flat[1]}
+            under_way = 0
+            for flat in later:
+                if not flat[1] or flat in here or not size[flat]:
+                    continue
+                if under_way >= ahead or sum(size[each] for each in here) + size[flat] > live:
+                    break
+                here.add(flat)
+                under_way += size[flat]
+            waiting = both if buffer else {*reads[unit], *both}
+            summed = sum(size[flat] for flat in waiting) if order.step < 0 else 0
+            most = max(most, sum(size[flat] for flat in here) + summed + buffer)
+            here = {flat for flat in here if flat in later}
+    return most
 
 
 # ---- what it prints --------------------------------------------------------------------------------------------------

@@ -19,13 +19,19 @@ class GPTShape:
     a: int
     s: int = 1024
     v: int = 50_257
+    tied: bool = True  # the head reads the embedding's matrix
 
     family: ClassVar = "gpt"  # what --model calls it
 
     @property
     def units(self) -> list[int]:
         """Parameters of embedding, layers and head: (v + s)h, 12h² + 13h each, 2h."""
-        return megatron.units(self.v, self.s, self.h, self.layers)
+        return megatron.units(self.v, self.s, self.h, self.layers, tied=self.tied)
+
+    @property
+    def parameter_sizes(self) -> list[list[int]]:
+        """Elements of each parameter, by unit."""
+        return megatron.parameter_sizes(self.v, self.s, self.h, self.layers, self.tied)
 
     @property
     def parameters(self) -> int:
@@ -36,10 +42,10 @@ class GPTShape:
         """Parameters of the largest single layer: the embedding's matrix, or one of the MLP's with its bias."""
         return max(self.v * self.h, 4 * self.h * self.h + 4 * self.h)
 
-    def activations(self, b: int, recompute: str, p: int) -> float:
+    def activations(self, b: int, recompute: str, p: int, s: int | None = None) -> float:
         """Bytes that the layers keep of a micro-batch of b sequences of s, without dropout, p bytes an element."""
         layer, given = (
-            layer_activations(self.s, b, self.h, self.a, recompute=what, p=p, dropout=False)
+            layer_activations(s or self.s, b, self.h, self.a, recompute=what, p=p, dropout=False)
             for what in ("selective" if recompute == "selective" else "none", "full")
         )
         kept = chen.after_forward(recompute, self.layers)

@@ -30,6 +30,13 @@ def count_cut_and_whole(
     return [[(vocabulary, 0), *[block] * layers, (0 if tied else vocabulary, h)] for block in blocks]
 
 
+def parameter_sizes(v: int, h: int, layers: int, a: int, kv: int, f: int, tied: bool = False) -> list[list[int]]:
+    """Of embedding, layers and head: the elements of each parameter. Q, K and V are one matrix
+    here, and so are the gate and the way up."""
+    layer = [h * (h + 2 * (h // a * kv)), h * h, 2 * f * h, f * h, h, h]
+    return [[v * h], *[layer] * layers, [*[v * h] * (not tied), h]]
+
+
 def units(v: int, h: int, layers: int, a: int, kv: int, f: int, t: int = 1, tied: bool = False) -> list[list[int]]:
     """For each of t ranks, its parameters of embedding, layers and head."""
     return [[sum(both) for both in rank] for rank in count_cut_and_whole(v, h, layers, a, kv, f, t, tied)]
@@ -51,14 +58,20 @@ class LlamaShape:
     f: int
     s: int
     v: int = 32_000
+    tied: bool = False  # the head reads the embedding's matrix
 
     family: ClassVar = "llama"  # what --model calls it
 
     @property
     def units(self) -> list[int]:
         """Parameters of embedding, layers and head."""
-        [rank] = units(self.v, self.h, self.layers, self.a, self.kv, self.f)
+        [rank] = units(self.v, self.h, self.layers, self.a, self.kv, self.f, tied=self.tied)
         return rank
+
+    @property
+    def parameter_sizes(self) -> list[list[int]]:
+        """Elements of each parameter, by unit."""
+        return parameter_sizes(self.v, self.h, self.layers, self.a, self.kv, self.f, self.tied)
 
     @property
     def parameters(self) -> int:
@@ -69,9 +82,9 @@ class LlamaShape:
         """Parameters of the largest single layer: the embedding's matrix, or one of the MLP's three."""
         return max(self.v * self.h, self.h * self.f)
 
-    def activations(self, b: int, recompute: str, p: int) -> float:
+    def activations(self, b: int, recompute: str, p: int, s: int | None = None) -> float:
         """Bytes that the layers keep of a micro-batch of b sequences of s, without dropout, p bytes an element."""
-        sizes = self.s, b, self.h, self.a, self.kv, self.f
+        sizes = s or self.s, b, self.h, self.a, self.kv, self.f
         [layer], [given] = (
             layer_activations_llama(*sizes, recompute=what, p=p, dropout=False)
             for what in ("selective" if recompute == "selective" else "none", "full")

@@ -13,7 +13,8 @@ from minidist.papers.collectives import chunk_sizes
 
 @dataclass(frozen=True)
 class Model:
-    """v: vocabulary, s: positions, h: width, a: heads, kv: key/value heads; tied: the head reads the embedding."""
+    """v: vocabulary, s: positions, h: width, a: heads, kv: key/value heads; tied: the head reads the embedding.
+    apart: a parameter of at most `apart` elements persists (DeepSpeed), and is padded apart from its unit's others."""
 
     name: str
     v: int
@@ -25,6 +26,7 @@ class Model:
     tied: bool
     experts: int = 0  # E, in place of each layer's MLP; 0: there is just that
     top: int = 1  # k: a token goes through this many
+    apart: int = 0
 
     def cut_and_whole(self, t: int = 1) -> list[list[tuple[int, int]]]:
         """For each of t ranks that share every layer, its parameters of each unit: of what is cut, and of what every
@@ -56,8 +58,27 @@ class Model:
 
     def units(self, shards: int = 1) -> list[int]:
         """ψ of each unit, padded to a multiple of `shards`, among which it is divided evenly."""
+        if self.apart:
+            return [padded(small, shards) + padded(large, shards) for small, large in self.small_and_large()]
         (whole,) = self.cut_and_whole()
         return [padded(sum(both), shards) for both in whole]
+
+    def small_and_large(self) -> list[tuple[int, int]]:
+        """Elements of each unit in parameters of at most `apart` elements, and in larger ones."""
+        if self.name == "gpt":
+            sizes = megatron.parameter_sizes(self.v, self.s, self.h, self.layers, self.tied)
+        else:
+            sizes = llama.parameter_sizes(self.v, self.h, self.layers, self.a, self.kv, llama.mlp_width(self.h))
+        small = [sum(size for size in unit if size <= self.apart) for unit in sizes]
+        return [(mine, sum(unit) - mine) for mine, unit in zip(small, sizes, strict=True)]
+
+    def divided(self, shards: int = 1) -> list[int]:
+        """ψ of each unit without what is apart."""
+        return [padded(large, shards) for _, large in self.small_and_large()] if self.apart else self.units(shards)
+
+    def persistent(self, shards: int = 1) -> int:
+        """Ψ_p: what is apart."""
+        return self.parameters(shards) - sum(self.divided(shards))
 
     def parameters(self, shards: int = 1) -> int:
         """Ψ, with each unit padded."""

@@ -33,13 +33,16 @@ def model_states(psi: float, n: int, stage: int, p: int = 2, g: int = 2, k: int 
     )
 
 
-def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0, again: float = 0) -> dict[str, float]:
+def volume(
+    psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0, again: float = 0, persistent: float = 0
+) -> dict[str, float]:
     """Elements that each of n ranks sends in one step of `accumulate` micro-batches, by what they are (section 7).
 
     The paper's 2Ψ, 2Ψ, 2Ψ and 3Ψ, times (N-1)/N, are accumulate = 1. Stages 2 and 3 hold no full gradient, so they
     reduce after every micro-batch: (a+1)Ψ and 3aΨ. In stage 3, `kept` parameters that stay gathered from the forward to
     the backward are not gathered again: 3Ψ - ψ_kept (as FSDP does it, Zhao et al. 2023, section 3.3.1). And `again`
-    more are gathered so that layers can run again.
+    more are gathered so that layers can run again. `persistent` ones stay on every rank, and are gathered once, after
+    the update (DeepSpeed).
     """
     once = psi * (n - 1) / n
     if stage == 0:
@@ -49,8 +52,9 @@ def volume(psi: float, n: int, stage: int, accumulate: int = 1, kept: float = 0,
     if stage == 2:
         return {"reduce-scatter gradients": accumulate * once, "all-gather parameters": once}
     return {
-        "all-gather forward": accumulate * once,
-        "all-gather backward": accumulate * (psi - kept) * (n - 1) / n,
+        "all-gather forward": accumulate * (psi - persistent) * (n - 1) / n,
+        "all-gather backward": accumulate * (psi - kept - persistent) * (n - 1) / n,
+        **({"all-gather persistent": persistent * (n - 1) / n} if persistent else {}),
         **({"all-gather again": accumulate * again * (n - 1) / n} if again else {}),
         "reduce-scatter gradients": accumulate * once,
     }

@@ -19,13 +19,17 @@ SUPER = ("p32", "m32", "v32", "update", "float2half")  # "update super": an edge
 LEAST = 4  # bytes that any offloading moves, of a parameter in a step (section 3.3)
 
 
-def elements_moved(psi: float, n: int, stage: int, accumulate: int = 1) -> dict[str, float]:
+def elements_moved(
+    psi: float, n: int, stage: int, accumulate: int = 1, gathered: float | None = None
+) -> dict[str, float]:
     """Elements that each of n ranks moves in a step: gradients down, parameters up (section 4.2). The paper's is stage
     2 with one micro-batch; what comes later is the owner's shard, so all ranks together move as much as one would.
 
     Stages 2 and 3 hold no whole gradient, so each micro-batch's shard goes down. In stage 1 it is reduced once.
+    gathered: parameters that a step gathers, if their shard is on the host, and goes up for each gather.
     """
-    return {"gradients": psi / n * (accumulate if stage >= 2 else 1), "parameters": psi / n}
+    up = psi if gathered is None else gathered
+    return {"gradients": psi / n * (accumulate if stage >= 2 else 1), "parameters": up / n}
 
 
 def step_time(passes: float, update: float, delayed: bool) -> float:

@@ -10,11 +10,12 @@ from minidist.claims.claim import Claim
 from minidist.claims.offload import link_claims, memory_claims, needs, optimum_claims, time_claims
 from minidist.claims.published import print_offload_closing
 from minidist.claims.run import Run
-from minidist.claims.zero import peak_claim, traffic_claims
+from minidist.claims.zero import peak_claim, persistent_claims, traffic_claims
 from minidist.cli.options import Parser, at_least
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
+from minidist.programs.zero3 import add_limits, check_limits
 
 
 def claims(run: Run) -> list[Claim]:
@@ -24,6 +25,7 @@ def claims(run: Run) -> list[Claim]:
         passing.append(peak_claim(run, "arithmetic", "device: in passing", buckets=stage - 1))
     return [
         *memory_claims(run),
+        *persistent_claims(run),
         *passing,
         whole_layers_peak(run),
         *link_claims(run),
@@ -36,6 +38,8 @@ def claims(run: Run) -> list[Claim]:
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
     add("--zero", type=int, choices=(1, 2, 3), default=2, help="the stage")
+    add("--parameters", choices=("device", "host"), default="device", help="of --zero 3: where their shard is")
+    add_limits(parser)
     add("--delayed-update", type=at_least(0), metavar="N", help="after N steps, update during the next step's passes")
 
 
@@ -43,6 +47,10 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     """Parse and check. Raises UsageError unless an update can be late: the first is made in the second step after N."""
     job = command.prepare(made, arguments, ranks, **how)
     after, options = job.options.delayed_update, job.options
+    check_limits(options, options.zero)
+    if options.parameters == "host" and (options.zero < 3 or options.persist):
+        other = "--persist" if options.persist else f"--zero {options.zero}"
+        raise UsageError(f"--parameters host keeps no parameters on the device: leave {other} away, or say --zero 3")
     begun = checkpoint.opened(options.load).state["steps"] if options.load else 0
     if after is not None and options.steps < max(after, begun) + 2:
         raise UsageError(f"--delayed-update {after} needs at least --steps {max(after, begun) + 2}")
@@ -53,7 +61,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 
 def make(job: command.Job, comm: Comm) -> offload.Offload:
     options, threads = job.options, max(1, (os.cpu_count() or 1) // local_ranks())
-    engine = offload.ENGINES[options.zero]
+    engine = offload.OffloadAll if options.parameters == "host" else offload.ENGINES[options.zero]
     return engine(job.units, job.settings, comm, delay_after=options.delayed_update, threads=threads)
 
 
@@ -66,5 +74,6 @@ CHAPTER = Chapter(
     claims=claims,
     closing=print_offload_closing,
     needs=needs,
-    cases={f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)},
+    cases={f"ZeRO-{stage}": f"--accumulate 2 --zero {stage}" for stage in (1, 2, 3)}
+    | {"all": "--zero 3 --parameters host"},
 )

@@ -14,6 +14,7 @@ from minidist.claims.screen import print_report
 from minidist.claims.witness import print_witness, witness_claims
 from minidist.cli.paths import say_written, write_json, write_output
 from minidist.command import Job, about, declare, say_differences
+from minidist.engine import Engine
 from minidist.memory import plot, witness
 from minidist.memory.allocator import keep_freed_memory
 from minidist.nn.sample import generate
@@ -79,8 +80,21 @@ def train_and_report(
         plot_of = options.memory_plot if held and history.losses else None
         say_written(checkpoint=options.save, export=options.export, memory_plot=plot_of)
     if not complete and history.losses:
-        print("minidist: error: no step updated the parameters, so nothing was checked: lower --lr", file=sys.stderr)
+        print(
+            f"minidist: error: no step updated the parameters, so nothing was checked: {why_not(engine)}",
+            file=sys.stderr,
+        )
     return comm.broadcast_object(0 if all(claim.holds for claim in checked) and (complete or not history.losses) else 1)
+
+
+def why_not(engine: Engine) -> str:
+    """Why no step has updated: all of them overflowed."""
+    scale = engine.loss_scale.scale
+    if engine.scaled and scale > engine.loss_scale.minimum:
+        return (
+            f"the loss scale is still coming down, and is {scale:g} now: use more --steps, or begin with a smaller one"
+        )
+    return "lower --lr"
 
 
 def of_every_chapter(run: Run, claims: list[Claim]) -> list[Claim]:

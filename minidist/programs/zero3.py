@@ -1,25 +1,70 @@
 """ZeRO-3 as a program: its options, and what the paper says of its runs."""
 
-from minidist import zero3
+from collections.abc import Sequence
+from typing import Any
+
+from minidist import UsageError, command, zero3
 from minidist.claims.activations import whole_layers_peak
 from minidist.claims.claim import Claim
-from minidist.claims.needs import of_data_axis
-from minidist.claims.run import Run
-from minidist.claims.zero import memory_claims, peak_claim, traffic_claims
-from minidist.cli.options import Parser
+from minidist.claims.needs import Needs, of_data_axis
+from minidist.claims.run import Asked, Run
+from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, traffic_claims
+from minidist.cli.options import Parser, at_least
 from minidist.programs.chapter import Chapter
 from minidist.programs.data_parallel import add_bucket_size
 
 
 def add_options(parser: Parser) -> None:
     parser.add_argument("--keep-last", action="store_true", help="keep the last unit gathered from forward to backward")
+    add_limits(parser)
     add_bucket_size(parser)
+
+
+def add_limits(parser: Parser) -> None:
+    """What DeepSpeed's stage 3 lets one choose, in elements."""
+    add = parser.add_argument
+    add("--persist", type=at_least(0), metavar="N", default=0, help="do not divide parameters of at most N elements")
+    add("--ahead", type=at_least(0), metavar="N", default=0, help="gather up to N elements ahead, in whole units")
+    add("--live", type=at_least(0), metavar="N", help="but not if more than N would be gathered; default: any")
+
+
+def check_limits(options: Any, stage: int = 3) -> None:
+    """Raise UsageError for limits of what is not gathered, or gathered in an order that no formula knows."""
+    asked = [name for name in ("persist", "ahead") if vars(options)[name]]
+    if options.live is not None and not options.ahead:
+        raise UsageError("--live limits what is gathered ahead: use it with --ahead")
+    if asked and stage < 3:
+        raise UsageError(f"--{asked[0]} is of --zero 3: stage {stage} divides no parameters")
+    if asked and vars(options).get("keep_last"):
+        raise UsageError(f"--{asked[0]} and --keep-last: use one of them")
+    if options.ahead and options.recompute not in ("none", "selective", "full"):
+        raise UsageError(f"--ahead needs --recompute none, selective or full, not {options.recompute}")
+
+
+def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:
+    """Parse and check. Raises UsageError for whatever cannot work."""
+    job = command.prepare(made, arguments, ranks, **how)
+    check_limits(job.options)
+    return job
+
+
+def needs(asked: Asked) -> list[Needs]:
+    """As ZeRO's, and what stays on every rank."""
+    more = asked.bytes.stored * asked.model.persistent(asked.ranks)
+    without = ("what is gathered ahead",) if asked.options.ahead else ()
+    return [
+        need._replace(
+            kinds=need.kinds | {"parameters": need.kinds["parameters"] + more}, total=need.total + more, without=without
+        )
+        for need in of_data_axis(3)(asked)
+    ]
 
 
 def claims(run: Run) -> list[Claim]:
     kept = run.model.read_by_head(run.ranks) if run.options.keep_last else 0
     return [
         *memory_claims(run, stage=3),
+        *persistent_claims(run),
         peak_claim(run, "FSDP §3.2.1", "peak gathered", buckets=2),  # parameters and their gradients
         whole_layers_peak(run),
         *traffic_claims(run, stage=3, kept=kept),
@@ -31,7 +76,8 @@ CHAPTER = Chapter(
     doc=zero3.__doc__,
     make=lambda job, comm: zero3.ZeRO3(job.units, job.settings, comm, keep_last=job.options.keep_last),
     add_options=add_options,
+    prepare=prepare,
     claims=claims,
-    needs=of_data_axis(3),
+    needs=needs,
     cases={"": "--recompute full"},
 )

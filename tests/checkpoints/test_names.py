@@ -1,5 +1,6 @@
 """Hugging Face's names: against a table made with transformers, and, where that is installed, against its logits."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from alone import train_alone
+from minidist import UsageError, command
 from minidist.checkpoints.names import huggingface
 from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import Batch
@@ -69,6 +71,31 @@ def test_a_tied_head_is_not_stored_twice(exported: tuple[str, Path]) -> None:
     assert sum(array.size for array in arrays.values()) == sum(a.size for n, a in ours.items() if "/" not in n)
 
 
+def test_the_configuration_is_beside_the_file(exported: tuple[str, Path]) -> None:
+    name, folder = exported
+    found = json.loads((folder / "config.json").read_text())
+    llama_s = {
+        "hidden_size": 12, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "num_hidden_layers": 2, "rms_norm_eps": 1e-5,
+    }  # fmt: skip
+    gpt_s = {"n_embd": 12, "n_head": 2, "n_layer": 2, "n_positions": 8, "activation_function": "gelu_new"}
+    expected = llama_s if name == "llama" else gpt_s
+    assert {key: found[key] for key in expected} == expected
+    assert found["tie_word_embeddings"] == (name == "gpt")
+    assert found["architectures"] == ["LlamaForCausalLM" if name == "llama" else "GPT2LMHeadModel"]
+
+
+def test_a_configuration_of_something_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("no more and no less " * 50)
+    Path("config.json").write_text('{"mine": 1}')
+    line = f"{SMALL} --data text.txt --export model.safetensors --names huggingface"
+    with pytest.raises(UsageError, match=r"would write config\.json, which is there and no model's"):
+        command.prepare(command.parser("", "train"), line.split(), 1)
+    Path("config.json").write_text('{"model_type": "gpt2"}')
+    command.prepare(command.parser("", "train"), line.split(), 1)
+
+
 def test_transformers_computes_the_same_logits(exported: tuple[str, Path]) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -78,20 +105,9 @@ def test_transformers_computes_the_same_logits(exported: tuple[str, Path]) -> No
     if name == "llama":
         hidden = ours["block0.down.weight"].shape[1]
         units = llama(LlamaConfig(vocabulary, 8, 2, heads=2, kv_heads=1, width=12, hidden=hidden))
-        config = transformers.LlamaConfig(
-            vocab_size=vocabulary, hidden_size=12, intermediate_size=hidden, num_hidden_layers=2,
-            num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=8, rms_norm_eps=1e-5,
-        )  # fmt: skip
-        model = transformers.LlamaForCausalLM
     else:
         units = gpt(GPTConfig(vocabulary, 8, 2, heads=2, width=12, tied=name == "gpt"))
-        config = transformers.GPT2Config(
-            vocab_size=vocabulary, n_positions=8, n_embd=12, n_layer=2, n_head=2, tie_word_embeddings=name == "gpt"
-        )
-        model = transformers.GPT2LMHeadModel
-    config.save_pretrained(folder)
-    transformers.GenerationConfig().save_pretrained(folder)
-    theirs, told = model.from_pretrained(folder, output_loading_info=True)
+    theirs, told = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
 
     tokens = np.random.default_rng(0).integers(0, vocabulary, (3, 8))

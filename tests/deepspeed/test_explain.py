@@ -45,11 +45,15 @@ def test_llama_on_64_ranks(tmp_path: Path) -> None:
     assert figures(text, "optimizer states") == f"{12 * PSI / 64 / 1e9:.3f}"
     assert figures(text, "model states") == f"{PSI / 4 / 1e9:.3f}"
     assert figures(text, "units in passing") == f"{4 * max(UNITS) / 1e9:.3f}"
-    assert figures(text, "all-gather forward") == f"{3 * 2 * PSI * 63 / 64 / 1e9:.3f}"
-    assert figures(text, "all that is sent") == f"{3 * 3 * 2 * PSI * 63 / 64 / 1e9:.3f}"
+    norms = 65 * 4096  # the only parameters that have no more than 40,960 elements
+    assert figures(text, "persistent parameters") == f"{2 * norms / 1e9:.3f}"
+    assert figures(text, "all-gather forward") == f"{3 * 2 * (PSI - norms) * 63 / 64 / 1e9:.3f}"
+    assert figures(text, "all-gather persistent") == f"{2 * norms * 63 / 64 / 1e9:.3f}"
+    assert figures(text, "all that is sent") == f"{2 * (9 * PSI - 5 * norms) * 63 / 64 / 1e9:.3f}"
     gpu = 4 * 32_000 * 4096 + int(18 * PSI / 64)
     assert f"GPU {gpu / 2**30:.2f}, host {32_000 * 4096 * 4 * 8 * 1.5 / 2**30:.2f}, nothing offloaded" in text
-    assert "mpirun -n 64 python -m minidist.zero3 --batch 384 --accumulate 3 --model llama" in text
+    line = "mpirun -n 64 python -m minidist.zero3 --batch 384 --accumulate 3 --persist 40960 --min-lr 0.003 --warmup 0"
+    assert f"{line} --model llama" in text
 
 
 def test_what_runs_again_is_gathered_and_read_again(tmp_path: Path) -> None:
@@ -177,14 +181,25 @@ def test_a_file_of_deepspeeds_own_within(tmp_path: Path) -> None:
     [
         ("a: [1, 2", "a.yaml: line 1, column 9: "),
         ("distributed_type: TPU", "distributed_type 'TPU' is not here"),
-        ("distributed_typ: FSDP", "there is no key distributed_typ: do you mean distributed_type?"),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stag: 3}", "do you mean deepspeed_config.zero_stage?"),
+        ("distributed_typ: FSDP", "no key distributed_typ, and Accelerate refuses it: do you mean distributed_type?"),
+        ("distributed_type: NO\ninvalid_key: 1", "there is no key invalid_key, and Accelerate refuses it"),
+        ("compute_environment: AMAZON_SAGEMAKER\nprofile: x", "compute_environment AMAZON_SAGEMAKER is not here"),
+        ("distributed_type: NO\nparallelism_config: {parallelism_config_tp_size: 2}", "tp_size 2 is not here: it has"),
+        (
+            "distributed_type: NO\nparallelism_config: {cp_size: 8}",
+            "cp_size 8 is not here: each sequence is one rank's",
+        ),
+        ("distributed_type: NO\nmegatron_lm_config: {megatron_lm_tp_degree: 2}", "run minidist.parallel3d"),
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 5}", "zero_optimization.stage should be"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 5}", "HYBRID_SHARD_ZERO2' is not here"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_backward_prefetch: LATE}", "fsdp_backward_prefetch 'LATE' is not"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_forward_prefetch: 2}", "should be true or false, not 2"),
         ("distributed_type: FSDP\nfsdp_config: [1]", "fsdp_config should be keys and values, not [1]"),
-        ("distributed_type: FSDP\nmixed_precision: fp8", "mixed_precision should be no, fp16 or bf16, not 'fp8'"),
+        (
+            "distributed_type: FSDP\nmixed_precision: fp8",
+            "mixed_precision fp8 is not here, because nothing is computed",
+        ),
+        ("distributed_type: FSDP\nmixed_precision: fp4", "mixed_precision should be no, fp16 or bf16, not 'fp4'"),
         ("num_processes: many", "num_processes should be a whole number from 1 on, not 'many'"),
         (
             "distributed_type: FSDP\nnum_machines: 3\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
@@ -220,5 +235,122 @@ def test_from_the_front_door(tmp_path: Path, capsys: Any) -> None:
     assert "python -m minidist.data_parallel --batch 64 --precision fp32" in capsys.readouterr().out
     with pytest.raises(UsageError, match="Micro batch size per gpu: 0"):
         main(["explain", str(tmp_path / "c.json"), "--ranks", "100"])
-    with pytest.raises(UsageError, match="invalid choice: 'llama4'"):
+    with pytest.raises(UsageError, match="--model llama4: no file, and none of gpt2, "):
         main(["explain", str(tmp_path / "c.json"), "--model", "llama4"])
+
+
+def test_empty_sections_mean_nothing_and_others_have_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    empty = "".join(f"{name}: {{}}\n" for name in ("megatron_lm_config", "fp8_config", "mpirun_config", "tpu_env"))
+    file.write_text(f"distributed_type: MULTI_XPU\n{empty}parallelism_config: {{parallelism_config_tp_size: 1}}\n")
+    assert accelerate.load(str(file))[0].notes == []
+    file.write_text(
+        "distributed_type: FSDP\nmpirun_config: {mpirun_hostfile: /etc/hosts}\nfsdp_config: {fsdp_ignored_modules:"
+        " null, fsdp_activation_checkpointing_offload: true, fsdp_min_num_param: 7, whatever: 1}"
+    )
+    unknown = "has no effect here, and none in Accelerate, which does not know it"
+    assert sorted(accelerate.load(str(file))[0].notes) == [
+        "fsdp_config.fsdp_activation_checkpointing_offload has no effect here, because inputs that wait for a backward"
+        " stay on the device",
+        f"fsdp_config.fsdp_min_num_param {unknown}: do you mean fsdp_min_num_params?",
+        f"fsdp_config.whatever {unknown}",
+        "mpirun_config has no effect here, because you say mpirun yourself",
+    ]
+
+
+# ---- any model: config.json, or a number -----------------------------------------------------------------------------
+
+LLAMA_3_2_1B = {  # as published
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131_072,
+    "vocab_size": 128_256, "tie_word_embeddings": True, "attention_bias": False,
+}  # fmt: skip
+GPT_2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50_257}
+ZERO_3 = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}'
+
+
+@pytest.mark.parametrize(
+    ("config", "changed", "psi"),
+    [
+        (LLAMA_3_2_1B, {}, 1_235_814_400),
+        (LLAMA_3_2_1B, {"tie_word_embeddings": False}, 1_498_482_688),
+        (LLAMA_3_2_1B, {"model_type": "mistral"}, 1_235_814_400),
+        (GPT_2, {}, 124_439_808),
+        (GPT_2, {"tie_word_embeddings": False}, 163_037_184),
+    ],
+)
+def test_a_model_by_its_configuration(tmp_path: Path, config: Any, changed: Any, psi: int) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    for name in (tmp_path, tmp_path / "config.json"):
+        assert f"Ψ = {psi:,} parameters" in " ".join(explained(tmp_path, ZERO_3, "--model", str(name)).split())
+
+
+@pytest.mark.parametrize(
+    ("config", "changed", "says"),
+    [
+        (GPT_2, {"model_type": "bert"}, "model_type 'bert' is not here: gpt2, llama, mistral are"),
+        (GPT_2, {"model_type": None}, "a file without model_type is not here"),
+        (GPT_2, {"n_embd": "768"}, "n_embd should be a whole number from 1 on, not '768'"),
+        (GPT_2, {"n_inner": 5}, "n_inner 5 is not here"),
+        (LLAMA_3_2_1B, {"head_dim": 128}, "heads of another width than hidden_size/num_attention_heads"),
+        (LLAMA_3_2_1B, {"attention_bias": True}, "attention_bias is not here"),
+        (LLAMA_3_2_1B, {"vocab_size": None}, "vocab_size should be a whole number"),
+    ],
+)
+def test_a_configuration_of_another_model(tmp_path: Path, config: Any, changed: Any, says: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(UsageError, match=re.escape(says)):
+        explained(tmp_path, ZERO_3, "--model", str(tmp_path))
+
+
+def test_a_sequence_and_whether_it_fits(tmp_path: Path) -> None:
+    """Of a Llama without persistent parameters, s = 512, b = 1: 16Ψ/N, a unit with its gradients, 16 layers'
+    activations."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_2_1B))
+    options = "--model", str(tmp_path), "--ranks", "4", "--sequence", "512"
+    text = explained(tmp_path, ZERO_3, *options, "--device-memory", "24GB")
+    assert "s = 512, recompute none" in text
+    rows = ("model states", "units in passing", "activations of the layers")
+    needed = sum(float(figures(text, row).replace(",", "")) for row in rows)
+    assert f"{needed:.1f} GB are needed: yes, {24 - needed:.1f} are left" in text
+    assert f"no, {needed - 4:.1f} too many" in explained(tmp_path, ZERO_3, *options, "--device-memory", "4GB")
+    whole = explained(tmp_path, ZERO_3, *options[:4])
+    assert "s = 131072" in whole
+    with pytest.raises(UsageError, match="--sequence 2048: gpt2 has 1,024 positions"):
+        explained(tmp_path, ZERO_3, "--sequence", "2048")
+
+
+def test_a_number_of_parameters(tmp_path: Path) -> None:
+    """The ZeRO paper's 7.5B on 64 ranks: 1.9 GB in stage 3, 120 GB without ZeRO."""
+    options = "--parameters", "7.5e9", "--ranks", "64", "--device-memory", "32GB"
+    text = explained(tmp_path, ZERO_3, *options)
+    assert figures(text, "model states") == "1.875"
+    assert "1.9 GB are needed: yes, 30.1 are left" in text
+    assert "--parameters does not say" in text
+    text = explained(tmp_path, ZERO_3.replace("3}", "0}"), *options)
+    assert "120.0 GB are needed: no, 88.0 too many" in text
+    for offload in ("cpu", "nvme"):
+        room = (
+            f'"offload_param": {{"device": "{offload}"}}, "offload_optimizer": {{"device": "{offload}"}}, "stage": 3}}'
+        )
+        assert "in files" in explained(tmp_path, ZERO_3.replace('"stage": 3}', room), *options) or offload == "cpu"
+    for more in (("--model", "gpt2"), ("--sequence", "9")):
+        with pytest.raises(UsageError, match="--parameters is all that is known of a model"):
+            explained(tmp_path, ZERO_3, *options, *more)
+    for number in ("many", "0", "nan", "1e99"):
+        with pytest.raises(UsageError, match=r"must be a number from 1 on, such as 7\.5e9"):
+            explained(tmp_path, ZERO_3, "--parameters", number)
+
+
+def test_a_model_s_configuration_in_place_of_deepspeed_s(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a model's configuration: give it with --model"):
+        explained(tmp_path, json.dumps(GPT_2))
+
+
+def test_parameters_on_the_host(tmp_path: Path) -> None:
+    room = '"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}, "stage": 3}'
+    text = explained(tmp_path, ZERO_3.replace('"stage": 3}', room), "--model", "llama2-7b", "--ranks", "64")
+    assert re.search(rf"^  parameters +2·max ψ/N +{2 * max(UNITS) / 64 / 1e9:.3f}$", text, re.MULTILINE)
+    assert figures(text, "  and parameters") == f"{2 * PSI / 64 / 1e9:.3f}"
+    assert figures(text, "parameters from the host") == f"{2 * 2 * PSI / 64 / 1e9:.3f}"
+    assert "minidist.offload --zero 3 --parameters host" in " ".join(text.split())

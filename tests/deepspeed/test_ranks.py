@@ -63,6 +63,18 @@ FILES = {
         )
         for stage in (1, 2, 3)
     },
+    "limits.json": json.dumps(
+        AUTO
+        | {
+            "zero_optimization": {
+                "stage": 3,
+                "param_persistence_threshold": "auto",
+                "stage3_prefetch_bucket_size": 1,
+                "stage3_max_live_parameters": 9000,
+            }
+        }
+    ),
+    "below.json": json.dumps(AUTO | {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}),
     "ddp.json": json.dumps({"train_batch_size": 16, "fp16": {"enabled": True}}),
     "sgd.json": json.dumps({"train_batch_size": 16, "optimizer": {"type": "SGD"}, "zero_optimization": {"stage": 1}}),
     "timed.json": json.dumps({"train_batch_size": 16, "gradient_accumulation_steps": 2, "wall_clock_breakdown": True,
@@ -233,6 +245,7 @@ def test_a_file_runs_its_chapter_and_every_claim_holds(found: dict[str, Any], na
         **{"timed.json": "zero2", "bucket.json": "zero2", "cpu_checkpointing.json": "zero_r"},
         **dict.fromkeys(("fsdp.yaml", "fsdp2.yaml", "grad_op.yaml", "hybrid.yaml"), "fsdp"),
         **{f"{chapter}{stage}.json": chapter for chapter in ("offload", "infinity") for stage in (1, 2, 3)},
+        "below.json": "offload",
     }
     chapter = others.get(name, "zero3")
     assert found[name]["chapter"] == chapter
@@ -275,6 +288,29 @@ def test_offloading_moves_what_explain_says(found: dict[str, Any], folder: Path)
         for words in ("on the host: gradients +2Ψ/N", "optimizer states +12Ψ/N", "parameters from the host +2·Ψ/N"):
             assert re.search(words, text), words
         assert f"python -m minidist.offload --zero {stage}" in text
+
+
+def test_what_persists_and_what_is_gathered_ahead(found: dict[str, Any]) -> None:
+    """h = 16: "auto" is 10h = 160 elements, which are the biases and norms, 13h in each of 2 layers and 2h. Of messages
+    these save a forward and a backward, less what is gathered after an update. A layer more is held in passing."""
+    run, zero3 = found["limits.json"], found["zero3.json"]
+    np.testing.assert_allclose(run["loss"], zero3["loss"], rtol=1e-6)
+    small, layer = 2 * 13 * 16 + 2 * 16, 12 * 16**2
+    for mine, other in zip(run["memory"], zero3["memory"], strict=True):
+        assert mine["persistent"] == 2 * small
+        assert 2 * (layer - small) < mine["gathered"] - other["gathered"] <= 2 * layer
+    for mine, other in zip(run["sent"], zero3["sent"], strict=True):
+        saved = sum(phase["bytes"] for phase in other.values()) - sum(phase["bytes"] for phase in mine.values())
+        assert saved == 2 * (2 - 1) * small * (RANKS - 1) // RANKS
+
+
+def test_parameters_on_the_host_go_up_for_each_gather(found: dict[str, Any]) -> None:
+    run = found["below.json"]
+    assert run["loss"] == found["zero3.json"]["loss"]
+    psi, padding = run["parameters"], 12 * 5 * RANKS
+    for rank, below, moved in zip(run["memory"], run["below"], run["moved"], strict=True):
+        assert rank["parameters"] < psi / RANKS < below["host"]["parameters"] - psi / RANKS + padding
+        assert 0 <= moved["host to device"]["parameters"]["bytes"] - 2 * 2 * psi / RANKS <= padding
 
 
 def test_files_have_and_give_what_explain_says(found: dict[str, Any], folder: Path) -> None:

@@ -1,0 +1,135 @@
+"""What DeepSpeed's stage 3 lets one choose: persistent parameters, what is gathered ahead, how much is live, and where
+parameters wait. No choice changes a number; each changes what is held and sent as a count by hand says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs.engines import CONTEXT, VOCABULARY, settings
+from minidist import UsageError, offload
+from minidist.data_parallel import DataParallel
+from minidist.exchange.rules import Rules
+from minidist.exchange.threads import run_threads
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit, set_small_apart
+from minidist.papers import deepspeed, llama, megatron
+from minidist.papers.models import Model
+from minidist.programs.chapter import find
+from minidist.zero3 import ZeRO3
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "persist": {"persist": 40},
+    "all persist": {"persist": 10**6},
+    "ahead": {"ahead": 1},
+    "far ahead": {"ahead": 10**6, "persist": 40},
+    "live": {"ahead": 10**6, "live": 6000},
+}
+
+
+def model(tied: bool = True) -> list[Unit]:
+    return gpt(GPTConfig(VOCABULARY, CONTEXT, layers=3, heads=3, width=15, tied=tied))
+
+
+def trained(engine: DataParallel) -> dict[str, np.ndarray]:
+    """Parameters after some steps on 6 sequences each."""
+    for _ in range(3):
+        tokens = np.random.default_rng(engine.steps).integers(0, VOCABULARY, (6, CONTEXT + 1))
+        engine.train_batch(tokens[:, :-1], tokens[:, 1:])
+    engine.settle()
+    return {name: array for flat in engine.flats for name, array in engine.whole_parameters(flat, flat.master).items()}
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", [ZeRO3, offload.Offload3, offload.OffloadAll])
+def test_no_choice_changes_a_number(kind: Any, tied: bool, n: int) -> None:
+    def be_rank(comm: Comm) -> None:
+        truth = trained(DataParallel(model(tied), settings("fp64", "adamw", 2, clip=0.5), comm))
+        for choice in CHOICES.values():
+            if kind is offload.OffloadAll and "persist" in choice:
+                continue
+            chosen = settings("fp64", "adamw", 2, clip=0.5)
+            vars(chosen).update(choice)
+            for name, array in trained(kind(model(tied), chosen, comm)).items():
+                np.testing.assert_allclose(array, truth[name], rtol=1e-11, atol=1e-14, err_msg=f"{choice} {name}")
+
+    run_threads(be_rank, n, Rules("eager"))
+
+
+def test_small_parameters_get_a_flat_of_their_own() -> None:
+    """Of width 15: biases and norms have 15 to 60 elements, positions 15·context, matrices 225 and more."""
+    units = model()
+    before = [{parameter.name for parameter in unit.parameters} for unit in units]
+    found = set_small_apart(units, 60)
+    assert [{parameter.name for parameter in unit.parameters} for unit in units] == before
+    assert all((parameter.size <= 60) == (flat in found) for unit in units for flat in unit.flats
+               for parameter in flat.parameters)  # fmt: skip
+    embedding, *_, head = units
+    assert head.reads == [*head.flats, embedding.flats[0]]  # the matrix that it shares, and not the positions
+    set_small_apart(units := model(), 10**6)
+    assert [len(unit.flats) for unit in units] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("ahead", "live", "most"),
+    [  # gathered: the unit and what comes next; in a backward the unit's gradient, too. Units of 5, 7, 7, 1.
+        (0, np.inf, 14),
+        (1, np.inf, 7 + 7 + 7),  # one unit ahead: fewer than 1 were under way
+        (7, np.inf, 7 + 7 + 7),
+        (8, np.inf, 1 + 7 + 7 + 5 + 7 - 1),  # two ahead of the upper layer: the lower one, the embedding
+        (100, 13, 5 + 7 + 7),  # 7 + 7 are more, 5 + 7 are not
+        (100, 14, 21),
+        (100, 8, 14),
+    ],
+)
+def test_the_formula_by_hand(ahead: int, live: float, most: int) -> None:
+    units = [(0, 5), (0, 7), (0, 7), (0, 1)]
+    assert deepspeed.in_passing(units, False, 0, 5, ahead, live) == most
+
+
+def test_the_formula_of_a_tied_head_and_of_a_buffer_by_hand() -> None:
+    """The embedding (5) is here in the whole of a pass, and so is its gradient in a backward; 2 of each layer persist
+    and are never gathered, but summed."""
+    units = [(0, 5), (2, 7), (2, 7), (1, 0)]
+    assert deepspeed.in_passing(units, True, 3, 5, 0, np.inf) == (5 + 7) + (5 + 2 + 7)
+    assert deepspeed.in_passing(units, True, 3, 5, 0, np.inf, buffer=4) == (5 + 7) + 5 + 4
+    assert deepspeed.in_passing(units, True, 9, 5, 0, np.inf) == 7 + (2 + 7)  # the embedding's matrix persists, too
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_sizes_of_parameters(tied: bool) -> None:
+    for found, units in (
+        (megatron.parameter_sizes(101, 9, 12, 2, tied), megatron.units(101, 9, 12, 2, tied=tied)),
+        (llama.parameter_sizes(101, 12, 2, 4, 2, 32, tied), llama.units(101, 12, 2, 4, 2, 32, tied=tied)[0]),
+    ):
+        assert [sum(unit) for unit in found] == units
+    declared = [[parameter.size for parameter in unit.parameters] for unit in model(tied)]
+    by_formula = megatron.parameter_sizes(VOCABULARY, CONTEXT, 15, 3, tied)
+    assert [sorted(unit) for unit in declared] == [sorted(unit) for unit in by_formula]
+
+
+def test_padding_of_what_is_apart() -> None:
+    """h = 15, N = 2: a layer has 13·15 = 195 elements in vectors and 2700 in matrices, and the head 30 in vectors."""
+    apart = Model("gpt", 11, 8, 15, 2, 3, 3, True, apart=60)
+    assert apart.units(2) == [(11 + 8) * 15 + 1, 196 + 2700, 196 + 2700, 30]
+    assert apart.persistent(2) == 196 * 2 + 30
+    assert apart.divided(2) == [286, 2700, 2700, 0]
+
+
+@pytest.mark.parametrize(
+    ("chapter", "line", "says"),
+    [
+        ("zero3", "--live 5", "--live limits what is gathered ahead: use it with --ahead"),
+        ("zero3", "--persist 5 --keep-last", "--persist and --keep-last: use one of them"),
+        ("zero3", "--ahead 5 --recompute every:2", "--ahead needs --recompute none, selective or full, not every:2"),
+        ("offload", "--zero 2 --persist 5", "--persist is of --zero 3: stage 2 divides no parameters"),
+        ("offload", "--zero 2 --parameters host", "leave --zero 2 away, or say --zero 3"),
+        ("offload", "--zero 3 --parameters host --persist 5", "leave --persist away"),
+    ],
+)
+def test_what_does_not_go_together(chapter: str, line: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        find(chapter).job(line.split(), 2)
+    assert says in str(refused.value)
