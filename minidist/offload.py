@@ -191,14 +191,14 @@ class OffloadAll(Offload3):
         super().allocate(flat, start)
         flat.param = self.host.hold("parameters", start[self.piece(flat)].astype(self.precision.stored))  # (padded/N,)
 
-    def gather(self, flat: Flat) -> Array:
-        if flat.gathered is None:
-            below, flat.param = flat.param, self.device.empty("parameters", flat.param.size, self.precision.stored)
-            self.link.up("parameters", below, out=flat.param)
-            super().gather(flat)
-            flat.param = below
-        assert flat.gathered is not None
-        return flat.gathered
+    def parameters_of(self, flat: Flat) -> Array:
+        if flat.gathered is not None:
+            return flat.gathered
+        below, flat.param = flat.param, self.device.empty("parameters", flat.param.size, self.precision.stored)
+        self.link.up("parameters", below, out=flat.param)
+        whole = super().parameters_of(flat)
+        flat.param = below
+        return whole
 
     def refresh(self, flat: Flat) -> None:
         """Round the updated shard, where it is."""

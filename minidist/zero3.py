@@ -2,7 +2,6 @@
 
     mpirun -n 4 python -m minidist.zero3
     mpirun -n 4 python -m minidist.zero3 --keep-last
-    mpirun -n 4 python -m minidist.zero3 --persist 1000 --ahead 20000 --live 100000
 
 Rajbhandari et al., "ZeRO", SC 2020, section 5.3.
 
@@ -34,24 +33,14 @@ The last unit's backward comes right after its forward. With --keep-last the uni
 3Ψ - ψ_kept is sent; PyTorch's FSDP does this with its outermost unit. A head tied to the embedding reads the
 embedding's matrix. The embedding then stays gathered from its first use in a pass to its last: it is gathered once a
 pass, like every other unit, but lives longer.
-
-DeepSpeed's stage 3 lets one trade memory for messages in three ways, each in elements. Parameters of at most --persist
-elements (biases, norms) stay on every rank: 2Ψ_p bytes more, but they are gathered once, after the update, not in
-each pass. As long as fewer than --ahead elements are under way, the next unit is gathered before this one computes,
-unless more than --live elements would then be gathered. (So DeepSpeed hides messages; here it is what it costs.)
 """
-
-import math
-from collections import deque
-from collections.abc import Sequence
 
 from minidist import contents, ring
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
-from minidist.memory.recompute import Turn
 from minidist.mpi.comm import Comm
 from minidist.nn.flat import Flat
-from minidist.nn.layers import Unit, flats_of, set_small_apart
+from minidist.nn.layers import Unit, flats_of
 from minidist.nn.tensor import Array
 from minidist.zero1 import ZeRO1
 from minidist.zero2 import ZeRO2
@@ -63,29 +52,18 @@ class ZeRO3(ZeRO2):
     def __init__(
         self, units: list[Unit], settings: Settings, comm: Comm, axes: Axes | None = None, keep_last: bool = False
     ) -> None:
-        self.staying = {*set_small_apart(units, settings.persist)} if settings.persist else set()
         self.kept = units[-1].reads if keep_last else []
-        self.turns: deque[Turn] = deque()  # of this pass, that are still to come
         super().__init__(units, settings, comm, axes)
 
     def allocate(self, flat: Flat, start: Array) -> None:
         flat.param = self.device.hold("parameters", start[self.piece(flat)].astype(self.precision.stored))
         flat.grad = self.states.zeros("gradients", flat.param.size, self.precision.stored)  # both (padded/N,)
-        if flat in self.staying:
-            flat.gathered = self.device.hold("persistent", start.astype(self.precision.stored))  # (padded,)
 
     def owned(self, flat: Flat) -> tuple[Array, Array]:
         return flat.param, flat.grad
 
     def parameters_of(self, flat: Flat) -> Array:
         """All parameters of a Flat (padded,), from the shards of all ranks; sends nothing if they are here already."""
-        whole = self.gather(flat)
-        if self.turns and flat is self.turns[0].unit.reads[-1]:  # the unit has all that it reads
-            self.turns.popleft()
-            self.gather_ahead()
-        return whole
-
-    def gather(self, flat: Flat) -> Array:
         if flat.gathered is None:
             flat.gathered = self.device.empty("gathered", flat.padded, self.precision.stored)
             with self.comm.phase(f"all-gather {self.direction}"):
@@ -94,33 +72,11 @@ class ZeRO3(ZeRO2):
 
     def forget(self, flat: Flat) -> None:
         """Drop the gathered parameters: no later unit of this pass reads them."""
-        if flat in self.staying:
-            return
         if not (flat in self.kept and self.training and self.direction == "forward"):
             flat.gathered = None
 
     def after_update(self) -> None:
-        """Gather what is not divided; the next forward gathers the other updated shards."""
-        for flat in self.flats:
-            if (whole := flat.gathered) is not None and flat in self.staying:
-                with self.comm.phase("all-gather persistent"):
-                    ring.all_gather(flat.comm, flat.param, flat.padded, out=whole)
-
-    # ---- DeepSpeed's prefetching -------------------------------------------------------------------------------------
-
-    def expect(self, turns: Sequence[Turn]) -> None:
-        self.turns = deque(turns if self.settings.ahead else [])
-
-    def gather_ahead(self) -> None:
-        """Gather what the next units read, unless it is here."""
-        live = sum(flat.padded for flat in self.flats if flat.gathered is not None and flat not in self.staying)
-        most = math.inf if self.settings.live is None else self.settings.live
-        under_way = 0
-        for flat in (flat for turn in self.turns for flat in turn.unit.reads if flat.gathered is None):
-            if under_way >= self.settings.ahead or live + flat.padded > most:
-                return
-            self.gather(flat)
-            under_way, live = under_way + flat.padded, live + flat.padded
+        """Send nothing: the next forward gathers the updated shards."""
 
 
 def across_hosts(units: list[Unit], host: Comm, across: Comm) -> None:

@@ -40,6 +40,7 @@ from minidist.nn.optim import Optimizer
 from minidist.nn.tensor import Array
 from minidist.programs.infinity import folder_for
 from minidist.zero3 import LADDER
+from minidist.zr.limits import limited
 
 Batches = Iterator[tuple[Array, Array]]
 
@@ -112,8 +113,8 @@ def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> 
         folder = folder_for(units, settings, "nvme_path", plan.nvme_path, comm)
         return infinity.ENGINES[plan.stage](units, settings, comm, folder)
     engines = offload.ENGINES if plan.offload else dict(enumerate(LADDER))
-    kind = offload.OffloadAll if plan.below else engines[plan.stage]
-    engine = kind(units, settings, comm)
+    kind: type[DataParallel] = offload.OffloadAll if plan.below else engines[plan.stage]
+    engine = limited(kind, settings)(units, settings, comm)
     if plan.on_host or plan.together:
         blocks = sum(isinstance(unit, Block) for unit in units)
         engine.checkpoints = zero_r.Checkpoints(engine, plan.on_host, together=blocks if plan.together else None)

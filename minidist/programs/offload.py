@@ -16,6 +16,7 @@ from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
 from minidist.programs.zero3 import add_limits, check_limits
+from minidist.zr.limits import limited
 
 
 def claims(run: Run) -> list[Claim]:
@@ -62,7 +63,9 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 def make(job: command.Job, comm: Comm) -> offload.Offload:
     options, threads = job.options, max(1, (os.cpu_count() or 1) // local_ranks())
     engine = offload.OffloadAll if options.parameters == "host" else offload.ENGINES[options.zero]
-    return engine(job.units, job.settings, comm, delay_after=options.delayed_update, threads=threads)
+    return limited(engine, job.settings)(
+        job.units, job.settings, comm, delay_after=options.delayed_update, threads=threads
+    )
 
 
 CHAPTER = Chapter(

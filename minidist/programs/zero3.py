@@ -12,6 +12,7 @@ from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, t
 from minidist.cli.options import Parser, at_least
 from minidist.programs.chapter import Chapter
 from minidist.programs.data_parallel import add_bucket_size
+from minidist.zr.limits import limited
 
 
 def add_options(parser: Parser) -> None:
@@ -74,7 +75,9 @@ def claims(run: Run) -> list[Claim]:
 CHAPTER = Chapter(
     name="zero3",
     doc=zero3.__doc__,
-    make=lambda job, comm: zero3.ZeRO3(job.units, job.settings, comm, keep_last=job.options.keep_last),
+    make=lambda job, comm: limited(zero3.ZeRO3, job.settings)(
+        job.units, job.settings, comm, keep_last=job.options.keep_last
+    ),
     add_options=add_options,
     prepare=prepare,
     claims=claims,
