@@ -399,7 +399,7 @@ def heavy(submission: Submission, *precisions: str, **arguments: Any) -> list[Tr
     ]
 
 
-# 66 MB of parameters in float32, of which no unit has more than 3.
+# 66 MB of parameters in float32. No unit has more than 3.
 LARGE = {"vocabulary": 17, "context": 2, "layers": 24, "heads": 4, "width": 240, "tied": False}
 
 
