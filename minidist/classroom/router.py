@@ -89,7 +89,7 @@ def route(
 
     target is "module:function" or "path/to/file.py:function". patience is in seconds; meanwhile each rank may spend
     `seconds` of processor time. Transfers and deadlocks name lines of the file `program`, or else the line below Comm's
-    own. `guarded` as in Desk; without `objects`, a rank that sends one fails; messages that are `spoiled` arrive with
+    own. `guarded` as in Desk. Without `objects`, a rank that sends one fails. Messages that are `spoiled` arrive with
     these bytes at their beginning. memory: bytes that all ranks and what they start may have together; 0 for any
     number. cases: without `objects`, how often the world may be split. Without `own_folders`, ranks are in this
     process's folder. `watch` as in launch: an interrupt ends the job, and is in its report.

@@ -81,7 +81,7 @@ def enter_alone(rank: int) -> None:
     """In a rank: a /tmp, a network and shared memory of its own, and no privileges."""
     unshare(NEWNS | NEWNET | NEWIPC)
     mount("tmpfs", scratch[0], "tmpfs", MS_NOSUID | MS_NODEV, TMP)
-    for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # its own processes; on old kernels also the machine's counters
+    for shown in ("hidepid=2,subset=pid", "hidepid=2"):  # the latter, on old kernels, also has the machine's counters
         with suppress(OSError):  # where there is a /proc
             mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, shown)
             break
