@@ -1,7 +1,7 @@
 """Context parallelism as a program: its options, and what the papers say of its runs (`minidist/cp/claims.py`)."""
 
 import itertools
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,11 +32,11 @@ def add_options(parser: Parser) -> None:
     parser.output("--compare", nargs="?", const=False, help="all schemes, in place of training; FILE: draw the ring")
 
 
-def add_context_options(parser: Parser) -> None:
-    """How positions are cut, and how queries meet keys: the same in a grid."""
-    add = parser.add_argument
-    add("--scheme", choices=SCHEMES, metavar="NAME", default="ring", help=", ".join(SCHEMES))
-    add("--positions", choices=POSITIONS, metavar="NAME", default="zigzag", help=", ".join(POSITIONS))
+def add_context_options(parser: Parser, listed: bool = True) -> None:
+    """How positions are cut, and how queries meet keys: the same in a grid, whose help names them in another line."""
+    for option, choices in (("--scheme", SCHEMES), ("--positions", POSITIONS)):
+        said = ", ".join(choices) if listed else SUPPRESS
+        parser.add_argument(option, choices=choices, metavar="NAME", default=choices[0], help=said)
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> command.Job:

@@ -25,8 +25,8 @@ def add_options(parser: Parser) -> None:
     add("--dp", type=at_least(1), metavar="N", help="data-parallel ranks; default: what the others leave")
     add("--pp", type=at_least(1), metavar="N", help="stages; default: 2 if 2 or more ranks are left")
     add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
-    add("--cp", type=at_least(1), metavar="N", default=1, help="ranks that divide each sequence")
-    add_context_options(parser)
+    add("--cp", type=at_least(1), metavar="N", default=1, help="divide sequences; --scheme, --positions")
+    add_context_options(parser, listed=False)
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
     add(
         "--ranks-per-host",
@@ -35,7 +35,7 @@ def add_options(parser: Parser) -> None:
         help="--zero 3: of dp, those that divide states; default: all",
     )
     parser.alias("--shard", "--ranks-per-host")
-    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=f"one of {', '.join(WITH_FLUSH)}; default: 1f1b")
+    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=", ".join(WITH_FLUSH).replace("1f1b", "1f1b (usual)"))
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
     add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
     parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
