@@ -11,7 +11,7 @@ GREY = "#9a9a9a"  # lines and quantities without a color; readable on white and 
 LIGHT = "#dddddd"
 QUANTITIES = {
     **{"parameters": BLUE, "gradients": ORANGE, "optimizer": GREEN, "stash": "#7fa9d6"},
-    **{"activations": PURPLE, "ends": "#c9bddd", "persistent": "#7fa8dc", "gathered": "#a9cbf2", "bucket": "#f6cfae"},
+    **{"activations": PURPLE, "ends": "#c9bddd", "persistent": "#5fc4c9", "gathered": "#a9cbf2", "bucket": "#f6cfae"},
     **{"messages": RED, "workspace": LIGHT},
 }
 RANKS = (BLUE, ORANGE, GREEN, RED)  # for pictures that distinguish ranks instead of quantities
