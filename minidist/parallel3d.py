@@ -24,6 +24,8 @@ With a pipeline, ZeRO-2 has no place to add up the gradients of m micro-batches,
 (m+1)Ψ instead of 2Ψ. ZeRO-3 also gathers parameters for each: 3mΨ.
 """
 
+from dataclasses import replace
+
 from minidist import contents
 from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
@@ -31,7 +33,7 @@ from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Unit
 from minidist.pipeline import Pipeline
-from minidist.pp.schedules import places
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.stage import stage_of
 from minidist.tensor_parallel import Group, split
 from minidist.zero3 import LADDER, across_hosts
@@ -50,7 +52,9 @@ def grid(
         units = split(units, Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
     if layout.pp > 1:  # this rank has the units of its stage
-        at = places(layout.pp, settings.accumulate, layout.chunks)[pipe.rank]
+        schedule = SCHEDULES[layout.schedule]
+        at = schedule.places(layout.pp, settings.accumulate, layout.chunks, contiguous=layout.contiguous)[pipe.rank]
+        settings = replace(settings, accumulate=settings.accumulate // at.copies)  # copies of a stage take turns
         stage = stage_of(units, pipe, layout.parts, at, pieces=layout.tp if sequence else 1)
         units = stage.units
         norm_over["pipeline norm"] = pipe

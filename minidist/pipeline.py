@@ -36,12 +36,11 @@ from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Block, Unit
 from minidist.nn.tensor import Array
 from minidist.pp.in_flight import InFlight
-from minidist.pp.links import Links
-from minidist.pp.schedules import (
+from minidist.pp.instructions import (
     ACTIVATION,
     GRADIENT,
-    SCHEDULES,
     Backward,
+    Both,
     Forward,
     Instruction,
     Instructions,
@@ -50,8 +49,9 @@ from minidist.pp.schedules import (
     Step,
     Weight,
     name_of,
-    places,
 )
+from minidist.pp.links import Links
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.stage import Stage, stage_of
 from minidist.pp.versions import Used, Versions
 from minidist.pp.watch import UNIT_COSTS, OverRanks, Watch
@@ -163,6 +163,10 @@ class Pipeline:
                     engine.run_weights(passages)
                 self.used.behind[k] = self.versions.made if self.versions else 0
 
+            case Both(ahead, back):  # overlapped on the clock; here one after the other
+                for work in (ahead, back, Weight(back.micro_batch, back.chunk)):
+                    self.perform(work)
+
             case Step(oldest):
                 if self.versions:
                     self.versions.keep(oldest)
@@ -201,7 +205,8 @@ class Pipeline:
             return 0.0
         batch = self.engine.share_of(x, y)
         h = batch.tokens
-        for chunk, of_chunk in enumerate(self.segments):
+        rows = self.segments[:1] if self.at.shape == "cross" else self.segments  # of two models, one
+        for chunk, of_chunk in enumerate(rows):
             if not self.at.is_first(chunk):
                 h = self.engine.widened(self.links.receive(Receive(ACTIVATION, 0, chunk), self.room_for(batch)))
             h, _ = self.engine.run(of_chunk, h, batch, keep=False)
@@ -234,15 +239,16 @@ def pipeline_of(
     steps: int = 1,
     replicas: tuple[int, ...] = (),  # ranks of each stage; by default one each
     drain: int | None = None,  # a schedule without a flush ends its stream after this many steps
+    contiguous: int = 0,  # llama3: micro-batches that go through a chunk before the next chunk's turn
 ) -> Pipeline:
     """A pipeline over all ranks: each is alone on the data axis."""
     stages, flushes = len(replicas) or pipe.size, SCHEDULES[schedule].flushes
     if units[-1].reads != units[-1].flats and not flushes:
         raise ValueError(f"{schedule} updates each stage on its own: it cannot tie the head to the embedding")
-    at = places(stages, settings.accumulate, len(parts) // stages, steps, replicas)[pipe.rank]
+    at = SCHEDULES[schedule].places(stages, settings.accumulate, len(parts) // stages, steps, replicas, contiguous)[pipe.rank]
     stage = stage_of(units, pipe, parts, at)
     axes = Axes(norm_over={"pipeline norm": pipe} if flushes else {}, stages=pipe)  # without a flush each has its own
-    share = replace(settings, accumulate=settings.accumulate // at.workers(at.stage))  # replicas take turns
+    share = replace(settings, accumulate=settings.accumulate // at.copies)  # copies of a stage take turns
     return Pipeline(DataParallel(stage.units, share, pipe.split(pipe.rank), axes), stage, schedule, steps, drain)
 
 

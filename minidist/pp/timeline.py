@@ -11,8 +11,8 @@ from typing import Any
 
 from minidist.cli.paths import write_output
 
-COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow"}
-NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient"}
+COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow", "F&B": "magenta"}
+NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient", "F&B": "both"}
 MICROSECONDS = 1000  # of the trace to a unit of logical time
 
 
@@ -26,6 +26,14 @@ class Span:
     micro_batch: int
     chunk: int
     version: int = 0  # of the weights: how many updates of the stream have made it
+    along: tuple[int, int] | None = None  # F&B: micro-batch and chunk of the backward that the forward overlaps
+
+    @property
+    def label(self) -> str:
+        """As it is drawn: letter, and last digit of the micro-batch, counted from 1; small for later chunks."""
+        parts = [("F", self.micro_batch, self.chunk), ("B", *self.along)] if self.along else []
+        parts = parts or [(self.letter, self.micro_batch, self.chunk)]
+        return "&".join(f"{x.lower() if chunk else x}{(k + 1) % 10}" for x, k, chunk in parts)
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,8 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
             if stop > room:
                 line.append(" " * (room - column) + "…")
                 break
-            letter = span.letter if span.chunk == 0 else span.letter.lower()
             line.append(" " * (first - column))
-            label = f"{letter}{(span.micro_batch + 1) % 10}"[: stop - first].ljust(stop - first, "-")
+            label = span.label[: stop - first].ljust(stop - first, "-")
             line.append(label, style=COLOURS[span.letter])
             column = stop
         console.print(line)
@@ -111,8 +118,9 @@ def in_flight(timeline: Timeline) -> int:
     """The most (chunks of) micro-batches between their F and the end of their W."""
     now, most = 0, 0
     for span in timeline.spans:
-        now += (span.letter == "F") - (span.letter == "W")
+        now += span.letter in ("F", "F&B")
         most = max(most, now)
+        now -= span.letter in ("W", "F&B")
     return most
 
 

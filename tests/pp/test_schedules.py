@@ -21,7 +21,8 @@ from minidist import UsageError, data
 from minidist.mpi.clock import Clock
 from minidist.papers import pipelines, zero_bubble
 from minidist.pp import balance
-from minidist.pp.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
+from minidist.pp.instructions import Backward, Both, Forward, Place, Receive, Send, Step, Weight
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
 from minidist.pp.watch import simulate
 from minidist.programs.chapter import find
