@@ -12,6 +12,7 @@ In what follows F0 is the next forward of chunk 0, B1 the next gradient of chunk
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 
 from minidist.pp.instructions import Instructions, Place, Step, Weight, backward, both, forward
 
@@ -54,6 +55,37 @@ def perform(at: Place, name: str, k: int) -> Instructions:
                 yield Weight(k, chunk)
 
 
+def v_half(at: Place) -> Instructions:
+    """V-Half: about half of what 1F1B holds, p + 3 half stages, and half of its bubble (Qi et al. 2024)."""
+    return _repeated(at, (1, 2, 1, 2), (2, 1, 4) if at.stages % 2 else (4, 2, 2))
+
+
+def v_min(at: Place) -> Instructions:
+    """V-Min: about a third of what 1F1B holds, 2⌊(p+4)/3⌋ half stages, and two thirds of its bubble (Qi et al. 2024)."""
+    return _repeated(at, (1, 1, 1, 1), (1, 1, 1) if at.stages % 3 else (3, 1, 3))
+
+
+def _repeated(at: Place, delays: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Instructions:
+    """A pattern that repeats every 6 slots, in each of which a worker does the same six pieces of work, each for another
+    micro-batch (section 3 of the paper; the numbers are derived here). How long a micro-batch lives, in units of 6, is
+    what is held of it.
+
+    delays: from worker to worker of F0, F1, B1, B0. turns: from one of them to the next, on the worker where it turns.
+    On each worker the four fall into different slots of six, whatever p is; W1 and W0 take the next that are free.
+    """
+    far = at.stages - 1
+    slots, begins = dict[str, int](), 0
+    for name, delay, turn, way in zip(("F0", "F1", "B1", "B0"), delays, (*turns, 0), (0, 1, 0, 1), strict=True):
+        slots[name] = begins + delay * (far - at.stage if way else at.stage)
+        begins += delay * far + turn
+    for chunk in "10":
+        taken = {slot % 6 for slot in slots.values()}
+        slots[f"W{chunk}"] = next(slot for slot in count(slots[f"B{chunk}"] + 1) if slot % 6 not in taken)
+    for _, name, k in sorted((slot + 6 * k, name, k) for k in range(at.micro_batches) for name, slot in slots.items()):
+        yield from perform(at, name, k)
+    yield Step()
+
+
 # ---- two directions at once ------------------------------------------------------------------------------------------
 
 
@@ -74,11 +106,11 @@ def dualpipe_v(at: Place) -> Instructions:
 def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], tuple[int, int]]) -> Instructions:
     """The near-th worker from the outer end of a half of the pipeline; m micro-batches come from that end (way 0), and
     m from the other (way 1). named: the micro-batch and the chunk of the i-th in a way."""
-    middle, count, waiting = near == half - 1, Counter[str](), deque[Weight]()
+    middle, taken, waiting = near == half - 1, Counter[str](), deque[Weight]()
 
     def take(letter: str, way: int) -> tuple[int, int]:
-        count[f"{letter}{way}"] += 1
-        return named(way, count[f"{letter}{way}"] - 1)
+        taken[f"{letter}{way}"] += 1
+        return named(way, taken[f"{letter}{way}"] - 1)
 
     def f(way: int) -> Instructions:
         return forward(at, *take("F", way))

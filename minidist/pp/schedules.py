@@ -13,7 +13,7 @@ Micro-batches count from 0 here, and from 1 in the papers' formulas. Schedules w
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minidist.pp.folded import chimera, dualpipe, dualpipe_v, zb_v
+from minidist.pp.folded import chimera, dualpipe, dualpipe_v, v_half, v_min, zb_v
 from minidist.pp.instructions import Instructions, Place, Step, Weight, backward, forward
 
 # ---- with a flush: every micro-batch of a step sees the same weights -------------------------------------------------
@@ -202,6 +202,8 @@ SCHEDULES = {
     "zb-h1": Schedule("Qi et al., Zero Bubble, 2023", zb_h1, splits=True),
     "zb-h2": Schedule("Qi et al., Zero Bubble, 2023", zb_h2, splits=True),
     "zb-v": Schedule("Qi et al., Controllable Memory, 2024", zb_v, splits=True, shape="v", chunks=2),
+    "v-half": Schedule("Qi et al., Controllable Memory, 2024", v_half, splits=True, shape="v", chunks=2),
+    "v-min": Schedule("Qi et al., Controllable Memory, 2024", v_min, splits=True, shape="v", chunks=2),
     "chimera": Schedule(
         "Li and Hoefler, Chimera, SC 2021", chimera, shape="cross", stages_in=2, micro_batches_in=lambda p: p
     ),

@@ -30,7 +30,7 @@ Case = tuple[str, int, int, int]  # schedule, p, m, N of Llama 3's groups
 def allowed(p: int, most: int) -> Iterator[Case]:
     """What the papers and their code allow of m up to `most`; written down here again."""
     for m in range(1, most + 1):
-        yield "zb-v", p, m, 0
+        yield from ((name, p, m, 0) for name in ("zb-v", "v-half", "v-min"))
         yield "breadth-first", p, m, 0
         if m >= 2 * p:
             yield "dualpipe-v", p, m, 0
@@ -109,3 +109,26 @@ def test_every_schedule_and_number_of_micro_batches(p: int) -> None:
     """m to 3p; the models go round."""
     for i, case in enumerate(allowed(p, 3 * p)):
         check(case, MODELS[i % 4])
+
+
+SHAPES = ("zb-v", "v-half", "v-min", "dualpipe", "dualpipe-v", "chimera", "breadth-first", "llama3")
+
+
+def grids() -> Iterator[dict[str, Any]]:
+    """Data parallelism (with dp 1 nothing is reduced, and a wrong count of backwards is not noticed) with each of
+    ZeRO's stages, tensor parallelism and recomputation, going round."""
+    for i, (schedule, zero) in enumerate(itertools.product(SHAPES, range(4))):
+        case = schedule, 2, 4, 3 if schedule == "llama3" else 0
+        if schedule == "llama3":
+            case = schedule, 2, 5, 3
+        yield {"case": case, "name": MODELS[i % 4], "dp": 2, "zero": zero}
+        again = ("full", "selective", "every:2")[i % 3]
+        name = MODELS[(i + i // 4 + 1) % 4]
+        yield {"case": case, "name": name, "dp": 1 + (i + i // 4) % 2, "tp": 2, "zero": zero, "recompute": again}
+    for schedule in ("zb-v", "dualpipe", "dualpipe-v", "chimera"):
+        yield {"case": (schedule, 4, 8, 0), "name": "gpt", "dp": 2, "zero": 2}
+
+
+@pytest.mark.parametrize("given", list(grids()), ids=lambda given: " ".join(map(str, given.values())))
+def test_on_a_grid(given: dict[str, Any]) -> None:
+    check(**given)
