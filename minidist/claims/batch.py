@@ -30,4 +30,4 @@ def shares(asked: Asked) -> list[tuple[int, int]]:
         return [(0, o.batch // workers * o.context) for workers in at.replicas for _ in range(workers)]
     rows = chunk_sizes(o.batch // o.accumulate, at.dp)
     firsts = [0, *accumulate(rows)]
-    return [(firsts[share], o.accumulate * rows[share] * o.context) for share in asked.data_shares]
+    return [(firsts[share], asked.passes * rows[share] * o.context) for share in asked.data_shares]

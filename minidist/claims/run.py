@@ -10,6 +10,7 @@ from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
 from minidist.layout import Layout, Place
+from minidist.papers import pipelines
 from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
 from minidist.papers.models import Model
 
@@ -54,6 +55,11 @@ class Asked:
     def data_shares(self) -> list[int]:
         """Which share of the sequences each rank works on."""
         return [place.host * self.layout.shard + place.shard for place in self.places]
+
+    @property
+    def passes(self) -> int:
+        """The micro-batches of a step that pass through a rank's units: of a crossed pipeline, half of them."""
+        return self.options.accumulate // (pipelines.copies(self.layout.schedule) if self.layout.pp > 1 else 1)
 
     @property
     def gather_logits(self) -> bool:

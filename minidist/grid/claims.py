@@ -67,7 +67,7 @@ def rank_stages(run: Asked) -> list[int]:
 def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
     return [
-        [unit for part in run.layout.parts[run.places[rank].pipeline :: run.layout.pp] for unit in part]
+        [unit for part in pipeline.parts_of(run.layout, run.places[rank].pipeline + 1) for unit in part]
         for rank in range(run.ranks)
     ]
 
@@ -93,7 +93,7 @@ def shares_of(run: Asked) -> list[Share]:
 def blocks_of(run: Asked, stage: int) -> list[int]:
     """The number of layers in each chunk of a stage."""
     head = run.options.layers + 1
-    return [len({*part} - {0, head}) for part in run.layout.parts[stage - 1 :: run.layout.pp]]
+    return [len({*part} - {0, head}) for part in pipeline.parts_of(run.layout, stage)]
 
 
 def flats(run: Asked, rank: int) -> dict[int, list[int]]:
@@ -145,8 +145,8 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
     options, t = run.options, run.layout.tp
     if run.layout.pp == 1:
         return tensor.activations(run, t, shares)
-    if run.layout.chunks > 1 or run.layout.schedule.startswith("zb"):
-        return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
+    if pipeline.has_no_formula(run.layout):
+        return []
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:
         layers = layer_bytes(run, t, shares, "none", dropout)
@@ -171,11 +171,18 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
 
 
 def tied_volumes(run: Run) -> list[tensor.Volume]:
-    """What the first and the last stage send to sum the gradients of an embedding that both hold."""
+    """What the first and the last stage send to sum the gradients of an embedding that both hold; or, in a cross, any
+    two ranks that hold the same stages, of all that they hold."""
     options = run.options
-    if run.layout.pp == 1 or not run.model.tied:
-        return []
     pieces = run.layout.shard if options.zero else 1
+    if run.layout.pp > 1 and run.layout.schedule in pipelines.CROSSED:
+        whole = [[size // pieces for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
+        second = [stage > run.layout.pp // 2 for stage in rank_stages(run)]
+        copied = [sum(ring_all_reduce(n, 2).sent[i] for n in sizes) for sizes, i in zip(whole, second, strict=True)]
+        formula = "Ψr/G" if options.zero else "Ψr"
+        return [tensor.Volume("Chimera §3.2", "two copies", formula, ["shared gradients"], copied, 1, run.bytes.stored)]
+    if run.layout.pp == 1 or not run.model.tied or run.layout.schedule in pipelines.FOLDED:
+        return []
     sent = []
     for rank, stage in enumerate(rank_stages(run)):
         ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
@@ -188,7 +195,7 @@ def tied_volumes(run: Run) -> list[tensor.Volume]:
 def data_volumes(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.bytes.stored
-    g, a, stage = run.layout.shard, options.accumulate, options.zero
+    g, a, stage = run.layout.shard, run.passes, options.zero
     once = [psi * (g - 1) // g for psi in stored_parameters(run)]
     if stage == 0:
         twice = [2 * n for n in once]
@@ -220,7 +227,7 @@ def regathered_elements(run: Run) -> list[int]:
     whole."""
     options, found = run.options, []
     for rank, stage in enumerate(rank_stages(run)):
-        parts, sizes = run.layout.parts[stage - 1 :: run.layout.pp], flats(run, rank)
+        parts, sizes = pipeline.parts_of(run.layout, stage), flats(run, rank)
         if options.recompute == "full" and run.layout.pp > 1:
             psi = sum(sum(sizes[unit]) for part in parts for unit in part[:-1])
         else:

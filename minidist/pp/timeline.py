@@ -67,9 +67,9 @@ class Timeline:
         return sum(span.end - span.start for span in self.spans)
 
 
-def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False) -> None:
-    """Print a line for each rank: two columns per unit of time, or one if the line then fits. A longer timeline, or
-    one that `goes_on`, is cut.
+def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False, chunks: int = 1) -> None:
+    """Print a line for each rank: two columns per unit of time, or one if the line then fits, or if a stage has several
+    chunks. A longer timeline, or one that `goes_on`, is cut.
 
     Each piece of work shows its letter, and, if there is room, the last digit of its micro-batch, counted from 1.
     Second and later chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has
@@ -81,9 +81,8 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
     console = Console(highlight=False)
     title_width = max(len(timeline.title) for timeline in timelines) + 2
     room = console.width - title_width - 1
-    interleaved = any(span.chunk for timeline in timelines for span in timeline.spans)
     end = max(timeline.end for timeline in timelines)
-    scale = 1 if interleaved or (end <= room < 2 * end and not goes_on) else 2
+    scale = 1 if chunks > 1 or (end <= room < 2 * end and not goes_on) else 2
     if heading:
         console.print(Text(heading, style="bold"))
     for timeline in timelines:
