@@ -384,7 +384,7 @@ BAD = [
     (8, "--pp 2 --dp 4 -m 8", "--batch 16 in 8 micro-batches is too small for 4 ranks: use --batch 32"),
     (4, "--dp 4 --batch 3", "--batch 3 in 1 micro-batch is too small for 4 ranks: use --batch 4"),
     (7, "--batch 1", "--batch 1 in 1 micro-batch is too small for 7 ranks: use --batch 7"),
-    (4, "--pp 1 --schedule gpipe", "--schedule, --chunks and --trace are of a pipeline"),
+    (4, "--pp 1 --schedule gpipe", "--schedule, --chunks, --contiguous and --trace are of a pipeline"),
     (4, "--accumulate 2 -m 4", "--accumulate and --micro-batches say the same"),
     (4, "--dp 4 --zero 3 --shard 3", "--dp 4 is not divisible by --ranks-per-host 3: use --ranks-per-host 2"),
     (

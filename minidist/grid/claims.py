@@ -26,7 +26,7 @@ def claims(run: Run) -> list[Claim]:
         *tied_volumes(run),
     ]
     everything = list(of_axes)
-    copies = d if options.zero == 0 else d // run.layout.shard
+    copies = (d if options.zero == 0 else d // run.layout.shard) * (pipelines.copies(run.layout.schedule) if p > 1 else 1)
     rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
         tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, run.layout.shard) if t > 1 else 0),
@@ -207,8 +207,10 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
             scatter,
             tensor.Volume("ZeRO §7", "get parameters", "Ψr(G-1)/G", ["all-gather parameters"], once, 1, p),
         ]
-    gathers, twice = ["all-gather forward", "all-gather backward"], [2 * n for n in once]
-    volumes = [tensor.Volume("ZeRO §7", "get parameters", "2Ψr(G-1)/G", gathers, twice, a, p), scatter]
+    gathers, again = ["all-gather forward", "all-gather backward"], read_twice(run)
+    twice = [2 * (n + more * (g - 1) // g) for n, more in zip(once, again, strict=True)]
+    formula = "2(Ψr+ψ_emb)(G-1)/G" if any(again) else "2Ψr(G-1)/G"
+    volumes = [tensor.Volume("ZeRO §7", "get parameters", formula, gathers, twice, a, p), scatter]
     if any(sent := regathered_elements(run)):
         formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
         volumes.append(tensor.Volume("GPipe §2.3", "get them again", formula, ["all-gather again"], sent, a, p))
@@ -219,6 +221,15 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
             )
         )
     return volumes
+
+
+def read_twice(run: Run) -> list[int]:
+    """For each rank, what two of its chunks read, each in a pass of its own: a tied embedding, if a folded or crossed
+    pipeline has both ends of the model on a rank."""
+    head, staged = run.options.layers + 1, run.layout.pp > 1 and run.model.tied
+    return [
+        flats(run, rank)[0][0] if staged and {0, head} <= {*own} else 0 for rank, own in enumerate(own_units(run))
+    ]
 
 
 def regathered_elements(run: Run) -> list[int]:

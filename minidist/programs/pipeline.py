@@ -17,7 +17,7 @@ from minidist.pipeline import Pipeline
 from minidist.pp import balance, zero_bubble
 from minidist.pp import claims as promised
 from minidist.pp.draw import choose, draw
-from minidist.pp.fit import BANDWIDTH, cut, fit
+from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, LOOPED, cut, fit
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 
@@ -43,8 +43,6 @@ def costs(text: str) -> tuple[float, ...]:
     return times
 
 
-# Schedules with any number of chunks to a stage.
-LOOPED = [name for name, schedule in SCHEDULES.items() if schedule.any_chunks]
 # Without a flush each stage updates on its own. So by default nothing is used on which all stages would have to agree:
 # no norm of all gradients, no common loss scale, no matrix that two stages share.
 ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
@@ -56,7 +54,7 @@ def add_options(parser: Parser) -> None:
     add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help=f"one of {names}")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; default: about 8, or PipeDream 1")
     add("-v", "--chunks", type=at_least(1), metavar="V", help=f"{', '.join(LOOPED)}: of each stage; default: 2")
-    add("--contiguous", type=at_least(1), metavar="N", help="llama3: micro-batches through a chunk before the next; p to m")
+    add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
     add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
     parser.output("--trace", help="write the timeline for https://ui.perfetto.dev")
     add("--draw", choices=("all", *SCHEDULES), metavar="NAME", help="draw a schedule, or all, and do nothing else")
