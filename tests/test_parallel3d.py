@@ -23,6 +23,7 @@ from minidist import UsageError, command
 from minidist.engine import Engine
 from minidist.launch.launcher import find_mpiexec, launch
 from minidist.layout import Layout
+from minidist.pp.schedules import SCHEDULES as SCHEDULE_TABLE
 from minidist.programs.chapter import find
 from minidist.programs.parallel3d import WITH_FLUSH
 
@@ -39,7 +40,9 @@ def grids(n: int) -> list[tuple[int, int, int]]:
 
 def micro_batches(d: int, p: int, schedule: str) -> list[int]:
     """Numbers that fit, the best first: those whose micro-batches cannot be shared out evenly."""
-    fitting = [m for m in (4, 6, 3, 2, 1) if jobs.BATCH // m >= d and (schedule != "interleaved" or m % p == 0)]
+    kind = SCHEDULE_TABLE[schedule]
+    fitting = [m for m in (4, 6, 3, 2, 1, 12) if jobs.BATCH // m >= d and m >= kind.at_least(p)]
+    fitting = [m for m in fitting if m % kind.micro_batches_in(p) == p % kind.stages_in == 0]
     return sorted(fitting, key=lambda m: jobs.BATCH // m % d == 0)
 
 
@@ -51,12 +54,12 @@ def combinations() -> Iterator[dict[str, Any]]:
         for d, p, t in (grid for grid in grids(n) for _ in range(AT_EACH[n])):
             i = next(pipelined if p > 1 else plain)
             schedule, model = every[i % len(every)] if p > 1 else ("1f1b", MODELS[i % 4])
-            if schedule == "interleaved" and not micro_batches(d, p, schedule):
+            if not micro_batches(d, p, schedule):
                 schedule = "1f1b"
             yield {
                 "grid": (d, p, t),
                 "schedule": schedule,
-                "chunks": 2 if schedule == "interleaved" and p <= 4 else 1,
+                "chunks": SCHEDULE_TABLE[schedule].chunks if p <= 4 or SCHEDULE_TABLE[schedule].shape == "v" else 1,
                 "m": micro_batches(d, p, schedule)[0],
                 "model": model,
                 "zero": i // 3 % 4 if p > 1 else i // 2 % 4,

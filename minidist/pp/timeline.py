@@ -129,7 +129,7 @@ def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
     longest = max(timeline.end - timeline.start for timeline in timelines)
     idle = f"{1 - timelines[0].busy / step:.1%} idle"
     if longest < step:
-        idle += f" (of each stage's own time, {1 - timelines[0].busy / longest:.1%})"
+        idle += f" (of a stage's own time, {1 - timelines[0].busy / longest:.1%})"
     flying = " ".join(str(in_flight(timeline)) for timeline in timelines)
     return f"{step / chunks:g} units of time, {idle}; in flight {flying}"
 

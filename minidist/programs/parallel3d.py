@@ -77,5 +77,9 @@ CHAPTER = Chapter(
     needs=needs,
     perform=perform,
     ranks=(8,),
-    cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
+    cases={
+        **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
+        "DualPipe": "--dp 2 --pp 4 --tp 1 --schedule dualpipe --micro-batches 8",
+        "Chimera": "--dp 1 --pp 4 --tp 2 --schedule chimera --micro-batches 4",
+    },
 )

@@ -43,6 +43,8 @@ def costs(text: str) -> tuple[float, ...]:
     return times
 
 
+# On any number of ranks; of the others, the grid has cases.
+ON_ANY = [name for name, schedule in SCHEDULES.items() if schedule.stages_in == 1]
 # Without a flush each stage updates on its own. So by default nothing is used on which all stages would have to agree:
 # no norm of all gradients, no common loss scale, no matrix that two stages share.
 ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
@@ -141,5 +143,5 @@ CHAPTER = Chapter(
     needs=promised.needs,
     perform=perform,
     needs_no_ranks=lambda arguments: any(argument.startswith(("--draw", "--best")) for argument in arguments),
-    cases={name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in SCHEDULES},
+    cases={name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY},
 )
