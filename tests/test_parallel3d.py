@@ -96,6 +96,7 @@ BESIDE = [
     staged(2, 2, 2, m=6, zero=2, schedule="zb-h1", clip=0.0),
     staged(4, 2, 1, zero=3, shard=2, model="llama tied"),  # hosts of two shards and two stages
     staged(4, 2, 1, zero=3, shard=2, schedule="interleaved", chunks=2, recompute="full"),
+    staged(2, 2, 2, m=4, zero=2, schedule="interleaved", chunks=2, model="llama tied"),
     staged(2, 2, 2, m=4, zero=3, schedule="dualpipe", sequence=True, optimizer="adamw"),
     staged(2, 2, 2, m=4, zero=2, schedule="zb-v", chunks=2, sequence=True, recompute="full"),
     staged(4, 2, 1, m=2, zero=3, shard=2, schedule="chimera", recompute="every:2"),
