@@ -45,7 +45,9 @@ def synchronous(n: int) -> dict[str, dict[str, Any]]:
     for schedule, model in itertools.product(WITH_FLUSH, MODELS):
         if n % 2 and schedule in ("chimera", "dualpipe"):
             continue
-        m = {"interleaved": 12 // n * n if n != 1 else 4, "chimera": n, "dualpipe": 12, "dualpipe-v": 12}.get(schedule, 6)
+        m = {"interleaved": 12 // n * n if n != 1 else 4, "chimera": n, "dualpipe": 12, "dualpipe-v": 12}.get(
+            schedule, 6
+        )
         chunks = {"chunks": 2} if SCHEDULES[schedule].chunks == 2 else {}
         recompute = "full" if (len(cases) + len(cases) // 4) % 2 else "none"
         optimizer = "adamw" if len(cases) % 3 == 0 else "sgd"
@@ -242,7 +244,11 @@ def test_delays_matter():
 
 SMALL = "--steps 6 --layers 3 --width 16 --heads 2 --context 8"
 LINES = {
-    **{name: f"--schedule {name} {SMALL}" for name in SCHEDULES if SCHEDULES[name].chunks == SCHEDULES[name].stages_in == 1},
+    **{
+        name: f"--schedule {name} {SMALL}"
+        for name in SCHEDULES
+        if SCHEDULES[name].chunks == SCHEDULES[name].stages_in == 1
+    },
     **{name: f"--schedule {name} {SMALL} --layers 4" for name in SCHEDULES if SCHEDULES[name].chunks == 2},
     "interleaved": f"--schedule interleaved {SMALL} --layers 4 --micro-batches 6 --batch 12",
     "gpipe-again": f"--schedule gpipe {SMALL} --recompute full --precision fp32 --model llama --micro-batches 4",

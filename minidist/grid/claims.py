@@ -26,7 +26,9 @@ def claims(run: Run) -> list[Claim]:
         *tied_volumes(run),
     ]
     everything = list(of_axes)
-    copies = (d if options.zero == 0 else d // run.layout.shard) * (pipelines.copies(run.layout.schedule) if p > 1 else 1)
+    copies = (d if options.zero == 0 else d // run.layout.shard) * (
+        pipelines.copies(run.layout.schedule) if p > 1 else 1
+    )
     rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
         tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, run.layout.shard) if t > 1 else 0),
@@ -227,9 +229,7 @@ def read_twice(run: Run) -> list[int]:
     """For each rank, what two of its chunks read, each in a pass of its own: a tied embedding, if a folded or crossed
     pipeline has both ends of the model on a rank."""
     head, staged = run.options.layers + 1, run.layout.pp > 1 and run.model.tied
-    return [
-        flats(run, rank)[0][0] if staged and {0, head} <= {*own} else 0 for rank, own in enumerate(own_units(run))
-    ]
+    return [flats(run, rank)[0][0] if staged and {0, head} <= {*own} else 0 for rank, own in enumerate(own_units(run))]
 
 
 def regathered_elements(run: Run) -> list[int]:

@@ -382,7 +382,9 @@ def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
     if pipe.schedule in pipelines.CROSSED:  # of all that the two workers with the same stages have
         own = [[unit for part in parts_of(pipe, stage) for unit in part] for stage in at]
         second = [stage > pipe.pp // 2 for stage in at]
-        return [p * sum(ring_all_reduce(units[unit], 2).sent[i] for unit in of) for of, i in zip(own, second, strict=True)]
+        return [
+            p * sum(ring_all_reduce(units[unit], 2).sent[i] for unit in of) for of, i in zip(own, second, strict=True)
+        ]
     if pipe.schedule in pipelines.FOLDED:  # both ends of the model are on the first stage
         return [0] * run.ranks
     if run.model.tied:

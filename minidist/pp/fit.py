@@ -85,7 +85,9 @@ def contiguous_of(name: str, p: int, m: int, asked: int | None) -> int:
     if asked and asked not in possible:
         nearest = min(possible, key=lambda n: abs(n - asked))
         reason = f"a group of {p} or more would not be left" if p < asked < m else f"it is from {p} to {m}"
-        raise UsageError(f"--contiguous {asked} on {p} stages with {m} micro-batches: {reason}: use --contiguous {nearest}")
+        raise UsageError(
+            f"--contiguous {asked} on {p} stages with {m} micro-batches: {reason}: use --contiguous {nearest}"
+        )
     return asked or next((n for n in possible if n > p), p)
 
 

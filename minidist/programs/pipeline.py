@@ -39,7 +39,9 @@ def costs(text: str) -> tuple[float, ...]:
     except ValueError:
         times = ()
     if not 3 <= len(times) <= 5 or not all(0 <= time < math.inf for time in times) or not all(times[:3]):
-        raise argparse.ArgumentTypeError(f"times of F, B and W are three numbers above 0, such as 1,1.2,0.8, not {text}")
+        raise argparse.ArgumentTypeError(
+            f"times of F, B and W are three numbers above 0, such as 1,1.2,0.8, not {text}"
+        )
     return times
 
 

@@ -258,7 +258,9 @@ def test_replicated_stages(name, replicas, turns, updates):
 def on_the_clock(
     name: str, p: int, m: int, v: int = 0, costs: dict[str, float] = COSTS, latency: float = 0.0, n: int = 0
 ) -> list[Timeline]:
-    return simulate([(at, SCHEDULES[name].instructions(at)) for at in places(name, p, m, v, contiguous=n)], costs, latency)
+    return simulate(
+        [(at, SCHEDULES[name].instructions(at)) for at in places(name, p, m, v, contiguous=n)], costs, latency
+    )
 
 
 def times(timelines: list[Timeline]) -> tuple[float, float, float]:
