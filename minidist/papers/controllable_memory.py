@@ -5,7 +5,9 @@ A stage has two chunks. Times are those of a chunk: F, B and W take one each, an
 rounds: a half, a third. What follows is exact for the patterns in `minidist/pp/folded.py`.
 """
 
-from minidist.papers.figure import Figure, decimals, format_whole
+from fractions import Fraction
+
+from minidist.papers.figure import Figure, format_whole
 
 
 def idle(schedule: str, p: int) -> int:
@@ -19,8 +21,8 @@ def idle(schedule: str, p: int) -> int:
 
 
 def in_flight(schedule: str, p: int, stage: int) -> int:
-    """Chunks of micro-batches that a stage holds, of which 1F1B's fullest holds 2p: ZB-V as many, V-Half and V-Min about
-    a half and a third."""
+    """Chunks of micro-batches that a stage holds. 1F1B's fullest stage holds 2p; ZB-V's hold as many, V-Half's about a
+    half, V-Min's about a third."""
     return {
         "zb-v": 2 * p,
         "v-half": p + 3 - stage % 2,
@@ -36,17 +38,23 @@ def fills(schedule: str, p: int) -> int:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-def _row(schedule: str, name: str, p: int, bubble: str, activations: str) -> list[Figure]:
-    """A row of the README's table, relative to 1F1B, at p stages for which its round numbers are near."""
-    of = "ZB README", f"{name}, p = {p}"
-    found = [Figure(of[0], f"{of[1]}, bubble", bubble, "of 1F1B's", "idle / 6(p-1)", None, decimals(2), "code")]
-    held = Figure(of[0], f"{of[1]}, activations", activations, "of 1F1B's", "chunks / 2p", None, format_whole, "code")
-    return [*found, held] if activations else found
+def of_1f1b(value: float) -> str:
+    """A part of 1F1B's bubble B, as the README writes it: 0, B/2, 2B/3."""
+    part = Fraction(value).limit_denominator(12)
+    return f"{part.numerator if part.numerator > 1 else ''}B/{part.denominator}" if part else "0"
+
+
+def _bubble(name: str, p: int, printed: str) -> Figure:
+    """A row of the README's table; at a p at which the pattern fits, it is not rounded."""
+    return Figure("ZB README", f"{name}, p = {p}, bubble", printed, "", "idle / 6(p-1)", None, of_1f1b, "code")
 
 
 TABLE = {
-    ("zb-v", 8): _row("zb-v", "ZB-V", 8, "0.00", "1"),
-    ("v-half", 9): _row("v-half", "V-Half", 9, "0.50", ""),
-    ("v-min", 9): _row("v-min", "V-Min", 9, "0.67", ""),
+    ("zb-v", 8): _bubble("ZB-V", 8, "0"),
+    ("v-half", 9): _bubble("V-Half", 9, "B/2"),
+    ("v-min", 9): _bubble("V-Min", 9, "2B/3"),
 }
-FIGURES = [figure for row in TABLE.values() for figure in row]
+ZB_V_HOLDS = Figure(
+    "ZB README", "ZB-V, p = 8, activations", "1", "times 1F1B's", "chunks / 2p", None, format_whole, "code"
+)
+FIGURES = [*TABLE.values(), ZB_V_HOLDS]

@@ -11,8 +11,19 @@ from minidist.cli.paths import say_written
 from minidist.command import Job, Options
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
-from minidist.papers import chen, chimera, controllable_memory, dualpipe, gpipe, llama3, pipedream, pipelines, ptd, zero
-from minidist.papers import zero_bubble
+from minidist.papers import (
+    chen,
+    chimera,
+    controllable_memory,
+    dualpipe,
+    gpipe,
+    llama3,
+    pipedream,
+    pipelines,
+    ptd,
+    zero,
+    zero_bubble,
+)
 from minidist.papers.collectives import ring_all_reduce
 from minidist.pp.instructions import ACTIVATION, GRADIENT
 from minidist.pp.schedules import SCHEDULES
@@ -375,8 +386,8 @@ def count_messages(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
 
 def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
     """Bytes that each rank sends in the last step to sum gradients that several ranks have. These are gradients of a
-    tied embedding (PTD, section 3), of the two copies of a stage in a cross, or of a stage's replicas, in each remaining
-    update (PipeDream, section 3.2)."""
+    tied embedding (PTD, section 3), of a stage that two ranks have in a cross, or of a stage's replicas, in each
+    remaining update (PipeDream, section 3.2)."""
     pipe = run.layout
     units, p = run.model.units(), run.bytes.stored
     if pipe.schedule in pipelines.CROSSED:  # of all that the two workers with the same stages have

@@ -1,10 +1,10 @@
 """Schedules whose pipeline is folded (a V) or crossed (two models, one of which runs back).
 
 In a V a worker has two chunks, and the second half of the model comes back the way that the first half went. So the
-last part of the model is where the first is: a backward begins on the worker where its micro-batch's forward began, and
-the bubbles at the beginning and at the end fit into each other. In a cross every worker has a stage of two whole
-models: micro-batches enter at both ends, and each direction works where the other one waits. The price is the memory
-for parameters twice, and the two copies sum their gradients.
+last part of the model is where the first is: a backward begins on the worker where its micro-batch's forward began. The
+price is twice as many messages. In a cross, every worker has a stage of each of two whole models: micro-batches enter
+at both ends, and one direction works while the other one waits. The price is twice the parameters, and the two copies
+of a stage sum their gradients.
 
 In what follows F0 is the next forward of chunk 0, B1 the next gradient of chunk 1's input, and so on.
 """
@@ -56,22 +56,23 @@ def perform(at: Place, name: str, k: int) -> Instructions:
 
 
 def v_half(at: Place) -> Instructions:
-    """V-Half: about half of what 1F1B holds, p + 3 half stages, and half of its bubble (Qi et al. 2024)."""
+    """V-Half: about half of 1F1B's activations, p + 3 half stages; half of its bubble (Qi et al. 2024)."""
     return _repeated(at, (1, 2, 1, 2), (2, 1, 4) if at.stages % 2 else (4, 2, 2))
 
 
 def v_min(at: Place) -> Instructions:
-    """V-Min: about a third of what 1F1B holds, 2⌊(p+4)/3⌋ half stages, and two thirds of its bubble (Qi et al. 2024)."""
+    """V-Min: about a third of 1F1B's activations, 2⌊(p+4)/3⌋ half stages; two thirds of its bubble (Qi et al. 2024)."""
     return _repeated(at, (1, 1, 1, 1), (1, 1, 1) if at.stages % 3 else (3, 1, 3))
 
 
 def _repeated(at: Place, delays: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Instructions:
-    """A pattern that repeats every 6 slots, in each of which a worker does the same six pieces of work, each for another
-    micro-batch (section 3 of the paper; the numbers are derived here). How long a micro-batch lives, in units of 6, is
-    what is held of it.
+    """A pattern that every micro-batch repeats, six slots after the one before: in six slots a worker does six pieces of
+    work, each for another micro-batch (section 3 of the paper; the numbers are derived here). A worker holds as many
+    chunks as the pattern, from F to W, is long, divided by six.
 
-    delays: from worker to worker of F0, F1, B1, B0. turns: from one of them to the next, on the worker where it turns.
-    On each worker the four fall into different slots of six, whatever p is; W1 and W0 take the next that are free.
+    delays: slots from worker to worker, of F0, F1, B1 and B0. turns: slots from one of them to the next, on the worker
+    where the direction turns. On each worker the four fall into different slots of six, whatever p is; W1 and W0 take
+    the next slots that are free.
     """
     far = at.stages - 1
     slots, begins = dict[str, int](), 0
@@ -155,9 +156,9 @@ def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], t
 
 
 def chimera(at: Place) -> Instructions:
-    """Chimera: 1F1B in both directions, p micro-batches at a time, p even (Li and Hoefler 2021, 3.1). Each piece of work
-    comes when it would if its direction were alone; of two at the same time, the one that has come farther is first. Of
-    more micro-batches the next p follow at once ("direct concatenation", 3.5)."""
+    """Chimera: 1F1B in both directions, p micro-batches at a time, p even (Li and Hoefler 2021, 3.1). A piece of work has
+    the time that it would have if its direction were alone; of two with the same time, the one that has come farther is
+    first. If there are more micro-batches, the next p follow at once ("direct concatenation")."""
     p, plan = at.stages, []
     for chunk in (0, 1):
         s = at.position(chunk)

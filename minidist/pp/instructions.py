@@ -66,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A forward of one micro-batch along with the backward, W included, of another: one overlaps the other (DualPipe)."""
+    """A forward of one micro-batch that overlaps with the backward, W included, of another (DualPipe)."""
 
     forward: Forward
     backward: Backward

@@ -16,7 +16,8 @@ from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp import balance, zero_bubble
 from minidist.pp import claims as promised
-from minidist.pp.draw import choose, draw
+from minidist.pp.best import choose
+from minidist.pp.draw import draw
 from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, LOOPED, cut, fit
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
@@ -74,7 +75,8 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argparse.Namespace:
-    """Parse and check; for --draw, --best and --zero-bubble-table the options alone. Raises UsageError for what cannot work."""
+    """Parse and check; for --draw, --best and --zero-bubble-table the options alone. Raises UsageError for what cannot
+    work."""
     options = made.parse_args(arguments)
     if options.draw or options.best:
         return options

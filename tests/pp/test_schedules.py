@@ -53,7 +53,7 @@ def places(name: str, *sizes: Any, **more: Any) -> list[Place]:
     return SCHEDULES[name].places(*sizes, **more)
 
 
-def pieces(stream: Iterable[Instruction]) -> Iterator[Instruction]:
+def pieces(stream: Iterable[Instruction]) -> Iterator[Forward | Backward | Weight | Send | Receive | Step]:
     """Both as what it stands for."""
     for instruction in stream:
         if isinstance(instruction, Both):

@@ -70,7 +70,7 @@ def serial(name: str, p: int, m: int, rows: int) -> dict[str, Any]:
 
 
 def check(case: Case, name: str, dp: int = 1, tp: int = 1, zero: int = 0, recompute: str = "none") -> None:
-    """Losses, the norms and gradients of the first step, parameters: those of serial training; copies to the last bit."""
+    """Losses, norms, the first step's gradients, parameters: as in serial training; copies equal to the last bit."""
     (schedule, p, m, n), rows = case, 1 if dp == 1 else 3  # of three rows dp 2 takes two and one
     chunks = 1 if schedule in ("dualpipe", "chimera") else 2
     parts = jobs.cut(model(name, layers_of(p)), p * chunks)
