@@ -4,17 +4,19 @@
     mpirun -n 4 python -m minidist.pipeline --schedule zb-h1 --trace trace.json
     mpirun -n 8 python -m minidist.pipeline --zero-bubble-table
     python -m minidist.pipeline --draw all -p 4 -m 8
+    python -m minidist.pipeline --best
 
 Huang et al., "GPipe", NeurIPS 2019, arXiv 1811.06965.
 Narayanan et al., "PipeDream", SOSP 2019; "Memory-efficient pipeline-parallel DNN training", 2021, arXiv 2006.09503
 (2BW); "Efficient large-scale language model training on GPU clusters", SC 2021, arXiv 2104.04473 (PTD).
-Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241.
+Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241; "Pipeline parallelism with controllable memory",
+2024. Li and Hoefler, "Chimera", SC 2021. DeepSeek-V3, 2024, arXiv 2412.19437 (DualPipe).
 
 A stage waits for its input from the stage before, and for its output's gradient from the stage after. The schedule is
 the order in which a stage does its work. It decides how long stages idle (the bubble), how many micro-batches they hold
-at a time, and whether weights change while micro-batches are under way. `minidist/pp/schedules.py` has nine schedules,
-as streams of instructions. This file performs any of them on an engine that has the units of one stage, while a logical
-clock watches (`minidist/pp/watch.py`).
+at a time, and whether weights change while micro-batches are under way. `minidist/pp/schedules.py` has 17 schedules, as
+streams of instructions; some fold the pipeline, or let two of them cross (`minidist/pp/folded.py`). This file performs
+any of them on an engine that has the units of one rank, while a logical clock watches (`minidist/pp/watch.py`).
 
 On the clock, F, B and W of a stage each take one unit of time and messages take none, as in the papers' formulas;
 updates, and the messages for them, take no time either.

@@ -19,7 +19,7 @@ from minidist.nn.gpt import GPTConfig, gpt
 from minidist.nn.layers import count_parameters
 from minidist.nn.llama import LlamaConfig
 from minidist.nn.llama import llama as llama_units
-from minidist.papers import chimera, controllable_memory, dualpipe, fsdp, llama, megatron, ptd, zero, zero_bubble
+from minidist.papers import chimera, dualpipe, fsdp, llama, megatron, ptd, v_shapes, zero, zero_bubble
 from minidist.papers.figure import Figure
 
 TIMEOUT = 600.0  # seconds for one job; 64 ranks take about ten to start
@@ -166,10 +166,10 @@ def folded() -> list[Job]:
         pipeline_on(p, schedule, [(bubble, most_idle), (held, most_in_flight)])
         for (schedule, p), (bubble, held) in dualpipe.TABLE_2.items()
     ]
-    for (schedule, p), figure in controllable_memory.TABLE.items():
+    for (schedule, p), figure in v_shapes.TABLE.items():
         gives = [(figure, relative(most_idle, 6 * (p - 1)))]
         if schedule == "zb-v":
-            gives.append((controllable_memory.ZB_V_HOLDS, relative(most_in_flight, 2 * p)))
+            gives.append((v_shapes.ZB_V_HOLDS, relative(most_in_flight, 2 * p)))
         jobs.append(pipeline_on(p, schedule, gives))
     return jobs
 

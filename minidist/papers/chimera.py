@@ -10,8 +10,8 @@ def bubble(d: int, n: int) -> float:
 
 
 def idle(d: int, backward: float) -> float:
-    """The same for N = D, in forwards: D - 2 if a backward takes as long as a forward. If it takes longer, bubbles in the
-    middle are added to those at the ends: (D-2) backwards, found by running the order for D = 4 to 16."""
+    """The same for N = D, in forwards: D - 2 if a backward takes as long as a forward. If it takes longer, bubbles in
+    the middle are added to those at the ends: (D-2) backwards, found by running the order for D = 4 to 16."""
     return (d - 2) * backward
 
 

@@ -4,7 +4,7 @@ A schedule goes by its usual name in lower case, as on the command line. Stages 
 is their number. m (M) is the number of micro-batches, v that of a stage's chunks.
 """
 
-from minidist.papers import chimera, controllable_memory, dualpipe, llama3, pipedream, ptd, two_bw, zero_bubble
+from minidist.papers import chimera, dualpipe, llama3, pipedream, ptd, two_bw, v_shapes, zero_bubble
 
 FOLDED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # a stage i has the parts i and 2p - i + 1 of the model
 CROSSED = ("chimera", "dualpipe")  # stage i has the parts i and p - i + 1, and so has stage p - i + 1
@@ -28,7 +28,7 @@ def filled(schedule: str, p: int, m: int) -> bool:
     """Whether there are micro-batches enough for the formulas of a folded or crossed pipeline. Chimera's are of p."""
     if schedule == "chimera":
         return m == p
-    return schedule not in ("zb-v", "v-half", "v-min") or m >= controllable_memory.fills(schedule, p)
+    return schedule not in ("zb-v", "v-half", "v-min") or m >= v_shapes.fills(schedule, p)
 
 
 def count_messages(schedule: str, p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
@@ -56,7 +56,7 @@ def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, contiguous:
     if schedule in ("dualpipe", "dualpipe-v"):
         return dualpipe.in_flight(p if schedule == "dualpipe" else 2 * p)
     if schedule in FOLDED:
-        return controllable_memory.in_flight(schedule, p, stage)
+        return v_shapes.in_flight(schedule, p, stage)
     if schedule == "naive":
         return 1
     if schedule == "gpipe":

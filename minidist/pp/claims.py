@@ -14,13 +14,13 @@ from minidist.mpi.comm import Comm
 from minidist.papers import (
     chen,
     chimera,
-    controllable_memory,
     dualpipe,
     gpipe,
     llama3,
     pipedream,
     pipelines,
     ptd,
+    v_shapes,
     zero,
     zero_bubble,
 )
@@ -85,8 +85,8 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 
 def folded_claims(run: Run, idle: float, again: set[float]) -> list[Claim]:
-    """How much longer than its work a step takes, with schedules of several chunks to a stage, in the times of a chunk.
-    again: the forwards that run once more; most formulas are of none, or they are part of B, which is then longer."""
+    """How much longer than its work a step takes, in the times of a chunk, if a stage has several. again: the forwards
+    that run once more. Most formulas assume that there are none."""
     pipe, made = run.layout, list[Claim]()
     schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
     if schedule in ("breadth-first", "llama3") and m >= p:
@@ -108,7 +108,7 @@ def folded_claims(run: Run, idle: float, again: set[float]) -> list[Claim]:
             times = zip(list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy"), strict=True)
             own = [end - start - busy for start, end, busy in times]
             return [*made, on_each_rank("ZB README", "idle, in T_F", formula, 0.0, own, "T_F")]
-        made.append(Claim("ZB README", "idle, in T_F", formula, controllable_memory.idle(schedule, p), idle, "T_F"))
+        made.append(Claim("ZB README", "idle, in T_F", formula, v_shapes.idle(schedule, p), idle, "T_F"))
     return made
 
 

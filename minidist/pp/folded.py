@@ -66,8 +66,8 @@ def v_min(at: Place) -> Instructions:
 
 
 def _repeated(at: Place, delays: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Instructions:
-    """A pattern that every micro-batch repeats, six slots after the one before: in six slots a worker does six pieces of
-    work, each for another micro-batch (section 3 of the paper; the numbers are derived here). A worker holds as many
+    """A pattern that every micro-batch repeats, six slots after the one before: in six slots a worker does six pieces
+    of work, each for another micro-batch (section 3 of the paper; the numbers are derived here). A worker holds as many
     chunks as the pattern, from F to W, is long, divided by six.
 
     delays: slots from worker to worker, of F0, F1, B1 and B0. turns: slots from one of them to the next, on the worker
@@ -156,9 +156,9 @@ def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], t
 
 
 def chimera(at: Place) -> Instructions:
-    """Chimera: 1F1B in both directions, p micro-batches at a time, p even (Li and Hoefler 2021, 3.1). A piece of work has
-    the time that it would have if its direction were alone; of two with the same time, the one that has come farther is
-    first. If there are more micro-batches, the next p follow at once ("direct concatenation")."""
+    """Chimera: 1F1B in both directions, p micro-batches at a time, p even (Li and Hoefler 2021, 3.1). A piece of work
+    has the time that it would have if its direction were alone; of two with the same time, the one that has come
+    farther is first. If there are more micro-batches, the next p follow at once ("direct concatenation")."""
     p, plan = at.stages, []
     for chunk in (0, 1):
         s = at.position(chunk)

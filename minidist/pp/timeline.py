@@ -155,8 +155,10 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
         events.append({"ph": "M", "name": "thread_name", **here, "args": title})
         events.append({"ph": "M", "name": "thread_sort_index", **here, "args": {"sort_index": rank}})
         for span in timeline.spans:
-            name = f"{span.letter}{span.micro_batch + 1}"
+            name = f"{span.letter[0]}{span.micro_batch + 1}"
             name += f" c{span.chunk + 1}" * with_chunks + f" v{span.version}" * with_versions
+            if span.along:
+                name += f" & B{span.along[0] + 1} c{span.along[1] + 1}"
             what = {"micro-batch": span.micro_batch + 1, "chunk": span.chunk + 1, "version": span.version}
             times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
             events.append({"ph": "X", "name": name, "cat": NAMES[span.letter], **here, **times, "args": what})

@@ -81,6 +81,10 @@ class Watch:
         self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
+        """What goes from chunk to chunk of the same rank is no message."""
+        boundary = self.at.boundary(message)
+        if self.at.holder(boundary, message.chunk) == self.at.holder(boundary + 1, message.chunk):
+            return
         self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
 
 

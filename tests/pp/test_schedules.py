@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from minidist import UsageError, data
 from minidist.mpi.clock import Clock
-from minidist.papers import pipelines, zero_bubble
+from minidist.papers import chimera, dualpipe, pipelines, v_shapes, zero_bubble
 from minidist.pp import balance
 from minidist.pp.instructions import Backward, Both, Forward, Instruction, Place, Receive, Send, Step, Weight
-from minidist.pp.schedules import SCHEDULES
+from minidist.pp.schedules import SCHEDULES, in_groups
 from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
 from minidist.pp.watch import simulate
 from minidist.programs.chapter import find
@@ -525,10 +525,10 @@ def test_of_all_schedules_those_are_drawn_that_can_be():
     ]
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2", "pipedream"])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2", "zb-v", "dualpipe", "dualpipe-v", "pipedream"])
 def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     """Of two pipelines whose ranks alternate, as in a grid with tensor parallelism."""
-    p, m, v = 4, 8, 2 if name == "interleaved" else 1
+    p, m, v = 4, 8, SCHEDULES[name].chunks
     at = places(name, p, 1, 1, updates=m) if name == "pipedream" else places(name, p, m, v)
     one, other = (simulate([(a, SCHEDULES[name].instructions(a)) for a in at], COSTS) for _ in range(2))
     timelines = [timeline for both in zip(one, other, strict=True) for timeline in both]
@@ -541,17 +541,21 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     assert list(rows.values()) == [f"rank {rank} ({stage})" for rank, stage in enumerate(stages)]
 
     slices = [event for event in events if event["ph"] == "X"]
-    assert len(slices) == 2 * 3 * p * m * v
+    both = [event for event in slices if "&" in event["name"]]  # a forward and a whole backward
+    assert len(slices) + 2 * len(both) == 2 * 3 * p * m * v
+    assert bool(both) == name.startswith("dualpipe")
     assert len({(event["tid"], event["name"]) for event in slices}) == len(slices)
-    expected = {"1f1b": "F8", "interleaved": "F8 c2", "zb-h2": "F8", "pipedream": "F8 v7"}[name]
-    assert expected in {event["name"] for event in slices if event["tid"] == max(rows)}
+    expected = {"1f1b": "F8", "interleaved": "F8 c2", "zb-h2": "F8", "zb-v": "F8 c2", "pipedream": "F8 v7"}
+    expected |= {"dualpipe": "F7 c1 & B8 c2", "dualpipe-v": "F8 c2 & B8 c1"}
+    assert expected[name] in {event["name"] for event in slices if event["tid"] == max(rows)}
 
     arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["ph"] in "sf":
             assert type(event["id"]) is int  # Perfetto drops others
             arrows[event["id"]].append(event)
-    assert len(arrows) == 2 * 2 * m * (p * v - 1)
+    turns = v > 1 and SCHEDULES[name].shape == "v"  # where a V turns around, nothing is sent
+    assert len(arrows) == 2 * 2 * m * (p * v - 1 - turns)
 
     def around(event: dict[str, Any]) -> list[dict[str, Any]]:
         return [s for s in slices if s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]]
@@ -563,7 +567,8 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
         assert start["tid"] != finish["tid"]
         assert rows[start["tid"]].split(",")[0][-1] == rows[finish["tid"]].split(",")[0][-1]  # of the same pipeline
         (made_by,), (used_by,) = around(start), around(finish)  # an arrow without a slice at each end is not shown
-        assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
+        if "&" not in made_by["name"] + used_by["name"]:
+            assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
 
 
 def test_a_drawing_without_flush_shows_versions():
@@ -573,3 +578,129 @@ def test_a_drawing_without_flush_shows_versions():
     assert drawn[4].startswith("           0 0  |1 1  |2 2  |")
     drawn = run_without_mpi("--draw", "2bw", "-p", "2", "-m", "2").stdout.splitlines()
     assert drawn[4].startswith("           0 0   0 0  |0 0   0 0  |1 1   1 1  |2 2")
+
+
+# ---- folded and crossed, with any times ------------------------------------------------------------------------------
+
+SHAPED = ("breadth-first", "llama3", *FOLDED, *CROSSED)
+TIMES = st.sampled_from([0.5, 1.0, 1.25, 2.0, 3.0])  # sums of these are exact
+
+
+def earliest(name: str, p: int, m: int, v: int, costs: dict[str, float], latency: float) -> float:
+    """No schedule of these places can be faster: some stage does its work after the way to it, and before the way back
+    from it, or one micro-batch goes there and back."""
+    parts = p if name in CROSSED else p * v
+    across = latency * (parts - 1 - (name in FOLDED))  # where a V turns around, nothing is sent
+    alone = parts * (costs["F"] + costs["B"]) + 2 * across
+    return max(m * v * sum(costs.values()), alone)
+
+
+@pytest.mark.parametrize("name", SHAPED)
+@given(p=st.integers(1, 8), m=st.integers(1, 24), f=TIMES, b=TIMES, w=TIMES, latency=st.sampled_from([0.0, 0.25, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_any_times(name, p, m, f, b, w, latency):
+    """No deadlock; each piece of work once, and after what it needs; idle never below what dependencies force."""
+    p += p % 2 if name in CROSSED else 0
+    m = max(m, {"dualpipe": 2 * p, "dualpipe-v": 2 * p, "llama3": p}.get(name, 1))
+    m = -(-m // {"chimera": p, "dualpipe": 2}.get(name, 1)) * {"chimera": p, "dualpipe": 2}.get(name, 1)
+    costs = {"F": f, "B": b, "W": w}
+    v = SCHEDULES[name].chunks
+    timelines = on_the_clock(name, p, m, costs=costs, latency=latency)
+    assert max(timeline.end for timeline in timelines) >= earliest(name, p, m, v, costs, latency)
+    begun: dict[tuple[str, int, int], tuple[float, float, int]] = {}  # letter, micro-batch, part: its time, and where
+    for stage, timeline in enumerate(timelines):
+        assert timeline.busy == m * v * sum(costs.values())
+        assert all(one.end <= other.start for one, other in itertools.pairwise(timeline.spans))
+        for span in timeline.spans:
+            own = [(span.letter[0], span.micro_batch, span.chunk)]
+            own += [(letter, *span.along) for letter in "BW"] if span.along else []
+            for letter, k, chunk in own:
+                key = letter, k, part_of(name, p, stage, chunk)
+                assert key not in begun
+                begun[key] = span.start, span.end, stage
+    parts = p if name in CROSSED else p * v
+    assert len(begun) == 3 * m * parts
+    for (letter, k, part), (start, _, stage) in begun.items():
+        if letter == "F":
+            needs = [("F", k, part - 1)] if part else []
+        elif letter == "B":
+            needs = [("B", k, part + 1)] if part < parts - 1 else [("F", k, part)]
+        else:
+            needs = [("B", k, part)]
+        for need in needs:
+            before = begun[need]
+            sent = latency if before[2] != stage else 0.0
+            assert start >= before[1] + sent or (letter == "W" and start == before[0])
+
+
+def test_megatrons_flexible_interleaving() -> None:
+    """Its docstring's example: groups of 3, 5 micro-batches, 2 chunks."""
+    order = in_groups(5, 2, 3)
+    assert [k for k, _ in order] == [0, 1, 2, 0, 1, 2, 3, 4, 3, 4]
+    assert [chunk for _, chunk in order] == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("p", [4, 6, 8, 12, 16])
+def test_dualpipes_formula(p: int) -> None:
+    """Table 2's bubble where it holds (F = B_input, W <= F), and what is idle where it does not."""
+    for f, w, overlap in itertools.product((1.0, 2.0), (0.5, 1.0), (1.0, 0.75)):
+        costs = {"F": f, "B": f, "W": w, "F&B": overlap * (2 * f + w)}
+        at = places("dualpipe", p, 2 * p)
+        timelines = simulate([(place, SCHEDULES["dualpipe"].instructions(place)) for place in at], costs)
+        most = max(timeline.end - timeline.start - timeline.busy for timeline in timelines)
+        assert most == dualpipe.idle(p, f, f + w, w, costs["F&B"])
+    unlike = [({"F": 1.0, "B": 1.5, "W": 1.0}, 8.0), ({"F": 1.0, "B": 2.0, "W": 1.0, "F&B": 2.6}, 9.2)]
+    for costs, idle in unlike if p == 8 else ():
+        timelines = on_the_clock("dualpipe", 8, 16, costs=costs)
+        most = max(timeline.end - timeline.start - timeline.busy for timeline in timelines)
+        assert most == pytest.approx(idle)
+        both = costs.get("F&B", sum(costs.values()))
+        assert most != pytest.approx(dualpipe.idle(8, costs["F"], costs["B"] + costs["W"], costs["W"], both))
+
+
+def test_zb_v_with_unequal_times() -> None:
+    """Its authors say that only equal times leave no bubble; the prototype's numbers."""
+    timelines = on_the_clock("zb-v", 4, 8, costs={"F": 1.0, "B": 1.2, "W": 0.8})
+    idle = [timeline.end - timeline.start - timeline.busy for timeline in timelines]
+    assert idle == pytest.approx([2.4, 1.8, 1.2, 0.6])
+
+
+@pytest.mark.parametrize("d", [4, 6, 8, 16, 32])
+def test_chimeras_bubble(d: int) -> None:
+    """Table 2's, for equal times and N = D; and ours for longer backwards."""
+    for backward in (1.0, 1.5, 2.0, 3.0):
+        work, _, whole = times(on_the_clock("chimera", d, d, costs={"F": 1.0, "B": backward / 2, "W": backward / 2}))
+        assert whole - work == chimera.idle(d, backward)
+        assert backward > 1 or (whole - work) / whole == chimera.bubble(d, d)
+
+
+def test_v_patterns_on_the_clock() -> None:
+    for name, p in itertools.product(("zb-v", "v-half", "v-min"), range(1, 17)):
+        timelines = on_the_clock(name, p, 2 * p)
+        work, longest, whole = times(timelines)
+        assert (longest if name == "zb-v" else whole) - work == v_shapes.idle(name, p), (name, p)
+
+
+# ---- which one to take -----------------------------------------------------------------------------------------------
+
+
+def test_the_best_that_fits() -> None:
+    drawn = run_without_mpi(*["--best", "--pp", "8", "-m", "32", "--held", "0.6", "--costs", "1,1.2,0.8,0.1"])
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    lines = drawn.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if line.split() and line.split()[0] in SCHEDULES and line.count("%") == 1]
+    assert {row[0] for row in rows} == set(WITH_FLUSH)
+    assert [float(row[1]) for row in rows] == sorted(float(row[1]) for row in rows)
+    assert [row[0] for row in rows if row[-1] in ("best", "fits")] == ["v-min", "naive"]
+    assert "v-min  Qi et al., Controllable Memory, 2024; small: on the way back" in lines
+    report = json.loads(run_without_mpi(*["--best", "--pp", "4", "-m", "8", "--json", "-"]).stdout)
+    assert report["best"] == "zb-v"
+    assert {row["schedule"]: row["held"] for row in report["tried"]}["dualpipe"] == 1.25
+
+
+def test_nothing_fits() -> None:
+    refused = run_without_mpi(*["--best", "--pp", "3", "-m", "6", "--held", "0.01"])
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    advice = refused.stderr.split("use ")[-1].split()
+    assert run_without_mpi(*["--best", "--pp", "3", "-m", "6"], *advice).returncode == 0

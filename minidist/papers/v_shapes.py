@@ -5,9 +5,7 @@ A stage has two chunks. Times are those of a chunk: F, B and W take one each, an
 rounds: a half, a third. What follows is exact for the patterns in `minidist/pp/folded.py`.
 """
 
-from fractions import Fraction
-
-from minidist.papers.figure import Figure, format_whole
+from minidist.papers.figure import Figure, decimals, format_whole
 
 
 def idle(schedule: str, p: int) -> int:
@@ -38,21 +36,17 @@ def fills(schedule: str, p: int) -> int:
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-def of_1f1b(value: float) -> str:
-    """A part of 1F1B's bubble B, as the README writes it: 0, B/2, 2B/3."""
-    part = Fraction(value).limit_denominator(12)
-    return f"{part.numerator if part.numerator > 1 else ''}B/{part.denominator}" if part else "0"
-
-
 def _bubble(name: str, p: int, printed: str) -> Figure:
-    """A row of the README's table; at a p at which the pattern fits, it is not rounded."""
-    return Figure("ZB README", f"{name}, p = {p}, bubble", printed, "", "idle / 6(p-1)", None, of_1f1b, "code")
+    """A row of the README's table, which has 0, B/2 and 2B/3 of 1F1B's B, at a p for which the pattern is exact."""
+    return Figure(
+        "ZB README", f"{name}, p = {p}, bubble", printed, "times 1F1B's", "idle / 6(p-1)", None, decimals(2), "code"
+    )
 
 
 TABLE = {
-    ("zb-v", 8): _bubble("ZB-V", 8, "0"),
-    ("v-half", 9): _bubble("V-Half", 9, "B/2"),
-    ("v-min", 9): _bubble("V-Min", 9, "2B/3"),
+    ("zb-v", 8): _bubble("ZB-V", 8, "0.00"),
+    ("v-half", 9): _bubble("V-Half", 9, "0.50"),
+    ("v-min", 9): _bubble("V-Min", 9, "0.67"),
 }
 ZB_V_HOLDS = Figure(
     "ZB README", "ZB-V, p = 8, activations", "1", "times 1F1B's", "chunks / 2p", None, format_whole, "code"
