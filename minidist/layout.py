@@ -43,6 +43,7 @@ class Layout:
     schedule: str = "1f1b"
     micro_batches: int = 1  # in a step
     chunks: int = 1  # of each stage
+    contiguous: int = 0  # Llama 3: micro-batches that go through a chunk before the next chunk's turn; 0: pp
     replicas: tuple[int, ...] = ()  # PipeDream: the number of ranks of each stage, if not one each
     parts: Sequence[range] = ()  # the units of each chunk: chunk c of stage s has parts[c·pp + s]
     ep: int = 1  # of the dp ranks, those that divide the experts among them

@@ -29,6 +29,8 @@ With a pipeline, ZeRO-2 has no place to add up the gradients of m micro-batches,
 (m+1)Ψ instead of 2Ψ. ZeRO-3 also gathers parameters for each: 3mΨ.
 """
 
+from dataclasses import replace
+
 from minidist import contents, context_parallel, tensor_parallel
 from minidist.cp.group import Group
 from minidist.data_parallel import Axes, DataParallel
@@ -41,7 +43,7 @@ from minidist.mpi.comm import Comm
 from minidist.nn.layers import Unit
 from minidist.nn.span import Span
 from minidist.pipeline import Pipeline
-from minidist.pp.schedules import places
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.stage import stage_of
 from minidist.zero3 import LADDER, across_hosts
 
@@ -75,7 +77,9 @@ def grid(
         units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
     if layout.pp > 1:  # this rank has the units of its stage
-        at = places(layout.pp, settings.accumulate, layout.chunks)[pipe.rank]
+        schedule = SCHEDULES[layout.schedule]
+        at = schedule.places(layout.pp, settings.accumulate, layout.chunks, contiguous=layout.contiguous)[pipe.rank]
+        settings = replace(settings, accumulate=settings.accumulate // at.copies)  # copies of a stage take turns
         stage = stage_of(units, pipe, layout.parts, at, pieces=layout.tp if sequence else 1)
         units = stage.units
         norm_over["pipeline norm"] = pipe

@@ -4,17 +4,19 @@
     mpirun -n 4 python -m minidist.pipeline --schedule zb-h1 --trace trace.json
     mpirun -n 8 python -m minidist.pipeline --zero-bubble-table
     python -m minidist.pipeline --draw all -p 4 -m 8
+    python -m minidist.pipeline --best
 
 Huang et al., "GPipe", NeurIPS 2019, arXiv 1811.06965.
 Narayanan et al., "PipeDream", SOSP 2019; "Memory-efficient pipeline-parallel DNN training", 2021, arXiv 2006.09503
 (2BW); "Efficient large-scale language model training on GPU clusters", SC 2021, arXiv 2104.04473 (PTD).
-Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241.
+Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241; "Pipeline parallelism with controllable memory",
+2024. Li and Hoefler, "Chimera", SC 2021. DeepSeek-V3, 2024, arXiv 2412.19437 (DualPipe).
 
 A stage waits for its input from the stage before, and for its output's gradient from the stage after. The schedule is
 the order in which a stage does its work. It decides how long stages idle (the bubble), how many micro-batches they hold
-at a time, and whether weights change while micro-batches are under way. `minidist/pp/schedules.py` has nine schedules,
-as streams of instructions. This file performs any of them on an engine that has the units of one stage, while a logical
-clock watches (`minidist/pp/watch.py`).
+at a time, and whether weights change while micro-batches are under way. `minidist/pp/schedules.py` has 17 schedules, as
+streams of instructions; some fold the pipeline, or let two of them cross (`minidist/pp/folded.py`). This file performs
+any of them on an engine that has the units of one rank, while a logical clock watches (`minidist/pp/watch.py`).
 
 On the clock, F, B and W of a stage each take one unit of time and messages take none, as in the papers' formulas;
 updates, and the messages for them, take no time either.
@@ -36,12 +38,11 @@ from minidist.mpi.comm import Comm
 from minidist.nn.layers import Batch, Block, Unit
 from minidist.nn.tensor import Array
 from minidist.pp.in_flight import InFlight
-from minidist.pp.links import Links
-from minidist.pp.schedules import (
+from minidist.pp.instructions import (
     ACTIVATION,
     GRADIENT,
-    SCHEDULES,
     Backward,
+    Both,
     Forward,
     Instruction,
     Instructions,
@@ -50,8 +51,9 @@ from minidist.pp.schedules import (
     Step,
     Weight,
     name_of,
-    places,
 )
+from minidist.pp.links import Links
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.stage import Stage, stage_of
 from minidist.pp.versions import Used, Versions
 from minidist.pp.watch import UNIT_COSTS, OverRanks, Watch
@@ -163,6 +165,10 @@ class Pipeline:
                     engine.run_weights(passages)
                 self.used.behind[k] = self.versions.made if self.versions else 0
 
+            case Both(ahead, back):  # overlapped on the clock; here one after the other
+                for work in (ahead, back, Weight(back.micro_batch, back.chunk)):
+                    self.perform(work)
+
             case Step(oldest):
                 if self.versions:
                     self.versions.keep(oldest)
@@ -201,7 +207,8 @@ class Pipeline:
             return 0.0
         batch = self.engine.share_of(x, y)
         h = batch.tokens
-        for chunk, of_chunk in enumerate(self.segments):
+        rows = self.segments[:1] if self.at.shape == "cross" else self.segments  # of two models, one
+        for chunk, of_chunk in enumerate(rows):
             if not self.at.is_first(chunk):
                 h = self.engine.widened(self.links.receive(Receive(ACTIVATION, 0, chunk), self.room_for(batch)))
             h, _ = self.engine.run(of_chunk, h, batch, keep=False)
@@ -234,15 +241,18 @@ def pipeline_of(
     steps: int = 1,
     replicas: tuple[int, ...] = (),  # ranks of each stage; by default one each
     drain: int | None = None,  # a schedule without a flush ends its stream after this many steps
+    contiguous: int = 0,  # llama3: micro-batches that go through a chunk before the next chunk's turn
 ) -> Pipeline:
     """A pipeline over all ranks: each is alone on the data axis."""
     stages, flushes = len(replicas) or pipe.size, SCHEDULES[schedule].flushes
     if units[-1].reads != units[-1].flats and not flushes:
         raise ValueError(f"{schedule} updates each stage on its own: it cannot tie the head to the embedding")
-    at = places(stages, settings.accumulate, len(parts) // stages, steps, replicas)[pipe.rank]
+    at = SCHEDULES[schedule].places(stages, settings.accumulate, len(parts) // stages, steps, replicas, contiguous)[
+        pipe.rank
+    ]
     stage = stage_of(units, pipe, parts, at)
     axes = Axes(norm_over={"pipeline norm": pipe} if flushes else {}, stages=pipe)  # without a flush each has its own
-    share = replace(settings, accumulate=settings.accumulate // at.workers(at.stage))  # replicas take turns
+    share = replace(settings, accumulate=settings.accumulate // at.copies)  # copies of a stage take turns
     return Pipeline(DataParallel(stage.units, share, pipe.split(pipe.rank), axes), stage, schedule, steps, drain)
 
 

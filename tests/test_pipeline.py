@@ -18,7 +18,7 @@ from minidist.engine import Engine
 from minidist.launch.launcher import find_mpiexec, launch
 from minidist.nn.layers import Batch, Unit
 from minidist.nn.tensor import Array, Tape
-from minidist.pp.schedules import SCHEDULES, places
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.watch import simulate
 
 RANKS = (1, 2, 3, 4)
@@ -43,8 +43,12 @@ def synchronous(n: int) -> dict[str, dict[str, Any]]:
         }
     cases: dict[str, dict[str, Any]] = {}
     for schedule, model in itertools.product(WITH_FLUSH, MODELS):
-        m = {"interleaved": 12 // n * n if n != 1 else 4}.get(schedule, 6)
-        chunks = {"chunks": 2} if schedule == "interleaved" else {}
+        if n % 2 and schedule in ("chimera", "dualpipe"):
+            continue
+        m = {"interleaved": 12 // n * n if n != 1 else 4, "chimera": n, "dualpipe": 12, "dualpipe-v": 12}.get(
+            schedule, 6
+        )
+        chunks = {"chunks": 2} if SCHEDULES[schedule].chunks == 2 else {}
         recompute = "full" if (len(cases) + len(cases) // 4) % 2 else "none"
         optimizer = "adamw" if len(cases) % 3 == 0 else "sgd"
         name = f"{schedule}, {model}, {recompute}"
@@ -136,8 +140,9 @@ def test_one_receive_buffer_for_all_micro_batches_is_noticed():
 def test_clocks_of_ranks_and_of_one_process_agree(n, name):
     given = synchronous(n)[name]
     costs = {"F": 1.0, "B": 1.0, "W": 1.0} | ({"R": 1.0} if given.get("recompute") == "full" else {})
-    at = places(n, given["m"], given.get("chunks", 1))
-    timelines = simulate([(place, SCHEDULES[given["schedule"]].instructions(place)) for place in at], costs)
+    schedule = SCHEDULES[given["schedule"]]
+    at = schedule.places(n, given["m"], given.get("chunks", 1))
+    timelines = simulate([(place, schedule.instructions(place)) for place in at], costs)
     for rank, timeline in enumerate(timelines):
         spans = [(s.letter, s.start, s.end, s.micro_batch, s.chunk) for s in timeline.spans]
         assert [tuple(span) for span in on_ranks(n, name)[rank]["spans"]] == spans
@@ -239,7 +244,12 @@ def test_delays_matter():
 
 SMALL = "--steps 6 --layers 3 --width 16 --heads 2 --context 8"
 LINES = {
-    **{name: f"--schedule {name} {SMALL}" for name in SCHEDULES if name != "interleaved"},
+    **{
+        name: f"--schedule {name} {SMALL}"
+        for name in SCHEDULES
+        if SCHEDULES[name].chunks == SCHEDULES[name].stages_in == 1
+    },
+    **{name: f"--schedule {name} {SMALL} --layers 4" for name in SCHEDULES if SCHEDULES[name].chunks == 2},
     "interleaved": f"--schedule interleaved {SMALL} --layers 4 --micro-batches 6 --batch 12",
     "gpipe-again": f"--schedule gpipe {SMALL} --recompute full --precision fp32 --model llama --micro-batches 4",
     "zb-h1-again": f"--schedule zb-h1 {SMALL} --recompute full",
@@ -250,15 +260,24 @@ LINES = {
 }
 
 
+CROSSED = {  # on four ranks
+    "chimera": f"--schedule chimera {SMALL}",
+    "chimera-again": f"--schedule chimera {SMALL} --recompute full --untied --precision fp32",
+    "dualpipe": f"--schedule dualpipe {SMALL}",
+    "dualpipe-llama": f"--schedule dualpipe {SMALL} --model llama --micro-batches 16",
+}
+
+
 @cache
 def chapters() -> dict[str, Any]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        return launch("jobs.pipelines:chapters", 3, LINES, folder, timeout=240).values[0]
+        found = launch("jobs.pipelines:chapters", 3, LINES, folder, timeout=240).values[0]
+        return found | launch("jobs.pipelines:chapters", 4, CROSSED, folder, timeout=240).values[0]
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", [*LINES, *CROSSED])
 def test_every_claim_holds(name):
     found = chapters()[name]
     assert found["status"] == 0
@@ -289,6 +308,34 @@ def test_counts_by_hand():
     assert counted("2bw", "weight versions") == 2
     assert counted("1f1b", "weight versions") == 1
     assert counted("2bw", "version, every k") == 4  # the sixth and last update's
+
+
+def test_counts_of_folds_and_crosses_by_hand():
+    """3 stages in a V, 4 in a cross, 8 micro-batches of 2 sequences; of Chimera 4 of 4."""
+    message = 2 * 8 * 16 * 2
+    assert all_sent("zb-v", "activations") == [8 * message, 2 * 8 * message, 8 * message]
+    assert sum(all_sent("zb-v", "activations")) == 2 * sum(all_sent("1f1b", "activations")) == 2 * 2 * 8 * message
+    assert sum(all_sent("dualpipe", "gradients")) == 3 * 8 * message  # as much as with 1F1B
+    assert counted("zb-v", "idle, in T_F") == 0
+    assert counted("v-half", "idle, in T_F") == 6
+    assert counted("v-min", "idle, in T_F") == 8
+    assert counted("dualpipe", "idle, in T_F") == 2
+    assert counted("dualpipe-v", "idle, in T_F") == 4
+    assert counted("chimera", "idle, N = D") == 4
+    assert [rank["in_flight"] for rank in report("chimera")["counted"]] == [3, 4, 4, 3]
+    assert [rank["in_flight"] for rank in report("dualpipe")["counted"]] == [5, 5, 5, 5]
+    assert [rank["in_flight"] for rank in report("zb-v")["counted"]] == [6, 6, 6]
+    psi = report("1f1b")["parameters"]
+    assert sum(rank["parameters"] for rank in report("dualpipe")["memory"]) == 2 * 2 * psi
+    assert sum(rank["parameters"] for rank in report("v-half")["memory"]) == 2 * report("v-half")["parameters"]
+
+
+def report(name: str) -> dict[str, Any]:
+    return chapters()[name]["report"]
+
+
+def all_sent(name: str, phase: str) -> list[int]:
+    return [sent.get(phase, {"bytes": 0})["bytes"] for sent in report(name)["sent"]]
 
 
 def test_goes_on_from_a_checkpoint(tmp_path):

@@ -59,6 +59,9 @@ def lines(n: int) -> list[str]:
     if n == 8:
         return [f"parallel3d --zero {stage}" for stage in range(4)]
     unfit = ["pipeline --schedule interleaved"] * (n == 3)  # the default batch of 16 has no 3, 6, … micro-batches
+    unfit += ["pipeline --schedule chimera", "pipeline --schedule dualpipe"] * (
+        n % 2
+    )  # crossed: an even number of stages
     return [*(line for line in SYNCHRONOUS if line not in unfit), *WITH_A_SERVER[: n - 1]]
 
 

@@ -33,4 +33,4 @@ def shares(asked: Asked) -> list[tuple[int, int]]:
     firsts = [0, *accumulate(rows)]
     lengths = context.sizes(o.context, at.cp, o.positions) if at.cp > 1 else [o.context]
     places = zip(asked.data_shares, asked.places, strict=True)
-    return [(firsts[share], o.accumulate * rows[share] * lengths[place.context]) for share, place in places]
+    return [(firsts[share], asked.passes * rows[share] * lengths[place.context]) for share, place in places]

@@ -20,7 +20,21 @@ from minidist.nn.layers import count_parameters
 from minidist.nn.llama import LlamaConfig
 from minidist.nn.llama import llama as llama_units
 from minidist.nn.mixture import Routing, with_experts
-from minidist.papers import deepseek_v3, deepspeed_moe, fsdp, llama, megatron, mixtral, ptd, switch, zero, zero_bubble
+from minidist.papers import (
+    chimera,
+    deepseek_v3,
+    deepspeed_moe,
+    dualpipe,
+    fsdp,
+    llama,
+    megatron,
+    mixtral,
+    ptd,
+    switch,
+    v_shapes,
+    zero,
+    zero_bubble,
+)
 from minidist.papers.figure import Figure
 
 TIMEOUT = 600.0  # seconds for one job; 64 ranks take about ten to start
@@ -142,6 +156,49 @@ def zero_bubble_on(p: int) -> Job:
     return Job(p, "pipeline --zero-bubble-table", gives)
 
 
+# ---- folded and crossed pipelines ------------------------------------------------------------------------------------
+
+
+def most_idle(report: dict[str, Any]) -> float:
+    """What the stage that idles most idles between its first and its last work, in forwards."""
+    return max(rank["end"] - rank["start"] - rank["busy"] for rank in report["counted"])
+
+
+def most_in_flight(report: dict[str, Any]) -> float:
+    """Micro-batches, or chunks of them, on the fullest stage."""
+    return max(rank["in_flight"] for rank in report["counted"])
+
+
+def pipeline_on(p: int, schedule: str, gives: list[tuple[Figure, Callable[[Any], float]]]) -> Job:
+    """A schedule on p ranks, with 2p micro-batches: enough for every formula."""
+    model = f"--steps 1 --layers {2 * p} --width 8 --heads 2 --context 4 --batch {2 * p} -m {2 * p}"
+    return Job(p, f"pipeline --schedule {schedule} {model}", gives)
+
+
+def folded() -> list[Job]:
+    """DeepSeek-V3's table 2; the README of Zero Bubble, relative to 1F1B's 6(p-1) and 2p half stages."""
+    jobs = [
+        pipeline_on(p, schedule, [(bubble, most_idle), (held, most_in_flight)])
+        for (schedule, p), (bubble, held) in dualpipe.TABLE_2.items()
+    ]
+    for (schedule, p), figure in v_shapes.TABLE.items():
+        gives = [(figure, relative(most_idle, 6 * (p - 1)))]
+        if schedule == "zb-v":
+            gives.append((v_shapes.ZB_V_HOLDS, relative(most_in_flight, 2 * p)))
+        jobs.append(pipeline_on(p, schedule, gives))
+    return jobs
+
+
+def relative(count: Callable[[Any], float], to: int) -> Callable[[Any], float]:
+    return lambda report: count(report) / to
+
+
+def chimera_of(d: int) -> Job:
+    """Chimera's bubble on the clock alone, because in its table a backward takes as long as a forward."""
+    line = f"pipeline --draw chimera --pp {d} -m {d} --costs 1,0.5,0.5"
+    return Job(1, line, [(chimera.TABLE_2[d], lambda report: report["drawn"]["chimera"]["idle"])])
+
+
 # ---- models, as they are declared ------------------------------------------------------------------------------------
 
 
@@ -209,6 +266,8 @@ JOBS = [
     *(zero_on(64, stage) for stage in (0, 1, 2, 3)),
     FSDP,
     *(zero_bubble_on(p) for p in (8, 16, 32)),
+    *folded(),
+    *map(chimera_of, chimera.TABLE_2),
     models(),
     mixtures(),
     routed(),

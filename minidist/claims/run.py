@@ -10,6 +10,7 @@ from typing import Any
 
 from minidist.claims.claim import Claim, claims_as_rows
 from minidist.layout import Layout, Place
+from minidist.papers import pipelines
 from minidist.papers.mixed_precision import BYTES, MOMENTS, Bytes
 from minidist.papers.models import Model
 
@@ -60,6 +61,11 @@ class Asked:
         """How queries meet the keys and values of other ranks, if ranks divide the sequences."""
         divides = self.chapter == "context_parallel" or self.layout.cp > 1
         return str(self.options.scheme) if divides else None
+
+    @property
+    def passes(self) -> int:
+        """The micro-batches of a step that pass through a rank's units: of a crossed pipeline, half of them."""
+        return self.options.accumulate // (pipelines.copies(self.layout.schedule) if self.layout.pp > 1 else 1)
 
     @property
     def gather_logits(self) -> bool:

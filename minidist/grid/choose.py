@@ -85,8 +85,8 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     if dp % shard:
         works = max(n for n in range(1, shard) if dp % n == 0)
         raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
-    if pp == 1 and (options.schedule or options.chunks or options.trace):
-        raise UsageError("--schedule, --chunks and --trace are of a pipeline")
+    if pp == 1 and (options.schedule or options.chunks or options.contiguous or options.trace):
+        raise UsageError("--schedule, --chunks, --contiguous and --trace are of a pipeline")
     if options.micro_batches and options.accumulate not in (1, options.micro_batches):
         raise UsageError("--accumulate and --micro-batches say the same: use one of them")
     asked = options.micro_batches or (options.accumulate if options.accumulate > 1 or pp == 1 else None)

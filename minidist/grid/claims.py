@@ -29,6 +29,7 @@ def claims(run: Run) -> list[Claim]:
     ]
     everything = list(of_axes)
     copies = d * run.layout.cp if options.zero == 0 else run.layout.hosts
+    copies *= pipelines.copies(run.layout.schedule) if p > 1 else 1
     rest = f"{run.bytes.stored}·2(t-1)Ψrest·{'W/G' if options.zero else 'W'}"
     beside = {
         tensor.SHARD_GRADIENTS: (rest, tensor.replicated_bytes(run, t, copies, dividing(run)) if t > 1 else 0),
@@ -74,7 +75,7 @@ def rank_stages(run: Asked) -> list[int]:
 def own_units(run: Asked) -> list[list[int]]:
     """The units of each rank's stage, by number: the embedding is 0, the layers follow, the head is the last."""
     return [
-        [unit for part in run.layout.parts[run.places[rank].pipeline :: run.layout.pp] for unit in part]
+        [unit for part in pipeline.parts_of(run.layout, run.places[rank].pipeline + 1) for unit in part]
         for rank in range(run.ranks)
     ]
 
@@ -101,7 +102,7 @@ def shares_of(run: Asked) -> list[Share]:
 def blocks_of(run: Asked, stage: int) -> list[int]:
     """The number of layers in each chunk of a stage."""
     head = run.options.layers + 1
-    return [len({*part} - {0, head}) for part in run.layout.parts[stage - 1 :: run.layout.pp]]
+    return [len({*part} - {0, head}) for part in pipeline.parts_of(run.layout, stage)]
 
 
 def flats(run: Asked, rank: int) -> dict[int, list[int]]:
@@ -155,8 +156,8 @@ def activation_claims(run: Run, at: Sequence[int], shares: Sequence[Share]) -> l
     options, t = run.options, run.layout.tp
     if run.layout.pp == 1:
         return tensor.activations(run, t, shares)
-    if run.layout.chunks > 1 or run.layout.schedule.startswith("zb"):
-        return []  # chunks differ in size; and what waits for W alone has dropped some of what it kept
+    if pipeline.has_no_formula(run.layout):
+        return []
     dropout, full, p = options.dropout > 0, options.recompute == "full", run.bytes.stored
     if full:
         layers = layer_bytes(run, t, shares, "none", dropout)
@@ -191,19 +192,24 @@ def context_volumes(run: Run, shares: Sequence[Share]) -> list[tensor.Volume]:
         letter = "(l+r)" if times[0] > shares[0].layers else "l"
         source = SOURCES[run.options.scheme]
         volumes.append(
-            tensor.Volume(
-                source, phase, f"{letter}b·{formula}", [phase], sent, run.options.accumulate, run.bytes.stored
-            )
+            tensor.Volume(source, phase, f"{letter}b·{formula}", [phase], sent, run.passes, run.bytes.stored)
         )
     return volumes
 
 
 def tied_volumes(run: Run) -> list[tensor.Volume]:
-    """What the first and the last stage send to sum the gradients of an embedding that both hold."""
+    """What the first and the last stage send to sum the gradients of an embedding that both hold; or, in a cross, any
+    two ranks that hold the same stages, of all that they hold."""
     options = run.options
-    if run.layout.pp == 1 or not run.model.tied:
-        return []
     pieces = dividing(run) if options.zero else 1
+    if run.layout.pp > 1 and run.layout.schedule in pipelines.CROSSED:
+        whole = [[size // pieces for of in flats(run, rank).values() for size in of] for rank in range(run.ranks)]
+        second = [stage > run.layout.pp // 2 for stage in rank_stages(run)]
+        copied = [sum(ring_all_reduce(n, 2).sent[i] for n in sizes) for sizes, i in zip(whole, second, strict=True)]
+        formula = "Ψr/G" if options.zero else "Ψr"
+        return [tensor.Volume("Chimera §3.2", "two copies", formula, ["shared gradients"], copied, 1, run.bytes.stored)]
+    if run.layout.pp == 1 or not run.model.tied or run.layout.schedule in pipelines.FOLDED:
+        return []
     sent = []
     for rank, stage in enumerate(rank_stages(run)):
         ends = flats(run, rank).get(0, [0])  # the first of the embedding's has the matrix
@@ -216,7 +222,7 @@ def tied_volumes(run: Run) -> list[tensor.Volume]:
 def data_volumes(run: Run) -> list[tensor.Volume]:
     """What a rank sends along the data axis in a step, for its part of the model."""
     options, p = run.options, run.bytes.stored
-    g, a, stage = dividing(run), options.accumulate, options.zero
+    g, a, stage = dividing(run), run.passes, options.zero
     once = [psi * (g - 1) // g for psi in stored_parameters(run)]
     if stage == 0:
         twice = [2 * n for n in once]
@@ -228,8 +234,10 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
             scatter,
             tensor.Volume("ZeRO §7", "get parameters", "Ψr(G-1)/G", ["all-gather parameters"], once, 1, p),
         ]
-    gathers, twice = ["all-gather forward", "all-gather backward"], [2 * n for n in once]
-    volumes = [tensor.Volume("ZeRO §7", "get parameters", "2Ψr(G-1)/G", gathers, twice, a, p), scatter]
+    gathers, again = ["all-gather forward", "all-gather backward"], read_twice(run)
+    twice = [2 * (n + more * (g - 1) // g) for n, more in zip(once, again, strict=True)]
+    formula = "2(Ψr+ψ_emb)(G-1)/G" if any(again) else "2Ψr(G-1)/G"
+    volumes = [tensor.Volume("ZeRO §7", "get parameters", formula, gathers, twice, a, p), scatter]
     if any(sent := regathered_elements(run)):
         formula = "(Ψr-ψl)(G-1)/G" if options.recompute == "full" else "Ψ_again(G-1)/G"
         volumes.append(tensor.Volume("GPipe §2.3", "get them again", formula, ["all-gather again"], sent, a, p))
@@ -242,13 +250,20 @@ def data_volumes(run: Run) -> list[tensor.Volume]:
     return volumes
 
 
+def read_twice(run: Run) -> list[int]:
+    """For each rank, what two of its chunks read, each in a pass of its own: a tied embedding, if a folded or crossed
+    pipeline has both ends of the model on a rank."""
+    head, staged = run.options.layers + 1, run.layout.pp > 1 and run.model.tied
+    return [flats(run, rank)[0][0] if staged and {0, head} <= {*own} else 0 for rank, own in enumerate(own_units(run))]
+
+
 def regathered_elements(run: Run) -> list[int]:
     """Elements that each rank sends so that layers can run once more: of what runs again together all but the last,
     which is gathered for its backward that follows at once. With full recomputation a pipeline's chunk runs again as a
     whole."""
     options, found = run.options, []
     for rank, stage in enumerate(rank_stages(run)):
-        parts, sizes = run.layout.parts[stage - 1 :: run.layout.pp], flats(run, rank)
+        parts, sizes = pipeline.parts_of(run.layout, stage), flats(run, rank)
         if options.recompute == "full" and run.layout.pp > 1:
             psi = sum(sum(sizes[unit]) for part in parts for unit in part[:-1])
         else:

@@ -10,6 +10,19 @@ MODELS = {
     "llama3-405b": LlamaShape(16_384, 126, 128, 8, 53_248, 8192, v=128_256),
 }
 
+
+def bubble(p: int, m: int, v: int) -> float:
+    """Idle time to the time of the work, whatever the number of micro-batches that go through a chunk before the next:
+    (PP-1)/(V·M) (section 3.3.2)."""
+    return (p - 1) / (v * m)
+
+
+def in_flight(p: int, m: int, stage: int, v: int, contiguous: int) -> int:
+    """Chunks that a stage, from 1, holds if N micro-batches go through a chunk before the next: 2(p-i) + (v-1)N + 1
+    (Megatron-LM, schedules.py)."""
+    return min(2 * (p - stage) + (v - 1) * contiguous + 1, m * v) if v > 1 else min(p - stage + 1, m)
+
+
 H100 = 989.4e12  # operations a second at most, in bfloat16
 
 # ---- what it prints --------------------------------------------------------------------------------------------------

@@ -4,15 +4,59 @@ A schedule goes by its usual name in lower case, as on the command line. Stages 
 is their number. m (M) is the number of micro-batches, v that of a stage's chunks.
 """
 
-from minidist.papers import pipedream, ptd, two_bw, zero_bubble
+from minidist.papers import chimera, dualpipe, llama3, pipedream, ptd, two_bw, v_shapes, zero_bubble
+
+FOLDED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # a stage i has the parts i and 2p - i + 1 of the model
+CROSSED = ("chimera", "dualpipe")  # stage i has the parts i and p - i + 1, and so has stage p - i + 1
 
 
-def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1) -> int:
+def copies(schedule: str) -> int:
+    """How many stages have each part of the model, and each of them half of the micro-batches."""
+    return 2 if schedule in CROSSED else 1
+
+
+def parts_of(schedule: str, p: int, stage: int, v: int = 1) -> list[int]:
+    """The parts of the model that a stage has, from 0: of a loop its own in each row."""
+    if schedule in FOLDED:
+        return [stage - 1, 2 * p - stage]
+    if schedule in CROSSED:
+        return [stage - 1, p - stage]
+    return [chunk * p + stage - 1 for chunk in range(v)]
+
+
+def filled(schedule: str, p: int, m: int) -> bool:
+    """Whether there are micro-batches enough for the formulas of a folded or crossed pipeline. Chimera's are of p."""
+    if schedule == "chimera":
+        return m == p
+    return schedule not in ("zb-v", "v-half", "v-min") or m >= v_shapes.fills(schedule, p)
+
+
+def count_messages(schedule: str, p: int, m: int, stage: int, v: int = 1) -> tuple[int, int]:
+    """Messages that stage i sends for m micro-batches: activations, and gradients. Folded and crossed, both kinds go to
+    both neighbors: with a V for each micro-batch, which is twice 1F1B's, in a cross for half of them, which is as many
+    as 1F1B's."""
+    if schedule in (*FOLDED, *CROSSED):
+        each = m // copies(schedule) * ((stage > 1) + (stage < p))
+        return each, each
+    return ptd.count_messages(p, m, stage, v)
+
+
+def in_flight(schedule: str, p: int, m: int, stage: int, v: int = 1, contiguous: int = 0) -> int:
     """The most (chunks of) micro-batches whose forward has run on a stage, and whose backward has not ended.
 
     GPipe keeps all; the zero-bubble schedules what they say; the others as many as 1F1B. m: what there is at all;
-    without a flush, of all updates.
+    without a flush, of all updates. Of folded and crossed pipelines, if they are `filled`.
     """
+    if schedule == "breadth-first":
+        return m * v
+    if schedule == "llama3":
+        return llama3.in_flight(p, m, stage, v, contiguous or p)
+    if schedule == "chimera":
+        return chimera.in_flight(p, m, stage)
+    if schedule in ("dualpipe", "dualpipe-v"):
+        return dualpipe.in_flight(p if schedule == "dualpipe" else 2 * p)
+    if schedule in FOLDED:
+        return v_shapes.in_flight(schedule, p, stage)
     if schedule == "naive":
         return 1
     if schedule == "gpipe":

@@ -9,10 +9,24 @@ from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.run import Asked, Run
 from minidist.cli.paths import say_written
 from minidist.command import Job, Options
+from minidist.layout import Layout
 from minidist.mpi.comm import Comm
-from minidist.papers import chen, gpipe, pipedream, pipelines, ptd, zero, zero_bubble
+from minidist.papers import (
+    chen,
+    chimera,
+    dualpipe,
+    gpipe,
+    llama3,
+    pipedream,
+    pipelines,
+    ptd,
+    v_shapes,
+    zero,
+    zero_bubble,
+)
 from minidist.papers.collectives import ring_all_reduce
-from minidist.pp.schedules import ACTIVATION, GRADIENT, SCHEDULES
+from minidist.pp.instructions import ACTIVATION, GRADIENT
+from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
 
 
@@ -30,6 +44,11 @@ def stages_of(run: Asked) -> list[int]:
     """Each rank's stage, from 1: those of the first stage come first."""
     pipe = run.layout
     return [stage for stage, workers in enumerate(pipe.replicas or (1,) * pipe.pp, start=1) for _ in range(workers)]
+
+
+def parts_of(pipe: Layout, stage: int) -> list[range]:
+    """The units of each chunk of a stage, from 1, as the papers lay them out."""
+    return [pipe.parts[part] for part in pipelines.parts_of(pipe.schedule, pipe.pp, stage, pipe.chunks)]
 
 
 def list_counts(run: Run, kind: str) -> list[Any]:
@@ -55,12 +74,41 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     if schedule in ("gpipe", "1f1b", "interleaved"):
         formula, expected = "(1/v)(p-1)/m" if v > 1 else "(p-1)/m", ptd.bubble(p, m, v)
         made.append(Claim("PTD §2.2", "idle / work", formula, expected, (step - work) / work, ""))
+    made += folded_claims(run, max(ends) - min(starts) - work, again)
     filling = {"1f1b": "+W", "zb-h1": "-W", "zb-h2": "-2W"}
     if schedule in filling and m >= zero_bubble.fills(schedule, p):
         longest = max(end - start for start, end in zip(starts, ends, strict=True))
         expected = zero_bubble.idle(schedule, p, 1.0, 1.0 + again.pop(), 1.0)  # the forward again is of B
         formula = f"(p-1)(F+B{filling[schedule]})"
         made.append(Claim("ZB table 2", "idle, in T_F", formula, expected, longest - work, "T_F"))
+    return made
+
+
+def folded_claims(run: Run, idle: float, again: set[float]) -> list[Claim]:
+    """How much longer than its work a step takes, in the times of a chunk, if a stage has several. again: the forwards
+    that run once more. Most formulas assume that there are none."""
+    pipe, made = run.layout, list[Claim]()
+    schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
+    if schedule in ("breadth-first", "llama3") and m >= p:
+        work = list_counts(run, "busy")[0]
+        made.append(Claim("Llama 3 §3.3.2", "idle / work", "(PP-1)/(V·M)", llama3.bubble(p, m, v), idle / work, ""))
+    if not pipelines.filled(schedule, p, m):
+        return made
+    if schedule == "chimera":
+        expected = chimera.idle(p, 2.0 + max(again))
+        made.append(Claim("Chimera §3.1", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F"))
+    if again != {0.0}:
+        return made
+    if schedule in ("dualpipe", "dualpipe-v"):
+        expected = dualpipe.idle(p * v, f=1.0, b=2.0, w=1.0, both=3.0)
+        made.append(Claim("DSV3 table 2", "idle, in T_F", "(PP/2-1)(F&B+B-3W)", expected, idle, "T_F"))
+    if schedule in ("zb-v", "v-half", "v-min"):
+        formula = {"zb-v": "0", "v-half": "3(p-1)-[2|p]", "v-min": "4(p-1)-[3∤p]"}[schedule]
+        if schedule == "zb-v":  # of each stage's own time: in a step there is also the way to the last stage
+            times = zip(list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy"), strict=True)
+            own = [end - start - busy for start, end, busy in times]
+            return [*made, on_each_rank("ZB README", "idle, in T_F", formula, 0.0, own, "T_F")]
+        made.append(Claim("ZB README", "idle, in T_F", formula, v_shapes.idle(schedule, p), idle, "T_F"))
     return made
 
 
@@ -85,7 +133,7 @@ def runs_again(run: Run, at: Sequence[int]) -> list[float]:
     o = run.options
     if o.recompute == "full":
         return [1.0] * run.ranks
-    blocks = [[len({*part} - {0, o.layers + 1}) for part in pipe.parts[stage - 1 :: pipe.pp]] for stage in at]
+    blocks = [[len({*part} - {0, o.layers + 1}) for part in parts_of(pipe, stage)] for stage in at]
     return [sum(chen.runs_again(o.recompute, n) for n in of) / max(sum(of), 1) for of in blocks]
 
 
@@ -124,12 +172,19 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     in_all = pipe.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
     sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
     sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3"}
+    sources |= {"zb-v": "ZB README", "v-half": "ZB README", "v-min": "ZB README", "chimera": "Chimera table 2"}
+    sources |= {"dualpipe": "DSV3 table 2", "dualpipe-v": "DSV3 table 2", "llama3": "Llama 3 §3.3.2"}
     formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
+    formulas |= {"breadth-first": "v·m", "llama3": "2(p-i)+(v-1)N+1", "chimera": "D/2+1 to D", "dualpipe": "PP+1"}
+    formulas |= {"zb-v": "2p", "v-half": "p+3 or p+2", "v-min": "2⌊(p+4)/3⌋", "dualpipe-v": "PP+1"}
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
     claim = "chunks in flight" if pipe.chunks > 1 else "in flight"
-    promised = [pipelines.in_flight(schedule, pipe.pp, in_all, stage, pipe.chunks) for stage in at]
+    sizes = pipe.chunks, pipe.contiguous
+    promised = [pipelines.in_flight(schedule, pipe.pp, in_all, stage, *sizes) for stage in at]
     made = [on_each_rank(source, claim, formula, promised, list_counts(run, "in_flight"), "")]
-    if o.recompute == "full":
+    if not pipelines.filled(schedule, pipe.pp, in_all):
+        made = []
+    if o.recompute == "full" and (schedule in ("zb-h1", "zb-h2") or not SCHEDULES[schedule].splits):
         waiting = {"zb-h1": "i", "zb-h2": "2i-1"}
         source, formula = "ZB §3" if schedule in waiting else "GPipe §2.3", waiting.get(schedule, "1")
         promised = [pipelines.count_recomputed_in_flight(schedule, in_all, stage) for stage in at]
@@ -144,13 +199,14 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
 
 def stage_parameters(run: Asked, at: Sequence[int]) -> list[int]:
     """Ψi, for each rank: the parameters of its stage's units. If the head is tied to an embedding on another stage, the
-    last stage also counts the embedding's parameters."""
+    stage with the head also counts the embedding's parameters."""
     pipe = run.layout
     units = run.model.units()
     found = []
     for stage in at:
-        own = {unit for part in pipe.parts[stage - 1 :: pipe.pp] for unit in part}
-        found.append(sum(units[unit] for unit in own | ({0} if run.model.tied and stage == pipe.pp else set())))
+        own = {unit for part in parts_of(pipe, stage) for unit in part}
+        copied = run.model.tied and len(units) - 1 in own
+        found.append(sum(units[unit] for unit in own | ({0} if copied else set())))
     return found
 
 
@@ -165,11 +221,12 @@ def state_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     ]
     if pipe.replicas:
         return made
-    copied = run.model.tied and pipe.pp > 1
-    whole = run.model.parameters() + (run.model.units()[0] if copied else 0)
+    copies, folded = pipelines.copies(pipe.schedule), pipe.schedule in pipelines.FOLDED
+    copied = run.model.tied and pipe.pp > 1 and copies == 1 and not folded
+    whole = copies * run.model.parameters() + (run.model.units()[0] if copied else 0)
     counted = sum(sum(run.memory_of(kind)) for kind in factors)
     factor = sum(factors.values())
-    formula = f"{factor}(Ψ+ψ_emb)" if copied else f"{factor}Ψ"
+    formula = f"{factor}(Ψ+ψ_emb)" if copied else f"{factor}·2Ψ" if copies > 1 else f"{factor}Ψ"
     return [*made, Claim("GPipe §2.1", "model states", formula, factor * whole, counted, "bytes", "all ranks")]
 
 
@@ -190,7 +247,7 @@ def needs(asked: Asked) -> list[Needs]:
                 layer * (share.layers > 0),
                 head * share.head,
                 in_flight=most_in_flight(asked, stage),
-                starts_with_layer=1 <= pipe.parts[stage - 1][0] <= o.layers,
+                starts_with_layer=1 <= pipe.parts[stage - 1][0] <= o.layers,  # in every shape, chunk 0's
             )
         )
     return at_places(asked, 1, places, list_unpredicted(asked))
@@ -200,24 +257,32 @@ def share_of(asked: Asked, stage: int, b: int) -> Share:
     """The share of the work that a stage has, for micro-batches of b sequences."""
     pipe = asked.layout
     o, head = asked.options, asked.options.layers + 1
-    own = {unit for part in pipe.parts[stage - 1 :: pipe.pp] for unit in part}
-    again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in pipe.parts[stage - 1 :: pipe.pp])
+    through = parts_of(pipe, stage)[: None if pipelines.copies(pipe.schedule) == 1 else 1]  # by a micro-batch
+    own = {unit for part in through for unit in part}
+    again = sum(chen.runs_again(o.recompute, len({*part} - {0, head})) for part in through)
     return Share(b, len(own - {0, head}), 0 in own, head in own, again, o.recompute == "full")
 
 
 def most_in_flight(asked: Asked, stage: int) -> int:
     """The most micro-batches under way on a stage; 1 if the others' bytes follow no formula (`list_unpredicted`)."""
     pipe = asked.layout
-    if pipe.chunks > 1 or not SCHEDULES[pipe.schedule].flushes or pipe.schedule.startswith("zb"):
+    if has_no_formula(pipe):
         return 1
     return pipelines.in_flight(pipe.schedule, pipe.pp, pipe.micro_batches, stage)
+
+
+def has_no_formula(pipe: Layout) -> bool:
+    """Whether no formula gives the bytes of activations: chunks differ in size; what waits for W alone has dropped some
+    of what it kept."""
+    schedule = SCHEDULES[pipe.schedule]
+    return pipe.chunks > 1 or not schedule.flushes or schedule.splits or pipe.schedule in pipelines.CROSSED
 
 
 def list_unpredicted(asked: Asked) -> list[str]:
     """What a pipeline holds for which the papers have no formula."""
     pipe = asked.layout
     found = ["messages on their way"]
-    if pipe.chunks > 1 or not SCHEDULES[pipe.schedule].flushes or pipe.schedule.startswith("zb"):
+    if has_no_formula(pipe):
         found.append(f"activations with {pipe.schedule}, of all but one micro-batch")
     if not SCHEDULES[pipe.schedule].flushes:
         found.append("older versions of the parameters")
@@ -262,6 +327,8 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     shared = shared_gradients(run, at)
     norms = [8 * (run.ranks - 1) if flushes else 0] * run.ranks  # a float64 from each stage
     source, formula = ("PTD §3", f"{run.bytes.stored}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
+    if pipe.schedule in pipelines.CROSSED:
+        source, formula = "Chimera §3.2", f"{run.bytes.stored}Ψi"
     beside = [
         (source, "shared gradients", formula, shared, run.sent_in("shared gradients"), "bytes"),
         ("beside it", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
@@ -295,6 +362,8 @@ def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[i
         expected = [number * size for number, size in zip(messages, micro_batch, strict=True)]
         drains = phase == GRADIENT and not SCHEDULES[pipe.schedule].flushes
         number = "(m+n-i)" if drains else "v·m" if pipe.chunks > 1 else "m"
+        if pipe.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):  # to each neighbor
+            number = "m" if pipelines.copies(pipe.schedule) == 1 else "(m/2)"
         # The first rank sends no gradients, the last no activations: the table shows one that does.
         order = slice(None, None, -1 if phase == GRADIENT else 1)
         formula, counted = f"{run.bytes.stored}·{number}·{shape}", run.sent_in(phase)[order]
@@ -306,7 +375,8 @@ def count_messages(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
     """How many messages of each kind every rank sends in the last step. Without a flush, the pipeline drains in it."""
     pipe = run.layout
     workers = pipe.replicas or (1,) * pipe.pp
-    each = [ptd.count_messages(pipe.pp, pipe.micro_batches // workers[stage - 1], stage, pipe.chunks) for stage in at]
+    name, p, m = pipe.schedule, pipe.pp, pipe.micro_batches
+    each = [pipelines.count_messages(name, p, m // workers[stage - 1], stage, pipe.chunks) for stage in at]
     activations, gradients = ([numbers[i] for numbers in each] for i in (0, 1))
     if not SCHEDULES[pipe.schedule].flushes:
         left = [pipedream.backwards_left(workers, stage, pipe.micro_batches, len(run.loss)) for stage in at]
@@ -316,9 +386,18 @@ def count_messages(run: Run, at: Sequence[int]) -> dict[str, list[int]]:
 
 def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
     """Bytes that each rank sends in the last step to sum gradients that several ranks have. These are gradients of a
-    tied embedding (PTD, section 3), or of a stage's replicas, in each remaining update (PipeDream, section 3.2)."""
+    tied embedding (PTD, section 3), of a stage that two ranks have in a cross, or of a stage's replicas, in each
+    remaining update (PipeDream, section 3.2)."""
     pipe = run.layout
     units, p = run.model.units(), run.bytes.stored
+    if pipe.schedule in pipelines.CROSSED:  # of all that the two workers with the same stages have
+        own = [[unit for part in parts_of(pipe, stage) for unit in part] for stage in at]
+        second = [stage > pipe.pp // 2 for stage in at]
+        return [
+            p * sum(ring_all_reduce(units[unit], 2).sent[i] for unit in of) for of, i in zip(own, second, strict=True)
+        ]
+    if pipe.schedule in pipelines.FOLDED:  # both ends of the model are on the first stage
+        return [0] * run.ranks
     if run.model.tied:
         ends = ring_all_reduce(units[0], 2).sent if pipe.pp > 1 else [0, 0]
         return [p * {1: ends[0], pipe.pp: ends[1]}.get(stage, 0) for stage in at]
@@ -356,7 +435,7 @@ def show_clocks(comm: Comm, timeline: Timeline, job: Job) -> None:
         flushes = SCHEDULES[layout.schedule].flushes
         what = "Last step" if flushes else "Beginning"
         print(f"{what}, simulated time: F forward, B input and W weight gradient")
-        print_timelines("", [timelines[rank] for rank in pipelines[0]], goes_on=not flushes)
+        print_timelines("", [timelines[rank] for rank in pipelines[0]], not flushes, layout.chunks)
     if job.options.trace:
         write_trace(job.options.trace, timelines, pipelines)
         if job.options.json != "-":

@@ -1,44 +1,96 @@
 """--draw: the timelines of schedules, from one process and without MPI."""
 
 import argparse
+import io
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from typing import Any
 
 from minidist import UsageError
+from minidist.cli.paths import check_writable, write_json
 from minidist.mpi import environment
-from minidist.pp.schedules import SCHEDULES, places
-from minidist.pp.timeline import print_timelines, summary
+from minidist.pp.fit import chunks_of, contiguous_of
+from minidist.pp.schedules import SCHEDULES
+from minidist.pp.timeline import Timeline, in_flight, print_timelines, summary
 from minidist.pp.watch import UNIT_COSTS, simulate
 
-MOST_DRAWN = 1000  # forwards of a schedule; a terminal shows some 30 in a line
+MOST_DRAWN = 2000  # forwards of a schedule; a terminal shows some 30 in a line
+NOTES = {
+    (False, "loop"): "",
+    (True, "loop"): "; small: later chunks",
+    (True, "v"): "; small: on the way back",
+    (False, "cross"): "; small: from the other end",
+}
+
+
+def heading(name: str, v: int) -> str:
+    """Of a schedule's picture."""
+    return f"{name}  {SCHEDULES[name].paper}{NOTES[v > 1, SCHEDULES[name].shape]}"
+
+
+def timelines_of(name: str, p: int, m: int, options: argparse.Namespace) -> tuple[list[Timeline], int]:
+    """What p workers do with m micro-batches, by the clock, and the number of chunks of a stage. Raises UsageError if
+    the schedule does not allow p and m."""
+    schedule, asked = SCHEDULES[name], options.chunks if SCHEDULES[name].any_chunks else None
+    v = chunks_of(name, asked)
+    if p % schedule.stages_in:
+        raise UsageError(f"{name} needs an even number of stages, not {p}: use -p {p + 1}")
+    multiple, least = schedule.micro_batches_in(p), schedule.at_least(p)
+    if m % multiple or m < least:
+        good = -(-max(m, least) // multiple) * multiple
+        needs = f"a multiple of {multiple}" if m % multiple else f"at least {least}"
+        raise UsageError(f"{name} needs {needs} for -m, not {m}: use -m {good}")
+    contiguous = contiguous_of(name, p, m, options.contiguous if name == "llama3" else None)
+    # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
+    to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
+    at = schedule.places(p, to_update, v, updates, contiguous=contiguous)
+    costs, message = UNIT_COSTS, 0.0
+    if options.costs:  # of a whole stage: here a chunk takes them, and a message v times its time
+        names = ("F", "B", "W", "message", "F&B")
+        costs = dict(zip(names, options.costs, strict=False))
+        message = v * costs.pop("message", 0.0)
+    return simulate([(place, schedule.instructions(place)) for place in at], costs, message), v
+
+
+def sizes(options: argparse.Namespace) -> tuple[int, int]:
+    """Stages and micro-batches to draw. Raises UsageError if they are too many to show."""
+    p, m = options.pp or 4, options.micro_batches or 8
+    if p > 100 or p * m * (options.chunks or 1) > MOST_DRAWN:
+        raise UsageError(f"{p} stages and {m} micro-batches are more than can be drawn: use fewer")
+    return p, m
 
 
 def draw(options: argparse.Namespace) -> int:
     """Print one schedule, or all; returns the exit status. Raises UsageError for schedules too long to show."""
     if environment.rank():
         return 0  # under mpirun one drawing is enough
-    p, m = options.pp or 4, options.micro_batches or 8
-    if p > 100 or p * m * (options.chunks or 1) > MOST_DRAWN:
-        raise UsageError(f"{p} stages and {m} micro-batches are more than can be drawn: use fewer")
-    for name in SCHEDULES if options.draw == "all" else (options.draw,):
-        schedule, v = SCHEDULES[name], (options.chunks or 2) if name == "interleaved" else 1
-        needs = ""
-        if name == "interleaved" and m % p:
-            needs = f"needs a multiple of -p {p} for -m, not {m}: use -m {-(-m // p) * p}"
-        elif name == "2bw" and m < p:
-            needs = f"needs at least as many micro-batches as stages, not {m}: use -m {p}"
-        if needs and options.draw != "all":
-            raise UsageError(f"{name} {needs}")
-        if needs:  # the others can be compared nevertheless
-            print(f"{name} is left out, it {needs}", end="\n\n")
-            continue
-        # Without a flush, more than one screen of it: PipeDream updates after each micro-batch, 2BW after m.
-        to_update, updates = (m, 1) if schedule.flushes else (m, 9) if name == "2bw" else (1, 9 * m)
-        streams = [(at, schedule.instructions(at)) for at in places(p, to_update, v, updates)]
-        timelines = simulate(streams, UNIT_COSTS)
-        heading = f"{name}  {schedule.paper}" + "; small: later chunks" * (v > 1)
-        print_timelines(heading, timelines, goes_on=not schedule.flushes)
-        every = "every micro-batch" if to_update == 1 else f"every {m} micro-batches"
-        print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
-    print("F: forward, B: backward of the input, W: of the weights, each with the last")
-    print("digit of its micro-batch; in flight: the most that each stage holds; …: goes on.")
-    print("Without a flush, below: each one's version of the weights; |: a new one is made.")
+    (p, m), report = sizes(options), dict[str, Any]()
+    check_writable("--json", options.json if options.json != "-" else None)
+    with redirect_stdout(io.StringIO()) if options.json == "-" else nullcontext():
+        for name in SCHEDULES if options.draw == "all" else (options.draw,):
+            try:
+                timelines, v = timelines_of(name, p, m, options)
+            except UsageError as error:
+                if options.draw != "all":
+                    raise
+                print(f"{name} is left out, it {str(error).removeprefix(name).strip()}", end="\n\n")
+                continue  # the others can be compared nevertheless
+            schedule = SCHEDULES[name]
+            print_timelines(heading(name, v), timelines, not schedule.flushes, v)
+            every = f"every {m} micro-batches" if name == "2bw" else "every micro-batch"
+            print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
+            report[name] = figures(timelines, v)
+        print("F: forward, B: backward of the input, W: of the weights, each with the last")
+        print("digit of its micro-batch; in flight: the most that each stage holds; …: goes on.")
+        print("F1&B2 is a forward that overlaps with a backward, W included.")
+        print("Without a flush, below: each one's version of the weights; |: a new one is made.")
+    if options.json:
+        write_json(options.json, {"chapter": "pipeline", "drawn": report})
     return 0
+
+
+def figures(timelines: Sequence[Timeline], v: int) -> dict[str, Any]:
+    """Of a step: its time, the part of it that a stage idles, and chunks in flight on each stage."""
+    time = max(timeline.end for timeline in timelines)
+    flying = [in_flight(timeline) for timeline in timelines]
+    return {"time": time / v, "idle": 1 - timelines[0].busy / time, "in_flight": flying}

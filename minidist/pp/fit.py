@@ -9,7 +9,10 @@ from minidist import UsageError
 from minidist.layout import Layout
 from minidist.nn.layers import Unit
 from minidist.pp import balance
+from minidist.pp.schedules import SCHEDULES
 
+LOOPED = [name for name, schedule in SCHEDULES.items() if schedule.any_chunks]
+CONTIGUOUS = "llama3: micro-batches through a chunk before the next one's turn, p to m"  # --contiguous
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as with 10 Gb/s and 25 Tflop/s
 
 
@@ -25,10 +28,11 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
     if replicas and sum(replicas) != ranks:
         counts = ",".join(map(str, replicas))
         raise UsageError(f"--replicas {counts} are {sum(replicas)} ranks, not {ranks}: use mpirun -n {sum(replicas)}")
-    stages = len(replicas) or ranks
-    chunks = options.chunks or (2 if name == "interleaved" else 1)
-    if chunks > 1 and name != "interleaved":
-        raise UsageError(f"{name} has one chunk to a stage: leave out --chunks, or use --schedule interleaved")
+    stages, schedule = len(replicas) or ranks, SCHEDULES[name]
+    chunks = chunks_of(name, options.chunks)
+    if stages % schedule.stages_in:
+        without = "dualpipe-v" if name == "dualpipe" else "zb-v"
+        raise UsageError(f"{name} needs an even number of stages, not {stages}: use --schedule {without}")
 
     needed = stages * chunks
     if needed > options.layers + 2:
@@ -37,9 +41,9 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
         raise UsageError(f"{units} are too few for {whole}: use --layers {needed - 2}")
 
     # m must be a multiple of something and at least something, and the batch a multiple of m.
-    multiple = stages if name == "interleaved" else math.lcm(*replicas) if replicas else 1
-    least = stages if name == "2bw" else 1
-    batch, usual = options.batch, multiple if in_turns else 8
+    multiple = math.lcm(*replicas) if replicas else schedule.micro_batches_in(stages)
+    least = schedule.at_least(stages)
+    batch, usual = options.batch, multiple if in_turns or name == "chimera" else 8
     fitting = [m for m in divisors(batch) if m % multiple == 0 and least <= m <= batch // sharing]
     default = next((m for m in fitting if m >= usual), fitting[-1] if fitting else max(usual, least))
     m = options.micro_batches or default
@@ -56,7 +60,35 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
         remedy = {"--micro-batches": good} if good != m else {}
         remedy |= {"--batch": enough} if enough != batch else {}
         raise UsageError(f"{reason}: use {' '.join(f'{option} {n}' for option, n in remedy.items())}")
-    return Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, replicas=replicas)
+    contiguous = contiguous_of(name, stages, m, options.contiguous)
+    return Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, contiguous=contiguous, replicas=replicas)
+
+
+def chunks_of(name: str, asked: int | None) -> int:
+    """Chunks of a stage. Raises UsageError if the schedule cannot have that many."""
+    schedule = SCHEDULES[name]
+    if asked and asked != schedule.chunks and not schedule.any_chunks:
+        if schedule.chunks > 1:
+            raise UsageError(f"{name} has {schedule.chunks} chunks to a stage: leave out --chunks")
+        raise UsageError(f"{name} has one chunk to a stage: leave out --chunks, or use --schedule interleaved")
+    return asked or schedule.chunks
+
+
+def contiguous_of(name: str, p: int, m: int, asked: int | None) -> int:
+    """Llama 3's N: any number from p to m of which nothing is left of m, or a group of p or more, as in Megatron-LM; by
+    default the first above p. 0 for other schedules. Raises UsageError if it cannot be."""
+    if name != "llama3":
+        if asked:
+            raise UsageError(f"--contiguous is of llama3, not of {name}: leave it out, or use --schedule llama3")
+        return 0
+    possible = [n for n in range(p, m + 1) if m % n == 0 or m % n >= p]
+    if asked and asked not in possible:
+        nearest = min(possible, key=lambda n: abs(n - asked))
+        reason = f"a group of {p} or more would not be left" if p < asked < m else f"it is from {p} to {m}"
+        raise UsageError(
+            f"--contiguous {asked} on {p} stages with {m} micro-batches: {reason}: use --contiguous {nearest}"
+        )
+    return asked or next((n for n in possible if n > p), p)
 
 
 @cache

@@ -27,9 +27,10 @@ class InFlight:
         return version, passages
 
     def finish(self, k: int, chunk: int) -> list[Passage]:
-        """What is left for the gradients of matrices, its last use. Chunk 0 comes last of all."""
+        """What is left for the gradients of matrices, its last use. When no other chunk has anything left, the rows of
+        the micro-batch are not needed any more: all forwards of a rank come before its first backward."""
         _, passages = self.left.pop((k, chunk))
-        if chunk == 0:
+        if not any(k == other for other, _ in self.left):
             del self.batches[k]
         return passages
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from minidist.mpi.comm import Comm, Request
-from minidist.pp.schedules import ACTIVATION, GRADIENT, Place, Receive, Send
+from minidist.pp.instructions import ACTIVATION, GRADIENT, Place, Receive, Send
 
 Array = np.ndarray
 

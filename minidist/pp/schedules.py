@@ -6,171 +6,15 @@ schedules need that (Qi et al. 2023, section 2). B computes the gradient of a st
 for it. W computes the gradient of its weights; no stage waits for W. Other schedules run W right after B, and then
 send.
 
-Micro-batches count from 0 here, and from 1 in the papers' formulas.
+Micro-batches count from 0 here, and from 1 in the papers' formulas. `minidist/pp/folded.py` has the schedules whose
+pipeline is folded or crossed; the table of all schedules is at the end of this file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-# ---- instructions ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """F: run a chunk of the model on a micro-batch, with the weights that `version` updates of the stream made."""
-
-    micro_batch: int
-    chunk: int = 0
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """B: the gradient of the chunk's input, with the weights that the micro-batch's forward used."""
-
-    micro_batch: int
-    chunk: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """W: add the gradient of the chunk's weights to the step's, unless the schedule leaves that to B. After it, nothing
-    of the micro-batch is kept."""
-
-    micro_batch: int
-    chunk: int = 0
-
-
-ACTIVATION, GRADIENT = "activations", "gradients"  # what messages carry: downstream, and upstream
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send the chunk's output downstream, or the gradient of its input upstream, without waiting for the receiver."""
-
-    what: str
-    micro_batch: int
-    chunk: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Wait for the chunk's input from upstream, or for the gradient of its output from downstream."""
-
-    what: str
-    micro_batch: int
-    chunk: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Update the weights with the gradients that W has added up. From now on no versions before `oldest` are needed."""
-
-    oldest: int = 1  # the version that the first step makes: the weights before it may go
-
-
-Instruction = Forward | Backward | Weight | Send | Receive | Step
-Instructions = Iterator[Instruction]
-
-
-def name_of(instruction: Instruction) -> str:
-    """As the papers draw it: F3 is micro-batch 3's forward; of a second chunk, f3."""
-    match instruction:
-        case Step():
-            return "update"
-        case Send(what, k, _) | Receive(what, k, _):
-            return f"{type(instruction).__name__.lower()} {what} {k + 1}"
-        case _:
-            letter = type(instruction).__name__[0]
-            return f"{letter.lower() if instruction.chunk else letter}{instruction.micro_batch + 1}"
-
-
-# ---- where a worker stands -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Place:
-    """A worker's place in the pipeline. The chunks of all workers in a row are the model: chunk c of stage s is the
-    (c·p + s)-th of v·p."""
-
-    stage: int
-    stages: int  # p; K, n or d in some papers
-    micro_batches: int  # m, per update
-    chunks: int = 1  # v
-    updates: int = 1  # the number in a stream without a flush; with a flush, a stream is one update long
-    replicas: tuple[int, ...] = ()  # workers of each stage; one of each if not given
-    replica: int = 0  # micro-batch k is for replica k mod r of a stage that has r (PipeDream's 1F1B-RR)
-
-    def position(self, chunk: int) -> int:
-        """The part of the model that the chunk is."""
-        return chunk * self.stages + self.stage
-
-    def is_first(self, chunk: int) -> bool:
-        return self.position(chunk) == 0
-
-    def is_last(self, chunk: int) -> bool:
-        return self.position(chunk) == self.chunks * self.stages - 1
-
-    def workers(self, stage: int) -> int:
-        return self.replicas[stage] if self.replicas else 1
-
-    def boundary(self, message: Send | Receive) -> int:
-        """Between which parts of the model a message goes: boundary b is that of parts b and b + 1."""
-        outgoing = isinstance(message, Send) == (message.what == ACTIVATION)
-        return self.position(message.chunk) - (0 if outgoing else 1)
-
-    def name(self, message: Send | Receive) -> tuple[str, int, int]:
-        """What a message is called at both of its ends."""
-        return message.what, message.micro_batch, self.boundary(message)
-
-    def peer(self, message: Send | Receive) -> int:
-        """The rank at the other end. Ranks count through the replicas of the first stage, then of the second, …"""
-        here, boundary = self.position(message.chunk), self.boundary(message)
-        stage = (boundary + 1 if here == boundary else boundary) % self.stages
-        return sum(map(self.workers, range(stage))) + message.micro_batch % self.workers(stage)
-
-    def ahead(self, stage: int) -> int:
-        """1F1B without flush: micro-batches that a worker of a stage takes in before its first backward. Enough to keep
-        all workers downstream busy; PipeDream (section 3.2) calls it NOAM at the input stage."""
-        downstream = sum(map(self.workers, range(stage, self.stages)))
-        return -(-downstream // self.workers(stage))
-
-    def newest(self, stage: int, k: int) -> int:
-        """1F1B without flush: updates that a stage has made when it begins the forward of micro-batch k."""
-        done = max(k // self.workers(stage) - self.ahead(stage) + 1, 0)  # backwards done by the worker that takes k
-        return done * self.workers(stage) // self.micro_batches
-
-
-def places(
-    stages: int, micro_batches: int, chunks: int = 1, updates: int = 1, replicas: tuple[int, ...] = ()
-) -> list[Place]:
-    """Every worker's place, in order of rank."""
-    workers = replicas or (1,) * stages
-    return [
-        Place(stage, stages, micro_batches, chunks, updates, replicas, replica)
-        for stage in range(stages)
-        for replica in range(workers[stage])
-    ]
-
-
-def forward(at: Place, k: int, chunk: int = 0, version: int = 0) -> Instructions:
-    if not at.is_first(chunk):
-        yield Receive(ACTIVATION, k, chunk)
-    yield Forward(k, chunk, version)
-    if not at.is_last(chunk):
-        yield Send(ACTIVATION, k, chunk)
-
-
-def backward(at: Place, k: int, chunk: int = 0, weight: bool = True) -> Instructions:
-    """B, and, with `weight`, also W before the gradient goes upstream."""
-    if not at.is_last(chunk):
-        yield Receive(GRADIENT, k, chunk)
-    yield Backward(k, chunk)
-    if weight:
-        yield Weight(k, chunk)
-    if not at.is_first(chunk):
-        yield Send(GRADIENT, k, chunk)
-
+from minidist.pp.folded import chimera, dualpipe, dualpipe_v, v_half, v_min, zb_v
+from minidist.pp.instructions import Instructions, Place, Step, Weight, backward, forward
 
 # ---- with a flush: every micro-batch of a step sees the same weights -------------------------------------------------
 
@@ -208,17 +52,43 @@ def interleaved(at: Place) -> Instructions:
 
     Micro-batches go in groups of p: a group through chunk 0, then through chunk 1, …; m must be a multiple of p.
     """
+    return _in_groups(at, at.stages)
+
+
+def llama3(at: Place) -> Instructions:
+    """The same with groups of any size N from p (depth first) to m (breadth first); what is left at the end is a group
+    of its own, of p or more (Llama 3, 3.3.2; Megatron-LM's `microbatch_group_size_per_vp_stage`)."""
+    return _in_groups(at, at.contiguous or at.stages)
+
+
+def _in_groups(at: Place, size: int) -> Instructions:
     p, v = at.stages, at.chunks
-    order = [
-        (k, chunk) for group in range(0, at.micro_batches, p) for chunk in range(v) for k in range(group, group + p)
-    ]
-    ahead = 2 * (p - at.stage - 1) + (v - 1) * p + 1 if v > 1 else p - at.stage
+    order = in_groups(at.micro_batches, v, size)
+    ahead = 2 * (p - at.stage - 1) + (v - 1) * min(size, at.micro_batches) + 1 if v > 1 else p - at.stage
     for i in range(len(order) + ahead):
         if i >= ahead:
             k, chunk = order[i - ahead]
             yield from backward(at, k, v - 1 - chunk)
         if i < len(order):
             yield from forward(at, *order[i])
+    yield Step()
+
+
+def in_groups(m: int, v: int, size: int) -> list[tuple[int, int]]:
+    """Micro-batches and chunks in the order of their forwards: a group through chunk 0, then through chunk 1, …"""
+    groups = [range(first, min(first + size, m)) for first in range(0, m, size)]
+    return [(k, chunk) for group in groups for chunk in range(v) for k in group]
+
+
+def breadth_first(at: Place) -> Instructions:
+    """GPipe over v chunks to a worker: all micro-batches through a chunk, then all through the next, and back in the
+    same way. With ZeRO-3 a chunk's parameters can be gathered once for all (Lamy-Poirier 2023)."""
+    for chunk in range(at.chunks):
+        for k in range(at.micro_batches):
+            yield from forward(at, k, chunk)
+    for chunk in reversed(range(at.chunks)):
+        for k in range(at.micro_batches):
+            yield from backward(at, k, chunk)
     yield Step()
 
 
@@ -290,16 +160,66 @@ class Schedule:
     instructions: Callable[[Place], Instructions]
     flushes: bool = True
     splits: bool = False  # whether W comes later than B
+    shape: str = "loop"  # of its places
+    chunks: int = 1  # of a stage; of 2 or more in a loop, the user may take another number
+    # What p and m must be: p and m multiples of something, and m at least something.
+    stages_in: int = 1
+    micro_batches_in: Callable[[int], int] = lambda p: 1
+    at_least: Callable[[int], int] = lambda p: 1
+
+    @property
+    def any_chunks(self) -> bool:
+        return self.chunks > 1 and self.shape == "loop"
+
+    def places(
+        self,
+        stages: int,
+        micro_batches: int,
+        chunks: int = 0,
+        updates: int = 1,
+        replicas: tuple[int, ...] = (),
+        contiguous: int = 0,
+    ) -> list[Place]:
+        """Every worker's place, in order of rank. chunks: by default the usual number."""
+        rows = 2 if self.shape == "cross" else chunks or self.chunks
+        workers = replicas or (1,) * stages
+        return [
+            Place(stage, stages, micro_batches, rows, updates, replicas, replica, self.shape, contiguous)
+            for stage in range(stages)
+            for replica in range(workers[stage])
+        ]
 
 
 SCHEDULES = {
     "naive": Schedule("model parallelism without a pipeline", naive),
     "gpipe": Schedule("Huang et al., GPipe, 2019", gpipe),
     "1f1b": Schedule("Narayanan et al., PipeDream-Flush, 2021", one_f_one_b),
-    "interleaved": Schedule("Narayanan et al., Megatron-LM, SC 2021", interleaved),
+    "interleaved": Schedule(
+        "Narayanan et al., Megatron-LM, SC 2021", interleaved, chunks=2, micro_batches_in=lambda p: p
+    ),
+    "breadth-first": Schedule("Lamy-Poirier, Breadth-First, 2023", breadth_first, chunks=2),
+    "llama3": Schedule("Grattafiori et al., Llama 3, 2024", llama3, chunks=2, at_least=lambda p: p),
     "zb-h1": Schedule("Qi et al., Zero Bubble, 2023", zb_h1, splits=True),
     "zb-h2": Schedule("Qi et al., Zero Bubble, 2023", zb_h2, splits=True),
+    "zb-v": Schedule("Qi et al., Controllable Memory, 2024", zb_v, splits=True, shape="v", chunks=2),
+    "v-half": Schedule("Qi et al., Controllable Memory, 2024", v_half, splits=True, shape="v", chunks=2),
+    "v-min": Schedule("Qi et al., Controllable Memory, 2024", v_min, splits=True, shape="v", chunks=2),
+    "chimera": Schedule(
+        "Li and Hoefler, Chimera, SC 2021", chimera, shape="cross", stages_in=2, micro_batches_in=lambda p: p
+    ),
+    "dualpipe": Schedule(
+        "DeepSeek-V3, 2024",
+        dualpipe,
+        splits=True,
+        shape="cross",
+        stages_in=2,
+        micro_batches_in=lambda p: 2,
+        at_least=lambda p: 2 * p,
+    ),
+    "dualpipe-v": Schedule(
+        "DeepSeek-AI, DualPipeV, 2025", dualpipe_v, splits=True, shape="v", chunks=2, at_least=lambda p: 2 * p
+    ),
     "pipedream": Schedule("Narayanan et al., PipeDream, 2019: weight stashing", pipedream, flushes=False),
     "vertical-sync": Schedule("Narayanan et al., PipeDream, 2019: vertical sync", vertical_sync, flushes=False),
-    "2bw": Schedule("Narayanan et al., PipeDream-2BW, 2021", two_bw, flushes=False),
+    "2bw": Schedule("Narayanan et al., PipeDream-2BW, 2021", two_bw, flushes=False, at_least=lambda p: p),
 }

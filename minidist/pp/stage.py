@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from minidist.mpi.comm import Comm
 from minidist.nn.layers import Head, Unit, flats_of
-from minidist.pp.schedules import Place
+from minidist.pp.instructions import Place
 
 
 @dataclass(frozen=True)
@@ -20,23 +20,28 @@ class Stage:
 
     @property
     def units(self) -> list[Unit]:
-        return [unit for chunk in self.chunks for unit in chunk]
+        """In the model's order, so that two workers with the same units have them in the same order."""
+        rows = sorted(range(len(self.chunks)), key=self.at.position)
+        return [unit for row in rows for unit in self.chunks[row]]
 
 
 def stage_of(units: list[Unit], pipe: Comm, parts: Sequence[range], at: Place, pieces: int = 1) -> Stage:
-    """A worker's stage. parts: which units each of the v·p chunks has: chunk c of stage s those of parts[c·p + s].
+    """A worker's stage. parts: which units each part of the model has; the worker's place says which parts it has.
 
-    Ranks that hold the same Flat sum its gradients. These are replicas of a stage; or the first and the last stage, if
-    the head is tied to the embedding. Then the last stage has a copy of the matrix; the first counts it in the norm.
+    Ranks that hold the same Flat sum its gradients. These are replicas of a stage; in a cross, the two workers that
+    have the same two stages; or those with the model's first and last part, if the head is tied to the embedding. Then
+    the last has a copy of the matrix, and the first counts it in the norm. (In a V both parts are on one worker.)
     """
     head = units[-1]
     assert isinstance(head, Head)
-    chunks = [[units[i] for i in part] for part in parts[at.stage :: at.stages]]
+    chunks = [[units[i] for i in parts[at.position(chunk)]] for chunk in range(at.chunks)]
     stage = Stage(at, chunks, pipe, head.weight.shape[1], pieces)
-    sharers = pipe.split(at.stage if at.replicas else int(at.stage in (0, at.stages - 1)))
-    own = [flat for unit in stage.units for flat in unit.flats]
+    crossed, ends = at.shape == "cross", {at.holder(0, 0), at.holder(at.parts - 1, 0)}
+    pair = min(at.stage, at.stages - 1 - at.stage)
+    sharers = pipe.split(at.stage if at.replicas else pair if crossed else int(at.stage in ends))
+    own = [flat for unit in (chunks[0] if crossed else stage.units) for flat in unit.flats]  # each is some chunk 0's
     for flat in flats_of(stage.units):
-        if at.replicas or (flat in head.reads and flat not in head.flats):
+        if at.copies > 1 or at.replicas or (flat in head.reads and flat not in head.flats and len(ends) > 1):
             flat.sum_over["shared gradients"] = sharers
         flat.counted = flat.counted and flat in own
     return stage

@@ -11,8 +11,8 @@ from typing import Any
 
 from minidist.cli.paths import write_output
 
-COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow"}
-NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient"}
+COLOURS = {"F": "blue", "R": "cyan", "B": "green", "W": "yellow", "F&B": "magenta"}
+NAMES = {"F": "forward", "R": "recompute", "B": "input gradient", "W": "weight gradient", "F&B": "both"}
 MICROSECONDS = 1000  # of the trace to a unit of logical time
 
 
@@ -26,6 +26,14 @@ class Span:
     micro_batch: int
     chunk: int
     version: int = 0  # of the weights: how many updates of the stream have made it
+    along: tuple[int, int] | None = None  # F&B: micro-batch and chunk of the backward that the forward overlaps
+
+    @property
+    def label(self) -> str:
+        """As it is drawn: letter, and last digit of the micro-batch, counted from 1; small for later chunks."""
+        parts = [("F", self.micro_batch, self.chunk), ("B", *self.along)] if self.along else []
+        parts = parts or [(self.letter, self.micro_batch, self.chunk)]
+        return "&".join(f"{x.lower() if chunk else x}{(k + 1) % 10}" for x, k, chunk in parts)
 
 
 @dataclass(frozen=True)
@@ -59,9 +67,9 @@ class Timeline:
         return sum(span.end - span.start for span in self.spans)
 
 
-def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False) -> None:
-    """Print a line for each rank: two columns per unit of time, or one if the line then fits. A longer timeline, or
-    one that `goes_on`, is cut.
+def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool = False, chunks: int = 1) -> None:
+    """Print a line for each rank: two columns per unit of time, or one if the line then fits, or if a stage has several
+    chunks. A longer timeline, or one that `goes_on`, is cut.
 
     Each piece of work shows its letter, and, if there is room, the last digit of its micro-batch, counted from 1.
     Second and later chunks of a stage have small letters. If weights change under way (`goes_on`), a second line has
@@ -73,9 +81,8 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
     console = Console(highlight=False)
     title_width = max(len(timeline.title) for timeline in timelines) + 2
     room = console.width - title_width - 1
-    interleaved = any(span.chunk for timeline in timelines for span in timeline.spans)
     end = max(timeline.end for timeline in timelines)
-    scale = 1 if interleaved or (end <= room < 2 * end and not goes_on) else 2
+    scale = 1 if chunks > 1 or (end <= room < 2 * end and not goes_on) else 2
     if heading:
         console.print(Text(heading, style="bold"))
     for timeline in timelines:
@@ -85,9 +92,8 @@ def print_timelines(heading: str, timelines: Sequence[Timeline], goes_on: bool =
             if stop > room:
                 line.append(" " * (room - column) + "…")
                 break
-            letter = span.letter if span.chunk == 0 else span.letter.lower()
             line.append(" " * (first - column))
-            label = f"{letter}{(span.micro_batch + 1) % 10}"[: stop - first].ljust(stop - first, "-")
+            label = span.label[: stop - first].ljust(stop - first, "-")
             line.append(label, style=COLOURS[span.letter])
             column = stop
         console.print(line)
@@ -111,8 +117,9 @@ def in_flight(timeline: Timeline) -> int:
     """The most (chunks of) micro-batches between their F and the end of their W."""
     now, most = 0, 0
     for span in timeline.spans:
-        now += (span.letter == "F") - (span.letter == "W")
+        now += span.letter in ("F", "F&B")
         most = max(most, now)
+        now -= span.letter in ("W", "F&B")
     return most
 
 
@@ -122,7 +129,7 @@ def summary(timelines: Sequence[Timeline], chunks: int = 1) -> str:
     longest = max(timeline.end - timeline.start for timeline in timelines)
     idle = f"{1 - timelines[0].busy / step:.1%} idle"
     if longest < step:
-        idle += f" (of each stage's own time, {1 - timelines[0].busy / longest:.1%})"
+        idle += f" (of a stage's own time, {1 - timelines[0].busy / longest:.1%})"
     flying = " ".join(str(in_flight(timeline)) for timeline in timelines)
     return f"{step / chunks:g} units of time, {idle}; in flight {flying}"
 
@@ -148,8 +155,10 @@ def write_trace(path: str, timelines: Sequence[Timeline], pipelines: Sequence[Se
         events.append({"ph": "M", "name": "thread_name", **here, "args": title})
         events.append({"ph": "M", "name": "thread_sort_index", **here, "args": {"sort_index": rank}})
         for span in timeline.spans:
-            name = f"{span.letter}{span.micro_batch + 1}"
+            name = f"{span.letter[0]}{span.micro_batch + 1}"
             name += f" c{span.chunk + 1}" * with_chunks + f" v{span.version}" * with_versions
+            if span.along:
+                name += f" & B{span.along[0] + 1} c{span.along[1] + 1}"
             what = {"micro-batch": span.micro_batch + 1, "chunk": span.chunk + 1, "version": span.version}
             times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
             events.append({"ph": "X", "name": name, "cat": NAMES[span.letter], **here, **times, "args": what})

@@ -9,10 +9,11 @@ from typing import Protocol
 
 from minidist.mpi.clock import Clock
 from minidist.mpi.comm import Comm
-from minidist.pp.schedules import (
+from minidist.pp.instructions import (
     ACTIVATION,
     GRADIENT,
     Backward,
+    Both,
     Forward,
     Instruction,
     Instructions,
@@ -24,7 +25,8 @@ from minidist.pp.schedules import (
 )
 from minidist.pp.timeline import Mail, Span, Timeline
 
-UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # and R: forwards once more, for one
+# And R: forwards once more, for one; F&B: a forward and a whole backward that overlap, if they take less than both.
+UNIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}
 
 
 class Stamps(Protocol):
@@ -64,6 +66,12 @@ class Watch:
             case Weight(k, chunk):
                 self._work("W", instruction)
                 del self.versions[k, chunk]
+            case Both(ahead, back):
+                start, apart = self.clock.now, sum(self.costs.get(letter, 0.0) for letter in "FRBW")
+                self.clock.work(self.costs.get("F&B", apart))
+                names = (ahead.micro_batch, ahead.chunk), (back.micro_batch, back.chunk)
+                self.timeline.spans.append(Span("F&B", start, self.clock.now, *names[0], along=names[1]))
+                self.versions[names[0]] = self.versions.pop(names[1])
             case Step():
                 self.timeline.steps.append(self.clock.now)
 
@@ -73,6 +81,10 @@ class Watch:
         self.timeline.spans.append(Span(letter, start, self.clock.now, work.micro_batch, work.chunk, version))
 
     def _note(self, message: Send | Receive) -> None:
+        """What goes from chunk to chunk of the same rank is no message."""
+        boundary = self.at.boundary(message)
+        if self.at.holder(boundary, message.chunk) == self.at.holder(boundary + 1, message.chunk):
+            return
         self.timeline.mail.append(Mail(self.at.name(message), self.clock.now, isinstance(message, Send)))
 
 

@@ -11,7 +11,7 @@ from minidist.grid.claims import claims, needs, print_closing
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp.claims import show_clocks
-from minidist.pp.fit import cut
+from minidist.pp.fit import CONTIGUOUS, LOOPED, cut
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 from minidist.programs.context_parallel import add_context_options
@@ -37,7 +37,8 @@ def add_options(parser: Parser) -> None:
     parser.alias("--shard", "--ranks-per-host")
     add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=", ".join(WITH_FLUSH).replace("1f1b", "1f1b (usual)"))
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help=f"{', '.join(LOOPED)}: of each stage; default: 2")
+    add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
     parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
     parser.renamed("--pipeline", "--pp")
@@ -86,5 +87,9 @@ CHAPTER = Chapter(
     needs=needs,
     perform=perform,
     ranks=(8,),
-    cases={f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
+    cases={
+        **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
+        "DualPipe": "--dp 2 --pp 4 --tp 1 --schedule dualpipe --micro-batches 8",
+        "Chimera": "--dp 1 --pp 4 --tp 2 --schedule chimera --micro-batches 4",
+    },
 )

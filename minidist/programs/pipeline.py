@@ -2,12 +2,13 @@
 place of training: a schedule drawn, a published table."""
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from minidist import UsageError, command, pipeline
 from minidist.claims.claim import Claim
 from minidist.claims.run import Run
-from minidist.cli.options import Parser, at_least
+from minidist.cli.options import Parser, at_least, within
 from minidist.cli.paths import check_writable
 from minidist.command import Job, Options
 from minidist.layout import Layout
@@ -15,8 +16,9 @@ from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp import balance, zero_bubble
 from minidist.pp import claims as promised
+from minidist.pp.best import choose
 from minidist.pp.draw import draw
-from minidist.pp.fit import BANDWIDTH, cut, fit
+from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, LOOPED, cut, fit
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 
@@ -31,6 +33,21 @@ def stage_workers(text: str) -> tuple[int, ...] | str:
     return counts
 
 
+def costs(text: str) -> tuple[float, ...]:
+    """An argument type: times of F, B and W; of a message; and of a forward and a backward that overlap."""
+    try:
+        times = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        times = ()
+    if not 3 <= len(times) <= 5 or not all(0 <= time < math.inf for time in times) or not all(times[:3]):
+        raise argparse.ArgumentTypeError(
+            f"times of F, B and W are three numbers above 0, such as 1,1.2,0.8, not {text}"
+        )
+    return times
+
+
+# On any number of ranks; of the others, the grid has cases.
+ON_ANY = [name for name, schedule in SCHEDULES.items() if schedule.stages_in == 1]
 # Without a flush each stage updates on its own. So by default nothing is used on which all stages would have to agree:
 # no norm of all gradients, no common loss scale, no matrix that two stages share.
 ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
@@ -41,10 +58,14 @@ def add_options(parser: Parser) -> None:
     names = ", ".join(SCHEDULES)
     add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help=f"one of {names}")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; default: about 8, or PipeDream 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="interleaved: of each stage; default: 2")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help=f"{', '.join(LOOPED)}: of each stage; default: 2")
+    add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
     add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
     parser.output("--trace", help="write the timeline for https://ui.perfetto.dev")
     add("--draw", choices=("all", *SCHEDULES), metavar="NAME", help="draw a schedule, or all, and do nothing else")
+    add("--best", action="store_true", help="run every schedule on the clock; draw the fastest that fits --held")
+    add("--held", type=within(0, 1000), metavar="X", help="--best: activations allowed, relative to 1F1B's; default: 1")
+    add("--costs", type=costs, metavar="F,B,W[,M[,F&B]]", help="--draw, --best: times of a stage, and of a message")
     add("-p", "--pp", type=at_least(1), metavar="P", help="stages: to draw, 4; to train, as many as ranks")
     add("--zero-bubble-table", action="store_true", help="Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
     parser.renamed("--stages", "--pp")
@@ -54,10 +75,13 @@ def add_options(parser: Parser) -> None:
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argparse.Namespace:
-    """Parse and check; for --draw and --zero-bubble-table the options alone. Raises UsageError for what cannot work."""
+    """Parse and check; for --draw, --best and --zero-bubble-table the options alone. Raises UsageError for what cannot
+    work."""
     options = made.parse_args(arguments)
-    if options.draw:
+    if options.draw or options.best:
         return options
+    if options.costs or options.held:
+        raise UsageError("--costs and --held are of --draw and --best: in training, F, B and W take 1 each")
     if options.zero_bubble_table:
         check_writable("--json", options.json if options.json != "-" else None)
         if ranks not in zero_bubble.RANKS:
@@ -86,7 +110,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argpars
 
 def make(job: Job, comm: Comm) -> Pipeline:
     at, options = job.layout, job.options
-    stream = at.schedule, options.steps, at.replicas, options.save_every
+    stream = at.schedule, options.steps, at.replicas, options.save_every, at.contiguous
     return pipeline.pipeline_of(job.units, job.settings, comm, at.parts, *stream)
 
 
@@ -102,7 +126,7 @@ def claims(run: Run) -> list[Claim]:
 def perform(chapter: Chapter, comm: Comm, job: Job | argparse.Namespace) -> int:
     """Draw, fill the table, or train and then show the timeline."""
     if not isinstance(job, Job):
-        return draw(job) if job.draw else zero_bubble.main(comm, job.json)
+        return draw(job) if job.draw else choose(job) if job.best else zero_bubble.main(comm, job.json)
     driver = chapter.driver(comm, job)
     assert isinstance(driver, Pipeline)
     status = chapter.train(comm, job, driver)
@@ -122,6 +146,6 @@ CHAPTER = Chapter(
     closing=promised.print_letters,
     needs=promised.needs,
     perform=perform,
-    needs_no_ranks=lambda arguments: any(argument.startswith("--draw") for argument in arguments),
-    cases={name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in SCHEDULES},
+    needs_no_ranks=lambda arguments: any(argument.startswith(("--draw", "--best")) for argument in arguments),
+    cases={name: f"--layers {{batch}} --micro-batches {{batch}} --schedule {name}" for name in ON_ANY},
 )

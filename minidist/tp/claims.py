@@ -167,7 +167,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     expected = [4 * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
     claims = []
     for name, (names, halves) in kinds.items():
-        each = max(1, halves * (t - 1)) * options.accumulate  # a single rank sends none
+        each = max(1, halves * (t - 1)) * run.passes  # a single rank sends none
         counted = [messages / each for messages in run.sent_in(*phases("layers", *names), count="messages")]
         claims.append(on_each_rank(source, name, times, expected, counted, ""))
     return claims
@@ -176,7 +176,7 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
 def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """A rank's l layers, one micro-batch. (With 2 bytes an element the bytes are twice that.)"""
     options, p = run.options, run.bytes.stored
-    passes, layers, bsh = options.accumulate, [share.layers for share in shares], elements(run, shares)
+    passes, layers, bsh = run.passes, [share.layers for share in shares], elements(run, shares)
     number = [4 * share.layers + 2 * share.layers_again for share in shares]
     every = "12" if any(share.layers_again for share in shares) else "8"
     formula = f"{'(8l+4r)' if options.recompute == 'log' else f'l·{every}'}bsh(t-1)/t"
@@ -194,7 +194,7 @@ def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
 
 def end_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     """The embedding, the head and the loss, one micro-batch."""
-    options, p, times = run.options, run.bytes.stored, run.options.accumulate
+    options, p, times = run.options, run.bytes.stored, run.passes
     bsh, bs = elements(run, shares), [share.tokens(options.context) for share in shares]
     names = phases("ends", *WHOLES, *GATHERS, *SCATTERS)
     # Without sequence parallelism, g's all-reduce behind the embedding and f's in the head's backward; with it, for

@@ -17,7 +17,7 @@ from minidist.nn.precision import PRECISIONS
 from minidist.nn.tensor import Array
 from minidist.pipeline import Pipeline, pipeline_of
 from minidist.pp import zero_bubble
-from minidist.pp.schedules import Instruction, Receive
+from minidist.pp.instructions import Instruction, Receive
 from minidist.programs.chapter import find
 
 VOCABULARY, CONTEXT, BATCH = 23, 6, 12

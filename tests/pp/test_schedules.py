@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +19,16 @@ from hypothesis import strategies as st
 
 from minidist import UsageError, data
 from minidist.mpi.clock import Clock
-from minidist.papers import pipelines, zero_bubble
+from minidist.papers import chimera, dualpipe, pipelines, v_shapes, zero_bubble
 from minidist.pp import balance
-from minidist.pp.schedules import SCHEDULES, Backward, Forward, Place, Receive, Send, Step, Weight, places
+from minidist.pp.instructions import Backward, Both, Forward, Instruction, Place, Receive, Send, Step, Weight
+from minidist.pp.schedules import SCHEDULES, in_groups
 from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
 from minidist.pp.watch import simulate
 from minidist.programs.chapter import find
 
 WITH_FLUSH = [name for name, schedule in SCHEDULES.items() if schedule.flushes]
+LOOPED = ("interleaved", "breadth-first", "llama3")  # any number of chunks
 WITHOUT_FLUSH = [name for name, schedule in SCHEDULES.items() if not schedule.flushes]
 COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}
 
@@ -46,13 +48,47 @@ class Seen:
     used_at_update: list[list[int]] = field(default_factory=list)  # per update: the versions of its gradients
 
 
+def places(name: str, *sizes: Any, **more: Any) -> list[Place]:
+    """p, m, and what else there is."""
+    return SCHEDULES[name].places(*sizes, **more)
+
+
+def pieces(stream: Iterable[Instruction]) -> Iterator[Forward | Backward | Weight | Send | Receive | Step]:
+    """Both as what it stands for."""
+    for instruction in stream:
+        if isinstance(instruction, Both):
+            back = instruction.backward
+            yield from (instruction.forward, back, Weight(back.micro_batch, back.chunk))
+        else:
+            yield instruction
+
+
+FOLDED = ("zb-v", "v-half", "v-min", "dualpipe-v")
+CROSSED = ("chimera", "dualpipe")
+
+
+def part_of(name: str, p: int, stage: int, chunk: int) -> int:
+    """Which part of the model it is. Folded, the second half of the model runs back; crossed, there are two models."""
+    if name in FOLDED:
+        return (stage, 2 * p - 1 - stage)[chunk]
+    if name in CROSSED:
+        return (stage, p - 1 - stage)[chunk]
+    return chunk * p + stage
+
+
 def play(at: Sequence[Place], name: str) -> list[Seen]:
     """All workers with blocking receives over channels that keep their order, as MPI's do. Not the interpreter: what an
     instruction needs is written down here again, and so is who its peer is."""
     p, v = at[0].stages, at[0].chunks
+    last = p - 1 if name in CROSSED else p * v - 1
+    holder = {
+        (part_of(name, p, s, chunk), k % 2 if name in CROSSED else 0): s
+        for s, chunk, k in itertools.product(range(p), range(v), (0, 1))
+        if name not in CROSSED or chunk == k
+    }
     workers = at[0].replicas or (1,) * p
     rank_of = {(place.stage, place.replica): rank for rank, place in enumerate(at)}
-    streams = [deque(SCHEDULES[name].instructions(place)) for place in at]
+    streams = [deque(pieces(SCHEDULES[name].instructions(place))) for place in at]
     channels: dict[tuple[str, int, int], deque[tuple[int, int]]] = defaultdict(deque)
     seen = [Seen() for _ in at]
     have: list[set[tuple[str, int, int]]] = [set() for _ in at]  # received, and not used yet
@@ -72,15 +108,17 @@ def play(at: Sequence[Place], name: str) -> list[Seen]:
                     stream.popleft()
                     waiting = False
                     continue
-                k, part = instruction.micro_batch, instruction.chunk * p + place.stage
+                k, part = instruction.micro_batch, part_of(name, p, place.stage, instruction.chunk)
                 key = k, instruction.chunk
+                assert name not in CROSSED or k % 2 == instruction.chunk
                 assert k % workers[place.stage] == place.replica
                 if isinstance(instruction, Receive | Send):
                     down = instruction.what == "activations"
                     sending = isinstance(instruction, Send)
                     other = part + (1 if down == sending else -1)
-                    assert 0 <= other < p * v
-                    peer = rank_of[other % p, k % workers[other % p]]
+                    assert 0 <= other <= last
+                    to = holder[other, k % 2 if name in CROSSED else 0]
+                    peer = rank_of[to, k % workers[to]]
                     assert peer == place.peer(instruction)
                     if sending:
                         assert key in (me.forward if down else me.backward)
@@ -102,7 +140,7 @@ def play(at: Sequence[Place], name: str) -> list[Seen]:
                 elif isinstance(instruction, Backward):
                     assert key in me.forward
                     assert key not in me.backward
-                    if part < p * v - 1:
+                    if part < last:
                         have[rank].remove(("gradients", *key))
                     assert me.forward[key] >= me.oldest, "weights that are not there any more"
                     me.backward.add(key)
@@ -119,21 +157,23 @@ def play(at: Sequence[Place], name: str) -> list[Seen]:
     total = at[0].micro_batches * at[0].updates
     for place, me in zip(at, seen, strict=True):
         everything = {(k, chunk) for k in range(place.replica, total, workers[place.stage]) for chunk in range(v)}
+        everything -= {(k, chunk) for k, chunk in everything if name in CROSSED and k % 2 != chunk}
         assert set(me.forward) == me.backward == me.weight == everything
         assert me.made == place.updates
         assert me.live == 0
     return seen
 
 
-def check_with_flush(name: str, p: int, m: int, v: int = 1) -> None:
-    for i, seen in enumerate(play(places(p, m, v), name), start=1):
-        assert seen.most_live == pipelines.in_flight(name, p, m, i, v)
+def check_with_flush(name: str, p: int, m: int, v: int = 1, n: int = 0) -> None:
+    for i, seen in enumerate(play(places(name, p, m, v, contiguous=n), name), start=1):
+        if pipelines.filled(name, p, m):
+            assert seen.most_live == pipelines.in_flight(name, p, m, i, v, n)
         assert seen.most_versions == 1
         assert set(seen.forward.values()) == {0}
 
 
 def check_without_flush(name: str, p: int, m: int, updates: int) -> None:
-    for i, seen in enumerate(play(places(p, m, 1, updates), name), start=1):
+    for i, seen in enumerate(play(places(name, p, m, 1, updates), name), start=1):
         assert seen.most_live == min(p - i + 1, m * updates)
         delays = [t - version for t, versions in enumerate(seen.used_at_update) for version in versions]
         delay = {"pipedream": p - i, "vertical-sync": p - 1, "2bw": 1}[name]
@@ -143,24 +183,45 @@ def check_without_flush(name: str, p: int, m: int, updates: int) -> None:
         assert seen.most_versions == min(versions, updates + 1)
 
 
+def allowed(name: str, p: int, m: int) -> bool:
+    """By the papers, and their code; written down here again."""
+    return {
+        "interleaved": m % p == 0,
+        "llama3": m >= p,
+        "chimera": p % 2 == 0 and m % p == 0,
+        "dualpipe": p % 2 == m % 2 == 0 and m >= 2 * p,
+        "dualpipe-v": m >= 2 * p,
+    }.get(name, True)
+
+
+def groups(p: int, m: int) -> list[int]:
+    """Llama 3's N: what is left of m is nothing, or p or more."""
+    return [n for n in range(p, m + 1) if m % n == 0 or m % n >= p]
+
+
 @pytest.mark.parametrize("name", WITH_FLUSH)
 def test_with_flush_small_and_exhaustive(name):
     for p, m in itertools.product(range(1, 7), range(1, 13)):
-        if name != "interleaved":
-            check_with_flush(name, p, m)
-        elif m % p == 0:
-            for v in range(1, 5):
-                check_with_flush(name, p, m, v)
+        if not allowed(name, p, m):
+            continue
+        for v in range(1, 5) if name in LOOPED else (SCHEDULES[name].chunks,):
+            for n in groups(p, m) if name == "llama3" else (0,):
+                check_with_flush(name, p, m, v, n)
 
 
 @pytest.mark.parametrize("name", WITH_FLUSH)
-@given(p=st.integers(1, 16), m=st.integers(1, 64), v=st.integers(1, 4))
+@given(p=st.integers(1, 16), m=st.integers(1, 64), v=st.integers(1, 4), i=st.integers(0, 100))
 @settings(max_examples=30, deadline=None)
-def test_with_flush(name, p, m, v):
-    if name == "interleaved":
-        check_with_flush(name, p, max(m // p, 1) * p, v)
-    else:
-        check_with_flush(name, p, m)
+def test_with_flush(name, p, m, v, i):
+    if name in ("chimera", "dualpipe"):
+        p += p % 2
+    m += m % 2 if name == "dualpipe" else 0
+    if name in ("interleaved", "chimera"):
+        m = max(m // p, 1) * p
+    m = max(m, {"dualpipe": 2 * p, "dualpipe-v": 2 * p, "llama3": p}.get(name, 1))
+    assert allowed(name, p, m)
+    n = groups(p, m)[i % len(groups(p, m))] if name == "llama3" else 0
+    check_with_flush(name, p, m, v if name in LOOPED else SCHEDULES[name].chunks, n)
 
 
 @pytest.mark.parametrize("name", ["pipedream", "vertical-sync"])
@@ -175,7 +236,7 @@ def test_pipedream(name, p, updates):
 def test_two_bw(p, more, updates):
     m = p + more
     check_without_flush("2bw", p, m, updates)
-    for seen in play(places(p, m, 1, updates), "2bw"):
+    for seen in play(places("2bw", p, m, 1, updates), "2bw"):
         for (k, _), version in seen.forward.items():
             assert version == max(k // m - 1, 0)  # the paper's k counts from 1
 
@@ -185,7 +246,7 @@ def test_two_bw(p, more, updates):
 @settings(max_examples=30, deadline=None)
 def test_replicated_stages(name, replicas, turns, updates):
     m = math.lcm(*replicas) * turns
-    at = places(len(replicas), m, 1, updates, tuple(replicas))
+    at = places(name, len(replicas), m, 1, updates, tuple(replicas))
     for place, seen in zip(at, play(at, name), strict=True):
         downstream = sum(replicas[place.stage :])
         assert seen.most_live == min(-(-downstream // replicas[place.stage]), m * updates // replicas[place.stage])
@@ -195,9 +256,11 @@ def test_replicated_stages(name, replicas, turns, updates):
 
 
 def on_the_clock(
-    name: str, p: int, m: int, v: int = 1, costs: dict[str, float] = COSTS, latency: float = 0.0
+    name: str, p: int, m: int, v: int = 0, costs: dict[str, float] = COSTS, latency: float = 0.0, n: int = 0
 ) -> list[Timeline]:
-    return simulate([(at, SCHEDULES[name].instructions(at)) for at in places(p, m, v)], costs, latency)
+    return simulate(
+        [(at, SCHEDULES[name].instructions(at)) for at in places(name, p, m, v, contiguous=n)], costs, latency
+    )
 
 
 def times(timelines: list[Timeline]) -> tuple[float, float, float]:
@@ -329,6 +392,16 @@ IMPOSSIBLE = [
     (4, "-m 3", "not divisible", ["--batch 18"]),
     (4, "--schedule 2bw -m 2", "at least 4", ["--micro-batches 4"]),
     (4, "--schedule pipedream --replicas 3,1 -m 2", "a multiple of 3", ["--micro-batches 3", "--batch 18"]),
+    (4, "--schedule zb-v", "too few for 4 stages of 2 chunks", ["--layers 6"]),
+    (4, "--schedule dualpipe -m 4", "at least 8", ["--micro-batches 8"]),
+    (4, "--schedule dualpipe -m 9", "a multiple of 2", ["--micro-batches 10", "--batch 20"]),
+    (3, "--schedule dualpipe", "an even number of stages", ["--schedule dualpipe-v"]),
+    (3, "--schedule chimera", "an even number of stages", ["--schedule zb-v"]),
+    (4, "--schedule chimera -m 6", "a multiple of 4", ["--micro-batches 8"]),
+    (2, "--schedule dualpipe-v -m 3 --batch 12", "at least 4", ["--micro-batches 4"]),
+    (4, "--schedule llama3 -m 2 --layers 6", "at least 4", ["--micro-batches 4"]),
+    (4, "--schedule llama3 -m 8 --layers 6 --contiguous 5", "a group of 4 or more", ["--contiguous 4"]),
+    (4, "--schedule llama3 -m 8 --layers 6 --contiguous 9", "it is from 4 to 8", ["--contiguous 8"]),
 ]
 
 
@@ -348,13 +421,15 @@ def test_a_layout_that_cannot_work_names_one_that_would(ranks, line, says, advic
     ranks=st.integers(1, 9),
     m=st.one_of(st.none(), st.integers(1, 20)),
     v=st.one_of(st.none(), st.integers(1, 3)),
+    n=st.one_of(st.none(), st.integers(1, 20)),
     batch=st.integers(1, 40),
 )
 @settings(max_examples=100, deadline=None)
-def test_following_the_advice_leads_to_a_layout_that_works(name, ranks, m, v, batch):
+def test_following_the_advice_leads_to_a_layout_that_works(name, ranks, m, v, n, batch):
     line = f"--schedule {name} --batch {batch}" + (f" -m {m}" if m else "")
-    line += f" --chunks {v}" if v and name == "interleaved" else ""
-    for _ in range(3):  # the layout, then the model
+    line += f" --chunks {v}" if v and name in LOOPED else ""
+    line += f" --contiguous {n}" if n and name == "llama3" else ""
+    for _ in range(5):  # the schedule, the stages, micro-batches, groups of them, then the model
         try:
             prepared(line, ranks)
             return
@@ -369,6 +444,13 @@ def test_following_the_advice_leads_to_a_layout_that_works(name, ranks, m, v, ba
         (4, "--schedule pipedream --replicas 2,1", "mpirun -n 3"),
         (3, "--schedule gpipe --replicas 2,1", "leave out --replicas"),
         (4, "--schedule 1f1b --chunks 2", "--schedule interleaved"),
+        (4, "--schedule zb-v --chunks 3", "zb-v has 2 chunks to a stage: leave out --chunks"),
+        (4, "--schedule zb-v --replicas 2,2", "leave out --replicas"),
+        (4, "--contiguous 4", "leave it out, or use --schedule llama3"),
+        (4, "--costs 1,1,1", "in training, F, B and W take 1 each"),
+        (4, "--best --costs 1,1", "three numbers above 0"),
+        (4, "--best --costs 1,0,nan", "three numbers above 0"),
+        (4, "--best --held -1", "must be from 0 to 1000"),
         (4, "--schedule pipedream --clip 1", "--clip 0"),
         (4, "--schedule 2bw --precision mixed", "--precision fp32"),
         (4, "--accumulate 4", "--micro-batches 4"),
@@ -412,7 +494,7 @@ def test_draws_all_schedules_without_mpi():
 
 def test_drawing_of_work_that_takes_longer(capsys):
     """Stages of two workers: F, B and W of each take twice the time of the single worker's."""
-    at = places(2, 2, 1, 1, (2, 1))
+    at = places("pipedream", 2, 2, 1, 1, (2, 1))
     spans = [Span("F", 0, 2, 0, 0), Span("B", 3, 5, 0, 0), Span("W", 5, 7, 0, 0)]
     alone = [Span("F", 2, 3, 0, 0), Span("B", 3, 4, 0, 0), Span("W", 4, 5, 0, 0)]
     assert [place.workers(place.stage) for place in at] == [2, 2, 1]
@@ -434,18 +516,20 @@ def test_of_all_schedules_those_are_drawn_that_can_be():
     drawn = run_without_mpi("--draw", "all", "-p", "4", "-m", "3")
     assert (drawn.returncode, drawn.stderr) == (0, "")
     lines = drawn.stdout.splitlines()
-    assert "interleaved is left out, it needs a multiple of -p 4 for -m, not 3: use -m 4" in lines
-    assert "2bw is left out, it needs at least as many micro-batches as stages, not 3: use -m 4" in lines
+    assert "interleaved is left out, it needs a multiple of 4 for -m, not 3: use -m 4" in lines
+    assert "2bw is left out, it needs at least 4 for -m, not 3: use -m 4" in lines
+    assert "dualpipe is left out, it needs a multiple of 2 for -m, not 3: use -m 8" in lines
+    left_out = ("interleaved", "llama3", "chimera", "dualpipe", "dualpipe-v", "2bw")
     assert [line.split()[0] for line in lines if "  " in line and line.split()[0] in SCHEDULES] == [
-        name for name in SCHEDULES if name not in ("interleaved", "2bw")
+        name for name in SCHEDULES if name not in left_out
     ]
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2", "pipedream"])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h2", "zb-v", "dualpipe", "dualpipe-v", "pipedream"])
 def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     """Of two pipelines whose ranks alternate, as in a grid with tensor parallelism."""
-    p, m, v = 4, 8, 2 if name == "interleaved" else 1
-    at = places(p, 1, 1, updates=m) if name == "pipedream" else places(p, m, v)
+    p, m, v = 4, 8, SCHEDULES[name].chunks
+    at = places(name, p, 1, 1, updates=m) if name == "pipedream" else places(name, p, m, v)
     one, other = (simulate([(a, SCHEDULES[name].instructions(a)) for a in at], COSTS) for _ in range(2))
     timelines = [timeline for both in zip(one, other, strict=True) for timeline in both]
     write_trace(str(tmp_path / "trace.json"), timelines, [range(0, 2 * p, 2), range(1, 2 * p, 2)])
@@ -457,17 +541,21 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
     assert list(rows.values()) == [f"rank {rank} ({stage})" for rank, stage in enumerate(stages)]
 
     slices = [event for event in events if event["ph"] == "X"]
-    assert len(slices) == 2 * 3 * p * m * v
+    both = [event for event in slices if "&" in event["name"]]  # a forward and a whole backward
+    assert len(slices) + 2 * len(both) == 2 * 3 * p * m * v
+    assert bool(both) == name.startswith("dualpipe")
     assert len({(event["tid"], event["name"]) for event in slices}) == len(slices)
-    expected = {"1f1b": "F8", "interleaved": "F8 c2", "zb-h2": "F8", "pipedream": "F8 v7"}[name]
-    assert expected in {event["name"] for event in slices if event["tid"] == max(rows)}
+    expected = {"1f1b": "F8", "interleaved": "F8 c2", "zb-h2": "F8", "zb-v": "F8 c2", "pipedream": "F8 v7"}
+    expected |= {"dualpipe": "F7 c1 & B8 c2", "dualpipe-v": "F8 c2 & B8 c1"}
+    assert expected[name] in {event["name"] for event in slices if event["tid"] == max(rows)}
 
     arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         if event["ph"] in "sf":
             assert type(event["id"]) is int  # Perfetto drops others
             arrows[event["id"]].append(event)
-    assert len(arrows) == 2 * 2 * m * (p * v - 1)
+    turns = v > 1 and SCHEDULES[name].shape == "v"  # where a V turns around, nothing is sent
+    assert len(arrows) == 2 * 2 * m * (p * v - 1 - turns)
 
     def around(event: dict[str, Any]) -> list[dict[str, Any]]:
         return [s for s in slices if s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]]
@@ -479,7 +567,8 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
         assert start["tid"] != finish["tid"]
         assert rows[start["tid"]].split(",")[0][-1] == rows[finish["tid"]].split(",")[0][-1]  # of the same pipeline
         (made_by,), (used_by,) = around(start), around(finish)  # an arrow without a slice at each end is not shown
-        assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
+        if "&" not in made_by["name"] + used_by["name"]:
+            assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
 
 
 def test_a_drawing_without_flush_shows_versions():
@@ -489,3 +578,129 @@ def test_a_drawing_without_flush_shows_versions():
     assert drawn[4].startswith("           0 0  |1 1  |2 2  |")
     drawn = run_without_mpi("--draw", "2bw", "-p", "2", "-m", "2").stdout.splitlines()
     assert drawn[4].startswith("           0 0   0 0  |0 0   0 0  |1 1   1 1  |2 2")
+
+
+# ---- folded and crossed, with any times ------------------------------------------------------------------------------
+
+SHAPED = ("breadth-first", "llama3", *FOLDED, *CROSSED)
+TIMES = st.sampled_from([0.5, 1.0, 1.25, 2.0, 3.0])  # sums of these are exact
+
+
+def earliest(name: str, p: int, m: int, v: int, costs: dict[str, float], latency: float) -> float:
+    """No schedule of these places can be faster: some stage does its work after the way to it, and before the way back
+    from it, or one micro-batch goes there and back."""
+    parts = p if name in CROSSED else p * v
+    across = latency * (parts - 1 - (name in FOLDED))  # where a V turns around, nothing is sent
+    alone = parts * (costs["F"] + costs["B"]) + 2 * across
+    return max(m * v * sum(costs.values()), alone)
+
+
+@pytest.mark.parametrize("name", SHAPED)
+@given(p=st.integers(1, 8), m=st.integers(1, 24), f=TIMES, b=TIMES, w=TIMES, latency=st.sampled_from([0.0, 0.25, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_any_times(name, p, m, f, b, w, latency):
+    """No deadlock; each piece of work once, and after what it needs; idle never below what dependencies force."""
+    p += p % 2 if name in CROSSED else 0
+    m = max(m, {"dualpipe": 2 * p, "dualpipe-v": 2 * p, "llama3": p}.get(name, 1))
+    m = -(-m // {"chimera": p, "dualpipe": 2}.get(name, 1)) * {"chimera": p, "dualpipe": 2}.get(name, 1)
+    costs = {"F": f, "B": b, "W": w}
+    v = SCHEDULES[name].chunks
+    timelines = on_the_clock(name, p, m, costs=costs, latency=latency)
+    assert max(timeline.end for timeline in timelines) >= earliest(name, p, m, v, costs, latency)
+    begun: dict[tuple[str, int, int], tuple[float, float, int]] = {}  # letter, micro-batch, part: its time, and where
+    for stage, timeline in enumerate(timelines):
+        assert timeline.busy == m * v * sum(costs.values())
+        assert all(one.end <= other.start for one, other in itertools.pairwise(timeline.spans))
+        for span in timeline.spans:
+            own = [(span.letter[0], span.micro_batch, span.chunk)]
+            own += [(letter, *span.along) for letter in "BW"] if span.along else []
+            for letter, k, chunk in own:
+                key = letter, k, part_of(name, p, stage, chunk)
+                assert key not in begun
+                begun[key] = span.start, span.end, stage
+    parts = p if name in CROSSED else p * v
+    assert len(begun) == 3 * m * parts
+    for (letter, k, part), (start, _, stage) in begun.items():
+        if letter == "F":
+            needs = [("F", k, part - 1)] if part else []
+        elif letter == "B":
+            needs = [("B", k, part + 1)] if part < parts - 1 else [("F", k, part)]
+        else:
+            needs = [("B", k, part)]
+        for need in needs:
+            before = begun[need]
+            sent = latency if before[2] != stage else 0.0
+            assert start >= before[1] + sent or (letter == "W" and start == before[0])
+
+
+def test_megatrons_flexible_interleaving() -> None:
+    """Its docstring's example: groups of 3, 5 micro-batches, 2 chunks."""
+    order = in_groups(5, 2, 3)
+    assert [k for k, _ in order] == [0, 1, 2, 0, 1, 2, 3, 4, 3, 4]
+    assert [chunk for _, chunk in order] == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("p", [4, 6, 8, 12, 16])
+def test_dualpipes_formula(p: int) -> None:
+    """Table 2's bubble where it holds (F = B_input, W <= F), and what is idle where it does not."""
+    for f, w, overlap in itertools.product((1.0, 2.0), (0.5, 1.0), (1.0, 0.75)):
+        costs = {"F": f, "B": f, "W": w, "F&B": overlap * (2 * f + w)}
+        at = places("dualpipe", p, 2 * p)
+        timelines = simulate([(place, SCHEDULES["dualpipe"].instructions(place)) for place in at], costs)
+        most = max(timeline.end - timeline.start - timeline.busy for timeline in timelines)
+        assert most == dualpipe.idle(p, f, f + w, w, costs["F&B"])
+    unlike = [({"F": 1.0, "B": 1.5, "W": 1.0}, 8.0), ({"F": 1.0, "B": 2.0, "W": 1.0, "F&B": 2.6}, 9.2)]
+    for costs, idle in unlike if p == 8 else ():
+        timelines = on_the_clock("dualpipe", 8, 16, costs=costs)
+        most = max(timeline.end - timeline.start - timeline.busy for timeline in timelines)
+        assert most == pytest.approx(idle)
+        both = costs.get("F&B", sum(costs.values()))
+        assert most != pytest.approx(dualpipe.idle(8, costs["F"], costs["B"] + costs["W"], costs["W"], both))
+
+
+def test_zb_v_with_unequal_times() -> None:
+    """Its authors say that only equal times leave no bubble; the prototype's numbers."""
+    timelines = on_the_clock("zb-v", 4, 8, costs={"F": 1.0, "B": 1.2, "W": 0.8})
+    idle = [timeline.end - timeline.start - timeline.busy for timeline in timelines]
+    assert idle == pytest.approx([2.4, 1.8, 1.2, 0.6])
+
+
+@pytest.mark.parametrize("d", [4, 6, 8, 16, 32])
+def test_chimeras_bubble(d: int) -> None:
+    """Table 2's, for equal times and N = D; and ours for longer backwards."""
+    for backward in (1.0, 1.5, 2.0, 3.0):
+        work, _, whole = times(on_the_clock("chimera", d, d, costs={"F": 1.0, "B": backward / 2, "W": backward / 2}))
+        assert whole - work == chimera.idle(d, backward)
+        assert backward > 1 or (whole - work) / whole == chimera.bubble(d, d)
+
+
+def test_v_patterns_on_the_clock() -> None:
+    for name, p in itertools.product(("zb-v", "v-half", "v-min"), range(1, 17)):
+        timelines = on_the_clock(name, p, 2 * p)
+        work, longest, whole = times(timelines)
+        assert (longest if name == "zb-v" else whole) - work == v_shapes.idle(name, p), (name, p)
+
+
+# ---- which one to take -----------------------------------------------------------------------------------------------
+
+
+def test_the_best_that_fits() -> None:
+    drawn = run_without_mpi(*["--best", "--pp", "8", "-m", "32", "--held", "0.6", "--costs", "1,1.2,0.8,0.1"])
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    lines = drawn.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if line.split() and line.split()[0] in SCHEDULES and line.count("%") == 1]
+    assert {row[0] for row in rows} == set(WITH_FLUSH)
+    assert [float(row[1]) for row in rows] == sorted(float(row[1]) for row in rows)
+    assert [row[0] for row in rows if row[-1] in ("best", "fits")] == ["v-min", "naive"]
+    assert "v-min  Qi et al., Controllable Memory, 2024; small: on the way back" in lines
+    report = json.loads(run_without_mpi(*["--best", "--pp", "4", "-m", "8", "--json", "-"]).stdout)
+    assert report["best"] == "zb-v"
+    assert {row["schedule"]: row["held"] for row in report["tried"]}["dualpipe"] == 1.25
+
+
+def test_nothing_fits() -> None:
+    refused = run_without_mpi(*["--best", "--pp", "3", "-m", "6", "--held", "0.01"])
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    advice = refused.stderr.split("use ")[-1].split()
+    assert run_without_mpi(*["--best", "--pp", "3", "-m", "6"], *advice).returncode == 0

@@ -1,0 +1,54 @@
+"""V-shaped pipelines: Qi et al., "Pipeline parallelism with controllable memory", 2024, arXiv 2405.15362, as the README
+of github.com/sail-sg/zero-bubble-pipeline-parallelism has them.
+
+A stage has two chunks. Times are those of a chunk: F, B and W take one each, and 1F1B idles 6(p-1) of them. The README
+rounds: a half, a third. What follows is exact for the patterns in `minidist/pp/folded.py`.
+"""
+
+from minidist.papers.figure import Figure, decimals, format_whole
+
+
+def idle(schedule: str, p: int) -> int:
+    """What a step takes longer than its work: V-Half half of 1F1B's 6(p-1), V-Min two thirds, and both
+    one less if the pattern fits p so. A stage of ZB-V works from its first forward to its last W: 0."""
+    return {
+        "zb-v": 0,
+        "v-half": 3 * (p - 1) - (p % 2 == 0),
+        "v-min": 4 * (p - 1) - (p > 1 and p % 3 > 0),
+    }[schedule]
+
+
+def in_flight(schedule: str, p: int, stage: int) -> int:
+    """Chunks of micro-batches that a stage holds. 1F1B's fullest stage holds 2p; ZB-V's hold as many, V-Half's about a
+    half, V-Min's about a third."""
+    return {
+        "zb-v": 2 * p,
+        "v-half": p + 3 - stage % 2,
+        "v-min": 2 * ((p + 4) // 3 - (p % 3 == 2 and stage % 3 == 1)),
+    }[schedule]
+
+
+def fills(schedule: str, p: int) -> int:
+    """From how many micro-batches on both formulas hold."""
+    return 2 * p - 1 if schedule == "zb-v" else 2 * p
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+def _bubble(name: str, p: int, printed: str) -> Figure:
+    """A row of the README's table, which has 0, B/2 and 2B/3 of 1F1B's B, at a p for which the pattern is exact."""
+    return Figure(
+        "ZB README", f"{name}, p = {p}, bubble", printed, "times 1F1B's", "idle / 6(p-1)", None, decimals(2), "code"
+    )
+
+
+TABLE = {
+    ("zb-v", 8): _bubble("ZB-V", 8, "0.00"),
+    ("v-half", 9): _bubble("V-Half", 9, "0.50"),
+    ("v-min", 9): _bubble("V-Min", 9, "0.67"),
+}
+ZB_V_HOLDS = Figure(
+    "ZB README", "ZB-V, p = 8, activations", "1", "times 1F1B's", "chunks / 2p", None, format_whole, "code"
+)
+FIGURES = [*TABLE.values(), ZB_V_HOLDS]
