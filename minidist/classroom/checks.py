@@ -23,7 +23,7 @@ def together(*parts: Callable[[Submission], None]) -> Callable[[Submission], Non
 
 
 def shape(x: Array | tuple[int, ...]) -> str:
-    """An array's, or one of that many numbers, in words: "(2, 3)"."""
+    """An array's shape, or one given as numbers, in words: "(2, 3)"."""
     of = x.shape if isinstance(x, np.ndarray) else x
     return f"({', '.join(map(str, of))}{',' * (len(of) == 1)})"
 
@@ -38,7 +38,7 @@ def an_array(each: Case, found: Any, name: str, like: tuple[int, ...]) -> Array:
 
 
 def same(found: Array, expected: Array) -> bool:
-    """Except for what finite differences leave."""
+    """Whether both are equal, except for what finite differences leave."""
     largest = float(np.abs(expected).max(initial=0.0)) or 1.0
     return found.shape == expected.shape and bool(np.all(np.abs(found - expected) <= ROUGH * largest))
 
