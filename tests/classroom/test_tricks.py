@@ -297,7 +297,7 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
             "        flat.gathered = None\n",
         ),
         {"memory_forward"},
-        r"by the kernel's account, rank 0 had \d+ MB more in memory",
+        r"by the kernel's account, rank 0 had \d+ MB more in memory|Cannot allocate memory|MemoryError",
     ),
     "kept_in_a_module_s_name": (
         "09",
