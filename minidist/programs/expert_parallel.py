@@ -99,5 +99,5 @@ CHAPTER = Chapter(
     claims=claims.claims,
     closing=print_closing,
     perform=perform,
-    cases={"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --ep 2"},
+    cases={"": "", "capacity": "--capacity 1.25 --recompute full", "ZeRO-3": "--zero 3 --experts 2"},
 )
