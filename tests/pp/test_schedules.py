@@ -648,7 +648,7 @@ def test_dualpipes_formula(p: int) -> None:
         costs = {"F": f, "B": f, "W": w, "F&B": overlap * (2 * f + w)}
         at = places("dualpipe", p, 2 * p)
         timelines = simulate([(place, SCHEDULES["dualpipe"].instructions(place)) for place in at], costs)
-        most = max(timeline.end - timeline.start - timeline.busy for timeline in timelines)
+        most = max(timeline.end for timeline in timelines) - min(timeline.busy for timeline in timelines)
         assert most == dualpipe.idle(p, f, f + w, w, costs["F&B"])
     unlike = [({"F": 1.0, "B": 1.5, "W": 1.0}, 8.0), ({"F": 1.0, "B": 2.0, "W": 1.0, "F&B": 2.6}, 9.2)]
     for costs, idle in unlike if p == 8 else ():
