@@ -49,8 +49,8 @@ def choose(options: argparse.Namespace) -> int:
             table.add_row(one.name, *numbers, "best" if one is fits[0] else "fits" if one in fits else "")
         show(f"{p} stages, {m} micro-batches: each schedule by the clock", table)
         print("holds: activations on the fullest stage, relative to those of 1F1B on its first;")
-        print("times are in the unit of --costs. Schedules without a flush are not in the table:")
-        print("their losses are not those of serial training.")
+        print("times are in the unit of --costs. Schedules without a flush are left out: their")
+        print("losses are not those of serial training.")
         for reason in reasons:
             print(f"Left out, too: {reason}.")
         print()

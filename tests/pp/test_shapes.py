@@ -104,10 +104,23 @@ def check(case: Case, name: str, dp: int = 1, tp: int = 1, zero: int = 0, recomp
             np.testing.assert_array_equal(one["parameters"][shared], other["parameters"][shared], err_msg=shared)
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4])
+@pytest.mark.parametrize("p", [1, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_every_schedule_and_number_of_micro_batches(p: int) -> None:
     """m to 3p; the models go round."""
     for i, case in enumerate(allowed(p, 3 * p)):
+        check(case, MODELS[i % 4])
+
+
+def test_on_three_and_four_stages() -> None:
+    """In every run, one number of micro-batches of each schedule."""
+    cases = [*allowed(3, 6), *allowed(4, 8)]
+    for i, case in enumerate({case[:2]: case for case in cases}.values()):
+        check(case, MODELS[i % 4])
+
+
+@pytest.mark.slow
+def test_on_eight_stages() -> None:
+    for i, case in enumerate({case[:2]: case for case in allowed(8, 16)}.values()):
         check(case, MODELS[i % 4])
 
 
@@ -129,6 +142,13 @@ def grids() -> Iterator[dict[str, Any]]:
         yield {"case": (schedule, 4, 8, 0), "name": "gpt", "dp": 2, "zero": 2}
 
 
-@pytest.mark.parametrize("given", list(grids()), ids=lambda given: " ".join(map(str, given.values())))
+EVERY = list(grids())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [pytest.param(given, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, given in enumerate(EVERY)],
+    ids=lambda given: " ".join(map(str, given.values())),
+)
 def test_on_a_grid(given: dict[str, Any]) -> None:
     check(**given)
