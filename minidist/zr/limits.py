@@ -2,10 +2,10 @@
 
     mpirun -n 4 python -m minidist.zero3 --persist 1000 --ahead 20000 --live 100000
 
-    --persist   parameters with at most so many elements (biases, norms) stay on every rank: 2Ψ_p bytes more, but they
+    --persist N parameters with at most N elements (biases, norms) stay on every rank: 2Ψ_p bytes more, but they
                 are gathered once, after the update, and not in each pass
-    --ahead     as long as fewer elements are under way, the next unit is gathered before this one computes
-    --live      but not if more elements would then be gathered at a time
+    --ahead N   as long as fewer than N elements are under way, the next unit is gathered before this one computes
+    --live N    but not if more than N elements would then be gathered
 
 DeepSpeed hides messages by gathering ahead. Here nothing is hidden (`minidist/fsdp.py` shows that), and the price in
 memory is counted. In DeepSpeed's JSON: stage3_param_persistence_threshold, stage3_prefetch_bucket_size and
