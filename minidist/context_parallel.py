@@ -21,7 +21,7 @@ schemes differ in how queries meet the keys and values of other ranks:
                  heads, and no attention is cut.
 
 With a causal mask, late positions cost more than early ones. If positions are contiguous, the last rank has 2 - 1/N of
-the mean work, and the others wait for it. Zigzag and striped positions (`minidist/nn/span.py`) balance the work.
+the mean work, and the others wait for it. Zigzag and striped positions (`minidist/nn/attend.py`) balance the work.
 
 Every rank has the gradient of all parameters, from its own positions. So the data axis, along which gradients are
 summed and ZeRO divides model states, has dp x cp ranks.
@@ -38,9 +38,8 @@ from minidist.data_parallel import Axes, DataParallel
 from minidist.engine import Settings
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
-from minidist.nn.attend import Again, attend, attend_back, by_head, dot, merge, split_heads
+from minidist.nn.attend import Again, Span, attend, attend_back, by_head, dot, merge, split_heads
 from minidist.nn.layers import Attention, Batch, Block, Unit
-from minidist.nn.span import Span
 from minidist.nn.tensor import Array, Tensor, record
 from minidist.zero3 import LADDER
 

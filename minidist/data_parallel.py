@@ -26,10 +26,10 @@ from minidist import contents, ring
 from minidist.engine import Engine, Settings
 from minidist.memory.buffer import ConstantBuffer
 from minidist.mpi.comm import Comm
+from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Unit, flats_of
 from minidist.nn.optim import squared_norm
-from minidist.nn.span import Span
 from minidist.nn.tensor import Array
 
 

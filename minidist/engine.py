@@ -21,11 +21,11 @@ import numpy as np
 
 from minidist.memory.link import Link
 from minidist.memory.pool import Pool
+from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
 from minidist.nn.layers import Batch, Unit, flats_of
 from minidist.nn.optim import AdamW, Optimizer, clipping_factor, squared_norm
 from minidist.nn.precision import PRECISIONS, LossScale, Precision
-from minidist.nn.span import Span
 from minidist.nn.tensor import Array
 from minidist.passes import Passage, Passes, count_reads, segments
 

@@ -40,8 +40,8 @@ from minidist.expert_parallel import share_experts
 from minidist.expert_parallel import split as give_experts
 from minidist.layout import Layout, Mesh
 from minidist.mpi.comm import Comm
+from minidist.nn.attend import Span
 from minidist.nn.layers import Unit
-from minidist.nn.span import Span
 from minidist.pipeline import Pipeline
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.stage import stage_of

@@ -35,9 +35,8 @@ from minidist.nn.layers import MLP, Batch, Block, Embedding, Head, Linear, Unit,
 from minidist.nn.llama import LlamaEmbedding
 from minidist.nn.product import product
 from minidist.nn.tensor import Array, Parameter, Tensor, record
-from minidist.tp.group import Group
+from minidist.tp.group import Group, Sliced
 from minidist.tp.loss import gather_logits, vocabulary_parallel_cross_entropy
-from minidist.tp.sliced import Sliced
 
 # ---- communication as operations: over the rings of tp/group.py ------------------------------------------------------
 

@@ -19,7 +19,7 @@ from jobs import tensor_parallels as jobs
 from minidist.engine import Engine
 from minidist.launch.launcher import find_mpiexec, launch
 from minidist.nn.tensor import Parameter
-from minidist.tp.sliced import Sliced, cut_places
+from minidist.tp.group import Sliced, cut_places
 
 RANKS = [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
 MODELS = ("gpt", "gpt untied", "llama", "llama untied")

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from minidist.nn import ops
+from minidist.nn.attend import Span
 from minidist.nn.flat import Flat
-from minidist.nn.span import Span
 from minidist.nn.tensor import Array, Parameter, Tensor, recomputed
 
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from minidist.nn.attend import Kept, attend, attend_back, by_head, split_heads
+from minidist.nn.attend import Kept, Span, attend, attend_back, by_head, split_heads
 from minidist.nn.product import product
-from minidist.nn.span import Span
 from minidist.nn.tensor import Array, Parameter, Tensor, record
 
 BLOCK = 32_768  # elements: a handful of blocks of float32 fit the L2 cache of one core

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minidist.checkpoints.pieces import Piece, overlaps, pieces, whole_piece
 from minidist.nn.flat import Flat
 from minidist.nn.tensor import Parameter
-from minidist.tp.sliced import Sliced, cut_places
+from minidist.tp.group import Sliced, cut_places
 
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple)
 

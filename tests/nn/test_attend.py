@@ -5,9 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from minidist.nn.attend import Again, attend, attend_back, by_head, dot, merge, split_heads
+from minidist.nn.attend import Again, Span, attend, attend_back, by_head, dot, merge, split_heads
 from minidist.nn.product import flops
-from minidist.nn.span import Span
 from nn.test_ops import true_attention
 
 WAYS = ("contiguous", "zigzag", "striped")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidist.nn import ops
-from minidist.nn.span import Span
+from minidist.nn.attend import Span
 from minidist.nn.tensor import Parameter, Tape, Tensor
 
 RNG = np.random.default_rng(0)
