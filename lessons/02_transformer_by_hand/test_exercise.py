@@ -26,7 +26,8 @@ ASKED = (
     *("walk_back", "linear_backward", "cross_entropy_backward", "layer_norm_backward", "values_backward"),
     *("softmax_backward", "adamw"),
 )
-HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.tensor", "minidist.nn.optim")  # what a submission cannot import
+# What a submission cannot import.
+HIDDEN = ("given", "minidist.nn.ops", "minidist.nn.attend", "minidist.nn.tensor", "minidist.nn.optim")
 ROUGH = 1e-6  # relative to the largest element: what finite differences leave
 PRECISE = 1e-9  # of what was computed from the same numbers in another order
 WITHOUT_EPS = 1e-4  # what layer norm's ε changes

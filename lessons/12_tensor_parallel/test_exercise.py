@@ -26,7 +26,6 @@ HIDDEN = (
     "minidist.tensor_parallel",
     "minidist.tp.loss",
     "minidist.tp.group",
-    "minidist.tp.sliced",
 )
 
 
