@@ -39,7 +39,7 @@ def passing_claims(run: Run) -> list[Claim]:
         on_each_rank("FSDP §3.4", "gathered at a time", formula, p * gathered, run.memory_of("gathered"), "bytes"),
         on_each_rank("FSDP §3.3.4", "whole gradients", held, p * bucket, run.memory_of("bucket"), "bytes"),
         on_each_rank(
-            "beside it", "shards to be summed", f"{p}·max ψ(F-1)/F", p * arriving, run.memory_of("messages"), "bytes"
+            "in addition", "shards to be summed", f"{p}·max ψ(F-1)/F", p * arriving, run.memory_of("messages"), "bytes"
         ),
     ]
 

@@ -12,7 +12,7 @@ def witness_claims(run: Run) -> list[Claim]:
         return []
     boundaries = [seen["boundaries"] for seen in found]
     agreed = [seen["boundaries"] - len(seen["unnamed"]) for seen in found]
-    return [on_each_rank("beside it", "agrees with NumPy", "at each boundary", boundaries, agreed, "")]
+    return [on_each_rank("in addition", "agrees with NumPy", "at each boundary", boundaries, agreed, "")]
 
 
 def print_witness(run: Run) -> None:

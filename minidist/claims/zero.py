@@ -136,5 +136,5 @@ def traffic_claims(run: Run, stage: int, kept: int = 0) -> list[Claim]:
     for name, counted in (("all that is sent", rest), ("all that arrives", arrived)):
         claims.append(on_each_rank("ZeRO §7", name, formula, sum(sent.values()) * wire, counted, "bytes"))
     if stage > 0:
-        claims.append(on_each_rank("beside it", "norm of the gradient", "8(N-1)", norm, norms, "bytes"))
+        claims.append(on_each_rank("in addition", "norm of the gradient", "8(N-1)", norm, norms, "bytes"))
     return claims

@@ -124,8 +124,8 @@ def make(
     """What a configuration asks of `ranks` ranks. Raises UsageError, one line, if that cannot be.
 
     options: fill "auto", and what the configuration leaves open, as TrainingArguments do in the Hugging Face Trainer.
-    given: those that the user has typed; they must not contradict the configuration. width, layers: of the model, h
-    and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
+    given: those that the user has typed. They must not contradict the configuration. width and layers are the model's,
+    h and L. shard: of hybrid sharding. fsdp: options of the chapter of that name.
     """
     options = options or defaults()
     h = width or options.width

@@ -158,7 +158,7 @@ def version_claims(run: Run, at: Sequence[int]) -> list[Claim]:
                 found.append(promised[-1] if promised[-1] in same else same[0] if same else -1)
                 of_rank.append(updates_made[k] - found[-1])
             behind.append(max(of_rank))
-        made.append(on_each_rank(source, "updates behind", formula, delays, behind, "updates"))
+        made.append(on_each_rank(source, "updates late", formula, delays, behind, "updates"))
         formula = {"pipedream": "t-n+i", "vertical-sync": "t-n+1", "2bw": "max(⌊(k-1)/m⌋-1, 0)"}[schedule]
         letter = "k" if schedule == "2bw" else "t"
         made.append(on_each_rank(source, f"version, every {letter}", formula, promised, found, "updates"))
@@ -331,8 +331,15 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
         source, formula = "Chimera §3.2", f"{run.bytes.stored}Ψi"
     beside = [
         (source, "shared gradients", formula, shared, run.sent_in("shared gradients"), "bytes"),
-        ("beside it", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
-        ("beside it", "clock stamps", "one a message", messages, run.sent_in("control", count="messages"), "messages"),
+        ("in addition", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
+        (
+            "in addition",
+            "clock stamps",
+            "one a message",
+            messages,
+            run.sent_in("control", count="messages"),
+            "messages",
+        ),
     ]
     for source, claim, formula, promised, counted, unit in beside:
         if any(promised):

@@ -242,13 +242,13 @@ def total_claims(
     `beside`: other phases -> formula, bytes.
     stamps: messages whose time is sent on the control channel. Control may send nothing else."""
     claims = [
-        Claim("beside it", phase, formula, promised, sum(run.sent_in(phase)), "bytes", "all ranks")
+        Claim("in addition", phase, formula, promised, sum(run.sent_in(phase)), "bytes", "all ranks")
         for phase, (formula, promised) in beside.items()
         if promised
     ]
     if stamps:
         messages = sum(run.sent_in("control", count="messages"))
-        claims.append(Claim("beside it", "clock stamps", "one a message", stamps, messages, "messages", "all ranks"))
+        claims.append(Claim("in addition", "clock stamps", "one a message", stamps, messages, "messages", "all ranks"))
     expected = sum(sum(volume.elements) * volume.times * volume.width for volume in volumes)
     expected += sum(promised for _, promised in beside.values())
     payload = sum(run.sent_by(rank) for rank in range(run.ranks)) - (sum(run.sent_in("control")) if stamps else 0)

@@ -166,7 +166,7 @@ def checkpoint_claims(run: Run) -> list[Claim]:
         return []
     in_layers = sum(run.sent_in(*tensor.phases("layers", *tensor.WHOLES)))
     return [
-        Claim("ZeRO §8", "P_a beside it", "bsh/12bsh", 100 / 12, 100 * sum(sent) / max(in_layers, 1), "%", "all ranks")
+        Claim("ZeRO §8", "P_a, relative", "bsh/12bsh", 100 / 12, 100 * sum(sent) / max(in_layers, 1), "%", "all ranks")
     ]
 
 
