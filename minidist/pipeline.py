@@ -247,9 +247,8 @@ def pipeline_of(
     stages, flushes = len(replicas) or pipe.size, SCHEDULES[schedule].flushes
     if units[-1].reads != units[-1].flats and not flushes:
         raise ValueError(f"{schedule} updates each stage on its own: it cannot tie the head to the embedding")
-    at = SCHEDULES[schedule].places(stages, settings.accumulate, len(parts) // stages, steps, replicas, contiguous)[
-        pipe.rank
-    ]
+    sizes = stages, settings.accumulate, len(parts) // stages, steps, replicas, contiguous
+    at = SCHEDULES[schedule].places(*sizes)[pipe.rank]
     stage = stage_of(units, pipe, parts, at)
     axes = Axes(norm_over={"pipeline norm": pipe} if flushes else {}, stages=pipe)  # without a flush each has its own
     share = replace(settings, accumulate=settings.accumulate // at.copies)  # copies of a stage take turns

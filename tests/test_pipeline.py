@@ -338,13 +338,22 @@ def all_sent(name: str, phase: str) -> list[int]:
     return [sent.get(phase, {"bytes": 0})["bytes"] for sent in report(name)["sent"]]
 
 
-def test_goes_on_from_a_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("1f1b", "zb-h2"),
+        ("zb-v --layers 4", "dualpipe --layers 4"),
+        ("dualpipe-v --layers 4", "chimera --layers 4 -m 2"),
+    ],
+)
+def test_goes_on_from_a_checkpoint(before, after, tmp_path):
     """Two steps on 3 stages, saved, and two more on 2 stages: as four steps at once."""
     folder = str(tmp_path / "run")
     line = f"{SMALL} --precision fp64 --lr 1e-3 --min-lr 1e-3 --warmup 0"
-    first = {"first": f"{line} --steps 2 --save {folder}"}
+    first = {"first": f"{line} --steps 2 --save {folder} --schedule {before}"}
     assert launch("jobs.pipelines:chapters", 3, first, str(tmp_path), timeout=60).status == "ok"
-    rest = {"rest": f"{line} --steps 4 --load {folder} --schedule zb-h2", "whole": f"{line} --steps 4"}
+    rest = {"rest": f"{line} --steps 4 --load {folder} --schedule {after}"}
+    rest["whole"] = f"{line} --steps 4 --layers {4 if 'layers' in after else 3}"
     found = launch("jobs.pipelines:chapters", 2, rest, str(tmp_path), timeout=60).values[0]
     np.testing.assert_allclose(found["rest"]["report"]["loss"], found["whole"]["report"]["loss"][2:], rtol=1e-12)
 

@@ -428,7 +428,11 @@ def print_letters(run: Run) -> None:
     """Print what the formulas' letters mean."""
     print("p (K, n): stages; i: one, from 1; m (M): micro-batches; v: chunks of a stage;")
     print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width;")
-    print("Ψi: parameters of a stage; ψ_emb: of the embedding.\n")
+    print("Ψi: parameters of a stage; ψ_emb: of the embedding.")
+    if run.layout.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):
+        print("PP, D: parts of the model, p, or in a V 2p; F&B: F and B that overlap; [2|p]: 1 if")
+        print("2 divides p, otherwise 0; messages: as many to each neighbor.")
+    print()
 
 
 def show_clocks(comm: Comm, timeline: Timeline, job: Job) -> None:
