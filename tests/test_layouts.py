@@ -87,8 +87,8 @@ def test_numbers_stay(ranks: int, tmp_path: Path) -> None:
         assert now["bytes"] == kept[line]["bytes"], f"payload, memory or claims of {line}"
 
 
-def test_there_are_28() -> None:
-    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 28
+def test_there_are_30() -> None:
+    assert sum(map(len, LAYOUTS.values())) == len(json.loads(KEPT.read_text())) == 30
 
 
 if __name__ == "__main__":
