@@ -207,7 +207,7 @@ def tied_volumes(run: Run) -> list[tensor.Volume]:
         second = [stage > run.layout.pp // 2 for stage in rank_stages(run)]
         copied = [sum(ring_all_reduce(n, 2).sent[i] for n in sizes) for sizes, i in zip(whole, second, strict=True)]
         formula = "Ψr/G" if options.zero else "Ψr"
-        return [tensor.Volume("Chimera §3.2", "two copies", formula, ["shared gradients"], copied, 1, run.bytes.stored)]
+        return [tensor.Volume("Chimera", "two copies", formula, ["shared gradients"], copied, 1, run.bytes.stored)]
     if run.layout.pp == 1 or not run.model.tied or run.layout.schedule in pipelines.FOLDED:
         return []
     sent = []

@@ -96,7 +96,7 @@ def folded_claims(run: Run, idle: float, again: set[float]) -> list[Claim]:
         return made
     if schedule == "chimera":
         expected = chimera.idle(p, 2.0 + max(again))
-        made.append(Claim("Chimera §3.1", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F"))
+        made.append(Claim("Chimera", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F"))
     if again != {0.0}:
         return made
     if schedule in ("dualpipe", "dualpipe-v"):
@@ -328,7 +328,7 @@ def sent_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     norms = [8 * (run.ranks - 1) if flushes else 0] * run.ranks  # a float64 from each stage
     source, formula = ("PTD §3", f"{run.bytes.stored}·ψ_emb") if run.model.tied else ("PipeDream §3.2", "2Ψi(r-1)/r")
     if pipe.schedule in pipelines.CROSSED:
-        source, formula = "Chimera §3.2", f"{run.bytes.stored}Ψi"
+        source, formula = "Chimera", f"{run.bytes.stored}Ψi"
     beside = [
         (source, "shared gradients", formula, shared, run.sent_in("shared gradients"), "bytes"),
         ("in addition", "pipeline norm", "8(p-1)", norms, run.sent_in("pipeline norm"), "bytes"),
