@@ -121,9 +121,11 @@ def _what_is_missing(rank: int, gone: Sequence[int], looks: Looks) -> str:
     assert look is not None
     assert look.waiting is not None
     call, peers = look.waiting
-    collective = re.search(r'[/"]minidist/ring\.py", line \d+,? in ([a-z]\w*)', look.stack)
-    if call in MEETINGS or collective:
-        return f"calling {collective[1] if collective else call}, in which rank {rank} waits"
+    collectives = re.findall(r'[/"]minidist/ring\.py", line \d+(,?) in (\w+)', look.stack)
+    if call in MEETINGS or collectives:
+        if collectives:  # the outermost: Python's traceback, with commas, has it first, faulthandler's last
+            _, call = collectives[0 if collectives[0][0] else -1]
+        return f"calling {call}, in which rank {rank} waits"
     _, sources = _ends(call, peers)
     if set(gone) & set(sources):
         return f"sending what rank {rank} waits for"
