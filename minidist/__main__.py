@@ -35,8 +35,9 @@ def contents() -> str:
     for name, paper, _ in CHAPTERS:
         title = f"{name:18}"
         lines.append((title if plain else f"\033[1m{title}\033[0m") + paper)
-    others = [f"    {chapter.launch}" for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
-    lines += [f"To run one: {USUAL.format('NAME')}, but", *others]
+    others = [chapter.launch for chapter in CHAPTERS if chapter.launch != USUAL.format(chapter.name)]
+    first, *others = sorted(others, key=len)
+    lines += [f"To run one: {USUAL.format('NAME')}, but {first}", *(f"    {launch}" for launch in others)]
     return "\n".join([*lines, OTHERS])
 
 
