@@ -1,4 +1,4 @@
-"""Pipeline parallelism: every rank holds a stage of the model, and micro-batches flow through the stages.
+"""Pipeline parallelism: ranks hold stages, and micro-batches flow through them.
 
     mpirun -n 4 python -m minidist.pipeline --schedule 1f1b --micro-batches 8
     mpirun -n 4 python -m minidist.pipeline --schedule zb-h1 --trace trace.json

@@ -12,7 +12,7 @@ from minidist.pp import balance
 from minidist.pp.schedules import SCHEDULES
 
 LOOPED = [name for name, schedule in SCHEDULES.items() if schedule.any_chunks]
-CONTIGUOUS = "llama3: micro-batches through a chunk before the next one's turn, p to m"  # --contiguous
+CONTIGUOUS = "llama3: micro-batches to a turn of a chunk, p to m"  # --contiguous
 BANDWIDTH = 0.05  # bytes in the time of a multiplication, as with 10 Gb/s and 25 Tflop/s
 
 

@@ -11,7 +11,7 @@ from minidist.grid.claims import claims, needs, print_closing
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp.claims import show_clocks
-from minidist.pp.fit import CONTIGUOUS, LOOPED, cut
+from minidist.pp.fit import CONTIGUOUS, cut
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 from minidist.programs.context_parallel import add_context_options
@@ -35,9 +35,9 @@ def add_options(parser: Parser) -> None:
         help="--zero 3: of dp, those that divide states; default: all",
     )
     parser.alias("--shard", "--ranks-per-host")
-    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help=", ".join(WITH_FLUSH).replace("1f1b", "1f1b (usual)"))
+    add("--schedule", choices=WITH_FLUSH, metavar="NAME", help="with a flush: pipeline --draw all; default: 1f1b")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help=f"{', '.join(LOOPED)}: of each stage; default: 2")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="of each stage, if it has several; default: 2")
     add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
     parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")

@@ -3,6 +3,7 @@ place of training: a schedule drawn, a published table."""
 
 import argparse
 import math
+from argparse import SUPPRESS
 from collections.abc import Sequence
 
 from minidist import UsageError, command, pipeline
@@ -18,7 +19,7 @@ from minidist.pp import balance, zero_bubble
 from minidist.pp import claims as promised
 from minidist.pp.best import choose
 from minidist.pp.draw import draw
-from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, LOOPED, cut, fit
+from minidist.pp.fit import BANDWIDTH, CONTIGUOUS, cut, fit
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 
@@ -55,23 +56,27 @@ ON_ITS_OWN = ("--clip", "0", "--precision", "fp32", "--untied")
 
 def add_options(parser: Parser) -> None:
     add = parser.add_argument
-    names = ", ".join(SCHEDULES)
-    add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help=f"one of {names}")
+    add("--schedule", choices=tuple(SCHEDULES), metavar="NAME", default="1f1b", help="one of those of --draw all")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="to an update; default: about 8, or PipeDream 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help=f"{', '.join(LOOPED)}: of each stage; default: 2")
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="of each stage, if it has several; default: 2")
     add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
     add("--replicas", type=stage_workers, default=(), metavar="R,R,...", help="pipedream: ranks of each stage; or auto")
     parser.output("--trace", help="write the timeline for https://ui.perfetto.dev")
-    add("--draw", choices=("all", *SCHEDULES), metavar="NAME", help="draw a schedule, or all, and do nothing else")
-    add("--best", action="store_true", help="run every schedule on the clock; draw the fastest that fits --held")
-    add("--held", type=within(0, 1000), metavar="X", help="--best: activations allowed, relative to 1F1B's; default: 1")
-    add("--costs", type=costs, metavar="F,B,W[,M[,F&B]]", help="--draw, --best: times of a stage, and of a message")
+    add(
+        "--draw",
+        choices=("all", *SCHEDULES),
+        metavar="NAME",
+        help="draw a schedule, or all; --costs F,B,W[,message[,F&B]]",
+    )
+    add("--best", action="store_true", help="draw the fastest; --held X of 1F1B's activations")
+    add("--held", type=within(0, 1000), metavar="X", help=SUPPRESS)
+    add("--costs", type=costs, metavar="TIMES", help=SUPPRESS)
     add("-p", "--pp", type=at_least(1), metavar="P", help="stages: to draw, 4; to train, as many as ranks")
     add("--zero-bubble-table", action="store_true", help="Zero Bubble's table 5 from 8, 16 or 32 ranks' clocks")
     parser.renamed("--stages", "--pp")
     without = ", ".join(name for name, schedule in SCHEDULES.items() if not schedule.flushes)
-    parser.epilog = f"""Without a flush ({without}) each stage updates on its own, from older weights: losses are not
-        those of serial training, and defaults are {" ".join(ON_ITS_OWN)}."""
+    parser.epilog = f"""Without a flush ({without}) weights are older: not serial losses; defaults are
+        {" ".join(ON_ITS_OWN)}."""
 
 
 def prepare(made: Parser, arguments: Sequence[str], ranks: int) -> Job | argparse.Namespace:
