@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from minidist import ring
 from minidist.cp.watch import Unwatched
 from minidist.mpi.comm import Comm
 from minidist.nn.tensor import Array, Nobody, Pool
-from minidist.ring import chunk
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class Group:
 
     def head_shares(self, kv_heads: int) -> list[range]:
         """With Ulysses, the key/value heads that each rank has in between, and with them the query heads they serve."""
-        return [range(kv_heads)[chunk(kv_heads, self.comm.size, rank)] for rank in range(self.comm.size)]
+        return [range(kv_heads)[ring.chunk(kv_heads, self.comm.size, rank)] for rank in range(self.comm.size)]
 
     def pack(self, array: Array) -> Array:
         """A contiguous copy, to be sent."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from classroom.grading import ANSWERS, ROOT, Graded, Grader, grader
+from sampling import shard_of_this_run
 
 RING, ENGINE = ANSWERS["04"].read_text(), ANSWERS["09"].read_text()
 CHAPTER = (ROOT / "minidist" / "ring.py").read_text()
@@ -332,6 +333,7 @@ TRICKS: dict[str, tuple[str, str, float | set[str], str]] = {
         "ended with status 0",
     ),
 }
+OF_THIS_RUN = shard_of_this_run(sorted(TRICKS), 2)  # all of them with -m slow
 
 HOSTILE = {
     "endless_import": ("while True:\n    pass\n", r"being imported: hung: rank \d had used \d s of processor time"),
@@ -383,7 +385,7 @@ def grade(made: Grader, folder: Path, name: str, text: str, **options: object) -
 
 @pytest.mark.parametrize(
     ("name", "whole"),
-    [(name, False) for name in sorted(TRICKS)]
+    [pytest.param(name, False, marks=[pytest.mark.slow] * (name not in OF_THIS_RUN)) for name in sorted(TRICKS)]
     + [pytest.param(name, True, marks=pytest.mark.slow) for name in sorted(TRICKS) if TRICKS[name][2] in (0, 20)],
 )
 def test_a_trick_earns_what_it_deserves(graders: dict[str, Grader], tmp_path: Path, name: str, whole: bool) -> None:

@@ -84,6 +84,8 @@ def command_lines(comm: Comm, lines: list[str], folder: str) -> dict[str, Any]:
             status.append(main(comm, prepare(comm)) or 0)
             comm.ledger.check_requests()
 
+        comm.ledger.reset()
+        comm.ledger._before.clear()  # a process of its own has sent nothing yet
         arguments = [name, *options, "--json", str(report)]
         with (
             mock.patch.object(sys, "argv", arguments),
