@@ -1,4 +1,4 @@
-"""28 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
+"""30 layouts of ranks, whose numbers do not move when code does: losses, payload, memory and claims are those that
 `tests/layouts.json` keeps. They prove nothing about what is right (other tests do), but show what a change has
 touched.
 
