@@ -5,21 +5,26 @@ from minidist.papers.figure import Figure, decimals
 
 
 def bubble(d: int, n: int) -> float:
-    """The part of all time that a worker idles, if a backward takes as long as a forward: (D-2)/(2N+D-2) (table 2)."""
+    """The part of all time that a worker idles, if a backward takes as long as a forward: (D-2)/(2N+D-2) (table 2). The
+    order in `minidist/pp/folded.py` has this for every N that is a multiple of D."""
     return (d - 2) / (2 * n + d - 2)
 
 
-def idle(d: int, backward: float) -> float:
-    """The same for N = D, in forwards: D - 2 if a backward takes as long as a forward. If it takes longer, bubbles in
-    the middle are added to those at the ends: (D-2) backwards, found by running the order for D = 4 to 16."""
-    return (d - 2) * backward
+def idle(d: int, n: int, backward: float) -> float:
+    """The same in forwards: D - 2, whatever N is. That assumes a backward that takes as long as a forward. For longer
+    ones the paper has no formula; found by running the order for D = 4 to 32: with N = D, D-2 backwards; with more,
+    (N/D)(D-2)(backward-1) + D-3 if a backward takes two forwards or more."""
+    if d == 2 or backward == 1:
+        return d - 2
+    return (d - 2) * backward if n == d else n / d * (d - 2) * (backward - 1) + d - 3
 
 
 def in_flight(d: int, n: int, stage: int) -> int:
-    """Micro-batches that a worker holds, of both directions: from D/2 + 1 at the ends to D in the middle (table 2), in
-    each direction as with 1F1B, of the at most D/2 that are there at a time."""
+    """Micro-batches that a worker holds, of both directions: with N = D from D/2 + 1 at the ends to D in the middle
+    (table 2), in each direction as with 1F1B, of the D/2 that there are. With more, the next ones fill up the ends: D
+    everywhere."""
     ways = d - stage + 1, stage
-    return sum(min(way, d // 2, n // 2) for way in ways)
+    return sum(min(way, d // 2) for way in ways) if n == d else d
 
 
 # ---- what it prints --------------------------------------------------------------------------------------------------

@@ -25,9 +25,7 @@ def parts_of(schedule: str, p: int, stage: int, v: int = 1) -> list[int]:
 
 
 def filled(schedule: str, p: int, m: int) -> bool:
-    """Whether there are micro-batches enough for the formulas of a folded or crossed pipeline. Chimera's are of p."""
-    if schedule == "chimera":
-        return m == p
+    """Whether there are micro-batches enough for the formulas of a folded or crossed pipeline."""
     return schedule not in ("zb-v", "v-half", "v-min") or m >= v_shapes.fills(schedule, p)
 
 

@@ -95,8 +95,12 @@ def folded_claims(run: Run, idle: float, again: set[float]) -> list[Claim]:
     if not pipelines.filled(schedule, p, m):
         return made
     if schedule == "chimera":
-        expected = chimera.idle(p, 2.0 + max(again))
-        made.append(Claim("Chimera", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F"))
+        expected = chimera.idle(p, m, 2.0 + max(again))
+        if m == p or p == 2:
+            made.append(Claim("Chimera", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F"))
+        else:
+            formula = "N/D·(D-2)(B+W-F)+D-3"
+            made.append(Claim("in addition", "idle, N > D", formula, expected, idle, "T_F"))
     if again != {0.0}:
         return made
     if schedule in ("dualpipe", "dualpipe-v"):

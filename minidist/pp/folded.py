@@ -156,17 +156,27 @@ def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], t
 
 
 def chimera(at: Place) -> Instructions:
-    """Chimera: 1F1B in both directions, p micro-batches at a time, p even (Li and Hoefler 2021, 3.1). A piece of work
-    has the time that it would have if its direction were alone; of two with the same time, the one that has come
-    farther is first. If there are more micro-batches, the next p follow at once ("direct concatenation")."""
-    p, plan = at.stages, []
+    """Chimera: two 1F1Bs that run in opposite directions, D/2 micro-batches of each at a time (Li and Hoefler 2021).
+
+    In slots of time in which a forward fits, or a backward that takes as long, no two pieces of a worker's work fall
+    into the same slot: backwards, and the forwards of a direction's second half of stages, keep the times that a unit
+    of D micro-batches has alone. In its first half they run ahead of those, as early as they can, and fill the holes
+    between two units.
+    """
+    p, slots = at.stages, list[tuple[int, Callable[[], Instructions]]]()
+
+    def begins(i: int) -> int:
+        """The first slot of a direction's i-th micro-batch: every second one, in units of 2p slots."""
+        unit, j = divmod(i, p // 2)
+        return 2 * p * unit + 2 * j
+
     for chunk in (0, 1):
         s = at.position(chunk)
+        ahead = max(p // 2 - 1 - s, 0)
         for i in range(at.micro_batches // 2):
-            unit, j = divmod(i, p // 2)
-            begins, k = 2 * p * unit, 2 * i + chunk
-            plan.append((begins + s + j * (1 if j < p - s else 2), -s, partial(forward, at, k, chunk)))
-            plan.append((begins + 2 * p - 1 - s + 2 * j, -s, partial(backward, at, k, chunk)))
-    for _, _, work in sorted(plan, key=lambda piece: piece[:2]):
+            k = 2 * i + chunk
+            slots.append((s + max(i, begins(i - ahead)), partial(forward, at, k, chunk)))
+            slots.append((2 * p - 1 - s + begins(i), partial(backward, at, k, chunk)))
+    for _, work in sorted(slots, key=lambda slot: slot[0]):
         yield from work()
     yield Step()

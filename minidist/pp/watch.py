@@ -22,6 +22,7 @@ from minidist.pp.instructions import (
     Send,
     Step,
     Weight,
+    name_of,
 )
 from minidist.pp.timeline import Mail, Span, Timeline
 
@@ -127,17 +128,34 @@ class InProcess:
 def simulate(
     streams: Sequence[tuple[Place, Instructions]], costs: dict[str, float], latency: float = 0.0
 ) -> list[Timeline]:
-    """All workers in one process, with only a clock: each goes on until it waits for a message that is not there."""
+    """All workers in one process, with only a clock: each goes on until it waits for a message that is not there.
+    Raises ValueError if none can go on."""
     mail: dict[tuple[str, int, int], float] = {}
 
-    def run(watch: Watch, stream: Instructions) -> Iterator[None]:
+    def run(watch: Watch, stream: Instructions) -> Iterator[Receive]:
         for instruction in stream:
             while isinstance(instruction, Receive) and watch.at.name(instruction) not in mail:
-                yield
+                yield instruction
             watch.see(instruction)
 
     watches = [Watch(at, InProcess(at, mail), costs, latency) for at, _ in streams]
-    running = [run(watch, stream) for watch, (_, stream) in zip(watches, streams, strict=True)]
+    running = {rank: run(watch, stream) for rank, (watch, (_, stream)) in enumerate(zip(watches, streams, strict=True))}
+    before: dict[int, Receive] = {}
     while running:
-        running = [one for one in running if next(one, "done") != "done"]
+        waiting = {rank: message for rank, one in running.items() if (message := next(one, None))}
+        if waiting and waiting == before:
+            raise ValueError(tell_deadlock([at for at, _ in streams], waiting))
+        running, before = {rank: running[rank] for rank in waiting}, waiting
     return [watch.timeline for watch in watches]
+
+
+def tell_deadlock(places: Sequence[Place], waiting: dict[int, Receive]) -> str:
+    """Which worker waits for which. waiting: by rank, the message that never comes."""
+    chain, rank = list[int](), min(waiting)
+    while rank in waiting and rank not in chain:
+        chain.append(rank)
+        rank = places[rank].peer(waiting[rank])
+    titles = [f"stage {at.stage + 1}" for at in places]
+    chain = chain[chain.index(rank) :] if rank in chain else chain  # without those that wait for the cycle
+    waits = [f"{titles[one]} in '{name_of(waiting[one])}' for {titles[places[one].peer(waiting[one])]}" for one in chain]
+    return f"deadlock: {', and '.join(waits)}{'' if rank in waiting else ', which has ended'}"

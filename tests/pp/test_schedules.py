@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from minidist import UsageError, data
 from minidist.mpi.clock import Clock
 from minidist.papers import chimera, dualpipe, pipelines, v_shapes, zero_bubble
+from minidist.papers.figure import decimals
 from minidist.pp import balance
 from minidist.pp.instructions import Backward, Both, Forward, Instruction, Place, Receive, Send, Step, Weight
 from minidist.pp.schedules import SCHEDULES, in_groups
-from minidist.pp.timeline import Span, Timeline, print_timelines, write_trace
+from minidist.pp.timeline import Span, Timeline, in_flight, print_timelines, write_trace
 from minidist.pp.watch import simulate
 from minidist.programs.chapter import find
 
@@ -667,13 +668,21 @@ def test_zb_v_with_unequal_times() -> None:
     assert idle == pytest.approx([2.4, 1.8, 1.2, 0.6])
 
 
-@pytest.mark.parametrize("d", [4, 6, 8, 16, 32])
+@pytest.mark.parametrize("d", [2, 4, 6, 8, 16, 32])
 def test_chimeras_bubble(d: int) -> None:
-    """Table 2's, for equal times and N = D; and ours for longer backwards."""
-    for backward in (1.0, 1.5, 2.0, 3.0):
-        work, _, whole = times(on_the_clock("chimera", d, d, costs={"F": 1.0, "B": backward / 2, "W": backward / 2}))
-        assert whole - work == chimera.idle(d, backward)
-        assert backward > 1 or (whole - work) / whole == chimera.bubble(d, d)
+    """Table 2's, (D-2)/(2N+D-2), for equal times and every N; and ours for longer backwards. A worker holds D/2 + 1 to
+    D micro-batches if N = D, else D."""
+    for units, backward in itertools.product((1, 2, 3, 4) if d < 32 else (1, 2), (1.0, 1.5, 2.0, 3.0, 4.0)):
+        n = units * d
+        timelines = on_the_clock("chimera", d, n, costs={"F": 1.0, "B": backward / 2, "W": backward / 2})
+        work, _, whole = times(timelines)
+        if backward == 1:
+            assert (whole - work) / whole == (d - 2) / (2 * n + d - 2)
+        elif units == 1 or backward >= 2:
+            assert whole - work == chimera.idle(d, n, backward)
+        ends = [min(d - i + 1, d // 2) + min(i, d // 2) for i in range(1, d + 1)] if units == 1 else [d] * d
+        assert [in_flight(timeline) for timeline in timelines] == ends
+    assert [decimals(4)(chimera.bubble(d, d)) for d in (4, 8, 16)] == ["0.2000", "0.2727", "0.3043"]
 
 
 def test_v_patterns_on_the_clock() -> None:
@@ -681,6 +690,26 @@ def test_v_patterns_on_the_clock() -> None:
         timelines = on_the_clock(name, p, 2 * p)
         work, longest, whole = times(timelines)
         assert (longest if name == "zb-v" else whole) - work == v_shapes.idle(name, p), (name, p)
+
+
+def deadlock_of(orders: Sequence[Sequence[Instruction]], name: str = "1f1b") -> str:
+    with pytest.raises(ValueError, match="deadlock") as raised:
+        simulate(list(zip(places(name, len(orders), 2), map(iter, orders), strict=True)), COSTS)
+    return str(raised.value)
+
+
+def test_a_deadlock_says_who_waits_for_whom() -> None:
+    """The clock would wait without end."""
+    there, back = [Forward(0), Send("activations", 0)], [Receive("gradients", 0), Backward(0)]
+    crossed = [*back, *there], [Receive("activations", 0), Forward(0), Backward(0), Send("gradients", 0)]
+    says = "deadlock: stage 1 in 'receive gradients 1' for stage 2, and stage 2 in 'receive activations 1' for stage 1"
+    assert deadlock_of(crossed) == says
+    ended = [*there, *back], [Receive("activations", 0), Forward(0), Backward(0)]
+    assert deadlock_of(ended) == "deadlock: stage 1 in 'receive gradients 1' for stage 2, which has ended"
+    waits_for_the_cycle = [Receive("gradients", 0)], [Receive("gradients", 0)], [Receive("activations", 0)]
+    assert deadlock_of(waits_for_the_cycle).startswith("deadlock: stage 2 in 'receive gradients 1' for stage 3, and")
+    turned = [Receive("activations", 0, 1), Forward(0, 1)]
+    assert deadlock_of([turned], "zb-v").startswith("deadlock: stage 1 in 'receive activations 1' for stage 1")
 
 
 # ---- which one to take -----------------------------------------------------------------------------------------------
