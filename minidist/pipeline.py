@@ -10,7 +10,7 @@ Huang et al., "GPipe", NeurIPS 2019, arXiv 1811.06965.
 Narayanan et al., "PipeDream", SOSP 2019; "Memory-efficient pipeline-parallel DNN training", 2021, arXiv 2006.09503
 (2BW); "Efficient large-scale language model training on GPU clusters", SC 2021, arXiv 2104.04473 (PTD).
 Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv 2401.10241; "Pipeline parallelism with controllable memory",
-2024. Li and Hoefler, "Chimera", SC 2021. DeepSeek-V3, 2024, arXiv 2412.19437 (DualPipe).
+2024, arXiv 2405.15362. Li and Hoefler, "Chimera", SC 2021, arXiv 2107.06925. DeepSeek-V3, 2024, arXiv 2412.19437.
 
 A stage waits for its input from the stage before, and for its output's gradient from the stage after. The schedule is
 the order in which a stage does its work. It decides how long stages idle (the bubble), how many micro-batches they hold

@@ -11,22 +11,12 @@ from minidist.cli.paths import say_written
 from minidist.command import Job, Options
 from minidist.layout import Layout
 from minidist.mpi.comm import Comm
-from minidist.papers import (
-    chen,
-    chimera,
-    dualpipe,
-    gpipe,
-    llama3,
-    pipedream,
-    pipelines,
-    ptd,
-    v_shapes,
-    zero,
-    zero_bubble,
-)
+from minidist.papers import chen, gpipe, llama3, pipedream, pipelines, ptd, zero, zero_bubble
 from minidist.papers.collectives import ring_all_reduce
+from minidist.pp import shaped
 from minidist.pp.instructions import ACTIVATION, GRADIENT
 from minidist.pp.schedules import SCHEDULES
+from minidist.pp.shaped import parts_of
 from minidist.pp.timeline import Timeline, print_timelines, write_trace
 
 
@@ -46,11 +36,6 @@ def stages_of(run: Asked) -> list[int]:
     return [stage for stage, workers in enumerate(pipe.replicas or (1,) * pipe.pp, start=1) for _ in range(workers)]
 
 
-def parts_of(pipe: Layout, stage: int) -> list[range]:
-    """The units of each chunk of a stage, from 1, as the papers lay them out."""
-    return [pipe.parts[part] for part in pipelines.parts_of(pipe.schedule, pipe.pp, stage, pipe.chunks)]
-
-
 def list_counts(run: Run, kind: str) -> list[Any]:
     """What each rank has counted."""
     return [counted[kind] for counted in run.counted]
@@ -60,8 +45,8 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     """How long stages idle in a step, by two definitions: as a part of all time, and relative to the work's time."""
     pipe = run.layout
     schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
-    starts, ends, work = list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy")[0]
-    step = max(ends) - min(starts)
+    starts, ends, busy = list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy")
+    step, work = max(ends) - min(starts), busy[0]
     made, again = [work_claim(run, at)], set(runs_again(run, at))
     if again not in ({0.0}, {1.0}):
         return made  # the papers' formulas are of stages that work equally long
@@ -74,45 +59,17 @@ def bubble_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     if schedule in ("gpipe", "1f1b", "interleaved"):
         formula, expected = "(1/v)(p-1)/m" if v > 1 else "(p-1)/m", ptd.bubble(p, m, v)
         made.append(Claim("PTD §2.2", "idle / work", formula, expected, (step - work) / work, ""))
-    made += folded_claims(run, max(ends) - min(starts) - work, again)
+    if schedule in ("breadth-first", "llama3") and m >= p:
+        expected = llama3.bubble(p, m, v)
+        made.append(Claim("Llama 3 §3.3.2", "idle / work", "(PP-1)/(V·M)", expected, (step - work) / work, ""))
+    own = [end - start - of_stage for start, end, of_stage in zip(starts, ends, busy, strict=True)]
+    made += shaped.idle_claims(pipe, step - work, own, again)
     filling = {"1f1b": "+W", "zb-h1": "-W", "zb-h2": "-2W"}
     if schedule in filling and m >= zero_bubble.fills(schedule, p):
         longest = max(end - start for start, end in zip(starts, ends, strict=True))
         expected = zero_bubble.idle(schedule, p, 1.0, 1.0 + again.pop(), 1.0)  # the forward again is of B
         formula = f"(p-1)(F+B{filling[schedule]})"
         made.append(Claim("ZB table 2", "idle, in T_F", formula, expected, longest - work, "T_F"))
-    return made
-
-
-def folded_claims(run: Run, idle: float, again: set[float]) -> list[Claim]:
-    """How much longer than its work a step takes, in the times of a chunk, if a stage has several. again: the forwards
-    that run once more. Most formulas assume that there are none."""
-    pipe, made = run.layout, list[Claim]()
-    schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
-    if schedule in ("breadth-first", "llama3") and m >= p:
-        work = list_counts(run, "busy")[0]
-        made.append(Claim("Llama 3 §3.3.2", "idle / work", "(PP-1)/(V·M)", llama3.bubble(p, m, v), idle / work, ""))
-    if not pipelines.filled(schedule, p, m):
-        return made
-    if schedule == "chimera":
-        expected = chimera.idle(p, m, 2.0 + max(again))
-        if m == p or p == 2:
-            made.append(Claim("Chimera", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F"))
-        else:
-            formula = "N/D·(D-2)(B+W-F)+D-3"
-            made.append(Claim("in addition", "idle, N > D", formula, expected, idle, "T_F"))
-    if again != {0.0}:
-        return made
-    if schedule in ("dualpipe", "dualpipe-v"):
-        expected = dualpipe.idle(p * v, f=1.0, b=2.0, w=1.0, both=3.0)
-        made.append(Claim("DSV3 table 2", "idle, in T_F", "(PP/2-1)(F&B+B-3W)", expected, idle, "T_F"))
-    if schedule in ("zb-v", "v-half", "v-min"):
-        formula = {"zb-v": "0", "v-half": "3(p-1)-[2|p]", "v-min": "4(p-1)-[3∤p]"}[schedule]
-        if schedule == "zb-v":  # of each stage's own time: in a step there is also the way to the last stage
-            times = zip(list_counts(run, "start"), list_counts(run, "end"), list_counts(run, "busy"), strict=True)
-            own = [end - start - busy for start, end, busy in times]
-            return [*made, on_each_rank("ZB README", "idle, in T_F", formula, 0.0, own, "T_F")]
-        made.append(Claim("ZB README", "idle, in T_F", formula, v_shapes.idle(schedule, p), idle, "T_F"))
     return made
 
 
@@ -175,12 +132,9 @@ def in_flight_claims(run: Run, at: Sequence[int]) -> list[Claim]:
     o, schedule = run.options, pipe.schedule
     in_all = pipe.micro_batches * (1 if SCHEDULES[schedule].flushes else len(run.loss))
     sources = {"gpipe": "GPipe §2.3", "pipedream": "PipeDream §3.2", "vertical-sync": "PipeDream §3.2"}
-    sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3"}
-    sources |= {"zb-v": "ZB README", "v-half": "ZB README", "v-min": "ZB README", "chimera": "Chimera table 2"}
-    sources |= {"dualpipe": "DSV3 table 2", "dualpipe-v": "DSV3 table 2", "llama3": "Llama 3 §3.3.2"}
+    sources |= {"2bw": "2BW §3.1", "zb-h1": "ZB §3", "zb-h2": "ZB §3", "llama3": "Llama 3 §3.3.2"} | shaped.SOURCES
     formulas = {"naive": "1", "gpipe": "m", "interleaved": "2(p-i)+(v-1)p+1", "zb-h1": "p", "zb-h2": "2p-1"}
-    formulas |= {"breadth-first": "v·m", "llama3": "2(p-i)+(v-1)N+1", "chimera": "D/2+1 to D", "dualpipe": "PP+1"}
-    formulas |= {"zb-v": "2p", "v-half": "p+3 or p+2", "v-min": "2⌊(p+4)/3⌋", "dualpipe-v": "PP+1"}
+    formulas |= {"breadth-first": "v·m", "llama3": "2(p-i)+(v-1)N+1"} | shaped.IN_FLIGHT
     source, formula = sources.get(schedule, "PTD §2.2"), formulas.get(schedule, "min(p-i+1, m)")
     claim = "chunks in flight" if pipe.chunks > 1 else "in flight"
     sizes = pipe.chunks, pipe.contiguous
@@ -373,8 +327,7 @@ def message_claims(run: Run, each: dict[str, list[int]], micro_batch: Sequence[i
         expected = [number * size for number, size in zip(messages, micro_batch, strict=True)]
         drains = phase == GRADIENT and not SCHEDULES[pipe.schedule].flushes
         number = "(m+n-i)" if drains else "v·m" if pipe.chunks > 1 else "m"
-        if pipe.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):  # to each neighbor
-            number = "m" if pipelines.copies(pipe.schedule) == 1 else "(m/2)"
+        number = shaped.MESSAGES.get(pipe.schedule, number)
         # The first rank sends no gradients, the last no activations: the table shows one that does.
         order = slice(None, None, -1 if phase == GRADIENT else 1)
         formula, counted = f"{run.bytes.stored}·{number}·{shape}", run.sent_in(phase)[order]
@@ -401,14 +354,8 @@ def shared_gradients(run: Run, at: Sequence[int]) -> list[int]:
     remaining update (PipeDream, section 3.2)."""
     pipe = run.layout
     units, p = run.model.units(), run.bytes.stored
-    if pipe.schedule in pipelines.CROSSED:  # of all that the two workers with the same stages have
-        own = [[unit for part in parts_of(pipe, stage) for unit in part] for stage in at]
-        second = [stage > pipe.pp // 2 for stage in at]
-        return [
-            p * sum(ring_all_reduce(units[unit], 2).sent[i] for unit in of) for of, i in zip(own, second, strict=True)
-        ]
-    if pipe.schedule in pipelines.FOLDED:  # both ends of the model are on the first stage
-        return [0] * run.ranks
+    if pipe.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):
+        return [p * sent for sent in shaped.shared_elements(pipe, units, at)]
     if run.model.tied:
         ends = ring_all_reduce(units[0], 2).sent if pipe.pp > 1 else [0, 0]
         return [p * {1: ends[0], pipe.pp: ends[1]}.get(stage, 0) for stage in at]
@@ -434,8 +381,7 @@ def print_letters(run: Run) -> None:
     print("F, B, W: 1 of time each; b: sequences of a micro-batch; s: length; h: width;")
     print("Ψi: parameters of a stage; ψ_emb: of the embedding.")
     if run.layout.schedule in (*pipelines.FOLDED, *pipelines.CROSSED):
-        print("PP, D: parts of the model, p, or in a V 2p; F&B: F and B that overlap; [2|p]: 1 if")
-        print("2 divides p, otherwise 0; messages: as many to each neighbor.")
+        print(shaped.LETTERS)
     print()
 
 

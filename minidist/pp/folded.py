@@ -21,7 +21,7 @@ from minidist.pp.instructions import Instructions, Place, Step, Weight, backward
 
 def zb_v(at: Place) -> Instructions:
     """ZB-V: as many micro-batches in flight as with 1F1B, and no bubble if F, B and W take the same time (Qi et al.
-    2024). With fewer than 2p - 1 micro-batches it is what is left of the schedule for that many."""
+    2024, arXiv 2405.15362). With fewer than 2p - 1 micro-batches it is what is left of the schedule for that many."""
     m, p, r, done = max(at.micro_batches, 2 * at.stages - 1), at.stages, at.stage, Counter[str]()
 
     def take(*work: str) -> Instructions:
@@ -67,7 +67,7 @@ def v_min(at: Place) -> Instructions:
 
 def _repeated(at: Place, delays: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Instructions:
     """A pattern that every micro-batch repeats, six slots after the one before: in six slots a worker does six pieces
-    of work, each for another micro-batch (section 3 of the paper; the numbers are derived here). A worker holds as many
+    of work, each for another micro-batch. The idea is the paper's; the numbers are derived here. A worker holds as many
     chunks as the pattern, from F to W, is long, divided by six.
 
     delays: slots from worker to worker, of F0, F1, B1 and B0. turns: slots from one of them to the next, on the worker
@@ -156,12 +156,13 @@ def _dual(at: Place, half: int, near: int, m: int, named: Callable[[int, int], t
 
 
 def chimera(at: Place) -> Instructions:
-    """Chimera: two 1F1Bs that run in opposite directions, D/2 micro-batches of each at a time (Li and Hoefler 2021).
+    """Chimera: two 1F1Bs that run in opposite directions, units of D/2 micro-batches each (Li and Hoefler 2021, arXiv
+    2107.06925).
 
-    In slots of time in which a forward fits, or a backward that takes as long, no two pieces of a worker's work fall
-    into the same slot: backwards, and the forwards of a direction's second half of stages, keep the times that a unit
-    of D micro-batches has alone. In its first half they run ahead of those, as early as they can, and fill the holes
-    between two units.
+    Time has slots, each for a forward, or for a backward that takes as long. Backwards, and the forwards of a
+    direction's second half of stages, keep the slots that their unit would have alone. In the first half, forwards run
+    ahead as early as they can, and so fill the holes between two units. No two pieces of a worker's work have the same
+    slot.
     """
     p, slots = at.stages, list[tuple[int, Callable[[], Instructions]]]()
 

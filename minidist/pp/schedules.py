@@ -82,7 +82,8 @@ def in_groups(m: int, v: int, size: int) -> list[tuple[int, int]]:
 
 def breadth_first(at: Place) -> Instructions:
     """GPipe over v chunks to a worker: all micro-batches through a chunk, then all through the next, and back in the
-    same way. With ZeRO-3 a chunk's parameters can be gathered once for all (Lamy-Poirier 2023)."""
+    same way. With ZeRO-3 a chunk's parameters can be gathered once for all (Lamy-Poirier 2023, arXiv
+    2211.05953)."""
     for chunk in range(at.chunks):
         for k in range(at.micro_batches):
             yield from forward(at, k, chunk)

@@ -155,7 +155,7 @@ def tell_deadlock(places: Sequence[Place], waiting: dict[int, Receive]) -> str:
     while rank in waiting and rank not in chain:
         chain.append(rank)
         rank = places[rank].peer(waiting[rank])
-    titles = [f"stage {at.stage + 1}" for at in places]
     chain = chain[chain.index(rank) :] if rank in chain else chain  # without those that wait for the cycle
-    waits = [f"{titles[one]} in '{name_of(waiting[one])}' for {titles[places[one].peer(waiting[one])]}" for one in chain]
+    names = [f"stage {places[one].stage + 1}" for one in [*chain, rank]]
+    waits = [f"{names[i]} in '{name_of(waiting[one])}' for {names[i + 1]}" for i, one in enumerate(chain)]
     return f"deadlock: {', and '.join(waits)}{'' if rank in waiting else ', which has ended'}"

@@ -700,16 +700,21 @@ def deadlock_of(orders: Sequence[Sequence[Instruction]], name: str = "1f1b") -> 
 
 def test_a_deadlock_says_who_waits_for_whom() -> None:
     """The clock would wait without end."""
-    there, back = [Forward(0), Send("activations", 0)], [Receive("gradients", 0), Backward(0)]
-    crossed = [*back, *there], [Receive("activations", 0), Forward(0), Backward(0), Send("gradients", 0)]
+    there: list[Instruction] = [Forward(0), Send("activations", 0)]
+    back: list[Instruction] = [Receive("gradients", 0), Backward(0)]
+    last: list[Instruction] = [Receive("activations", 0), Forward(0), Backward(0)]
+    crossed = [*back, *there], [*last, Send("gradients", 0)]
     says = "deadlock: stage 1 in 'receive gradients 1' for stage 2, and stage 2 in 'receive activations 1' for stage 1"
     assert deadlock_of(crossed) == says
-    ended = [*there, *back], [Receive("activations", 0), Forward(0), Backward(0)]
-    assert deadlock_of(ended) == "deadlock: stage 1 in 'receive gradients 1' for stage 2, which has ended"
-    waits_for_the_cycle = [Receive("gradients", 0)], [Receive("gradients", 0)], [Receive("activations", 0)]
-    assert deadlock_of(waits_for_the_cycle).startswith("deadlock: stage 2 in 'receive gradients 1' for stage 3, and")
-    turned = [Receive("activations", 0, 1), Forward(0, 1)]
-    assert deadlock_of([turned], "zb-v").startswith("deadlock: stage 1 in 'receive activations 1' for stage 1")
+    assert (
+        deadlock_of([[*there, *back], last])
+        == "deadlock: stage 1 in 'receive gradients 1' for stage 2, which has ended"
+    )
+    waits_for_a_cycle = [back, back, last]
+    assert deadlock_of(waits_for_a_cycle).startswith("deadlock: stage 2 in 'receive gradients 1' for stage 3, and")
+    assert deadlock_of([[Receive("activations", 0, 1), Forward(0, 1)]], "zb-v").startswith(
+        "deadlock: stage 1 in 'receive activations 1' for stage 1"
+    )
 
 
 # ---- which one to take -----------------------------------------------------------------------------------------------

@@ -1,0 +1,58 @@
+"""What the papers say about a pipeline that is folded or crossed: the part of `minidist/pp/claims.py` in which these
+differ from one that runs straight through."""
+
+from collections.abc import Sequence
+
+from minidist.claims.claim import Claim, on_each_rank
+from minidist.layout import Layout
+from minidist.papers import chimera, dualpipe, pipelines, v_shapes
+from minidist.papers.collectives import ring_all_reduce
+
+# By schedule: whose figure it is, the most micro-batches in flight on a stage, and messages to each neighbor.
+SOURCES = dict.fromkeys(("zb-v", "v-half", "v-min"), "ZB README") | {"chimera": "Chimera table 2"}
+SOURCES |= dict.fromkeys(("dualpipe", "dualpipe-v"), "DSV3 table 2")
+IN_FLIGHT = {"zb-v": "2p", "v-half": "p+3 or p+2", "v-min": "2⌊(p+4)/3⌋", "chimera": "D/2+1 to D; N>D: D"}
+IN_FLIGHT |= dict.fromkeys(("dualpipe", "dualpipe-v"), "PP+1")
+MESSAGES = dict.fromkeys(pipelines.FOLDED, "m") | dict.fromkeys(pipelines.CROSSED, "(m/2)")
+LETTERS = """PP, D: parts of the model, p, or in a V 2p; F&B: F and B that overlap; [2|p]: 1 if
+2 divides p, otherwise 0; messages: as many to each neighbor."""
+
+
+def parts_of(pipe: Layout, stage: int) -> list[range]:
+    """The units of each chunk of a stage, from 1, as the papers lay them out."""
+    return [pipe.parts[part] for part in pipelines.parts_of(pipe.schedule, pipe.pp, stage, pipe.chunks)]
+
+
+def idle_claims(pipe: Layout, idle: float, own: Sequence[float], again: set[float]) -> list[Claim]:
+    """How much longer than its work a step takes, in the times of a chunk, if a stage has several. own: the same of
+    each stage's own time. again: the forwards that run once more. Most formulas assume that there are none."""
+    schedule, p, m, v = pipe.schedule, pipe.pp, pipe.micro_batches, pipe.chunks
+    if not pipelines.filled(schedule, p, m):
+        return []
+    if schedule == "chimera":
+        expected = chimera.idle(p, m, 2.0 + max(again))
+        if m == p or p == 2:
+            return [Claim("Chimera", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F")]
+        return [Claim("in addition", "idle, N > D", "N/D·(D-2)(B+W-F)+D-3", expected, idle, "T_F")]
+    if again != {0.0}:
+        return []
+    if schedule in ("dualpipe", "dualpipe-v"):
+        expected = dualpipe.idle(p * v, f=1.0, b=2.0, w=1.0, both=3.0)
+        return [Claim("DSV3 table 2", "idle, in T_F", "(PP/2-1)(F&B+B-3W)", expected, idle, "T_F")]
+    if schedule == "zb-v":  # of each stage's own time: in a step there is also the way to the last stage
+        return [on_each_rank("ZB README", "idle, in T_F", "0", 0.0, own, "T_F")]
+    if schedule in ("v-half", "v-min"):
+        formula = {"v-half": "3(p-1)-[2|p]", "v-min": "4(p-1)-[3∤p]"}[schedule]
+        return [Claim("ZB README", "idle, in T_F", formula, v_shapes.idle(schedule, p), idle, "T_F")]
+    return []
+
+
+def shared_elements(pipe: Layout, units: Sequence[int], at: Sequence[int]) -> list[int]:
+    """Elements that each rank sends to sum gradients that several ranks have: crossed, of all that the two workers with
+    the same stages have. Folded, none: both ends of the model are on the first stage. units: their parameters. at: each
+    rank's stage."""
+    if pipe.schedule in pipelines.FOLDED:
+        return [0] * len(at)
+    own = [[unit for part in parts_of(pipe, stage) for unit in part] for stage in at]
+    second = [stage > pipe.pp // 2 for stage in at]
+    return [sum(ring_all_reduce(units[unit], 2).sent[i] for unit in of) for of, i in zip(own, second, strict=True)]
