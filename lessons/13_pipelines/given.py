@@ -49,6 +49,12 @@ def updates_between(order: Order, k: int) -> int:
     return sum(letter == "BW" for letter, _ in between)
 
 
+def stage_of(part: int, p: int, shape: str) -> int:
+    if shape == "v":
+        return part if part < p else 2 * p - 1 - part
+    return p - 1 - part if shape == "cross" else part % p
+
+
 # ---- the exercise ----------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +131,25 @@ def interleaved(s: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
 
 
 # ---- for the notebook ------------------------------------------------------------------------------------------------
+
+
+def one_at_a_time(m: int) -> Order:
+    """The whole of a micro-batch before the next."""
+    return [(letter, k) for k in range(m) for letter in ("F", "BW")]
+
+
+def compare_orders(p: int, forwards_first: Any, idle_share: Any, in_flight: Any) -> tuple[dict[int, Any], Any]:
+    """For some m: the idle time that 1F1B saves against all forwards first, in percent, and what its stages hold."""
+    print(f"{'m':>4}   idle: GPipe, 1F1B     {'all forwards first':20}{'1F1B holds':14}computed min(p-s, m)")
+    saved, most = dict[int, Any](), dict[int, Any]()
+    for m in (2, 4, 8, 64):
+        orders = [forwards_first(m) for s in range(p)], [one_f_one_b(s, p, m) for s in range(p)]
+        shares = [idle_share(clock(of, {"F": 1, "B": 1, "W": 1})) for of in orders]
+        holds = [[in_flight(order) for order in of] for of in orders]
+        saved[m], most[m] = 100 * (1 - shares[1] / shares[0]), holds[1]
+        computed = [min(p - s, m) for s in range(p)]
+        print(f"{m:>4}   {shares[0]:11.4f}{shares[1]:8.4f}   {holds[0]!s:20}{holds[1]!s:14}{computed}")
+    return saved, most
 
 
 def perform_with(comm: Comm, stage: Any, order: Order, receive: Callable[[int], Array]) -> None:

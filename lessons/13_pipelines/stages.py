@@ -125,6 +125,34 @@ def off(found: Sequence[Sequence[Array]], truth: Sequence[Array]) -> float:
     return float(100 * np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1]))
 
 
+def compare_ranks(did: list[dict[str, Any]], gradients: list[Any], held: list[Any]) -> tuple[dict[str, Any], Any]:
+    """Of each schedule the spans of all ranks, and the error of the gradients in percent, which is printed."""
+    _, truth = serial(a_batch(m=8))
+    spans, errors = {}, {}
+    for name in did[0]:
+        spans[name] = [of_rank[name] for of_rank in did]
+        errors[name] = off([of_rank[name] for of_rank in gradients], truth)
+        most = [of_rank[name] for of_rank in held]
+        print(f"{name:6} gradients {errors[name]:.6f}% off; held at most {most} (counted)")
+    return spans, errors
+
+
+def compare_steps(results: list[dict[Any, Any]]) -> tuple[dict[tuple[str, int, int], float], bool]:
+    """Of each (schedule, p, m) the error of the gradients in percent, which is printed; and whether all losses are
+    right. results: of each rank {(p, m, schedule): (loss, gradients)}."""
+    wrong, same_loss = dict[tuple[str, int, int], float](), True
+    print(f"{'':14}" + "".join(f"{f'm = {m}':>10}" for m in (1, 2, 8)), "  error of gradients, percent")
+    for name, size in ((name, size) for name in ("GPipe", "1F1B") for size in (2, 3, 4)):
+        for m in (1, 2, 8):
+            loss, truth = serial(a_batch(m))
+            of_ranks = [results[rank][size, m, name] for rank in range(size)]
+            wrong[name, size, m] = off([gradients for _, gradients in of_ranks], truth)
+            same_loss = same_loss and abs(of_ranks[-1][0] - loss) < 1e-12
+        print(f"{name:6} p = {size}  " + "".join(f"{wrong[name, size, m]:>10.2f}" for m in (1, 2, 8)))
+    print("the loss is right everywhere:", same_loss, "\n")
+    return wrong, same_loss
+
+
 # ---- stages of two matrices, whose weights move ----------------------------------------------------------------------
 
 MICRO, WIDTH = 60, 8  # micro-batches of 16 rows
@@ -174,3 +202,12 @@ def miss_of(dw: Array, weights: list[Array], k: int, s: int) -> float:
         dy, truth = backward(w, dy, of_stage)
         found.insert(0, truth)
     return float(100 * np.linalg.norm(dw - found[s]) / np.linalg.norm(found[s]))
+
+
+def print_errors(between: Sequence[int], newest: Any, stashed: Any) -> None:
+    """The errors of each stage's gradients, and every tenth loss."""
+    print("error of the gradient, percent:        newest weights   stashed")
+    for s, updates in enumerate(between):
+        print(f"stage {s}, {updates} updates in between{newest[0][s]:>25.1f}{stashed[0][s]:>10.1f}")
+    for name, (_, losses) in (("newest", newest), ("stashed", stashed)):
+        print(f"loss, {name:8}" + "".join(f"{loss:7.2f}" for loss in losses[::10]))

@@ -651,12 +651,24 @@ def check_b_and_w_apart(submission: Submission) -> None:
             before[letter] += 1
 
 
+def check_stage_of(submission: Submission) -> None:
+    """Neighbors: in a V, parts 2p-1-i and i meet; crossed, stage and part count from opposite ends."""
+    cases = {}
+    for p in (1, 3, 4):
+        there = [*range(p)]
+        for shape, stages in {"loop": there * 2, "v": there + there[::-1], "cross": there[::-1]}.items():
+            for part, s in enumerate(stages):
+                cases[f"part {part}, p = {p}, {shape}"] = [part, p, shape], s
+    check_values(submission, "stage_of", cases, "order_of")
+
+
 GAPS = {
     "idle_share": check_idle_share,
     "forwards_first": check_forwards_first_gap,
     "in_flight": check_in_flight,
     "b_and_w_apart": check_b_and_w_apart,
     "updates_between": check_updates_between,
+    "stage_of": check_stage_of,
 }
 
 

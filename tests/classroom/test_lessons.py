@@ -27,7 +27,7 @@ FORGET = """\
 import os, sys
 os.chdir({0!r})
 sys.path.insert(0, {0!r})
-for module in ("exercise", "given", "pictures", "simulated", "stages", "transformer"):
+for module in ("exercise", "given", "pictures", "shapes", "simulated", "stages", "transformer"):
     sys.modules.pop(module, None)
 from minidist.classroom import notebook
 notebook.has_mpi = lambda: False  # which is quicker
