@@ -64,7 +64,7 @@ def draw(options: argparse.Namespace) -> int:
     """Print one schedule, or all; returns the exit status. Raises UsageError for schedules too long to show."""
     if environment.rank():
         return 0  # under mpirun one drawing is enough
-    (p, m), report = sizes(options), dict[str, Any]()
+    (p, m), report, overlaps = sizes(options), dict[str, Any](), False
     check_writable("--json", options.json if options.json != "-" else None)
     with redirect_stdout(io.StringIO()) if options.json == "-" else nullcontext():
         for name in SCHEDULES if options.draw == "all" else (options.draw,):
@@ -80,10 +80,13 @@ def draw(options: argparse.Namespace) -> int:
             every = f"every {m} micro-batches" if name == "2bw" else "every micro-batch"
             print(summary(timelines, v) if schedule.flushes else f"no flush; an update after {every}", end="\n\n")
             report[name] = figures(timelines, v)
-        print("F: forward, B: backward of the input, W: of the weights, each with the last")
-        print("digit of its micro-batch; in flight: the most that each stage holds; …: goes on.")
-        print("F1&B2 is a forward that overlaps with a backward, W included.")
-        print("Without a flush, below: each one's version of the weights; |: a new one is made.")
+            overlaps |= any(span.along for timeline in timelines for span in timeline.spans)
+        print("F: forward, B: backward of the input, W: of the weights; a digit is the last one")
+        print("of its micro-batch; in flight: the most that each stage holds; …: goes on.")
+        if overlaps:
+            print("F1&B2 is a forward that overlaps with a backward, W included.")
+        if not all(SCHEDULES[name].flushes for name in report):
+            print("Without a flush, below: each one's version of the weights; |: a new one is made.")
     if options.json:
         write_json(options.json, {"chapter": "pipeline", "drawn": report})
     return 0

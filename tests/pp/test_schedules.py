@@ -572,6 +572,13 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
             assert made_by["args"]["micro-batch"] == used_by["args"]["micro-batch"]
 
 
+def test_a_drawing_explains_what_it_has():
+    """Overlaps and versions of weights, where there are any."""
+    for name, words in {"zb-v": [], "dualpipe": ["F1&B2 is"], "2bw": ["Without a flush"]}.items():
+        drawn = run_without_mpi("--draw", name, "-p", "2", "-m", "4").stdout
+        assert [mark for mark in ("F1&B2 is", "Without a flush") if mark in drawn] == words
+
+
 def test_a_drawing_without_flush_shows_versions():
     """By hand: PipeDream's last stage updates after each micro-batch and uses the newest; 2BW's, the version before."""
     drawn = run_without_mpi("--draw", "pipedream", "-p", "2", "-m", "2").stdout.splitlines()
