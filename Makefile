@@ -26,8 +26,8 @@ doctor: ## say what is wrong with the MPI set-up, and what mends it
 	echo "There is no $(VENV): make setup makes it, with all that is needed. Without it:"; \
 	exec python3 -m minidist doctor
 
-test: $(VENV)/.dev ## run the tests
-	$(IN_VENV) python -m pytest
+test: $(VENV)/.dev ## run the tests (several at a time: many wait most of their time)
+	$(IN_VENV) python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev ## check style and types
 	$(IN_VENV) ruff check

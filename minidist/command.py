@@ -186,9 +186,6 @@ def prepare(
         clip=options.clip,
         accumulate=options.accumulate,
         bucket_size=vars(options).get("bucket_size"),  # an option of chapters on the data axis
-        persist=vars(options).get("persist", 0),  # these three: of ZeRO-3
-        ahead=vars(options).get("ahead", 0),
-        live=vars(options).get("live"),
         recompute=options.recompute,
         seed=options.seed,
         capacity=options.device_memory,

@@ -42,9 +42,6 @@ class Settings:
     clip: float = 1.0  # the largest norm that all gradients together may have; 0: no clipping
     accumulate: int = 1  # micro-batches per update
     bucket_size: int | None = None  # gradient elements summed over the ranks at once; None: those of one unit
-    persist: int = 0  # these three: `minidist/zr/limits.py`
-    ahead: int = 0  # ... elements that are gathered ahead of the unit in use, in whole units
-    live: int | None = None  # ... elements that may be gathered at a time, if the unit in use has no more; None: any
     recompute: str = "none"  # what the backward computes again instead of storing: `minidist/memory/recompute.py`
     seed: int = 0
     capacity: int | None = None  # bytes that a rank's device can hold, without workspace; more raises OutOfMemory

@@ -11,21 +11,19 @@ import minidist  # before NumPy: it sets one BLAS thread, also for the serial ru
 from sampling import part_of_this_run
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Python is started by the thousand, once for each rank: none of them has to compile what it imports, even where
     PYTHONDONTWRITEBYTECODE keeps it from leaving that to the next."""
+    gc.disable()  # until all tests are collected: nothing of them is garbage
+    if hasattr(session.config, "workerinput"):  # of pytest-xdist, whose first process has done the rest
+        return
     for folder in (Path(minidist.__file__).parent, Path(__file__).with_name("jobs")):
         compileall.compile_dir(folder, quiet=2)
-    gc.disable()  # until all tests are collected: nothing of them is garbage
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
     if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
         reporter.write_line(f"To repeat this run: MINIDIST_PART={part_of_this_run()}")  # -q prints no header
-    freeze_tests()
 
 
-def freeze_tests() -> None:
+def pytest_collection_finish() -> None:
     """Thousands of tests, and what they import, stay to the end: the garbage collector need not look at them whenever
     one of them calls it."""
     gc.collect()

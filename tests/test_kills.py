@@ -19,7 +19,7 @@ SEED, USUAL, ALL = 7, 8, 100
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGSEGV, signal.SIGSTOP, signal.SIGSTOP)
 VICTIMS = ("rank", "rank", "rank", "parent", "both", "mpirun", "proxy")
 
-MODEL = {"--steps": 200, "--layers": 2, "--width": 12, "--heads": 12, "--context": 8, "--batch": 24}
+MODEL = {"--steps": 2000, "--layers": 2, "--width": 12, "--heads": 12, "--context": 8, "--batch": 24}
 UNSAVED = [*(str(word) for option in MODEL.items() for word in option), "--json", "report"]
 SMALL = [*UNSAVED, "--save", "model"]
 TEXTS = [str(path) for path in Path(__file__).parent.glob("*.py")]

@@ -18,6 +18,7 @@ from minidist.papers import deepspeed, llama, megatron
 from minidist.papers.models import Model
 from minidist.programs.chapter import find
 from minidist.zero3 import ZeRO3
+from minidist.zr.limits import Limits, limited
 
 CHOICES: dict[str, dict[str, Any]] = {
     "persist": {"persist": 40},
@@ -50,9 +51,8 @@ def test_no_choice_changes_a_number(kind: Any, tied: bool, n: int) -> None:
         for choice in CHOICES.values():
             if kind is offload.OffloadAll and "persist" in choice:
                 continue
-            chosen = settings("fp64", "adamw", 2, clip=0.5)
-            vars(chosen).update(choice)
-            for name, array in trained(kind(model(tied), chosen, comm)).items():
+            engine = limited(kind, Limits(**choice))
+            for name, array in trained(engine(model(tied), settings("fp64", "adamw", 2, clip=0.5), comm)).items():
                 np.testing.assert_allclose(array, truth[name], rtol=1e-11, atol=1e-14, err_msg=f"{choice} {name}")
 
     run_threads(be_rank, n, Rules("eager"))
@@ -125,8 +125,8 @@ def test_padding_of_what_is_apart() -> None:
         ("zero3", "--persist 5 --keep-last", "--persist and --keep-last: use one of them"),
         ("zero3", "--ahead 5 --recompute every:2", "--ahead needs --recompute none, selective or full, not every:2"),
         ("offload", "--zero 2 --persist 5", "--persist is of --zero 3: stage 2 divides no parameters"),
-        ("offload", "--zero 2 --parameters host", "leave --zero 2 away, or say --zero 3"),
-        ("offload", "--zero 3 --parameters host --persist 5", "leave --persist away"),
+        ("offload", "--zero 2 --parameters host", "leave out --zero 2, or say --zero 3"),
+        ("offload", "--zero 3 --parameters host --persist 5", "leave out --persist"),
     ],
 )
 def test_what_does_not_go_together(chapter: str, line: str, says: str) -> None:

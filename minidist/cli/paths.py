@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 from contextlib import suppress
 from typing import Any
 
@@ -43,11 +44,9 @@ def check_writable(option: str, path: str | None) -> None:
         raise UsageError(f"{option} {path}: cannot write there: {error.strerror}") from None
 
 
-def check_folder_takes_files(folder: str) -> None:
-    """Raise OSError unless a new file can be made in a folder; it is gone at once."""
-    draft = files.draft_of(os.path.join(folder, ""))
-    with open(draft, "xb"):
-        os.unlink(draft)
+def check_folder_takes_files(folder: str | os.PathLike[str]) -> None:
+    """Raise OSError unless a new file can be made in a folder. It has no name, so that no kill leaves it there."""
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def check_apart(outputs: dict[str, str | None], inputs: dict[str, str | None]) -> None:

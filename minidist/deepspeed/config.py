@@ -113,7 +113,7 @@ def _entries(section: dict[str, Any], prefix: str, table: dict[str, Key]) -> Ite
                 raise UsageError(f"{path} should be {error}, not {_short(value)}") from None
             yield CPU_OFFLOAD[path], on if path.endswith("memory") else "cpu" if on else "none"
         elif path in REMOVED:
-            raise UsageError(f"{path} is not here, and DeepSpeed refuses it, too, since 0.19.7: leave it away")
+            raise UsageError(f"{path} is not here, and DeepSpeed refuses it, too, since 0.19.7: leave it out")
         elif path in SECTIONS or path in REFUSED_SECTIONS:
             _check_fields(path, value)
             if path in REFUSED_SECTIONS and switched_on(value):

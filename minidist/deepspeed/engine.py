@@ -92,8 +92,8 @@ def initialize(
     if lr_scheduler is not None:
         settings.learning_rate = lr_scheduler
     shards = zero.shards_within(model)
-    if shards and settings.persist:
-        settings.persist = 0
+    if shards and plan.limits.persist:
+        plan.limits = plan.limits._replace(persist=0)
         plan.notes.append(
             "zero_optimization.param_persistence_threshold has no effect here yet in zero.Init: it divides all"
         )
@@ -114,7 +114,7 @@ def engine_of(plan: Plan, units: list[Unit], settings: Settings, comm: Comm) -> 
         return infinity.ENGINES[plan.stage](units, settings, comm, folder)
     engines = offload.ENGINES if plan.offload else dict(enumerate(LADDER))
     kind: type[DataParallel] = offload.OffloadAll if plan.below else engines[plan.stage]
-    engine = limited(kind, settings)(units, settings, comm)
+    engine = limited(kind, plan.limits)(units, settings, comm)
     if plan.on_host or plan.together:
         blocks = sum(isinstance(unit, Block) for unit in units)
         engine.checkpoints = zero_r.Checkpoints(engine, plan.on_host, together=blocks if plan.together else None)

@@ -83,7 +83,7 @@ def asked_model(options: Namespace) -> tuple[Model | Count, str]:
     if options.parameters:
         for name in ("model", "sequence"):
             if vars(options)[name]:
-                raise UsageError(f"--parameters is all that is known of a model: leave --{name} away")
+                raise UsageError(f"--parameters is all that is known of a model: leave out --{name}")
         return Count(options.parameters), "a model"
     name = options.model or "gpt2"
     model = model_of(name)
@@ -189,7 +189,7 @@ def persistent(plan: Plan, model: Model | Count) -> int:
     """Ψ_p: elements of parameters that are not divided."""
     if isinstance(model, Count) or plan.stage < 3:
         return 0
-    return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.persist)
+    return sum(size for unit in model.parameter_sizes for size in unit if size <= plan.limits.persist)
 
 
 def passing(plan: Plan, model: Model | Count) -> int:
@@ -199,14 +199,14 @@ def passing(plan: Plan, model: Model | Count) -> int:
     embedding's gradient is an exception: it waits for its second part, if a rank has no other place for it."""
     if isinstance(model, Count):
         return 0
-    if plan.persist or plan.ahead:
-        parts = [(sum(size for size in unit if size <= plan.persist), sum(unit)) for unit in model.parameter_sizes]
+    persist, ahead, most = plan.limits
+    if persist or ahead:
+        parts = [(sum(size for size in unit if size <= persist), sum(unit)) for unit in model.parameter_sizes]
         divided = [(small, whole - small) for small, whole in parts]
         buffer = buffer_size(plan.bucket_size, plan.ranks, model.parameters) if plan.bucket_size else 0
-        live = math.inf if plan.live is None else plan.live
+        live = math.inf if most is None else most
         first = model.v * model.h
-        most = deepspeed.in_passing(divided, model.tied, plan.persist, first, plan.ahead, live, buffer)
-        return sizes(plan)[0] * most
+        return sizes(plan)[0] * deepspeed.in_passing(divided, model.tied, persist, first, ahead, live, buffer)
     embedding, *others = model.units if model.tied else [0, *model.units]
     largest = embedding + max(others)
     gathered = largest if plan.stage == 3 else 0
@@ -331,7 +331,7 @@ def again(plan: Plan, model: Model | Count) -> int:
     """Parameters of the layers that stage 3 gathers to run them again."""
     if isinstance(model, Count):
         return 0
-    small = sum(size for size in model.parameter_sizes[1] if size <= plan.persist)
+    small = sum(size for size in model.parameter_sizes[1] if size <= plan.limits.persist)
     return chen.count_regathered_layers(plan.recompute, model.layers) * (model.units[1] - small)
 
 

@@ -192,7 +192,7 @@ ZERO = {
         never="it says whether a gradient overflowed", already=(True,),
     ),
     "zenflow": Key(or_null(anything), None, "update what matters on the device, the rest later on the host",
-                   refused="an update is whole: leave it away"),
+                   refused="an update is whole: leave it out"),
     "parameter_alignment": Key(
         flag, False, "pad parameters to 16 bytes", never="arrays have NumPy's alignment", already=(False,)
     ),

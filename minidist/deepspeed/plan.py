@@ -12,6 +12,7 @@ from minidist.deepspeed.schedules import OneCycle, RangeTest, WarmupCosineLR, Wa
 from minidist.engine import Settings
 from minidist.nn.optim import SGD, AdamW, Optimizer
 from minidist.nn.precision import LossScale, precision
+from minidist.zr.limits import Limits
 
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
 ROOM = "zero_optimization"
@@ -39,9 +40,7 @@ class Plan:
     nvme: bool = False  # and the states on to files; in stage 3 parameters too
     nvme_path: str | None = None  # in which folder; None: a temporary one
     below: bool = False  # parameters to the host, too
-    persist: int = 0  # of stage 3, in elements: what is not divided,
-    ahead: int = 0  # what is gathered ahead,
-    live: int | None = None  # and how much may be gathered at a time
+    limits: Limits = field(default_factory=Limits)  # of stage 3
     bucket_size: int | None = None  # elements of gradients that are reduced at once; None: those of a unit
     on_host: bool = False  # where inputs of blocks that run again wait
     together: bool = False  # ... in one room
@@ -70,7 +69,7 @@ class Plan:
             "lr": self.lr,
             "weight_decay": vars(self.optimizer)["weight_decay"],
             **({"bucket_size": self.bucket_size} if self.bucket_size else {}),
-            **{name: getattr(self, name) for name in ("persist", "ahead", "live") if getattr(self, name)},
+            **{name: value for name, value in self.limits._asdict().items() if value},
             **({"min_lr": self.lr, "warmup": 0} if self.constant else {}),
         }
 
@@ -103,9 +102,6 @@ class Plan:
             clip=self.clip,
             accumulate=self.accumulate,
             bucket_size=self.bucket_size,
-            persist=self.persist,
-            ahead=self.ahead,
-            live=self.live,
             recompute=self.recompute,
             seed=seed,
         )
@@ -220,6 +216,7 @@ def _offload(config: Config, plan: Plan) -> None:
 def _limits(config: Config, plan: Plan) -> None:
     """What stage 3 does not divide, gathers ahead, and may have gathered at a time, as far as the file says it."""
     paths = {"persist": "param_persistence_threshold", "ahead": "prefetch_bucket_size", "live": "max_live_parameters"}
+    limits = {}
     for name, key in paths.items():
         path = f"{ROOM}.{key}"
         if not config.stated.get(path) or plan.stage < 3:
@@ -236,9 +233,10 @@ def _limits(config: Config, plan: Plan) -> None:
         if found:
             plan.notes.append(f"{path} has no effect here yet {found[0]}")
         else:
-            setattr(plan, name, config[path])
-    if plan.live is not None and not plan.ahead:
-        plan.live = None  # it limits nothing else
+            limits[name] = config[path]
+    if not limits.get("ahead"):
+        limits.pop("live", None)  # it limits nothing else
+    plan.limits = Limits(**limits)
 
 
 def _checkpoints(config: Config, plan: Plan) -> None:

@@ -11,9 +11,9 @@ import os
 import platform
 import secrets
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minidist import Finished, UsageError
+from minidist.cli.paths import check_folder_takes_files
 from minidist.files import is_own_folder, make_own_folder, write_whole
 from minidist.mpi.comm import Comm
 from minidist.mr import fingerprint
@@ -29,7 +30,6 @@ from minidist.mr.files import SPLIT, Block, check_inputs, pairs_and_bytes, part,
 
 MB = 1 << 20
 MOST_TASKS, MOST_REGIONS = 10_000, 1_000_000  # of a kind, and files of M maps for R reduces: one disk has to hold them
-PROBE = ".minidist-probe-"  # how the names of probe folders begin, made only to see whether one can be made
 
 TaskName = tuple[str, int]  # ("map", m) or ("reduce", r)
 Record = tuple[str, int] | str  # what the user's function is given: of a map (document, offset), of a reduce the key
@@ -127,7 +127,7 @@ class Plan:
         check_folder("--output", output)
         if os.path.lexists(self.folder) and not is_own_folder(self.folder):
             raise UsageError(f"{self.folder} is not a folder of yours")
-        held = [name for name in os.listdir(output) if not name.startswith(PROBE)] if output.exists() else []
+        held = os.listdir(output) if output.exists() else []
         if not held:
             return
         if not self.resume:
@@ -242,12 +242,15 @@ class Plan:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise UsageError unless a folder with files in it can be made here. A probe folder, removed at once, tells."""
+    """Raise UsageError unless a folder with files in it can be made here. It is not made, and nothing else that a kill
+    at this moment would leave."""
     folder = folder.absolute()
     above = next(place for place in (folder, *folder.parents) if os.path.lexists(place))  # a link may lead nowhere
     try:
-        with tempfile.TemporaryDirectory(prefix=PROBE, dir=above) as probe:
-            os.makedirs(probe / folder.relative_to(above), exist_ok=True)
+        check_folder_takes_files(above)
+        for path in (folder, *(above / name for name in folder.relative_to(above).parts)):
+            with suppress(FileNotFoundError):
+                os.lstat(path)  # says if a name is too long
     except OSError as error:
         raise UsageError(f"{option} {folder}: {error.strerror}") from None
 

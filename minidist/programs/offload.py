@@ -15,7 +15,7 @@ from minidist.cli.options import Parser, at_least
 from minidist.mpi.comm import Comm
 from minidist.mpi.environment import local_ranks
 from minidist.programs.chapter import Chapter
-from minidist.programs.zero3 import add_limits, check_limits
+from minidist.programs.zero3 import add_limits, check_limits, limits_of
 from minidist.zr.limits import limited
 
 
@@ -51,7 +51,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
     check_limits(options, options.zero)
     if options.parameters == "host" and (options.zero < 3 or options.persist):
         other = "--persist" if options.persist else f"--zero {options.zero}"
-        raise UsageError(f"--parameters host keeps no parameters on the device: leave {other} away, or say --zero 3")
+        raise UsageError(f"--parameters host keeps no parameters on the device: leave out {other}, or say --zero 3")
     begun = checkpoint.opened(options.load).state["steps"] if options.load else 0
     if after is not None and options.steps < max(after, begun) + 2:
         raise UsageError(f"--delayed-update {after} needs at least --steps {max(after, begun) + 2}")
@@ -63,7 +63,7 @@ def prepare(made: Parser, arguments: Sequence[str], ranks: int, **how: Any) -> c
 def make(job: command.Job, comm: Comm) -> offload.Offload:
     options, threads = job.options, max(1, (os.cpu_count() or 1) // local_ranks())
     engine = offload.OffloadAll if options.parameters == "host" else offload.ENGINES[options.zero]
-    return limited(engine, job.settings)(
+    return limited(engine, limits_of(options))(
         job.units, job.settings, comm, delay_after=options.delayed_update, threads=threads
     )
 

@@ -12,7 +12,7 @@ from minidist.claims.zero import memory_claims, peak_claim, persistent_claims, t
 from minidist.cli.options import Parser, at_least
 from minidist.programs.chapter import Chapter
 from minidist.programs.data_parallel import add_bucket_size
-from minidist.zr.limits import limited
+from minidist.zr.limits import Limits, limited
 
 
 def add_options(parser: Parser) -> None:
@@ -27,6 +27,10 @@ def add_limits(parser: Parser) -> None:
     add("--persist", type=at_least(0), metavar="N", default=0, help="do not divide parameters of at most N elements")
     add("--ahead", type=at_least(0), metavar="N", default=0, help="gather up to N elements ahead, in whole units")
     add("--live", type=at_least(0), metavar="N", help="but not if more than N would be gathered; default: any")
+
+
+def limits_of(options: Any) -> Limits:
+    return Limits(options.persist, options.ahead, options.live)
 
 
 def check_limits(options: Any, stage: int = 3) -> None:
@@ -75,7 +79,7 @@ def claims(run: Run) -> list[Claim]:
 CHAPTER = Chapter(
     name="zero3",
     doc=zero3.__doc__,
-    make=lambda job, comm: limited(zero3.ZeRO3, job.settings)(
+    make=lambda job, comm: limited(zero3.ZeRO3, limits_of(job.options))(
         job.units, job.settings, comm, keep_last=job.options.keep_last
     ),
     add_options=add_options,

@@ -15,7 +15,7 @@ stage3_max_live_parameters.
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from minidist import ring
 from minidist.data_parallel import DataParallel
@@ -29,16 +29,28 @@ from minidist.zero3 import ZeRO3
 E = TypeVar("E", bound=DataParallel)
 
 
-def limited(engine: type[E], settings: Settings) -> type[E]:
-    """The engine's class. If these settings have limits, it is a kind of ZeRO-3, and keeps within them."""
-    return type(f"Limited{engine.__name__}", (Limited, engine), {}) if settings.persist or settings.ahead else engine
+class Limits(NamedTuple):
+    """Numbers of elements."""
+
+    persist: int = 0  # parameters that have no more stay on every rank
+    ahead: int = 0  # gathered ahead of the unit in use, in whole units
+    live: int | None = None  # gathered at a time, if the unit in use has no more; None: any
+
+
+def limited(engine: type[E], limits: Limits) -> type[E]:
+    """The engine's class. If there are limits, it is a kind of ZeRO-3, and keeps within them."""
+    if not (limits.persist or limits.ahead):
+        return engine
+    return type(f"Limited{engine.__name__}", (Limited, engine), {"limits": limits})
 
 
 class Limited(ZeRO3):
-    """What ZeRO-3 does within the limits of its settings."""
+    """What ZeRO-3 does within limits."""
+
+    limits: ClassVar[Limits]
 
     def __init__(self, units: list[Unit], settings: Settings, *more: Any, **named: Any) -> None:
-        self.staying = {*set_small_apart(units, settings.persist)} if settings.persist else set()
+        self.staying = {*set_small_apart(units, self.limits.persist)} if self.limits.persist else set()
         self.turns: deque[Turn] = deque()  # of this pass, that are still to come
         super().__init__(units, settings, *more, **named)
 
@@ -60,7 +72,7 @@ class Limited(ZeRO3):
                     ring.all_gather(flat.comm, flat.param, flat.padded, out=whole)
 
     def expect(self, turns: Sequence[Turn]) -> None:
-        self.turns = deque(turns if self.settings.ahead else [])
+        self.turns = deque(turns if self.limits.ahead else [])
 
     def parameters_of(self, flat: Flat) -> Array:
         whole = super().parameters_of(flat)
@@ -72,10 +84,10 @@ class Limited(ZeRO3):
     def gather_ahead(self) -> None:
         """Gather what the next units read, unless it is here."""
         live = sum(flat.padded for flat in self.flats if flat.gathered is not None and flat not in self.staying)
-        most = math.inf if self.settings.live is None else self.settings.live
+        most = math.inf if self.limits.live is None else self.limits.live
         under_way = 0
         for flat in (flat for turn in self.turns for flat in turn.unit.reads if flat.gathered is None):
-            if under_way >= self.settings.ahead or live + flat.padded > most:
+            if under_way >= self.limits.ahead or live + flat.padded > most:
                 return
             super().parameters_of(flat)
             under_way, live = under_way + flat.padded, live + flat.padded

@@ -169,9 +169,7 @@ FILED = '"offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "n
 def test_limits(stage: int, more: str, fsdp: tuple[str, ...], found: tuple[Any, ...], unused: str) -> None:
     room = f'"zero_optimization": {{"stage": {stage}, {LIMITS}{", " * bool(more)}{more}}}'
     plan = planning.make(read.parse(f"{{{T}, {room}}}", "ds_config.json"), 4, agree.defaults(), fsdp=fsdp)
-    assert (plan.persist, plan.ahead, plan.live) == found
-    settings = plan.settings(0)
-    assert (settings.persist, settings.ahead, settings.live) == found
+    assert plan.limits == found
     assert ("--persist 500 --ahead 7000 --live 9000" in " ".join(plan.arguments())) == (found == (500, 7000, 9000))
     assert all(unused in note for note in plan.notes)
     assert bool(plan.notes) == bool(unused)
@@ -179,7 +177,7 @@ def test_limits(stage: int, more: str, fsdp: tuple[str, ...], found: tuple[Any, 
 
 def test_limits_with_recomputation_of_several_layers() -> None:
     plan = planned(f'{{{T}, "zero_optimization": {{"stage": 3, {LIMITS}}}}}', recompute="every:2")
-    assert (plan.persist, plan.ahead, plan.live) == (500, 0, None)
+    assert plan.limits == (500, 0, None)
     assert [note.partition(" has")[0].rpartition(".")[2] for note in plan.notes] == [
         "prefetch_bucket_size", "max_live_parameters",
     ]  # fmt: skip
@@ -378,7 +376,7 @@ def test_good(text: str, path: str, value: Any) -> None:
         ('{TBS, "wandb": {"enabled": [1]}}', "wandb.enabled should be true or false, not [1]"),
         ('{TBS, "fp16": null}', "fp16 should be an object, {...}, not null"),
         ('{TBS, "zero_optimization": {"mics_shard_size": -1}}',
-         "mics_shard_size is not here, and DeepSpeed refuses it, too, since 0.19.7: leave it away"),
+         "mics_shard_size is not here, and DeepSpeed refuses it, too, since 0.19.7: leave it out"),
         ('{TBS, "zero_optimization": {"zenflow": {"topk_ratio": 0.1}}}', "zenflow {'topk_ratio': 0.1} is"),
         ('{TBS, "optimizer": {"type": "AdamW", "params": {"max_grad_norm": 1}}}', "too: say gradient_clipping"),
         ('{TBS, "optimizer": {"type": "sgd"}}', "optimizer.type 'sgd' is not here"),  # torch.optim.sgd is a module

@@ -53,6 +53,7 @@ WRONG = {
     "a class with arguments": (["--job", "http.client:HTTPConnection", __file__], "cannot load --job http.client:HTTP"),
     "output in /proc": (["wordcount", __file__, "--output", "/proc/foo"], "--output /proc/foo"),
     "output with a long name": (["wordcount", __file__, "--output", "x" * 300], "File name too long"),
+    "output with a long name below": (["wordcount", __file__, "--output", f"new/{'x' * 300}/y"], "File name too long"),
     "output is a file": (["wordcount", __file__, "--output", __file__], "is not a folder"),
     "output below a file": (["wordcount", __file__, "--output", f"{__file__}/x"], "Not a directory"),
     "local in /proc": (["wordcount", __file__, "--local", "/proc/foo"], "--local /proc/foo"),
