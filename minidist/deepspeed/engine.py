@@ -95,7 +95,7 @@ def initialize(
     if shards and plan.limits.persist:
         plan.limits = plan.limits._replace(persist=0)
         plan.notes.append(
-            "zero_optimization.param_persistence_threshold has no effect here yet in zero.Init: it divides all"
+            "zero_optimization.param_persistence_threshold has no effect here, because zero.Init divides all"
         )
     if comm.rank == 0:
         for note in plan.notes:

@@ -221,17 +221,17 @@ def _limits(config: Config, plan: Plan) -> None:
         path = f"{ROOM}.{key}"
         if not config.stated.get(path) or plan.stage < 3:
             continue
+        segments = name != "persist" and plan.recompute not in ("none", "selective", "full")
         reasons = {
-            "with FSDP, which has a chapter of its own": plan.fsdp,
-            "with parameters in files": plan.nvme,
-            "with parameters on the host": plan.below and name == "persist",
-            "with activation checkpoints on the host or in one room": plan.on_host or plan.together,
-            f"with recompute {plan.recompute}": name != "persist"
-            and plan.recompute not in ("none", "selective", "full"),
+            "FSDP gathers by wrapping and prefetching of its own": plan.fsdp,
+            "parameters in files come ahead through two rooms": plan.nvme,
+            "parameters that wait on the host are all divided": plan.below and name == "persist",
+            "minidist.zero_r, where such checkpoints are, gathers a unit at a time": plan.on_host or plan.together,
+            f"no formula knows in which order recompute {plan.recompute} gathers": segments,
         }
         found = [reason for reason, holds in reasons.items() if holds]
         if found:
-            plan.notes.append(f"{path} has no effect here yet {found[0]}")
+            plan.notes.append(f"{path} has no effect here, because {found[0]}")
         else:
             limits[name] = config[path]
     if not limits.get("ahead"):
@@ -247,8 +247,9 @@ def _checkpoints(config: Config, plan: Plan) -> None:
         if config[path] and plan.recompute == "full" and not plan.offload:
             asked.append(name)
         elif config[path]:
-            others = "with the optimizer on the host" if plan.offload else f"with recompute {plan.recompute}"
-            plan.notes.append(f"{path} has no effect here yet {others}")
+            kept = f"recompute {plan.recompute} does not keep one input for each block"
+            reason = "minidist.offload keeps inputs on the device" if plan.offload else kept
+            plan.notes.append(f"{path} has no effect here, because {reason}")
     plan.on_host, plan.together = "cpu_checkpointing" in asked, "contiguous_memory_optimization" in asked
     if asked:  # that chapter sums all gradients through a buffer
         plan.bucket_size = plan.bucket_size or max(1, config[f"{ROOM}.reduce_bucket_size"])

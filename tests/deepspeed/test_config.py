@@ -159,10 +159,10 @@ FILED = '"offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "n
             '"offload_param": {"device": "cpu"}, ' + OFFLOAD.replace("DEVICE", "cpu"),
             (),
             (0, 7000, 9000),
-            "on the host",
+            "because parameters that wait on the host are all divided",
         ),
-        (3, FILED, (), (0, 0, None), "yet with parameters in files"),
-        (3, "", ("--strategy", "full_shard"), (0, 0, None), "yet with FSDP"),
+        (3, FILED, (), (0, 0, None), "because parameters in files come ahead through"),
+        (3, "", ("--strategy", "full_shard"), (0, 0, None), "because FSDP gathers by"),
         (2, "", (), (0, 0, None), ""),  # DeepSpeed reads them in stage 3 alone
     ],
 )
@@ -173,6 +173,16 @@ def test_limits(stage: int, more: str, fsdp: tuple[str, ...], found: tuple[Any, 
     assert ("--persist 500 --ahead 7000 --live 9000" in " ".join(plan.arguments())) == (found == (500, 7000, 9000))
     assert all(unused in note for note in plan.notes)
     assert bool(plan.notes) == bool(unused)
+
+
+def test_limits_with_checkpoints_on_the_host() -> None:
+    """Each has a line that says why it does nothing there; none says "yet"."""
+    section = '"activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true}'
+    plan = planned(f'{{{T}, "zero_optimization": {{"stage": 3, {LIMITS}}}, {section}}}', recompute="full")
+    assert (plan.chapter, plan.limits) == ("zero_r", (0, 0, None))
+    about = [note for note in plan.notes if "zero_optimization." in note]
+    assert len(about) == 3
+    assert all("has no effect here, because minidist.zero_r" in note for note in about)
 
 
 def test_limits_with_recomputation_of_several_layers() -> None:
@@ -229,8 +239,8 @@ def test_with_checkpointing() -> None:
     ("stage", "more", "chapter", "note"),
     [
         ('"stage": 3', "", "zero_r", ""),
-        ('"stage": 3', ', "number_checkpoints": 3', "zero3", "has no effect here yet with recompute every:4"),
-        (f'"stage": 2, {OFFLOAD.replace("DEVICE", "cpu")}', "", "offload", "yet with the optimizer on the host"),
+        ('"stage": 3', ', "number_checkpoints": 3', "zero3", "because recompute every:4 does not keep one input"),
+        (f'"stage": 2, {OFFLOAD.replace("DEVICE", "cpu")}', "", "offload", "because minidist.offload keeps inputs"),
     ],
 )
 def test_where_checkpoints_wait(stage: str, more: str, chapter: str, note: str) -> None:
