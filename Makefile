@@ -42,6 +42,13 @@ lessons: $(VENV)/.lessons ## open your copies of the lessons, in work/, in Jupyt
 grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_reduce: one)
 	@$(IN_VENV) python -m minidist.classroom grade $(LESSON) || [ $$? -eq 1 ]
 
+site: $(VENV)/.site ## make the book as web pages, in site/
+	@$(IN_VENV) python -m minidist.site
+
+show: ## open these pages in a browser
+	@test -x $(VENV)/bin/python || { echo "minidist: error: make site comes first" >&2; exit 2; }
+	@$(IN_VENV) python -m minidist.site --show
+
 bench: $(VENV)/.runtime ## measure speed beside MPI, and PyTorch, DuckDB, Polars if installed
 	$(IN_VENV) python -m minidist.bench
 
@@ -51,7 +58,7 @@ audit: $(OPEN_MPI)/.runtime ## all bytes once more, as Open MPI, NumPy and the k
 	PATH="$$PWD/$(OPEN_MPI)/bin:$$PATH" python -m minidist audit --disk
 
 clean: ## remove what make and the tools have made, .venv included
-	rm -rf $(VENV) $(OPEN_MPI) build dist minidist.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPEN_MPI) build dist site minidist.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ---- the environment: installed once, and again when pyproject.toml changes ----
@@ -80,6 +87,11 @@ $(VENV)/.lessons: $(VENV)/bin/pip $(VENV)/etc/ipython/ipython_config.py $(VENV)/
 	@$(INSTALL) '.[mpich,lessons,deepspeed,bf16]'
 	@touch $@ $(VENV)/.runtime
 
+$(VENV)/.site: $(VENV)/bin/pip pyproject.toml
+	@echo "Installing minidist, NumPy, MPICH, Sphinx and Node into $(VENV) ..."
+	@$(INSTALL) '.[mpich,site,bf16]'
+	@touch $@ $(VENV)/.runtime
+
 # Every IPython of the environment says what to do where %%mpirun is not loaded; the user's own profile stays as it is.
 $(VENV)/etc/ipython/ipython_config.py: $(VENV)/bin/pip
 	@mkdir -p $(VENV)/etc/ipython
@@ -104,4 +116,4 @@ $(VENV)/bin/pip:
 	    echo "minidist needs Python 3.11 or later, tried $(PYTHON): make setup PYTHON=/path/to/python" >&2; \
 	fi; exit 1
 
-.PHONY: help setup demo doctor test lint lessons grade bench audit clean
+.PHONY: help setup demo doctor test lint lessons grade site show bench audit clean

@@ -66,6 +66,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # the lowest first
     ("parallel3d",),
     ("programs",),
     ("deepspeed", "bench", "classroom", "lessons", "__main__"),
+    ("site",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

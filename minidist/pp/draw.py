@@ -9,7 +9,7 @@ from typing import Any
 from minidist import UsageError
 from minidist.cli.paths import check_writable, write_json
 from minidist.mpi import environment
-from minidist.pp.fit import chunks_of, contiguous_of
+from minidist.pp.options import chunks_of, contiguous_of
 from minidist.pp.schedules import SCHEDULES
 from minidist.pp.timeline import Timeline, in_flight, print_timelines, summary
 from minidist.pp.watch import UNIT_COSTS, simulate

@@ -9,6 +9,7 @@ from minidist import UsageError
 from minidist.layout import Layout
 from minidist.nn.layers import Unit
 from minidist.pp import balance
+from minidist.pp.options import chunks_of, contiguous_of
 from minidist.pp.schedules import SCHEDULES
 
 LOOPED = [name for name, schedule in SCHEDULES.items() if schedule.any_chunks]
@@ -62,33 +63,6 @@ def fit(options: argparse.Namespace, ranks: int, sharing: int = 1) -> Layout:
         raise UsageError(f"{reason}: use {' '.join(f'{option} {n}' for option, n in remedy.items())}")
     contiguous = contiguous_of(name, stages, m, options.contiguous)
     return Layout(pp=stages, schedule=name, micro_batches=m, chunks=chunks, contiguous=contiguous, replicas=replicas)
-
-
-def chunks_of(name: str, asked: int | None) -> int:
-    """Chunks of a stage. Raises UsageError if the schedule cannot have that many."""
-    schedule = SCHEDULES[name]
-    if asked and asked != schedule.chunks and not schedule.any_chunks:
-        if schedule.chunks > 1:
-            raise UsageError(f"{name} has {schedule.chunks} chunks to a stage: leave out --chunks")
-        raise UsageError(f"{name} has one chunk to a stage: leave out --chunks, or use --schedule interleaved")
-    return asked or schedule.chunks
-
-
-def contiguous_of(name: str, p: int, m: int, asked: int | None) -> int:
-    """Llama 3's N: any number from p to m of which nothing is left of m, or a group of p or more, as in Megatron-LM; by
-    default the first above p. 0 for other schedules. Raises UsageError if it cannot be."""
-    if name != "llama3":
-        if asked:
-            raise UsageError(f"--contiguous is of llama3, not of {name}: leave it out, or use --schedule llama3")
-        return 0
-    possible = [n for n in range(p, m + 1) if m % n == 0 or m % n >= p]
-    if asked and asked not in possible:
-        nearest = min(possible, key=lambda n: abs(n - asked))
-        reason = f"a group of {p} or more would not be left" if p < asked < m else f"it is from {p} to {m}"
-        raise UsageError(
-            f"--contiguous {asked} on {p} stages with {m} micro-batches: {reason}: use --contiguous {nearest}"
-        )
-    return asked or next((n for n in possible if n > p), p)
 
 
 @cache

@@ -1,0 +1,8 @@
+"""The book as static web pages, made from what exists: docstrings, code, runs, figures, mutants, lessons.
+
+    make site          builds site/
+    make show          serves it at localhost, and opens it
+
+Nothing is written twice: `build.py` lays out sources for Sphinx, `annotate.py` sets a chapter's notes next to its code,
+`changes.py` a method next to the one that it replaces, `runs.py` runs chapters and keeps what they print and draw.
+"""

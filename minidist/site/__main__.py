@@ -1,0 +1,49 @@
+"""Builds the pages in site/, or serves them at localhost and opens them."""
+
+import functools
+import http.server
+import importlib.util
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist import UsageError, how_to_install
+from minidist.cli.options import in_one_process, tool
+from minidist.site import __doc__ as about
+
+PAGES, WORK = Path("site"), Path("build/site")
+
+
+def main(arguments: Sequence[str]) -> int:
+    made = tool("site", (about or "").partition("\n")[0])
+    made.add_argument("--show", action="store_true", help="serve what is built, and open it")
+    made.add_argument("--no-runs", action="store_true", help="leave out what chapters print: faster")
+    options = made.parse_args(arguments)
+    if options.show:
+        return show()
+    missing = [name for name in ("sphinx", "myst_nb", "furo", "latex2mathml") if not importlib.util.find_spec(name)]
+    if missing:
+        raise UsageError(f"the site needs {', '.join(missing)}: {how_to_install('site')}")
+    from minidist.site.build import build
+
+    build(PAGES, WORK, ran=not options.no_runs)
+    print(f"pages written to {PAGES}/")
+    return 0
+
+
+def show() -> int:
+    """Serve the pages until an interrupt."""
+    if not (PAGES / "index.html").exists():
+        raise UsageError(f"there are no pages in {PAGES}/: make site builds them")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=PAGES)
+    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
+        address = f"http://localhost:{server.server_port}/"
+        print(f"{address} (Ctrl-C ends it)")
+        webbrowser.open(address)
+        server.serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(in_one_process(lambda: main(sys.argv[1:])))

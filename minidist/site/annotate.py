@@ -1,0 +1,126 @@
+"""A module as a page: its notes, from docstrings, next to the code that they are about."""
+
+import ast
+import html
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+SECTION = re.compile(r"# -{2,} (.*?) -{2,}$")  # a comment that begins a part of a file
+
+
+class Piece(NamedTuple):
+    """Some lines of code, and what their docstring says of them. A heading has a title and nothing else."""
+
+    code: str
+    note: str = ""
+    title: str = ""
+    name: str = ""  # Class.method, for links
+
+
+def take_apart(path: Path) -> tuple[str, list[Piece]]:
+    """A module's docstring, and the pieces of the rest, in the order of the file."""
+    source = path.read_text()
+    lines, tree = source.splitlines(), ast.parse(source)
+    document = ast.get_docstring(tree) or ""
+    pieces, done = list[Piece](), (tree.body[0].end_lineno or 0) if document else 0
+    for node, name, with_methods in _definitions(tree):
+        begin = _above(lines, _first(node) - 1, done)
+        pieces += _plain(lines[done:begin])
+        note, string = ast.get_docstring(node) or "", node.body[0]
+        done = node.end_lineno or node.lineno
+        if with_methods:  # here come only the lines that head the class
+            done = string.end_lineno or string.lineno if note else _first(string) - 1
+        code = lines[begin:done]
+        if note:
+            code = [*lines[begin : string.lineno - 1], *lines[string.end_lineno : done]]
+        pieces.append(Piece("\n".join(code), note, name=name))
+    pieces += _plain(lines[done:])
+    return document, pieces
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | ast.FunctionDef, str, bool]]:
+    """Functions, and classes with their methods one by one; True where methods follow as pieces of their own."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node, node.name, False
+        elif isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            yield node, node.name, bool(methods)
+            for method in methods:
+                yield method, f"{node.name}.{method.name}", False
+
+
+def _first(node: ast.stmt) -> int:
+    """The number of its first line: that of its decorators, if it has any."""
+    return min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", []))])
+
+
+def _above(lines: list[str], begin: int, done: int) -> int:
+    """Where a definition begins, with the comment that stands directly above it."""
+    while begin > done and lines[begin - 1].strip().startswith("#") and not SECTION.match(lines[begin - 1]):
+        begin -= 1
+    return begin
+
+
+def _plain(lines: list[str]) -> Iterator[Piece]:
+    """What stands between definitions, cut at headings."""
+    block = list[str]()
+    for line in lines:
+        if found := SECTION.match(line):
+            if any(part.strip() for part in block):
+                yield Piece("\n".join(block))
+            yield Piece("", title=found[1])
+            block = []
+        else:
+            block.append(line)
+    if any(part.strip() for part in block):
+        yield Piece("\n".join(block))
+
+
+def as_html(pieces: list[Piece]) -> str:
+    """Rows of two columns: notes on the left, code on the right."""
+    rows = []
+    for piece in pieces:
+        if piece.title:
+            rows.append(f"<h3>{html.escape(piece.title[0].upper() + piece.title[1:])}</h3>")
+            continue
+        anchor = f' id="{piece.name}"' if piece.name else ""
+        rows.append(
+            f'<div class="piece"{anchor}><div class="note">{prose(piece.note)}</div>'
+            f'<div class="code">{colored(piece.code)}</div></div>'
+        )
+    return "\n".join(rows)
+
+
+def colored(code: str) -> str:
+    """Code in colors. Its lines keep their indentation."""
+    return highlight(code.strip("\n"), PythonLexer(stripall=False), HtmlFormatter(cssclass="highlight"))
+
+
+def prose(text: str) -> str:
+    """A docstring: paragraphs, and blocks that stand further to the right as they are."""
+    parts = []
+    for block in re.split(r"\n\s*\n", text.strip("\n")):
+        if not block.strip():
+            continue
+        if all(line.startswith("    ") for line in block.splitlines()):
+            parts.append(f'<pre tabindex="0">{html.escape(textwrap.dedent(block))}</pre>')
+            continue
+        head, *rest = re.split(r"\n(?=    )", block, maxsplit=1)
+        parts.append(f"<p>{_inline(head)}</p>")
+        parts += [f'<pre tabindex="0">{html.escape(textwrap.dedent(part))}</pre>' for part in rest]
+    return "\n".join(parts)
+
+
+def _inline(text: str) -> str:
+    linked = re.sub(
+        r"arXiv (\d{4}\.\d{4,5})", r'<a href="https://arxiv.org/abs/\1">arXiv \1</a>', html.escape(text, quote=False)
+    )
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", linked)

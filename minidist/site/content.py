@@ -1,0 +1,122 @@
+"""What stands on the pages: MyST, made from docstrings, code, figures and mutants."""
+
+import html
+import posixpath
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import minidist
+from minidist.claims.mutants import mutants_of
+from minidist.claims.papers import Recounted, library
+from minidist.contents import CHAPTERS
+from minidist.site import annotate, changes, compute, forms
+
+PACKAGE = Path(minidist.__file__).parent
+CLONE = PACKAGE.parent
+HERE = Path(__file__).parent
+
+
+def raw(text: str) -> str:
+    """HTML, as it is."""
+    return f"```{{raw}} html\n{text}\n```" if text else ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# ---- chapters and code -----------------------------------------------------------------------------------------------
+
+
+def table_of_chapters() -> str:
+    rows = [(f"[{entry.name}]({entry.name}.md)", entry.paper, f"`{entry.launch}`") for entry in CHAPTERS]
+    return "# The chapters\n\n" + table(("chapter", "based on", "run it"), rows)
+
+
+def chapter(name: str, ran: str) -> str:
+    """Text, run, code with notes, what it changes, the mutants that its claims catch."""
+    document, pieces = annotate.take_apart(PACKAGE / f"{name}.py")
+    title, _, rest = document.partition("\n")
+    parts = [f"# {name}", f"**{title}**", raw(annotate.prose(rest)), lessons_of(name)]
+    if ran:
+        parts += ["## A run", ran]
+    told = f"`minidist/{name}.py`, with its notes next to what they are about."
+    parts += ["## The code", told, raw(annotate.as_html(pieces))]
+    if found := changes.changes(name):
+        parts += ["## What changes", "Each method next to the one that it replaces.", raw(changes.as_html(found))]
+    if (file := PACKAGE / "claims" / "mutants" / f"{name}.toml").exists():
+        rows = [(mutant.mistake, ", ".join(mutant.fells)) for mutant in mutants_of(file)]
+        parts += ["## Broken programs, and the claims that fall", table(("the mistake", "claims that fall"), rows)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def lessons_of(name: str) -> str:
+    """Links to the lessons whose model answer is this chapter."""
+    found = []
+    for line in (CLONE / "lessons" / "README.md").read_text().splitlines():
+        link = re.match(r"\| \[(.*?)\]\((.*?)\)", line)
+        if link and f"minidist/{name}.py)" in line:
+            found.append(f"[Lesson {link[1]}](../lessons/{link[2]})")
+    return " ".join(found)
+
+
+def source(path: str) -> str:
+    """A file of the clone that is no chapter: a page that only links lead to."""
+    text = (CLONE / path).read_text()
+    parts = ["---\norphan: true\n---", f"# {posixpath.basename(path)}"]
+    if path.endswith(".py"):
+        document, pieces = annotate.take_apart(CLONE / path)
+        title, _, rest = document.partition("\n")
+        parts += [f"`{path}`: {title}", raw(annotate.prose(rest)), raw(annotate.as_html(pieces))]
+    else:
+        parts += [f"`{path}`", f"````text\n{text}\n````"]
+    return "\n\n".join(part for part in parts if part)
+
+
+# ---- figures of papers -----------------------------------------------------------------------------------------------
+
+COLUMNS = ("paper", "where", "which", "printed", "formula", "comes out", "evidence, or why it differs")
+
+
+def figures() -> str:
+    """All figures of papers, in a table that a reader can search."""
+    rows = []
+    for paper in library().values():
+        for figure in paper.figures:
+            out = Recounted(figure, on_ranks=False, value=None)
+            sign = {True: "✓", False: "✗", None: ""}[out.agrees]
+            cells = [paper.name, figure.source, figure.cell, f"{figure.printed} {figure.unit}".strip(), figure.formula]
+            cells += [f"{out.shown} {sign}".strip(), figure.differs or figure.evidence]
+            rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
+    head = "".join(f'<th scope="col">{word}</th>' for word in COLUMNS)
+    shown = f'<table class="figures" id="figures"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    search = '<p><label>Search <input id="search" type="search" size="40"></label> <output id="count"></output></p>'
+    script = '<script src="_static/figures.js"></script>'
+    return "\n\n".join([
+        "# What papers print, and what comes out here",
+        "By formula; `python -m minidist papers --run` counts those that ranks can count.",
+        raw(f'{search}<div class="wide" tabindex="0">{shown}</div>{script}'),
+    ])  # fmt: skip
+
+
+# ---- pages that compute ----------------------------------------------------------------------------------------------
+
+
+def computing(page: forms.Page) -> str:
+    """A page that computes, with its first view."""
+    view = f'<div id="view" aria-live="polite">{compute.VIEWS[page.name](page.first())}</div>'
+    script = '<p><output id="state"></output></p>\n<script type="module" src="_static/compute.js"></script>'
+    return f"# {page.title}\n\n{page.text}\n\n{raw(page.form() + view + script)}"
+
+
+# ---- one text --------------------------------------------------------------------------------------------------------
+
+
+def one_text() -> str:
+    """The book for a language model, in one file: the README, and all chapters."""
+    parts = [(CLONE / "README.md").read_text()]
+    for entry in CHAPTERS:
+        parts.append(f"# minidist/{entry.name}.py\n\n```python\n{(PACKAGE / f'{entry.name}.py').read_text()}```")
+    return "\n\n".join(parts)

@@ -1,0 +1,58 @@
+"""What chapters print and draw when they run: one run of each while the site is built."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import minidist
+from minidist import UsageError
+from minidist.contents import CHAPTERS
+
+PACKAGE = Path(minidist.__file__).parent
+TEXT = PACKAGE / "text" / "python_help.txt"
+MORE = {  # further commands whose pictures belong to a chapter: the file that they draw
+    "pipeline": ["python -m minidist.pipeline --draw 1f1b", "python -m minidist.pipeline --draw zb-h1"],
+    "context_parallel": ["mpirun -n 4 python -m minidist.context_parallel --compare {picture}"],
+}
+
+
+class Ran(NamedTuple):
+    """A command, what it printed, and what it drew, if it draws."""
+
+    command: str
+    printed: str
+    picture: Path | None
+
+
+def run_chapter(name: str, folder: Path) -> list[Ran]:
+    """A chapter's command with a plot of its memory, if it has one, and more commands that draw. Plots go to `folder`.
+
+    Raises UsageError if one of them fails: then a claim does not hold.
+    """
+    [launch] = [entry.launch for entry in CHAPTERS if entry.name == name]
+    plots = (
+        name != "parameter_server"
+        and "--memory-plot" in _run(f"python -m minidist.{name} --help", folder / "help").printed
+    )  # servers have none
+    first = launch.replace("FILE", TEXT.name) + " --memory-plot {picture}" * plots
+    return [_run(command, folder / f"{name}-{i}.svg") for i, command in enumerate([first, *MORE.get(name, [])])]
+
+
+def _run(command: str, picture: Path) -> Ran:
+    """In a folder of its own that has the text; 80 columns, no colors."""
+    draws = "{picture}" in command
+    words = shlex.split(command.format(picture=picture))
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    env = os.environ | {"PATH": paths, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(PACKAGE.parent)}
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(TEXT, folder)
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    shown = command.removesuffix(" --memory-plot {picture}").format(picture=picture.name)
+    if done.returncode:
+        raise UsageError(f"{shown}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    return Ran(shown, done.stdout, picture if draws and picture.exists() else None)

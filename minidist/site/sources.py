@@ -1,0 +1,101 @@
+"""The folder of sources: the same tree as the clone, so that links between notebooks and READMEs hold."""
+
+import json
+import posixpath
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from minidist.contents import CHAPTERS
+from minidist.site import content, forms, runs
+from minidist.site.content import CLONE, HERE, PACKAGE
+
+LINK = re.compile(r"(\]\(|<(?:a href|img src)=\")(?![a-z]+:|#)([^)#\"]+)(#[^)\"]*)?")
+OUR_OWN = ("chapters/", "papers.md", "lessons/index.md", "minidist.md")  # pages that are no files of the clone
+
+
+class Sources:
+    """What Sphinx reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.shown = {f"minidist/{entry.name}.py": f"chapters/{entry.name}.md" for entry in CHAPTERS}  # file, its page
+
+    def lay_out(self, ran: bool, computes: bool) -> None:
+        """Write all sources. ran: with what chapters print when they run; computes: with the pages that compute."""
+        lessons = sorted(str(path.parent.relative_to(CLONE)) for path in CLONE.glob("lessons/*/lesson.ipynb"))
+        for lesson in lessons:
+            self.write(f"{lesson}/lesson.ipynb", self.relink_notebook(f"{lesson}/lesson.ipynb"))
+        self.write("lessons/index.md", self.relink("lessons/README.md"), [f"../{lesson}/lesson" for lesson in lessons])
+        rooms = sorted(str(path.relative_to(CLONE)) for path in PACKAGE.rglob("*.md") if HERE not in path.parents)
+        for room in rooms:
+            self.write(room, self.relink(room))
+        for entry in CHAPTERS:
+            ran_here = self.run(entry.name) if ran else ""
+            self.write(f"chapters/{entry.name}.md", content.chapter(entry.name, ran_here))
+        self.write("chapters/index.md", content.table_of_chapters(), [entry.name for entry in CHAPTERS])
+        self.write("papers.md", content.figures())
+        pages = forms.PAGES if computes else []
+        for page in pages:
+            self.write(f"{page.name}.md", content.computing(page))
+        self.write("rooms.md", "# The house\n", [room.removesuffix(".md") for room in rooms], hidden=False)
+        tops = ["chapters/index", "lessons/index", *(page.name for page in pages), "papers", "rooms"]
+        self.write("index.md", self._relinked((HERE / "home.md").read_text(), ""), tops)
+        for path, shown in [*self.shown.items()]:  # all links have been seen by now
+            if not shown.startswith("chapters/"):
+                self.write(shown, content.source(path))
+
+    def write(self, path: str, text: str, below: Iterable[str] = (), hidden: bool = True) -> None:
+        """below: the pages under this one in the tree."""
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tree = ["", "", "```{toctree}", ":hidden:" if hidden else ":maxdepth: 1", *below, "```", ""] if below else [""]
+        target.write_text(text + "\n".join(tree))
+
+    def run(self, name: str) -> str:
+        """What a chapter prints, with its pictures."""
+        (self.folder / "chapters").mkdir(parents=True, exist_ok=True)
+        parts = []
+        for ran in runs.run_chapter(name, self.folder / "chapters"):
+            parts.append(f"```text\n$ {ran.command}\n{ran.printed.strip()}\n```")
+            parts += [f"![Drawn by the command above]({ran.picture.name})"] if ran.picture else []
+        return "\n\n".join(parts)
+
+    # ---- links ------------------------------------------------------------------------------------------------------
+
+    def relink(self, path: str) -> str:
+        """A file's text with its links leading to pages."""
+        return self._relinked((CLONE / path).read_text(), posixpath.dirname(path))
+
+    def relink_notebook(self, path: str) -> str:
+        notebook = json.loads((CLONE / path).read_text())
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = self._relinked("".join(cell["source"]), posixpath.dirname(path))
+        return json.dumps(notebook)
+
+    def _relinked(self, text: str, folder: str) -> str:
+        def lead(found: re.Match[str]) -> str:
+            before, target, anchor = found[1], found[2], found[3] or ""
+            page = self.page_of(posixpath.normpath(posixpath.join(folder, target)))
+            return f"{before}{posixpath.relpath(page, folder)}{anchor}"
+
+        return LINK.sub(lead, text)
+
+    def page_of(self, path: str) -> str:
+        """The page that shows a file or a folder of the clone. A picture is copied."""
+        if path.startswith(OUR_OWN):
+            return path
+        if (CLONE / path).is_dir():
+            path = posixpath.join(path, "README.md")
+        at = CLONE / path
+        if path in ("README.md", "lessons/README.md"):
+            return path.replace("README", "index")
+        if at.suffix in (".svg", ".png"):
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(at, self.folder / path)
+            return path
+        if at.suffix in (".md", ".ipynb") and (PACKAGE in at.parents or at.suffix == ".ipynb"):
+            return path
+        return self.shown.setdefault(path, f"source/{path}.md")

@@ -1,0 +1,81 @@
+"""The sources of the pages hold all that is shown, and nothing else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from minidist.contents import CHAPTERS
+from minidist.site import annotate, changes
+
+PACKAGE = Path(annotate.__file__).parents[1]
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.read_text().strip())
+
+
+def test_no_line_of_a_module_is_lost() -> None:
+    """Pieces, notes and headings, put together again: every line of code once, in order, and every docstring."""
+    for path in MODULES:
+        document, pieces = annotate.take_apart(path)
+        tree = ast.parse(path.read_text())
+        assert document == (ast.get_docstring(tree) or "")
+        code = [line for piece in pieces for line in piece.code.splitlines()]
+        wanted = without_docstrings(path.read_text(), tree)
+        assert [line for line in code if line.strip()] == wanted, path
+
+
+def without_docstrings(source: str, tree: ast.Module) -> list[str]:
+    """Lines of code that are shown: not docstrings of the module, its functions, classes and methods, and not comments
+    that begin a part."""
+    hidden = set[int]()
+    nodes = [tree, *tree.body, *(part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body)]
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            hidden |= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
+    lines = enumerate(source.splitlines(), 1)
+    return [line for i, line in lines if i not in hidden and line.strip() and not annotate.SECTION.match(line)]
+
+
+def test_notes_are_those_of_their_code() -> None:
+    _, pieces = annotate.take_apart(PACKAGE / "zero3.py")
+    found = {piece.name: piece for piece in pieces}
+    assert found["ZeRO3"].note.startswith("One shard of all model states")
+    assert found["ZeRO3.forget"].code.lstrip().startswith("def forget")
+    assert '"""' not in "".join(piece.code for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("chapter", "method", "replaces"),
+    [
+        ("zero3", "ZeRO3.allocate", "zero2: ZeRO2.allocate"),
+        ("fsdp", "FSDP.parameters_of", "zero3: ZeRO3.parameters_of"),
+    ],
+)
+def test_a_method_stands_next_to_the_one_that_it_replaces(chapter: str, method: str, replaces: str) -> None:
+    [change] = [change for change in changes.changes(chapter) if change.name == method]
+    assert change.where == replaces
+    assert change.before != change.after
+    assert f"def {method.partition('.')[2]}" in change.before
+
+
+def test_first_chapters_change_nothing() -> None:
+    assert not changes.changes("mapreduce")
+    assert not changes.changes("ring")
+
+
+def test_marks_of_a_change() -> None:
+    shown = changes.as_html(
+        [changes.Change("A.f", "b: B.f", "def f():\n    old\n    same", "def f():\n    <new>\n    same")]
+    )
+    assert "<del>    old</del>" in shown
+    assert "<ins>    &lt;new&gt;</ins>" in shown
+    assert shown.count("    same") == 2
+    assert "<ins>    same" not in shown
+
+
+def test_prose_of_a_docstring() -> None:
+    shown = annotate.prose("A `name` of arXiv 1910.02054, <b>.\n\n    a  table\n        further\n\nThe end.")
+    assert "<code>name</code>" in shown
+    assert 'href="https://arxiv.org/abs/1910.02054"' in shown
+    assert "&lt;b&gt;" in shown
+    assert '<pre tabindex="0">a  table\n    further</pre>' in shown
+    assert len(CHAPTERS) == len({chapter.name for chapter in CHAPTERS})
