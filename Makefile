@@ -45,6 +45,10 @@ grade: $(VENV)/.lessons ## grade your exercises (LESSON=lessons/04_ring_all_redu
 site: $(VENV)/.site ## make the book as web pages, in site/
 	@$(IN_VENV) python -m minidist.site
 
+site-test: $(VENV)/.site $(VENV)/.dev ## look at these pages in Chromium, if there is one
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check playwright
+	$(IN_VENV) python -m pytest -m slow tests/site
+
 show: ## open these pages in a browser
 	@test -x $(VENV)/bin/python || { echo "minidist: error: make site comes first" >&2; exit 2; }
 	@$(IN_VENV) python -m minidist.site --show
@@ -116,4 +120,4 @@ $(VENV)/bin/pip:
 	    echo "minidist needs Python 3.11 or later, tried $(PYTHON): make setup PYTHON=/path/to/python" >&2; \
 	fi; exit 1
 
-.PHONY: help setup demo doctor test lint lessons grade site show bench audit clean
+.PHONY: help setup demo doctor test lint lessons grade site site-test show bench audit clean

@@ -17,6 +17,7 @@ html_theme = "furo"
 html_title = "minidist"
 html_static_path = ["static"]
 html_css_files = ["style.css"]
+html_favicon = "static/icon.svg"
 html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = False
 html_theme_options: dict[str, Any] = {"top_of_page_buttons": []}
 myst_enable_extensions = ["dollarmath", "attrs_inline"]
