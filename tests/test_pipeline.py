@@ -262,6 +262,7 @@ LINES = {
 
 CROSSED = {  # on four ranks
     "chimera": f"--schedule chimera {SMALL}",
+    "chimera-more": f"--schedule chimera {SMALL} --micro-batches 8",
     "chimera-again": f"--schedule chimera {SMALL} --recompute full --untied --precision fp32",
     "dualpipe": f"--schedule dualpipe {SMALL}",
     "dualpipe-llama": f"--schedule dualpipe {SMALL} --model llama --micro-batches 16",
@@ -322,6 +323,8 @@ def test_counts_of_folds_and_crosses_by_hand():
     assert counted("dualpipe", "idle, in T_F") == 2
     assert counted("dualpipe-v", "idle, in T_F") == 4
     assert counted("chimera", "idle, N = D") == 4
+    assert counted("chimera-more", "idle, N > D") == 5
+    assert [rank["in_flight"] for rank in report("chimera-more")["counted"]] == [4, 4, 4, 4]
     assert [rank["in_flight"] for rank in report("chimera")["counted"]] == [3, 4, 4, 3]
     assert [rank["in_flight"] for rank in report("dualpipe")["counted"]] == [5, 5, 5, 5]
     assert [rank["in_flight"] for rank in report("zb-v")["counted"]] == [6, 6, 6]

@@ -45,7 +45,7 @@ def parser() -> Parser:
     made = tool("explain", __doc__)
     made.add_argument("config", type=path_name, metavar="FILE", help="ds_config.json, or Accelerate's .yaml")
     add = made.add_argument
-    what = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2 or llama; default: gpt2"
+    what = f"one of {', '.join(MODELS)}; or a config.json of Hugging Face's, gpt2, llama or mistral; default: gpt2"
     add("--model", type=path_name, metavar="NAME", help=what)
     add(
         "--parameters",
@@ -124,7 +124,7 @@ def explain(arguments: Sequence[str]) -> str:
     return "\n".join(
         [
             *wrapped(f"{options.config}: {name}, Ψ = {model.parameters:,} parameters, N = {n} ranks", ""),
-            *keys(plan),
+            *keys(plan, model),
             *memory(plan, model, s),
             *(fits(plan, model, s, options.device_memory) if options.device_memory else ()),
             *estimates(plan, model, per_node),
@@ -134,13 +134,15 @@ def explain(arguments: Sequence[str]) -> str:
     )
 
 
-def keys(plan: Plan) -> Iterator[str]:
+def keys(plan: Plan, model: Model | Count) -> Iterator[str]:
     """Each key in the file: its value, what it means in DeepSpeed, and what it does here."""
     yield "\nWhat it says"
     silent = {note.split()[0]: note for note in plan.notes}
     for path, stated in plan.config.stated.items():
         value = shown(plan.config[path])
         filled = ' ("auto")' if isinstance(stated, str) and stated == "auto" else ""
+        if filled and path in planning.OF_WIDTH and isinstance(model, Count):
+            value, filled = '"auto"', ", of h, which --parameters does not say"
         yield from wrapped(f"{path} = {value}{filled}: {plan.config.table[path].means}")
         if path in silent:
             yield from wrapped(silent.pop(path).removeprefix(path).strip(), "      ")

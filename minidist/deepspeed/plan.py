@@ -16,6 +16,11 @@ from minidist.zr.limits import Limits
 
 CHAPTERS = ("data_parallel", "zero1", "zero2", "zero3")  # by stage
 ROOM = "zero_optimization"
+OF_WIDTH: dict[str, Callable[[int], int]] = {  # what "auto" is, by h
+    f"{ROOM}.reduce_bucket_size": lambda h: h * h,
+    f"{ROOM}.prefetch_bucket_size": lambda h: int(0.9 * h * h),
+    f"{ROOM}.param_persistence_threshold": lambda h: 10 * h,
+}
 
 
 @dataclass
@@ -130,9 +135,7 @@ def make(
         "fp16.enabled": False,  # likewise: `precision_of`
         "bf16.enabled": False,
         "gradient_clipping": options.clip,
-        f"{ROOM}.reduce_bucket_size": h * h,
-        f"{ROOM}.prefetch_bucket_size": int(0.9 * h * h),
-        f"{ROOM}.param_persistence_threshold": 10 * h,
+        **{path: of(h) for path, of in OF_WIDTH.items()},
         f"{ROOM}.gather_16bit_weights_on_model_save": False,
         "optimizer.params.lr": options.lr,
         "optimizer.params.betas": (AdamW.beta1, AdamW.beta2),

@@ -33,7 +33,7 @@ def idle_claims(pipe: Layout, idle: float, own: Sequence[float], again: set[floa
         expected = chimera.idle(p, m, 2.0 + max(again))
         if m == p or p == 2:
             return [Claim("Chimera", "idle, N = D", "(D-2)(B+W)", expected, idle, "T_F")]
-        return [Claim("in addition", "idle, N > D", "N/D·(D-2)(B+W-F)+D-3", expected, idle, "T_F")]
+        return [Claim("in addition", "idle, N > D", "(D-2)(B+W-F)N/D+D-3", expected, idle, "T_F")]
     if again != {0.0}:
         return []
     if schedule in ("dualpipe", "dualpipe-v"):

@@ -320,6 +320,15 @@ def test_a_sequence_and_whether_it_fits(tmp_path: Path) -> None:
         explained(tmp_path, ZERO_3, "--sequence", "2048")
 
 
+def test_what_depends_on_a_width_that_parameters_do_not_say(tmp_path: Path) -> None:
+    """Not the width of minidist's own small model."""
+    file = '{"train_batch_size": 64, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": "auto"}}'
+    key = "zero_optimization.param_persistence_threshold ="
+    counted = " ".join(explained(tmp_path, file, "--parameters", "7.5e9").split())
+    assert f'{key} "auto", of h, which --parameters does not say' in counted
+    assert f'{key} 40,960 ("auto")' in " ".join(explained(tmp_path, file, "--model", "llama2-7b").split())
+
+
 def test_a_number_of_parameters(tmp_path: Path) -> None:
     """The ZeRO paper's 7.5B on 64 ranks: 1.9 GB in stage 3, 120 GB without ZeRO."""
     options = "--parameters", "7.5e9", "--ranks", "64", "--device-memory", "32GB"

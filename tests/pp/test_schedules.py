@@ -472,6 +472,9 @@ def run_without_mpi(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
+EXPLAINED = "F1&B2 is a forward that overlaps", "Without a flush, below"
+
+
 def test_draws_all_schedules_without_mpi():
     drawn = run_without_mpi("--draw", "all", "-p", "4", "-m", "8")
     assert (drawn.returncode, drawn.stderr) == (0, "")
@@ -491,6 +494,7 @@ def test_draws_all_schedules_without_mpi():
         assert all(set(line) <= set("0123456789| ") for line in picture if line not in stages)
     assert "33 units of time, 27.3% idle; in flight 4 3 2 1" in lines
     assert "28.5 units of time" in drawn.stdout
+    assert all(words in drawn.stdout for words in EXPLAINED)
 
 
 def test_drawing_of_work_that_takes_longer(capsys):
@@ -573,10 +577,10 @@ def test_trace_has_every_piece_of_work_and_every_message(name, tmp_path):
 
 
 def test_a_drawing_explains_what_it_has():
-    """Overlaps and versions of weights, where there are any."""
-    for name, words in {"zb-v": [], "dualpipe": ["F1&B2 is"], "2bw": ["Without a flush"]}.items():
-        drawn = run_without_mpi("--draw", name, "-p", "2", "-m", "4").stdout
-        assert [mark for mark in ("F1&B2 is", "Without a flush") if mark in drawn] == words
+    """Nothing of overlaps and versions of weights where there are none."""
+    drawn = run_without_mpi("--draw", "zb-v", "-p", "2", "-m", "4").stdout
+    assert "of its micro-batch" in drawn
+    assert not any(words in drawn for words in EXPLAINED)
 
 
 def test_a_drawing_without_flush_shows_versions():
@@ -679,7 +683,8 @@ def test_zb_v_with_unequal_times() -> None:
 def test_chimeras_bubble(d: int) -> None:
     """Table 2's, (D-2)/(2N+D-2), for equal times and every N; and ours for longer backwards. A worker holds D/2 + 1 to
     D micro-batches if N = D, else D."""
-    for units, backward in itertools.product((1, 2, 3, 4) if d < 32 else (1, 2), (1.0, 1.5, 2.0, 3.0, 4.0)):
+    sizes = ((1, 2, 3, 4), (1.0, 1.5, 2.0, 3.0)) if d < 16 else ((1, 2), (1.0, 2.0))
+    for units, backward in itertools.product(*sizes):
         n = units * d
         timelines = on_the_clock("chimera", d, n, costs={"F": 1.0, "B": backward / 2, "W": backward / 2})
         work, _, whole = times(timelines)
