@@ -57,6 +57,12 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "passing_peak": ([(30, 20, None), (10, 90, 9), (20, 50, None)], 3, True, 2),
         "traffic": (1000, 4, 3, True, 3),
     },
+    "16": {
+        "merge": (np.ones((3, 2)), np.zeros(3), np.full((3, 2), 4.0), np.ones(3)),
+        "positions": (24, 3, 1),
+        "sent": ("ulysses", 96, 8, 4, 16, 4),
+        "choose": (96, 16, 4, 8, 4, 1e6),
+    },
 }
 
 

@@ -1,0 +1,723 @@
+"""The grade of lesson 16: `pytest lessons/16_long_sequences`, or `make grade` for a table.
+
+Each part asks for one thing of one function, and loads exercise.py anew. Arrays, cuts and sizes are drawn for each
+grade. Every rank knows only the queries, keys and values of its own positions; the truth is attention in one process
+that has all of them, and slopes come from finite differences of it. Of a cut no part asks for one that it knows: it
+asks for what holds of every cut that balances. A part earns its points or not; none needs a later one, and one mistake
+costs one part. Parts on uneven cuts ask for results as right as those of even ones. What is sent is compared with the
+papers' formulas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidist.classroom.checks import an_array, differences, is_right, same, together
+from minidist.classroom.meaning import check_meaning, check_timing
+from minidist.classroom.submission import Case, Lost, Outcome, Submission, lose
+from minidist.papers import context
+
+Array = np.ndarray
+RING = ("ring_forward", "ring_backward")
+ASKED = ("merge", "positions", *RING, "sent", "choose")
+# What a submission cannot import.
+HIDDEN = ("given", "minidist.context_parallel", "minidist.nn.attend", "minidist.papers.context")
+SCHEMES = ("ring", "all-gather", "ulysses")
+TWO = ("y", "lse")
+NAMES = {"ring_forward": TWO, "ring_attention": TWO, "ring_backward": ("dq", "dk", "dv")}
+HANDED = ("q", "k", "v", "y", "lse", "dy")
+HEADS, DEPTH = 2, 3
+MISTAKES = 3  # parts on single functions that one mistake may cost
+
+
+# ---- the truth: one process that has all positions -------------------------------------------------------------------
+
+
+def scores(q: Array, k: Array) -> Array:
+    """Of every query for every key, without a mask."""
+    return np.asarray(np.einsum("...id,...jd->...ij", q, k) / np.sqrt(q.shape[-1]))
+
+
+def weigh(s: Array, v: Array) -> list[Array]:
+    """y and lse, of scores of which some are -inf."""
+    top = s.max(axis=-1)
+    powers = np.exp(s - top[..., None])
+    total = powers.sum(axis=-1)
+    return [np.einsum("...ij,...jd->...id", powers, v) / total[..., None], top + np.log(total)]
+
+
+def causal(q: Array, k: Array, v: Array) -> list[Array]:
+    """y and lse of a sequence of which a query sees what is not later."""
+    later = np.triu(np.ones((q.shape[-2], q.shape[-2]), bool), 1)
+    return weigh(np.where(later, -np.inf, scores(q, k)), v)
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------------
+
+
+def ranks(n: int) -> str:
+    return f"{n} rank{'s' * (n > 1)}"
+
+
+def check_array(label: str, found: Any, name: str, expected: Array, mistakes: dict[str, Array] | None = None) -> None:
+    """That an array is as expected. mistakes: what it may be instead, by what is then to be said."""
+    found = an_array(Case(1, label, []), found, name, expected.shape)
+    if not same(found, expected):
+        words = [said for said, wrong in (mistakes or {}).items() if same(found, wrong)]
+        at = tuple(int(i) for i in np.unravel_index(np.argmax(~np.isclose(found, expected)), expected.shape))
+        here = f"[{', '.join(map(str, at))}] is {found[at]:.6g}, and {expected[at]:.6g} is wanted."
+        lose(f"On {label}: {name} is wrong: {here}{' ' + words[0] if words else ''}")
+
+
+def check_handed(label: str, handed: Sequence[Array], inputs: Sequence[Array], names: Sequence[str]) -> None:
+    for name, now, before in zip(names, handed, inputs, strict=False):
+        if not np.array_equal(now, before):
+            lose(f"On {label}: {name} was changed.")
+
+
+def several(label: str, value: Any, names: Sequence[str]) -> list[Any]:
+    """What was returned, if it is as many things as there are names."""
+    if isinstance(value["returned"], str):
+        was = "None" if value["returned"] == "NoneType" else value["returned"]
+        lose(f"On {label}: it returned {was}; return {', '.join(names[:-1])} and {names[-1]}.")
+    return list(value["returned"])
+
+
+# ---- merge -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Two:
+    """Scores of the same queries for some keys and for others, and what two results of them are to become."""
+
+    label: str
+    parts: list[Array]  # y, lse, other, other_lse
+    whole: list[Array]  # y, lse
+
+
+def draw_two(submission: Submission, shape: tuple[int, ...], keys: tuple[int, int], shift: float = 0.0) -> Two:
+    """shape: (..., queries); shift: what is added to all scores."""
+    random = submission.random.standard_normal
+    values = [random((*shape[:-1], count, DEPTH)) for count in keys]
+    drawn = [2 * random((*shape, count)) + shift for count in keys]
+    parts = [array for s, v in zip(drawn, values, strict=True) for array in weigh(s, v)]
+    whole = weigh(np.concatenate(drawn, axis=-1), np.concatenate(values, axis=-2))
+    large = f", scores of about {shift:g}" if shift else ""
+    return Two(f"merge of parts over {keys[0]} and {keys[1]} keys, lse {shape}{large}", parts, whole)
+
+
+def ask_merge(submission: Submission, twos: Sequence[Two], function: str = "merge") -> list[list[Any]]:
+    """y and lse of each, and then what became of the arguments."""
+    each = Case(1, twos[0].label, [[two.parts for two in twos]], {"function": function})
+    [[outcome]] = submission.run("merged", [each], [function])
+    return [[*several(two.label, value, TWO), value["handed"]] for two, value in zip(twos, outcome.value, strict=True)]
+
+
+def check_merge(submission: Submission, function: str) -> None:
+    shapes: list[tuple[tuple[int, ...], tuple[int, int]]] = [((3,), (2, 5)), ((4,), (1, 1)), ((4,), (6, 1))]
+    shapes += [] if function == "merge_two" else [((2, 3), (4, 2)), ((2, 2, 3), (1, 3))]
+    twos = [draw_two(submission, *of) for of in shapes]
+    for two, (y, lse, handed) in zip(twos, ask_merge(submission, twos, function), strict=True):
+        one, weight, other, other_weight = two.parts
+        equal = "Both parts count equally. Each is a mean, and its weight is its sum of exponentials."
+        by_log = "The weights are the logarithms; the sums are exp(lse)."
+        total = (weight + other_weight)[..., None]
+        mistakes = {
+            equal: (one + other) / 2,
+            by_log: (weight[..., None] * one + other_weight[..., None] * other) / total,
+            "The two are added up. Each is a mean already.": one + other,
+        }
+        check_array(two.label, y, "y", two.whole[0], mistakes)
+        logs = {"It is the sum of the logarithms, not the logarithm of the sum.": weight + other_weight}
+        logs["It is the larger of the two."] = np.maximum(weight, other_weight)
+        check_array(two.label, lse, "lse", two.whole[1], logs)
+        check_handed(two.label, handed, two.parts, ("y", "lse", "other", "other_lse"))
+
+
+@pytest.mark.points(1, "merge: over the keys of both")
+def test_merge(submission: Submission) -> None:
+    check_merge(submission, "merge")
+
+
+@pytest.mark.points(1, "merge: a query that has seen no key in one of them")
+def test_merge_unseen(submission: Submission) -> None:
+    """There, the other's result."""
+    twos = []
+    for at in (0, 2):
+        two = draw_two(submission, (2, 4), (3, 2))
+        blind = np.array([True, False, True, False])
+        two.parts[at][:, blind], two.parts[at + 1][:, blind] = 0, -np.inf
+        two.label += f", half of the queries see none of the {'first' if at == 0 else 'other'} keys"
+        twos.append(two)
+    for two, found, at in zip(twos, ask_merge(submission, twos), (0, 2), strict=True):
+        for name, of, seen in zip(TWO, found, two.parts[2 - at : 4 - at], strict=False):
+            of = an_array(Case(1, two.label, []), of, name, seen.shape)
+            if not same(of[:, [0, 2]], seen[:, [0, 2]]):
+                was = "not a number" if np.isnan(of[:, [0, 2]]).any() else "something else"
+                lose(f"On {two.label}: {name} of these queries is {was}; what they see in the other part is wanted.")
+
+
+@pytest.mark.points(1, "merge: scores as large as they like")
+def test_merge_large(submission: Submission) -> None:
+    """A number that is added to all scores moves lse, and nothing else."""
+    plain = draw_two(submission, (2, 3), (4, 2))
+    shifts, twos = (0.0, 2000.0, -2000.0), []
+    for shift in shifts:
+        y, lse, other, other_lse = plain.parts
+        large = f", {shift:g} added to all scores" * bool(shift)
+        twos.append(Two(f"{plain.label}{large}", [y, lse + shift, other, other_lse + shift], []))
+    found = ask_merge(submission, twos)
+    was = [an_array(Case(1, plain.label, []), found[0][i], name, plain.parts[i].shape) for i, name in enumerate(TWO)]
+    if not np.all(was[1] >= np.maximum(plain.parts[1], plain.parts[3])):
+        lose(f"On {plain.label}: lse is less than that of one part. Both count, and a sum of exponentials only grows.")
+    for shift, two, (y, lse, _) in zip(shifts[1:], twos[1:], found[1:], strict=True):
+        for name, now, before in (("y", y, was[0]), ("lse", lse, was[1] + shift)):
+            now = an_array(Case(1, two.label, []), now, name, before.shape)
+            if not same(now, before):
+                lose(
+                    f"On {two.label}: {name} is {now.flat[0]:.6g}, ..., and {before.flat[0]:.6g} is wanted. Subtract"
+                    " something before np.exp: the larger of the two, or lse of both."
+                )
+
+
+# ---- positions -------------------------------------------------------------------------------------------------------
+
+
+def ask_cuts(submission: Submission, sizes: Sequence[tuple[int, int]], function: str = "positions") -> Any:
+    """Of each (length, n) the positions of all ranks, as arrays of one axis."""
+    each = Case(1, function, [[list(of) for of in sizes]], {"function": function})
+    [[outcome]] = submission.run("cuts", [each], [function])
+    for (length, n), cut in zip(sizes, outcome.value, strict=True):
+        for rank, own in enumerate(cut):
+            if not isinstance(own, np.ndarray) or own.ndim != 1 or (own.size and own.dtype.kind not in "iu"):
+                was = f"{own.dtype} {own.shape}" if isinstance(own, np.ndarray) else own
+                lose(f"On {function}({length}, {n}, {rank}): it is {was}; an array (c,) of integers is wanted.")
+    return outcome.value
+
+
+def check_share(function: str, length: int, n: int, cut: Sequence[Array]) -> None:
+    """Every position is on one rank, in rising order, and no rank has two more than another."""
+    where = f"On {function}({length}, {n}, rank), ranks 0 to {n - 1}"
+    for rank, own in enumerate(cut):
+        if np.any(np.diff(own) <= 0):
+            lose(f"{where}: rank {rank} has {own.tolist()}; rising positions are wanted.")
+    every = np.concatenate(cut)
+    times = np.bincount(every[(every >= 0) & (every < length)], minlength=length)
+    if every.size != times.sum():
+        lose(f"{where}: there are positions other than 0 to {length - 1}.")
+    if np.any(times != 1):
+        position = int(np.argmax(times != 1))
+        lose(f"{where}: position {position} is on {times[position]} ranks; each belongs to one.")
+    sizes = [len(own) for own in cut]
+    if max(sizes) - min(sizes) > 1:
+        lose(f"{where}: they have {', '.join(map(str, sizes))} positions; at most one more than another is wanted.")
+
+
+def count_pairs(cut: Sequence[Array], step: int) -> list[int]:
+    """Of each rank, in a step of the ring."""
+    return [int((cut[rank - step] <= own[:, None]).sum()) for rank, own in enumerate(cut)]
+
+
+def check_balance(function: str, length: int, n: int, cut: Sequence[Array]) -> None:
+    for step in range(n):
+        pairs = count_pairs(cut, step)
+        if len(set(pairs)) > 1:
+            lose(
+                f"On {function}({length}, {n}, rank): in step {step} of the ring, ranks 0 to {n - 1} compute"
+                f" {', '.join(map(str, pairs))} pairs; all the same is wanted. Which positions see many keys, and which"
+                " see few?"
+            )
+
+
+def draw_lengths(submission: Submission) -> list[tuple[int, int]]:
+    """(length, n) with 2n dividing the length."""
+    return [(2 * n * int(submission.random.integers(2, 9)), n) for n in (1, 2, 3, 4, 5)]
+
+
+@pytest.mark.points(1, "positions: each on one rank, rising")
+def test_positions(submission: Submission) -> None:
+    sizes = draw_lengths(submission)
+    for (length, n), cut in zip(sizes, ask_cuts(submission, sizes), strict=True):
+        check_share("positions", length, n, cut)
+
+
+@pytest.mark.points(1, "positions: as many pairs on every rank, in every step")
+def test_positions_balance(submission: Submission) -> None:
+    sizes = draw_lengths(submission)
+    for (length, n), cut in zip(sizes, ask_cuts(submission, sizes), strict=True):
+        if sum(map(len, cut)) != length:
+            lose(f"On positions({length}, {n}, rank): all ranks together have {sum(map(len, cut))} positions.")
+        check_balance("positions", length, n, cut)
+
+
+@pytest.mark.points(1, "positions: any length, any number of ranks")
+def test_positions_any(submission: Submission) -> None:
+    sizes = [(7, 2), (5, 3), (9, 4), (3, 2), (4, 3), (3, 5), (1, 1)]
+    sizes += [(int(submission.random.integers(10, 60)), n) for n in (1, 2, 3, 4, 5, 8)]
+    plain, *cuts = ask_cuts(submission, [(24, 3), *sizes])
+    right = is_right(check_share, "positions", 24, 3, plain)
+    for (length, n), cut in zip(sizes, cuts, strict=True):
+        if right:
+            check_share("positions", length, n, cut)
+        elif sum(map(len, cut)) != length:
+            lose(f"On positions({length}, {n}, rank): all ranks together have {sum(map(len, cut))} positions.")
+
+
+# ---- around the ring -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cut(Case):
+    """A sequence cut over the ranks: each rank's arrays; and all of them, with what one process makes of them."""
+
+    at: list[Array] = field(kw_only=True)
+    q: Array = field(kw_only=True)
+    k: Array = field(kw_only=True)
+    v: Array = field(kw_only=True)
+    dy: Array = field(kw_only=True)
+    truth: list[Array] = field(kw_only=True)  # y, lse; or dq, dk, dv
+
+    def part(self, whole: Array, rank: int, name: str) -> Array:
+        """A rank's rows; of lse, its numbers."""
+        return whole[..., self.at[rank]] if name == "lse" else whole[..., self.at[rank], :]
+
+
+def cut_of(sizes: Sequence[int], order: Array) -> list[Array]:
+    """Positions in this order, dealt out to ranks that get these numbers of them; each rank's rising."""
+    return [np.sort(own) for own in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+def balanced(n: int, c: int) -> list[Array]:
+    """Positions for n ranks, 2c each: each has c early ones, and c late ones to go with them."""
+    return [np.r_[c * rank : c * (rank + 1), c * (2 * n - rank - 1) : c * (2 * n - rank)] for rank in range(n)]
+
+
+def sequence(submission: Submission, function: str, at: list[Array], what: str, heads: int = HEADS) -> Cut:
+    """Drawn arrays for a cut of the positions, and what the function is to make of them."""
+    random, length, n = submission.random.standard_normal, sum(map(len, at)), len(at)
+    lead = (heads,) if heads else ()
+    q, k, v, dy = (random((*lead, length, DEPTH)) for _ in range(4))
+    y, lse = causal(q, k, v)
+    truth, whole = [y, lse], {"q": q, "k": k, "v": v}
+    if function == "ring_backward":
+        truth = [differences(lambda: causal(q, k, v)[0], of, dy) for of in (q, k, v)]
+        whole |= {"y": y, "lse": lse, "dy": dy}
+    label = f"{ranks(n)}, {function} of {length} positions, {what}"
+    arguments = {"function": function, "at": [own.tolist() for own in at]}
+    made = Cut(n, label, [], arguments, at=at, q=q, k=k, v=v, dy=dy, truth=truth)
+    made.inputs = [[np.ascontiguousarray(made.part(of, rank, name)) for name, of in whole.items()] for rank in range(n)]
+    return made
+
+
+def even(submission: Submission, function: str) -> list[Cut]:
+    """Parts of the same size: on one rank, zigzag, and one after the other."""
+    cuts = [(np.split(np.arange(4), 1), "one rank has all"), (balanced(4, 1), "zigzag"), (balanced(2, 2), "zigzag")]
+    cuts.append((np.split(np.arange(9), 3), "one part after the other"))
+    return [sequence(submission, function, at, what) for at, what in cuts]
+
+
+def uneven(submission: Submission, function: str) -> list[Cut]:
+    """Parts of any sizes, drawn: any positions on any rank."""
+    made = []
+    for n, heads in ((1, 2), (2, 0), (3, 2), (4, 1), (4, 2)):
+        sizes = 1 + submission.random.integers(0, 4, n)
+        at = cut_of(sizes, submission.random.permutation(int(sizes.sum())))
+        made.append(sequence(submission, function, at, f"{', '.join(map(str, sizes))} a rank", heads))
+    return made
+
+
+def check_tried(each: Case, outcomes: Sequence[Outcome], least: float = 0.5) -> None:
+    """Everything has been returned that is asked for, with the right shapes; and at least such a part of what must be
+    sent was sent."""
+    assert isinstance(each, Cut)
+    names, wanted = NAMES[each.arguments["function"]], allowed(each)
+    for rank, outcome in enumerate(outcomes):
+        label = f"{each.label}: rank {rank}"
+        for name, found, whole in zip(names, several(label, outcome.value, names), each.truth, strict=True):
+            an_array(each, found, f"rank {rank}'s {name}", each.part(whole, rank, name).shape)
+    total, needed = sum(outcome.nbytes for outcome in outcomes), sum(wanted)
+    if total < least * needed:
+        lose(
+            f"On {each.label}: {total:,} bytes were sent in all; the blocks that must travel have {needed:,}. Each rank"
+            " has only its own keys and values: how can it know the result?"
+        )
+
+
+def allowed(each: Cut) -> list[float]:
+    """The bytes that each rank sends: all blocks but its right neighbor's, and back, gradients of all but its own."""
+    sizes, width = [len(own) for own in each.at], each.k[..., 0, :].size
+    sent = context.passed_on(sizes, width)
+    if each.arguments["function"] == "ring_backward":
+        sent = [a + b for a, b in zip(sent, context.sent_home(sizes, width), strict=True)]
+    return [8 * number for number in sent]
+
+
+def check_result(each: Cut, outcomes: Sequence[Outcome], only: Sequence[str] = ()) -> None:
+    """What one process finds; what is handed in stays. only: these of what is returned."""
+    names = NAMES[each.arguments["function"]]
+    for rank in sorted(range(each.n), key=lambda rank: abs(rank - each.n // 2)):  # in the middle mistakes differ most
+        outcome = outcomes[rank]
+        returned = several(f"{each.label}: rank {rank}", outcome.value, names)
+        for name, found, whole in zip(names, returned, each.truth, strict=True):
+            if not only or name in only:
+                expected = each.part(whole, rank, name)
+                check_array(each.label, found, f"rank {rank}'s {name}", expected, mistakes_of(each, rank, name))
+        check_handed(f"{each.label}: rank {rank}", outcome.value["handed"], each.inputs[rank], HANDED)
+    check_tried(each, outcomes, least=1)
+
+
+def mistakes_of(each: Cut, rank: int, name: str) -> dict[str, Array]:
+    """What a rank may have found instead, by what is to be said of it."""
+    mine = each.at[rank]
+    if name in TWO:
+        which, everything = TWO.index(name), np.arange(each.q.shape[-2])
+        place = np.empty_like(everything)  # of a position in its block
+        for own in each.at:
+            place[own] = np.arange(len(own))
+        s, owner = scores(each.q, each.k)[..., mine, :], np.repeat(0, len(everything))
+        for other, own in enumerate(each.at):
+            owner[own] = other
+        later = everything > mine[:, None]
+        masks = {
+            "It is of this rank's own keys alone.": later | (owner != rank),
+            "Queries see later keys, too: where is the mask?": np.zeros_like(later),
+            "Queries see later keys of other ranks: the mask is for all blocks.": later & (owner == rank),
+            "The mask goes by the place in a block. Where in the sequence is that: at[rank], at[owner]?": place
+            > place[mine][:, None],
+            "The mask is one for contiguous parts: a query sees all of a lower rank's keys, and none of a higher"
+            " one's. Compare positions.": (owner > rank) | (later & (owner == rank)),
+        }
+        return {said: weigh(np.where(hidden, -np.inf, s), each.v)[which] for said, hidden in masks.items()
+                if not hidden.all(axis=-1).any()}  # fmt: skip
+    if name == "dq":
+        own = contribution(each, [rank], [rank])[0]
+        return {"It is of this rank's own keys alone.": each.part(own, rank, name)}
+    which, others = ("dk", "dv").index(name) + 1, [other for other in range(each.n) if other != rank]
+    alone = contribution(each, [rank], [rank])[which]
+    said = {"It is what this rank's own queries contribute. What have the others added on the way?": alone}
+    if others:
+        said["What this rank's own queries contribute is missing."] = contribution(each, others, [rank])[which]
+    return {words: each.part(of, rank, name) for words, of in said.items()}
+
+
+def contribution(each: Cut, of_queries: Sequence[int], of_keys: Sequence[int]) -> list[Array]:
+    """What some ranks' queries and keys contribute to dq, dk and dv."""
+    length = each.q.shape[-2]
+    s = np.where(np.triu(np.ones((length, length), bool), 1), -np.inf, scores(each.q, each.k))
+    y, lse = weigh(s, each.v)
+    p = np.exp(s - lse[..., None])
+    ds = p * (np.einsum("...id,...jd->...ij", each.dy, each.v) - (each.dy * y).sum(axis=-1)[..., None])
+    rows = np.isin(np.arange(length), np.concatenate([each.at[rank] for rank in of_queries]))
+    columns = np.isin(np.arange(length), np.concatenate([each.at[rank] for rank in of_keys]))
+    p, ds = p * rows[:, None] * columns, ds * rows[:, None] * columns / np.sqrt(DEPTH)
+    return [
+        np.einsum("...ij,...jd->...id", ds, each.k),
+        np.einsum("...ij,...id->...jd", ds, each.q),
+        np.einsum("...ij,...id->...jd", p, each.dy),
+    ]
+
+
+def check_uneven(submission: Submission, function: str) -> None:
+    """What is right on an even cut is right on an uneven one."""
+    plain, cases = even(submission, function)[1], uneven(submission, function)
+    before, *runs = submission.run("call", [plain, *cases], [function])
+    check_tried(plain, before)
+    right = [name for name in NAMES[function] if is_right(check_result, plain, before, [name])]
+    for each, outcomes in zip(cases, runs, strict=True):
+        check_tried(each, outcomes)
+        if right:
+            check_result(each, outcomes, right)
+
+
+def check_wire(submission: Submission, function: str) -> None:
+    """N-1 blocks to the right neighbor, and nothing else; backward, also N-1 blocks of gradients. In messages that pass
+    through here, the keys and values of all ranks but the right neighbor are found."""
+    cases = even(submission, function)[1:]
+    runs = submission.run("call", cases, [function])
+    for number, (each, outcomes) in enumerate(zip(cases, runs, strict=True)):
+        check_around(each, outcomes)
+        if submission.wire.spoils:
+            for rank in range(each.n):
+                check_content(submission, number, each, rank)
+
+
+def check_content(submission: Submission, number: int, each: Cut, rank: int) -> None:
+    """That a rank has sent the numbers of these blocks. number: of the case, in the names of communicators."""
+    sent = [
+        seen.content
+        for (comm, sender, _), seen in submission.messages.items()
+        if comm.startswith(f"world/{number}.") and sender == rank
+    ]
+    found = np.concatenate([np.frombuffer(content, np.float64) for content in sent])
+    for other in range(each.n):
+        if other != (rank + 1) % each.n:
+            for name, whole in (("keys", each.k), ("values", each.v)):
+                if not np.isin(each.part(whole, other, name), found).all():
+                    lose(f"On {each.label}: rank {rank} does not pass on the {name} of rank {other}.")
+
+
+def check_around(each: Cut, outcomes: Sequence[Outcome]) -> None:
+    for rank, (outcome, nbytes) in enumerate(zip(outcomes, allowed(each), strict=True)):
+        here, right = f"On {each.label}: rank {rank}", (rank + 1) % each.n
+        for _, peer, line in outcome.sent:
+            if peer != right:
+                lose(f"{here} sends to rank {peer} at {line}; its right neighbor is rank {right}.")
+        if outcome.nbytes != nbytes:
+            what = f"{each.n - 1} blocks of keys and values"
+            if each.arguments["function"] == "ring_backward":
+                what += f" and {each.n - 1} of gradients"
+            lines = [f"  {sent:,} bytes in {messages} message{'s' * (messages > 1)} at {line}"
+                     for (_, _, line), (sent, messages) in outcome.sent.items()]  # fmt: skip
+            lose("\n".join([f"{here} sends {outcome.nbytes:,} bytes; {what} are {nbytes:,.0f}.", *lines]))
+
+
+@pytest.mark.points(2, "ring_forward: as in one process")
+def test_ring_forward(submission: Submission) -> None:
+    cases = even(submission, "ring_forward")
+    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_forward"]), strict=True):
+        check_result(each, outcomes)
+
+
+@pytest.mark.points(1, "ring_forward: parts of any sizes")
+def test_ring_forward_any(submission: Submission) -> None:
+    check_uneven(submission, "ring_forward")
+
+
+@pytest.mark.points(1, "ring_forward: N-1 blocks, to the right")
+def test_ring_forward_wire(submission: Submission) -> None:
+    check_wire(submission, "ring_forward")
+
+
+def check_gradients(submission: Submission, names: Sequence[str]) -> None:
+    cases = even(submission, "ring_backward")
+    for each, outcomes in zip(cases, submission.run("call", cases, ["ring_backward"]), strict=True):
+        check_result(each, outcomes, names)
+
+
+@pytest.mark.points(1, "ring_backward: dq, over the keys of all ranks")
+def test_ring_backward_queries(submission: Submission) -> None:
+    check_gradients(submission, ["dq"])
+
+
+@pytest.mark.points(2, "ring_backward: dk and dv come home")
+def test_ring_backward(submission: Submission) -> None:
+    check_gradients(submission, ["dk", "dv"])
+
+
+@pytest.mark.points(1, "ring_backward: parts of any sizes")
+def test_ring_backward_any(submission: Submission) -> None:
+    check_uneven(submission, "ring_backward")
+
+
+@pytest.mark.points(1, "ring_backward: N-1 blocks, and N-1 of gradients")
+def test_ring_backward_wire(submission: Submission) -> None:
+    check_wire(submission, "ring_backward")
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+def draw_attention(submission: Submission) -> list[int]:
+    """length, heads, kv_heads, depth, n: n divides the length, and kv_heads the heads."""
+    draw = submission.random.integers
+    n, kv, group = (int(submission.random.choice(of)) for of in ((2, 3, 4, 8), (2, 4, 6, 8, 16), (1, 2, 4, 8, 16)))
+    return [n * int(draw(10, 99)), kv * group, kv, int(draw(8, 99)), n]
+
+
+@pytest.mark.points(1, "sent: ring, all-gather, Ulysses")
+def test_sent(submission: Submission) -> None:
+    sizes = [draw_attention(submission) for _ in range(4)] + [[48, 8, 2, 16, 1]]
+    calls = [[scheme, *of] for of in sizes for scheme in SCHEMES]
+    each = Case(1, "sent", [calls], {"function": "sent"})
+    [[outcome]] = submission.run("answers", [each], ["sent"])
+    for (scheme, *of), found in zip(calls, outcome.value, strict=True):
+        length, heads, kv, depth, n = of
+        where = f"On sent({scheme!r}, {', '.join(map(str, of))})"
+        if not isinstance(found, list) or len(found) != 2 or any(not isinstance(number, float) for number in found):
+            lose(f"{where}: two numbers are wanted, forward and backward; it returned {found}.")
+        parts, group = [length / n] * n, heads // kv
+        around, home = context.passed_on(parts, kv * depth)[0], context.sent_home(parts, kv * depth)[0]
+        expected, hint = (
+            [around, around + home],
+            "Blocks of keys and values go to N-1 ranks; backward, so do gradients.",
+        )
+        if scheme == "ulysses":
+            shares = [kv / n] * n
+            inward = context.positions_for_heads(parts, shares, (group + 2) * depth)[0]
+            outward = context.heads_for_positions(parts, shares, group * depth)[0]
+            expected, hint = [inward + outward] * 2, "What belongs to a rank's own share of the heads stays at home."
+        for way, number, right in zip(("forward", "backward"), found, expected, strict=True):
+            if not np.isclose(number, right, rtol=1e-9):
+                times = f", {number / right:.3g} times as much" if right else ""
+                lose(f"{where}: {way} it is {number:,.0f}{times}; {right:,.0f} is wanted. {hint}")
+
+
+@pytest.mark.points(1, "choose: what sends least and is possible")
+def test_choose(submission: Submission) -> None:
+    calls = []
+    for length, heads, kv, depth, n in [draw_attention(submission) for _ in range(30)] + [[96, 16, 4, 8, 2]]:
+        whole = 2 * kv * depth * length
+        calls += [[length, heads, kv, depth, n, room] for room in (whole, whole - 1)]
+    calls += [[131_072, 16, 1, 128, 16, room] for room in (4e7, 1e7)]  # one of Llama 3's eight tensor-parallel ranks
+    calls = [call for call in calls if abs(ratio_of(call) - 1) > 1e-6]
+    each = Case(1, "choose", [calls], {"function": "choose"})
+    [[outcome]] = submission.run("answers", [each], ["choose"])
+    for call, found in zip(calls, outcome.value, strict=True):
+        length, heads, kv, depth, n, room = call
+        where = f"On choose({', '.join(f'{number:g}' for number in call)})"
+        fits, divides, less = 2 * kv * depth * length <= room, kv % n == 0, ratio_of(call) < 1
+        if found not in SCHEMES:
+            lose(f"{where}: it returned {found}; 'ring', 'all-gather' or 'ulysses' is wanted.")
+        if found == "ulysses" and not divides:
+            lose(f"{where}: 'ulysses' is not possible: {kv} key/value heads cannot be shared evenly by {n} ranks.")
+        if found == "all-gather" and not fits:
+            lose(f"{where}: 'all-gather' is not possible: all keys and values are {2 * kv * depth * length:,} numbers.")
+        if divides and less != (found == "ulysses"):
+            lose(f"{where}: {found!r}; Ulysses sends {ratio_of(call):.3g} times what the other two send.")
+        if found == "ring" and fits:
+            lose(f"{where}: 'ring'; there is room to gather all keys and values, and then any mask is easy.")
+
+
+def ratio_of(call: Sequence[float]) -> float:
+    """What Ulysses sends, over what a ring sends in three such passes: one forward, two backward."""
+    _, heads, kv, _, n, _ = call
+    return 2 / 3 * context.ulysses_over_ring(int(n), kv / heads)
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.points(1, "all functions together, every one yours")
+def test_own_work(submission: Submission) -> None:
+    cases = []
+    for n, c in ((1, 3), (2, 2), (4, 1), (3, 2)):
+        made = sequence(submission, "ring_backward", balanced(n, c), "cut by positions")
+        sizes = [96, 16, 4, 8, 4, 1e6]  # Ulysses sends 5/6 of the ring's
+        inputs = [[made.q, made.k, made.v, made.dy]] * n
+        cases.append(Cut(n, f"{ranks(n)}, {2 * n * c} positions, forward and backward", inputs, {"sizes": sizes},
+                         at=[], q=made.q, k=made.k, v=made.v, dy=made.dy, truth=made.truth))  # fmt: skip
+    try:
+        runs = submission.attempt("all_own", cases, ASKED)
+        for each, outcomes in zip(cases, runs, strict=True):
+            check_together(each, outcomes)
+    except (Lost, pytest.fail.Exception) as lost:
+        if "is not written yet" in str(lost) or submission.in_every_part:
+            lose(str(lost))
+        wrong = sum(not is_right(part, submission) for part in ALONE)
+        if not wrong:
+            lose(f"Each function does what it should; together they fail.\n{lost}")
+        if wrong > MISTAKES:  # fewer cost their points there alone
+            lose(f"{wrong} parts on single functions are lost. This part asks for a program that works.\n{lost}")
+
+
+def check_together(each: Cut, outcomes: Sequence[Outcome]) -> None:
+    whole = [causal(each.q, each.k, each.v)[0], *each.truth]
+    for rank, outcome in enumerate(outcomes):
+        at, arrays = outcome.value["at"], outcome.value["arrays"]
+        own = at[rank]
+        if isinstance(own, str) or isinstance(arrays, str):
+            lose(f"On {each.label}: rank {rank} has positions {own}, and results {type(arrays).__name__}.")
+        for name, found, of in zip(("y", "dq", "dk", "dv"), arrays, whole, strict=True):
+            check_array(each.label, found, f"rank {rank}'s {name}", of[..., own, :])
+        if outcome.value["scheme"] != "ulysses":
+            lose(f"On {each.label}: the scheme is {outcome.value['scheme']}; 'ulysses' is wanted.")
+
+
+@pytest.mark.points(1, "nothing depends on luck: waiting sends, requests, order")
+def test_timing(submission: Submission) -> None:
+    large = 80 if submission.wire.name == "mpi" else 1  # MPI puts small messages aside
+    cases = {}
+    for function in RING:
+        heads = HEADS * (large if function == "ring_forward" else 1)
+        cases[function] = [sequence(submission, function, balanced(4, 1), "zigzag", heads)]
+    check_timing(submission, "call", cases, check_tried)
+
+
+@pytest.mark.points(1, "every message means something")
+def test_meaning(submission: Submission) -> None:
+    cases = {function: sequence(submission, function, balanced(4, 1), "zigzag") for function in RING}
+    check_meaning(submission, "call", cases, check_tried)
+
+
+# ---- the notebook's gaps, which earn no points: check("merge_two") runs these ----------------------------------------
+
+
+def check_moved(submission: Submission) -> None:
+    """It says what loads and stores of the tile loop amount to, counted here one by one."""
+    calls = [[1024, 64, 65_536], [100, 8, 320], [64, 16, 10_000], [48, 4, 100]]
+    each = Case(1, "moved_in_tiles", [calls], {"function": "moved_in_tiles"})
+    [[outcome]] = submission.run("answers", [each], ["moved_in_tiles"])
+    for (n, d, fast), found in zip(calls, outcome.value, strict=True):
+        columns = -(-fast // (4 * d))
+        moved = 0
+        for j in range(0, n, columns):
+            moved += 2 * d * len(range(j, min(j + columns, n)))  # K, V
+            moved += sum(d + 2 * (d + 1) for _ in range(n))  # of each query q; y and lse, in and out
+        if found != moved:
+            lose(f"On moved_in_tiles({n}, {d}, {fast}): it returned {found}; {moved:,} is wanted.")
+
+
+def check_owner(submission: Submission) -> None:
+    calls = [[rank, step, n] for n in (1, 3, 4) for rank in range(n) for step in range(n)]
+    each = Case(1, "owner_of", [calls], {"function": "owner_of"})
+    [[outcome]] = submission.run("answers", [each], ["owner_of"])
+    for (rank, step, n), found in zip(calls, outcome.value, strict=True):
+        block = rank  # whose block left `step` ranks ago arrives here
+        for _ in range(step):
+            block = block - 1 if block else n - 1
+        if found != block:
+            lose(f"On owner_of({rank}, {step}, {n}): it returned {found}; the block of rank {block} is there.")
+
+
+def check_ring_attention(submission: Submission) -> None:
+    for at, what in ((np.split(np.arange(4), 1), "one rank"), (np.split(np.arange(12), 4), "contiguous"),
+                     (balanced(3, 2), "zigzag")):  # fmt: skip
+        each = sequence(submission, "ring_attention", at, what, heads=0)
+        [outcomes] = submission.run("call", [each], ["ring_attention"])
+        check_result(each, outcomes)
+        check_around(each, outcomes)
+
+
+def check_zigzag(submission: Submission) -> None:
+    sizes = draw_lengths(submission)
+    for (length, n), cut in zip(sizes, ask_cuts(submission, sizes, "zigzag"), strict=True):
+        check_share("zigzag", length, n, cut)
+        check_balance("zigzag", length, n, cut)
+
+
+def check_numbers_sent(submission: Submission) -> None:
+    calls = [[128, 64, g, n] for g, n in ((1.0, 2), (1.0, 4), (0.25, 4), (0.0625, 16), (0.5, 1))]
+    each = Case(1, "numbers_sent", [calls], {"function": "numbers_sent"})
+    [[outcome]] = submission.run("answers", [each], ["numbers_sent"])
+    for (s, h, g, n), found in zip(calls, outcome.value, strict=True):
+        where = f"On numbers_sent({s}, {h}, {g:g}, {n})"
+        if not isinstance(found, dict) or set(found) != set(SCHEMES):
+            lose(f"{where}: a dictionary with a number for each of {', '.join(SCHEMES)} is wanted.")
+        around = context.passed_on([s / n] * int(n), g * h)[0]
+        for scheme, number in found.items():
+            right = around * (context.ulysses_over_ring(int(n), g) if scheme == "ulysses" else 1)
+            if not isinstance(number, float) or not np.isclose(number, right):
+                lose(f"{where}: {scheme} is {number}; {right:,.0f} is wanted.")
+
+
+GAPS = {
+    "merge_two": lambda submission: check_merge(submission, "merge_two"),
+    "moved_in_tiles": check_moved,
+    "owner_of": check_owner,
+    "ring_attention": check_ring_attention,
+    "zigzag": check_zigzag,
+    "numbers_sent": check_numbers_sent,
+}
+ALONE = (test_merge, test_merge_unseen, test_merge_large, test_positions, test_positions_balance, test_ring_forward,
+         test_ring_backward_queries, test_ring_backward, test_sent, test_choose)  # fmt: skip
+PARTS = {
+    "merge": together(test_merge, test_merge_unseen, test_merge_large),
+    "positions": together(test_positions, test_positions_balance, test_positions_any),
+    "ring_forward": together(test_ring_forward, test_ring_forward_any, test_ring_forward_wire),
+    "ring_backward": together(
+        test_ring_backward_queries, test_ring_backward, test_ring_backward_any, test_ring_backward_wire
+    ),
+}
