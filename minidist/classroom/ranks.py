@@ -13,6 +13,7 @@ import linecache
 import operator
 import sys
 import tracemalloc
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -26,6 +27,7 @@ from minidist.mpi.comm import Comm
 
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
 LATE = 1 << 15  # bytes of what is not the program's: any code may claim to be a module's
+late: list[Any] = []  # a witness, how many modules and source lines there were, and the bytes of those that came late
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
@@ -153,14 +155,16 @@ def arrays_held(witness: np.ndarray) -> int:
     """
     if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
-    traces: Any = tracemalloc.take_snapshot().traces
-    held = late = 0
-    for domain, nbytes, frames, *_ in traces._traces:  # as they are: a list made of each would itself be traced
-        if domain != np.lib.tracemalloc_domain and frames[0][0].startswith(NOT_THE_PROGRAMS):
-            late += nbytes
-        else:
-            held += nbytes
-    return held + max(0, late - LATE) - witness.nbytes
+    at = weakref.ref(witness), (len(sys.modules), len(linecache.cache))
+    if not late or late[0] is not at[0] or late[1] != at[1]:  # a look at all allocations takes long
+        traces: Any = tracemalloc.take_snapshot().traces
+        found = sum(
+            nbytes
+            for domain, nbytes, frames, *_ in traces._traces  # as they are: a list made of each would itself be traced
+            if domain != np.lib.tracemalloc_domain and frames[0][0].startswith(NOT_THE_PROGRAMS)
+        )
+        late[:] = *at, min(found, LATE)
+    return tracemalloc.get_traced_memory()[0] - int(late[2]) - witness.nbytes
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------
