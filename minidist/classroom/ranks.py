@@ -73,11 +73,12 @@ def run_cases(
 
 
 def stand_ins(on_ranks: ModuleType, asked: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The lesson's own functions (`given`) that take the place of the student's: none that is asked for. If on_ranks.py
-    says in STANDS_ON what a function may call, no others: two functions cannot each leave the work to the other."""
+    """The lesson's own functions (`given`) that take the place of the student's: all if none is asked for, and none
+    that is. If on_ranks.py says in STANDS_ON what a function may call, no others: two functions cannot each leave the
+    work to the other."""
     given, stands_on = vars(on_ranks).get("given", {}), vars(on_ranks).get("STANDS_ON", {})
     names = {name.rpartition(".")[2] for name in asked}
-    allowed = {other for name in names for other in stands_on.get(name, given)}
+    allowed = {other for name in names for other in stands_on.get(name, given)} if names else {*given}
     for name in [*given]:
         if name in names or name not in allowed:
             del given[name]

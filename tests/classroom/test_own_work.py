@@ -102,6 +102,7 @@ def test_stand_ins_are_those_that_a_function_stands_on() -> None:
         (["two", "three"], {"two": ("one", "three"), "three": ()}, ["one"]),
         (["Engine.two"], None, ["one", "three"]),
         (["a_gap"], {"one": (), "two": ("one",)}, ["one", "two", "three"]),
+        ([], {"one": (), "two": ("one",)}, ["one", "two", "three"]),
     ):
         vars(module).clear()
         module.given = dict.fromkeys(("one", "two", "three"), print)  # type: ignore[attr-defined]
