@@ -92,18 +92,18 @@ def test_ranges(submission: Submission) -> None:
 # ---- push ------------------------------------------------------------------------------------------------------------
 
 
-def push_case(submission: Submission, workers: int, servers: int, size: int) -> Case:
+def push_case(submission: Submission, workers: int, servers: int, size: int, **more: Any) -> Case:
     """Every worker has a gradient; a server knows nothing of it but its size."""
     gradients = [submission.random.integers(1, 1000, size).astype(np.float32) + 0.5 for _ in range(workers)]
     inputs = gradients + [np.zeros(size, np.float32)] * servers
-    arguments = {"workers": workers, "clock": int(submission.random.integers(3, 9))}
+    arguments = {"workers": workers, "clock": int(submission.random.integers(3, 9)), **more}
     return Case(workers + servers, f"{cast(workers, servers)}, push of {size} float32", inputs, arguments)
 
 
-def pushed(submission: Submission, *sizes: int) -> Iterator[tuple[Case, list[Outcome]]]:
+def pushed(submission: Submission, *sizes: int, **more: Any) -> Iterator[tuple[Case, list[Outcome]]]:
     """One run after the other. Of 12 elements all ranges are equal, and what is sent can be received, right or not."""
     for size in sizes:
-        cases = [push_case(submission, *each, size) for each in SHAPES]
+        cases = [push_case(submission, *each, size, **more) for each in SHAPES]
         yield from zip(cases, submission.run("call_push", cases, ["push"]), strict=True)
 
 
@@ -127,9 +127,10 @@ def first(values: Array) -> str:
     return f"[{', '.join(f'{value:g}' for value in values[:4])}{', ...' * (values.size > 4)}]"
 
 
-@pytest.mark.points(1, "push: a header of (PUSH, clock), S values, and nothing else")
+@pytest.mark.points(1, "push: a header of (PUSH, clock), values, and nothing else")
 def test_push_bytes(submission: Submission) -> None:
-    for case, outcomes in pushed(submission, 12):
+    """Which values, and how many of them come to a server, is asked in the part above."""
+    for case, outcomes in pushed(submission, 12, whatever=True):
         workers, clock = case.arguments["workers"], case.arguments["clock"]
         k, size = case.n - workers, case.inputs[0].size
         for server in range(workers, case.n):
@@ -140,7 +141,7 @@ def test_push_bytes(submission: Submission) -> None:
                         f" says (kind, clock) = ({said[0]}, {said[1]}), and (PUSH, clock) is (0, {clock})."
                     )
         for rank in range(workers):
-            if outcomes[rank].nbytes != 4 * size + HEADER * k or outcomes[rank].messages != 2 * k:
+            if outcomes[rank].nbytes < 4 * size + HEADER * k or outcomes[rank].messages != 2 * k:
                 lose(
                     f"On {case.label}: rank {rank} sent {outcomes[rank].nbytes} bytes in"
                     f" {outcomes[rank].messages} messages; the gradient and {counted(k, 'header')} are"
@@ -317,16 +318,10 @@ def take_cases(
     submission: Submission,
     together: bool,
     orders: Sequence[Sequence[int]],
-    exact: bool = True,
     **more: Any,
 ) -> list[Case]:
-    """Three workers' gradients come in some order; exact: in numbers whose sum no order changes."""
+    """Three workers' gradients come in some order, in numbers whose sum no order changes."""
     gradients = submission.random.integers(1, 1000, (3, 2, 4)).astype(np.float32)
-    if not exact:
-        gradients = (
-            submission.random.standard_normal((3, 2, 200)).astype(np.float32) * 10 ** np.arange(3)[:, None, None]
-        )
-        gradients = gradients.astype(np.float32)
     bsp = "shard.together" if together else "not shard.together"
     return [
         Case(
@@ -376,13 +371,17 @@ def test_take_together(submission: Submission) -> None:
 
 @pytest.mark.points(1, "take: in bsp the same bits in whatever order they come")
 def test_take_order(submission: Submission) -> None:
-    cases = take_cases(submission, True, list(itertools.permutations(range(3))), exact=False)
-    runs = submission.run("call_take", cases, ["take"])
-    [[first_one], *others] = runs
-    if not np.any(first_one.value[-1][0]):
+    """Only what the last push brings is compared: when the update may come is asked in the part above."""
+    gradients = (submission.random.standard_normal((3, 200)) * 10 ** np.arange(3)[:, None]).astype(np.float32)
+    cases = [
+        Case(1, f"shard.together, pushes of the workers {', '.join(map(str, order))}", [gradients], {"order": order})
+        for order in map(list, itertools.permutations(range(3)))
+    ]
+    found = [outcome.value for [outcome] in submission.run("call_take_last", cases, ["take"])]
+    before = found[0]
+    if isinstance(before, str) or not np.any(before):
         lose(f"On {cases[0].label}: the weights are what they were before.")
-    for case, [outcome] in zip(cases[1:], others, strict=True):
-        weights, before = outcome.value[-1][0], first_one.value[-1][0]
+    for case, weights in zip(cases[1:], found[1:], strict=True):
         if not np.array_equal(weights, before):
             index = int(np.flatnonzero(weights != before)[0])
             lose(

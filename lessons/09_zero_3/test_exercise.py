@@ -151,7 +151,7 @@ def test_train_step_wire(submission: Submission) -> None:
 
 @pytest.mark.points(2, "train_step: one layer at a time is whole")
 def test_train_step_memory(submission: Submission) -> None:
-    width, depth = 64, 32
+    width, depth = 64, 20
     run = layers(submission, 4, width, 4, depth)
     [outcomes] = submission.run("train_layers_measured", [run], ["train_step"])
     whole = width * width * 8

@@ -272,11 +272,13 @@ def test_traffic_link(submission: Submission) -> None:
 Row = list[float]
 
 
+KINDS = [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]  # (stage, offload)
+
+
 def a_table(submission: Submission, ranks: int, batch: int) -> list[Row]:
     """All plans of these ranks, with what each needs and takes, which are random."""
     micros = [micro for micro in range(1, batch // ranks + 1) if batch % (micro * ranks) == 0]
-    kinds = [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
-    plans = list(itertools.product(kinds, (0, 1), micros))
+    plans = list(itertools.product(KINDS, (0, 1), micros))
     numbers = submission.random.uniform(1, 9, (len(plans), 3)).round(3)
     rows = zip(plans, numbers, strict=True)
     return [[*kind, again, micro, *map(float, row)] for (kind, again, micro), row in rows]
@@ -320,9 +322,12 @@ def test_choose_fits(submission: Submission) -> None:
 
 @pytest.mark.points(1, "choose: the fastest of all")
 def test_choose_fastest(submission: Submission) -> None:
-    """Where everything fits. Which plan is fastest is drawn: no stage, no size and no order is always right."""
-    for _ in range(6):
+    """Where everything fits. Each stage has its turn, with and without offload, and the smallest and the largest
+    micro-batch: else the plan that is fastest is drawn."""
+    for number, kind in enumerate(KINDS):
         table, ranks, batch = drawn(submission)
+        rows = [row for row in table if (row[0], row[1]) == kind]
+        rows[number - 1 if number < 2 else int(submission.random.integers(len(rows)))][6] = 0.5
         found = choice(submission, table, ranks, batch, 10.0, 10.0)
         label = f"{len(table)} plans of {ranks} ranks, batch {batch}, all of which fit"
         best = min(table, key=lambda row: row[6])
@@ -339,7 +344,9 @@ def test_choose_none(submission: Submission) -> None:
     table, ranks, batch = drawn(submission)
     if (found := choice(submission, table, ranks, batch, 0.5, 0.5)) != "None":
         lose(f"Nothing fits: return None; it was {found}.")
-    for row in (table[0], table[-1], table[len(table) // 2]):
+    # Whether the first and the last stage and micro-batch are tried is asked in the part above.
+    inner = [row for row in table if row[0] in (1, 2) and 1 < row[3] < batch // ranks]
+    for row in (inner[0], inner[-1], inner[len(inner) // 2]):
         alone = [[*each[:4], *((0.5, 0.5) if each is row else each[4:6]), each[6]] for each in table]
         found = choice(submission, alone, ranks, batch, 0.5, 0.5)
         if found == "None":

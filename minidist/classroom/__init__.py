@@ -23,6 +23,7 @@ In the process that grades:
     work.py           students' copies of the lessons
     index.py          the page over them: a tour, the map of the course, its paths, a student's points
     notebook.py       `%%mpirun`: a cell on ranks
+    brought.py        what such a cell brings along from the notebook
     unloaded.py       what IPython says of `%%mpirun` before the extension is loaded
     lesson.py         in a lesson's notebook: gaps that are checked, predictions that are kept
     reports.py        for people, for Gradescope and as JUnit

@@ -17,7 +17,6 @@ from minidist.classroom.grade import MACHINE_FAULT, Grade, check_lesson, exercis
 from minidist.classroom.release import release
 from minidist.cli.options import Parser, at_least, in_one_process, pathlib_path, within
 from minidist.cli.paths import as_json, check_apart, check_writable, say_written, write_inside, write_output
-from minidist.launch.launcher import find_mpiexec
 
 LESSONS = Path("lessons")
 COMMANDS = ("grade", "class", "release")
@@ -130,6 +129,8 @@ def main(arguments: list[str]) -> int:
     if find_spec("pytest") is None:
         raise UsageError(f"grading needs pytest: {how_to_install('mpich', 'lessons')}")
     if options.wire == "mpi":
+        from minidist.launch.launcher import find_mpiexec  # NumPy, which only the process that grades needs
+
         find_mpiexec()  # or say now that there is none
     if options.command == "grade":
         return grade_lessons(options)

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 
@@ -56,8 +56,9 @@ class Absent(MetaPathFinder):
 
 
 def hide(hidden: Sequence[str]) -> None:
-    """Forget these modules, with all that is theirs, and let nobody import them again."""
-    for name in hidden:
+    """Forget these modules, with all that is theirs, and let nobody import them again. This package's modules that
+    hold something of theirs are forgotten, too; to import one of those again fails, because it imports a hidden one."""
+    for name in holders_of(hidden):
         package, _, last = name.rpartition(".")
         sys.modules.pop(name, None)
         if package in sys.modules:
@@ -65,3 +66,23 @@ def hide(hidden: Sequence[str]) -> None:
     if hidden:
         sys.meta_path.insert(0, Absent(hidden))
     gc.collect()  # a class and its methods are a circle
+
+
+def holders_of(hidden: Sequence[str]) -> set[str]:
+    """These modules, and those of this package in which a name stands for something of theirs, of the latter's, ..."""
+    found: set[str] = set()
+    more = set(hidden)
+    while more:
+        found |= more
+        more = {
+            name
+            for name, module in [*sys.modules.items()]
+            if name.startswith("minidist.") and name not in found and found & set(map(home, vars(module).values()))
+        }
+    return found
+
+
+def home(value: Any) -> str:
+    """The module of a class, a function or an object; of a module its name."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return name if isinstance(name, str) else ""

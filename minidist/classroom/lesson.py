@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import minidist
-from minidist.classroom.notebook import brought_along, find_definition
+from minidist.classroom.brought import brought_along, find_definition
 from minidist.mpi.comm import Comm
 
 CLONE = Path(minidist.__file__).parents[1]

@@ -161,10 +161,10 @@ def main() -> None:
 
     if plan["preload"]:
         load_file(plan["preload"])
-    for name in plan["modules"]:
+    hide(plan["hidden"])
+    for name in plan["modules"]:  # now, because what holds a hidden module is hidden, too
         with suppress(Exception):  # then a rank fails with it, and says so
             importlib.import_module(name)
-    hide(plan["hidden"])
     isolation = sandbox.enter(plan["hidden"]) if plan["isolate"] else "not asked for"
     others = bool(isolation) and plan["isolate"] and sandbox.others_can_run()
     if others:

@@ -13,6 +13,7 @@ import linecache
 import operator
 import sys
 import tracemalloc
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -26,6 +27,7 @@ from minidist.mpi.comm import Comm
 
 NOT_THE_PROGRAMS = ("<frozen importlib", linecache.__file__, tracemalloc.__file__)
 LATE = 1 << 15  # bytes of what is not the program's: any code may claim to be a module's
+late: list[Any] = []  # a witness, how many modules and source lines there were, and the bytes of those that came late
 Cases = list[tuple[int, dict[str, Any]]]  # (number of ranks, arguments) of each
 note: list[Callable[[str], None]] = [lambda where: None]  # says where in a case this rank is: "at block0"; "": nowhere
 
@@ -71,11 +73,12 @@ def run_cases(
 
 
 def stand_ins(on_ranks: ModuleType, asked: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The lesson's own functions (`given`) that take the place of the student's: none that is asked for. If on_ranks.py
-    says in STANDS_ON what a function may call, no others: two functions cannot each leave the work to the other."""
+    """The lesson's own functions (`given`) that take the place of the student's: all if none is asked for, and none
+    that is. If on_ranks.py says in STANDS_ON what a function may call, no others: two functions cannot each leave the
+    work to the other."""
     given, stands_on = vars(on_ranks).get("given", {}), vars(on_ranks).get("STANDS_ON", {})
     names = {name.rpartition(".")[2] for name in asked}
-    allowed = {other for name in names for other in stands_on.get(name, given)}
+    allowed = {other for name in names for other in stands_on.get(name, given)} if names else {*given}
     for name in [*given]:
         if name in names or name not in allowed:
             del given[name]
@@ -153,14 +156,16 @@ def arrays_held(witness: np.ndarray) -> int:
     """
     if tracemalloc.get_object_traceback(witness) is None:
         raise RuntimeError("the account of memory was cleared: leave tracemalloc alone")
-    traces: Any = tracemalloc.take_snapshot().traces
-    held = late = 0
-    for domain, nbytes, frames, *_ in traces._traces:  # as they are: a list made of each would itself be traced
-        if domain != np.lib.tracemalloc_domain and frames[0][0].startswith(NOT_THE_PROGRAMS):
-            late += nbytes
-        else:
-            held += nbytes
-    return held + max(0, late - LATE) - witness.nbytes
+    at = weakref.ref(witness), (len(sys.modules), len(linecache.cache))
+    if not late or late[0] is not at[0] or late[1] != at[1]:  # a look at all allocations takes long
+        traces: Any = tracemalloc.take_snapshot().traces
+        found = sum(
+            nbytes
+            for domain, nbytes, frames, *_ in traces._traces  # as they are: a list made of each would itself be traced
+            if domain != np.lib.tracemalloc_domain and frames[0][0].startswith(NOT_THE_PROGRAMS)
+        )
+        late[:] = *at, min(found, LATE)
+    return tracemalloc.get_traced_memory()[0] - int(late[2]) - witness.nbytes
 
 
 # ---- has the program laid hands on the modules that test it? ---------------------------------------------------------

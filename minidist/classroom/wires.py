@@ -1,5 +1,6 @@
 """What a submission runs on: the router, or MPI. Either lets ranks run a part's cases, and says what became of it."""
 
+import ast
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -47,7 +48,8 @@ class RouterWire:
 
     def __init__(self, on_ranks: Path, hidden: Sequence[str], isolate: bool = True) -> None:
         try:
-            self.nursery = Nursery(on_ranks, hidden, isolate, environment=own_environment())
+            modules = modules_in(on_ranks.with_name("exercise.py"))
+            self.nursery = Nursery(on_ranks, hidden, isolate, modules, environment=own_environment())
         except (RuntimeError, OSError) as error:
             raise MachineFault(f"no ranks can be started: {error}") from None
 
@@ -108,6 +110,18 @@ class RouterWire:
         """What `source.examine` says; None if that has ended its process."""
         routed = self.route("minidist.classroom.source:examine", [arguments], 20)
         return routed.values[0] if routed.status == "ok" else None
+
+
+def modules_in(skeleton: Path) -> list[str]:
+    """What every answer imports that begins with this skeleton. A name in a package may be a module, too: what is none
+    is not imported."""
+    found = []
+    for node in ast.walk(ast.parse(skeleton.read_bytes())) if skeleton.is_file() else ():
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def by_line(sent: dict[Transfer, list[int]], program: str) -> Sent:

@@ -52,10 +52,9 @@ def pack(value: Any, arrays: list[np.ndarray]) -> Any:
         return value
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
-    if isinstance(value, list):
-        return [pack(item, arrays) for item in value]
-    if isinstance(value, tuple):
-        return {"tuple": [pack(item, arrays) for item in value]}
+    if isinstance(value, list | tuple):
+        items = [item if type(item) in PLAIN else pack(item, arrays) for item in value]
+        return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, dict):
         return {"dict": [[pack(key, arrays), pack(item, arrays)] for key, item in value.items()]}
     raise TypeError(
@@ -66,10 +65,10 @@ def pack(value: Any, arrays: list[np.ndarray]) -> Any:
 
 def unpack(tree: Any, array: Callable[[int], np.ndarray]) -> Any:
     """The value that `pack` made `tree` of; `array` gives the array of a number."""
-    if isinstance(tree, list):
-        return [unpack(item, array) for item in tree]
-    if not isinstance(tree, dict):
+    if type(tree) in PLAIN:
         return tree
+    if isinstance(tree, list):
+        return [item if type(item) in PLAIN else unpack(item, array) for item in tree]
     [(kind, content)] = tree.items()
     match kind:
         case "array":

@@ -19,7 +19,7 @@ A submission is a program as people write it, as far as it differs from another 
     program     what it has instead, and besides
     old, new    changes of the result, where the mistake is a few lines of a long function
 
-A base, [[base]], is another right answer, written in the same way, of which several submissions are.
+A base, [[base]], is another right answer, in another style, written in the same way. Submissions may be of it.
 """
 
 from collections.abc import Collection

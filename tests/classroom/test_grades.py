@@ -2,6 +2,7 @@
 named beside it and no others. Mistakes are patches of the right answer (mutants/) and programs as people write them
 (submissions/)."""
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ import pytest
 
 from classroom.grading import ANSWERS, LESSONS, ROOT, Graded, Grader, grader
 from classroom.mistakes import BASES, MUTANTS, SUBMISSIONS, Mistake
+from minidist.classroom.likeness import Forms, forms_in
 from sampling import shard_of_this_run
 
 # Of the mistakes those that between them bring about every kind of message, and of every lesson a mutant and a file;
@@ -50,6 +52,8 @@ OTHERS = [
     if mistake.name not in IN_EVERY_RUN[number]
 ]
 OF_THIS_RUN = shard_of_this_run(OTHERS, 80)
+EVERY_BASE = [base for bases in BASES.values() for base in bases.values()]
+BASES_OF_THIS_RUN = shard_of_this_run(EVERY_BASE, 13)
 LESSONS_OF_THIS_RUN = shard_of_this_run([*LESSONS], 2)
 
 
@@ -128,12 +132,30 @@ def test_a_wrong_submission_loses_just_its_parts(graders: dict[str, Grader], tmp
     check_messages(graded, wrong.says)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "base", [pytest.param(base, id=base.name) for bases in BASES.values() for base in bases.values()]
+    "base",
+    [
+        pytest.param(base, marks=[pytest.mark.slow] * (base not in BASES_OF_THIS_RUN), id=f"{base.lesson} {base.name}")
+        for base in EVERY_BASE
+    ],
 )
-def test_what_submissions_differ_from_is_right(graders: dict[str, Grader], tmp_path: Path, base: Mistake) -> None:
-    assert graders[base.lesson].grade(base.write_to(tmp_path)).messages == {}
+def test_another_right_answer_earns_everything(graders: dict[str, Grader], tmp_path: Path, base: Mistake) -> None:
+    graded = graders[base.lesson].grade(base.write_to(tmp_path))
+    assert (graded.messages, graded.earned) == ({}, 20)
+    assert not [note for note in graded.notes if "statements" in note]
+
+
+def test_forty_right_answers_were_written_independently() -> None:
+    """Of any two of a lesson, one has at least a fifth of its statements for itself, although what is given counts."""
+    independent = 0
+    for number, answer in ANSWERS.items():
+        counted: list[Forms] = []
+        for text in (answer.read_text(), *(base.text() for base in BASES[number].values())):
+            forms = forms_in(ast.parse(text))
+            if all((forms & other).total() < 0.8 * min(forms.total(), other.total()) for other in counted):
+                counted.append(forms)
+        independent += len(counted)
+    assert independent >= 40
 
 
 @pytest.mark.parametrize("number", LESSONS)

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from classroom.grading import ANSWERS, LESSONS, load
+from minidist.classroom.chapter import holders_of
 from minidist.classroom.ranks import stand_ins
 
 ORDERS = [[("F", 0), ("F", 1), ("BW", 0), ("BW", 1)], [("F", 0), ("B", 0), ("F", 1), ("W", 0), ("BW", 1)]]
@@ -108,12 +110,24 @@ def test_stand_ins_are_those_that_a_function_stands_on() -> None:
         (["two", "three"], {"two": ("one", "three"), "three": ()}, ["one"]),
         (["Engine.two"], None, ["one", "three"]),
         (["a_gap"], {"one": (), "two": ("one",)}, ["one", "two", "three"]),
+        ([], {"one": (), "two": ("one",)}, ["one", "two", "three"]),
     ):
         vars(module).clear()
         module.given = dict.fromkeys(("one", "two", "three"), print)  # type: ignore[attr-defined]
         if named is not None:
             module.STANDS_ON = named  # type: ignore[attr-defined]
         assert [*stand_ins(module, asked)] == expected
+
+
+def test_what_holds_something_of_a_hidden_module_is_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"minidist.{name}" for name in ("the_answer", "a_user_of_it", "a_user_of_that", "another")]
+    modules = dict(zip(names, map(ModuleType, names), strict=True))
+    for name, module in modules.items():
+        module.function = type("Function", (), {"__module__": name})  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    for holder, held in itertools.pairwise(reversed(names[:3])):
+        vars(modules[holder])["imported"] = modules[held].function
+    assert holders_of(names[:1]) == set(names[:3])
 
 
 def load_tests(number: str) -> ModuleType:

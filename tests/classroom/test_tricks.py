@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from classroom.grading import ANSWERS, ROOT, Graded, Grader, grader
+from minidist.classroom.submission import PROMISE
 from sampling import shard_of_this_run
 
 RING, ENGINE = ANSWERS["04"].read_text(), ANSWERS["09"].read_text()
@@ -455,6 +456,40 @@ def test_without_privileges_ranks_have_namespaces_in_one_of_users(tmp_path: Path
         pytest.skip(isolation)
     assert right == {}
     assert "RuntimeError: (False, False)" in looks["reduce_scatter"]
+
+
+@pytest.mark.parametrize("root", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_where_no_namespaces_can_be_made_the_grade_says_what_it_cannot_promise(root: bool) -> None:
+    """As a user, and as root of a container."""
+    code = (
+        "import json\nfrom classroom.grading import ANSWERS, grader\n"
+        "with grader('15') as made:\n"
+        "    graded = made.grade(ANSWERS['15'], only={'choose_none'})\n"
+        "    print(json.dumps([graded.earned, graded.notes]))\n"
+    )
+
+    def forbid_namespaces() -> None:
+        if ctypes.CDLL(None).unshare(0x10000000):  # CLONE_NEWUSER: its limits are ours to set, no others
+            os._exit(77)
+        files = {f"/proc/sys/user/max_{kind}_namespaces": "0" for kind in ("user", "mnt", "pid", "net", "ipc")}
+        maps = {"/proc/self/setgroups": "deny", "/proc/self/uid_map": "0 0 1", "/proc/self/gid_map": "0 0 1"}
+        try:
+            for file, text in {**(maps if root else {}), **files}.items():
+                Path(file).write_text(text)
+        except OSError:
+            os._exit(77)
+
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, preexec_fn=forbid_namespaces, cwd="/"
+    )
+    if run.returncode == 77:
+        pytest.skip("this user can set no limits of its own")
+    assert not run.stderr
+    earned, notes = json.loads(run.stdout)
+    assert earned == 1
+    assert [note for note in notes if "no namespaces: the kernel lets us make none" in note and PROMISE in note]
 
 
 WAITED_FOR = {"endless_import", "ignores_sigterm"}  # seconds in which nothing else happens
