@@ -1,0 +1,280 @@
+"""Lesson 17's own functions, which the notebook uses where a gap is open: look here after you have tried."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from minidist import ring
+from minidist.engine import Settings
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.optim import SGD, AdamW
+from minidist.nn.precision import PRECISIONS
+
+Array = np.ndarray
+
+# ---- the gaps --------------------------------------------------------------------------------------------------------
+
+
+def queue_numbers(expert: Array, experts: int) -> Array:
+    number, waiting = np.zeros(len(expert), int), [0] * experts
+    for choice, chosen in enumerate(expert):
+        number[choice] = waiting[chosen]
+        waiting[chosen] += 1
+    return number
+
+
+def copy_back(drows: Array, token: Array, n: int) -> Array:
+    dx = np.zeros((n, drows.shape[1]))
+    np.add.at(dx, token, drows)
+    return dx
+
+
+def balance_slope(prob: Array, share: Array, alpha: float) -> Array:
+    dprob = np.broadcast_to(alpha * len(share) / len(prob) * share, prob.shape)
+    return prob * (dprob - (dprob * prob).sum(axis=1, keepdims=True))
+
+
+def to_experts(comm: Comm, rows: Array) -> Array:
+    experts, capacity, h = rows.shape
+    arrived = ring.all_to_all(comm, rows.reshape(comm.size, experts // comm.size, capacity, h))
+    return arrived.transpose(1, 0, 2, 3).reshape(experts // comm.size, -1, h)
+
+
+def to_tokens(comm: Comm, rows: Array) -> Array:
+    here, _, h = rows.shape
+    by_rank = np.ascontiguousarray(rows.reshape(here, comm.size, -1, h).transpose(1, 0, 2, 3))
+    return ring.all_to_all(comm, by_rank).reshape(comm.size * here, -1, h)
+
+
+def average(gradient: Array, is_expert: bool, world: Comm, copies: Comm) -> None:
+    ring.all_reduce(copies if is_expert else world, gradient, gradient)
+    gradient /= world.size
+
+
+# ---- the exercise ----------------------------------------------------------------------------------------------------
+
+
+def arrange(expert: Array, experts: int, capacity: int) -> tuple[Array, Array]:
+    queue = queue_numbers(expert, experts)
+    place = np.where(queue < capacity, expert * capacity + queue, -1)
+    slot = np.full(experts * capacity, -1)
+    kept = np.flatnonzero(place >= 0)
+    slot[place[kept]] = kept
+    return slot, place
+
+
+def copy_rows(x: Array, slot: Array) -> Array:
+    return padded(x)[np.where(slot < 0, -1, slot % len(x))]
+
+
+def copy_rows_backward(drows: Array, slot: Array, n: int) -> Array:
+    dx, filled = np.zeros((n, drows.shape[1]), drows.dtype), slot >= 0
+    np.add.at(dx, slot[filled] % n, drows[filled])
+    return dx
+
+
+def add_rows(rows: Array, gates: Array, place: Array) -> Array:
+    k, n = gates.shape
+    return (gates[:, :, None] * padded(rows)[place].reshape(k, n, -1)).sum(axis=0)
+
+
+def add_rows_backward(dy: Array, rows: Array, gates: Array, place: Array) -> tuple[Array, Array]:
+    k, n = gates.shape
+    dgates = (dy * padded(rows)[place].reshape(k, n, -1)).sum(axis=2)
+    drows, kept = np.zeros_like(rows), place >= 0
+    drows[place[kept]] = (gates[:, :, None] * dy).reshape(k * n, -1)[kept]
+    return drows, dgates
+
+
+def padded(x: Array) -> Array:
+    """With a row of zeros at the end, which -1 stands for."""
+    return np.concatenate([x, np.zeros((1, *x.shape[1:]), x.dtype)])
+
+
+def count_shares(comm: Comm, expert: Array, experts: int) -> Array:
+    counts = ring.all_reduce(comm, np.bincount(expert, minlength=experts).astype(float))
+    return counts / counts.sum()
+
+
+def balance_loss(prob: Array, share: Array, alpha: float) -> float:
+    return float(alpha * len(share) * (share @ prob.mean(axis=0)))
+
+
+def balance_backward(prob: Array, share: Array, alpha: float) -> Array:
+    return balance_slope(prob, share, alpha)
+
+
+def dispatch(comm: Comm, rows: Array, counts: Array) -> tuple[Array, Array]:
+    held = [ring.chunk(len(counts), comm.size, rank) for rank in range(comm.size)]
+    here = held[comm.rank]
+    coming = np.empty((comm.size, here.stop - here.start), counts.dtype)
+    ring.exchange(comm, [counts[of] for of in held], list(coming))
+    by_rank = exchange_rows(comm, rows, [counts[of].sum() for of in held], coming.sum(axis=1))
+    return by_rank[by_expert(coming)], coming
+
+
+def combine(comm: Comm, rows: Array, coming: Array, counts: Array) -> Array:
+    by_rank = np.empty_like(rows)
+    by_rank[by_expert(coming)] = rows
+    held = [ring.chunk(len(counts), comm.size, rank) for rank in range(comm.size)]
+    return exchange_rows(comm, by_rank, coming.sum(axis=1), [counts[of].sum() for of in held])
+
+
+def exchange_rows(comm: Comm, rows: Array, going: Sequence[int] | Array, coming: Sequence[int] | Array) -> Array:
+    """Rows for each rank, one rank after another -> rows from each rank."""
+    arrived = np.empty((sum(coming), rows.shape[1]), rows.dtype)
+    ring.exchange(comm, np.split(rows, np.cumsum(going)[:-1]), np.split(arrived, np.cumsum(coming)[:-1]))
+    return arrived
+
+
+def by_expert(coming: Array) -> Array:
+    """The order by expert of rows that arrived rank by rank."""
+    expert = np.repeat(np.tile(np.arange(coming.shape[1]), len(coming)), coming.reshape(-1))
+    return np.argsort(expert, kind="stable")
+
+
+def sum_gradients(dense: Sequence[Array], experts: Sequence[Array], world: Comm, copies: Comm) -> None:
+    for gradients, ranks in ((dense, world), (experts, copies)):
+        for gradient in gradients:
+            ring.all_reduce(ranks, gradient, gradient)
+            gradient /= world.size
+
+
+# ---- the notebook's mixture in one process ---------------------------------------------------------------------------
+
+EXPERTS, WIDTH, HIDDEN, TOPICS = 8, 16, 32, 8
+
+
+def softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def zipf(experts: int) -> Array:
+    """Zipf's law: shares that are in the ratio 1, 1/2, 1/3, ..."""
+    shares = 1 / np.arange(1, experts + 1)
+    return shares / shares.sum()
+
+
+def draw_choices(tokens: int, experts: int, k: int = 1, seed: int = 0) -> Array:
+    """k different experts of each token, drawn by Zipf's law one after the other: (k·n,), all first choices first."""
+    noise = np.random.default_rng(seed).gumbel(size=(tokens, experts))  # the largest of log p + noise is drawn by p
+    return np.argsort(-(np.log(zipf(experts)) + noise), axis=1)[:, :k].T.reshape(-1)
+
+
+def draw_tokens(random: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """x (n, h), and what is wanted of them. Each token is about a topic, drawn by Zipf's law; each topic has a matrix."""
+    centers, matrices = draw_topics()
+    topic = random.choice(TOPICS, size=n, p=zipf(TOPICS))
+    x = centers[topic] + 0.5 * random.standard_normal((n, WIDTH))
+    return x, np.einsum("nh,nhi->ni", x, matrices[topic])
+
+
+def draw_topics() -> tuple[Array, Array]:
+    """The topics' centers (8, h), and their matrices (8, h, h)."""
+    random = np.random.default_rng(0)
+    centers = random.standard_normal((TOPICS, WIDTH))
+    centers *= 3 / np.linalg.norm(centers, axis=1, keepdims=True)
+    return centers, random.standard_normal((TOPICS, WIDTH, WIDTH)) / WIDTH**0.5
+
+
+def draw_model(by_topic: bool = True) -> SimpleNamespace:
+    """router (h, E), up (E, h, m) and down (E, m, h). by_topic: at first the router sends each topic to an expert of its
+    own; else it is drawn."""
+    random = np.random.default_rng(1)
+    return SimpleNamespace(
+        router=draw_topics()[0].T.copy() if by_topic else 0.02 * random.standard_normal((WIDTH, EXPERTS)),
+        up=random.standard_normal((EXPERTS, WIDTH, HIDDEN)) / WIDTH**0.5,
+        down=random.standard_normal((EXPERTS, HIDDEN, WIDTH)) / HIDDEN**0.5 / 2,
+    )
+
+
+class Adam:
+    """Adam over the arrays of a model."""
+
+    def __init__(self, rate: float = 0.01) -> None:
+        self.rate, self.steps, self.state = rate, 0, dict[str, Array]()
+
+    def update(self, model: SimpleNamespace, gradients: SimpleNamespace) -> None:
+        self.steps += 1
+        for name, gradient in vars(gradients).items():
+            m, v = self.state.setdefault(name, np.zeros((2, *gradient.shape)))
+            m += 0.1 * (gradient - m)
+            v += 0.01 * (gradient**2 - v)
+            mean, square = m / (1 - 0.9**self.steps), v / (1 - 0.99**self.steps)
+            vars(model)[name] -= self.rate * mean / (np.sqrt(square) + 1e-8)
+
+
+def error(found: Array, wanted: Array) -> float:
+    """The length of the difference, in percent of the length of what is wanted."""
+    return float(100 * np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def try_slopes(loss: Callable[[], float], array: Array, change: float = 1e-6) -> Array:
+    """The gradient of the loss by an array that it reads, by finite differences."""
+    slopes = np.empty_like(array)
+    for index in np.ndindex(array.shape):
+        kept, around = array[index], []
+        for moved in (kept + change, kept - change):
+            array[index] = moved
+            around.append(loss())
+        array[index] = kept
+        slopes[index] = (around[0] - around[1]) / (2 * change)
+    return slopes
+
+
+# ---- the chapter, with one of the four experts on each of four ranks -------------------------------------------------
+
+SHAPE = {"vocabulary": 32, "context": 16, "layers": 2, "heads": 4, "width": 32, "tied": True}
+TOKENS = np.random.default_rng(0).integers(0, 24, (8, 17))
+OPTIMIZERS = {"SGD": (SGD(), 0.3), "AdamW": (AdamW(), 3e-3)}
+
+
+def declare(optimizer: str) -> tuple[Any, Settings]:
+    """A GPT with four experts in each of its two layers, k = 2; and how it is trained."""
+    from minidist.nn.mixture import Routing, with_experts  # not above: it answers the exercise, and is hidden there
+
+    rule, rate = OPTIMIZERS[optimizer]
+    settings = Settings(PRECISIONS["fp64"], rule, learning_rate=lambda update: rate, clip=0.0)
+    return with_experts(gpt(GPTConfig(**SHAPE)), 4, Routing(top=2)), settings
+
+
+def make_engine(comm: Comm, optimizer: str) -> Any:
+    """The package's engine for it, with one expert of each layer on this rank."""
+    from minidist.expert_parallel import expert_parallel
+    from minidist.layout import Layout
+
+    return expert_parallel(*declare(optimizer), comm, Layout(dp=comm.size, ep=comm.size), zero=0)
+
+
+def train(engine: Any, steps: int = 30) -> tuple[list[float], float]:
+    """This rank's part of the loss in each step, always on the same batch; and the norm of its experts' first gradient."""
+    losses, first = list[float](), 0.0
+    for step in range(steps):
+        loss = engine.forward(TOKENS[:, :-1], TOKENS[:, 1:])
+        losses.append(loss.value)
+        engine.backward(loss)
+        if not step:
+            first = float(np.sqrt(sum((flat.grad**2).sum() for flat in experts_of(engine))))
+        engine.step()
+    return losses, first
+
+
+def train_serially(optimizer: str) -> tuple[list[float], float]:
+    """The same in one process, which has all experts."""
+    from minidist.engine import Engine
+
+    return train(Engine(*declare(optimizer)))
+
+
+def experts_of(engine: Any) -> list[Any]:
+    """The Flats of its experts: one for each layer."""
+    return [flat for flat in engine.flats if flat.parameters[0].group == "experts"]
+
+
+def add_up(runs: Sequence[tuple[list[float], float]]) -> tuple[Array, float]:
+    """Losses, added up over the ranks, and the norm of all experts' first gradient."""
+    return np.sum([losses for losses, _ in runs], axis=0), float(np.sqrt(sum(norm**2 for _, norm in runs)))

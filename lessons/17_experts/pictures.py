@@ -1,0 +1,3 @@
+"""The pictures of lesson 17."""
+
+from minidist.colors import BLUE
