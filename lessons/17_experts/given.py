@@ -14,6 +14,10 @@ from minidist.nn.optim import SGD, AdamW
 from minidist.nn.precision import PRECISIONS
 
 Array = np.ndarray
+ASKED = (
+    *("arrange", "copy_rows", "copy_rows_backward", "add_rows", "add_rows_backward"),
+    *("count_shares", "balance_loss", "balance_backward", "dispatch", "combine", "sum_gradients"),
+)
 
 # ---- the gaps --------------------------------------------------------------------------------------------------------
 
@@ -226,6 +230,106 @@ def try_slopes(loss: Callable[[], float], array: Array, change: float = 1e-6) ->
     return slopes
 
 
+def show_slopes(
+    programs: Mapping[str, Mapping[str, Any]],
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    x: Array,
+    target: Array,
+    on_ranks: Sequence[Mapping[str, tuple[Array, Array]]],
+) -> dict[str, list[float]]:
+    """Print by how much the gradients of x and of the router differ, on four ranks and one, and from finite differences.
+    on_ranks: of each rank and program dx of its own tokens, and the router's gradient."""
+    model, found, k = draw_model(), {}, 2
+
+    def loss() -> float:
+        y, _ = forward(x, model, k, k * len(x))
+        return float(((y - target) ** 2).mean())
+
+    tried = [try_slopes(loss, array) for array in (x, model.router)]
+    print("difference in %      four ranks and one      finite differences")
+    print(" " * 16 + 2 * "          dx      router")
+    for name, mistake in programs.items():
+        y, kept = forward(x, model, k, k * len(x))
+        dx, gradients = backward(2 * (y - target) / y.size, kept, model, **mistake)
+        one = dx, gradients.router
+        four = np.concatenate([of[name][0] for of in on_ranks]), on_ranks[0][name][1]
+        found[name] = [error(a, b) for a, b in zip((*four, *one), (*one, *tried), strict=True)]
+        print(f"{name:16}" + "".join(f"{each:12.1f}" for each in found[name]))
+    return found
+
+
+def show_ends(runs: Mapping[str, tuple[list[float], list[float]]], last: int) -> dict[str, tuple[float, float]]:
+    """Print, and return, each run's percentage of dropped choices and its loss: means over the last steps."""
+    ends = {name: (float(np.mean(run[0][-last:])), float(np.mean(run[1][-last:]))) for name, run in runs.items()}
+    for name, (dropped, loss) in ends.items():
+        print(f"{name:9} in the last {last} steps {dropped:3.0f}% dropped, loss {loss:.2f}")
+    return ends
+
+
+# ---- the notebook's mixture on ranks ---------------------------------------------------------------------------------
+
+
+def follow(comm: Comm, to_experts: Callable[..., Array]) -> tuple[Array, Array]:
+    """A row for each expert, on this rank before dispatch and after it: from which rank it is, and for which expert."""
+    rows = np.stack([np.full(EXPERTS, float(comm.rank)), np.arange(float(EXPERTS))], axis=1)  # (E, 2)
+    return rows, to_experts(comm, rows[:, None]).reshape(-1, 2)
+
+
+def sent_by_phase(comm: Comm) -> dict[str, int]:
+    """The bytes that this rank has sent, by phase."""
+    return {phase: counted["bytes"] for phase, counted in comm.ledger.by_phase().items()}
+
+
+def draw_part(comm: Comm, peers: Comm) -> tuple[Array, Array, SimpleNamespace]:
+    """This rank's tokens, what is wanted of them, and the model with the experts of this rank."""
+    x, target = (np.split(whole, comm.size)[comm.rank] for whole in draw_tokens(np.random.default_rng(9), 64))
+    model = draw_model(by_topic=False)
+    model.up, model.down = (np.split(whole, peers.size)[peers.rank].copy() for whole in (model.up, model.down))
+    return x, target, model
+
+
+def forward_on_ranks(own: Any, peers: Comm, x: Array, model: Any, k: int) -> tuple[Array, SimpleNamespace]:
+    """y (n, h) and what the backward needs; `own` has the functions of the exercise. Nothing is dropped."""
+    n, experts, h = len(x), model.router.shape[1], x.shape[1]
+    prob = softmax(x @ model.router)
+    chosen = np.argsort(-prob, axis=1)[:, :k].T
+    expert, gates = chosen.reshape(-1), prob[np.arange(n), chosen]
+    slot, place = own.arrange(expert, experts, k * n)  # room for all
+    counts = np.full(experts, k * n)
+    arrived, coming = own.dispatch(peers, own.copy_rows(x, slot), counts)
+    arrived = arrived.reshape(len(model.up), -1, h)  # (experts here, rows, h)
+    hidden = np.maximum(arrived @ model.up, 0)
+    rows = own.combine(peers, (hidden @ model.down).reshape(-1, h), coming, counts)
+    return own.add_rows(rows, gates, place), SimpleNamespace(**locals())
+
+
+def backward_on_ranks(own: Any, dy: Array, at: Any, model: Any, slopes: Array) -> list[Array]:
+    """This rank's gradients of router, up and down, flat. slopes (n, E): of the balance loss by the router's logits."""
+    drows, dgates = own.add_rows_backward(dy, at.rows, at.gates, at.place)
+    dresults = own.dispatch(at.peers, drows, at.counts)[0].reshape(at.arrived.shape)
+    dhidden = (dresults @ model.down.transpose(0, 2, 1)) * (at.hidden > 0)
+    dprob = np.zeros_like(at.prob)
+    dprob[np.arange(at.n), at.chosen] = dgates
+    dlogits = at.prob * (dprob - (dprob * at.prob).sum(axis=1, keepdims=True)) + slopes
+    up, down = at.arrived.transpose(0, 2, 1) @ dhidden, at.hidden.transpose(0, 2, 1) @ dresults
+    return [(at.x.T @ dlogits).reshape(-1), up.reshape(-1), down.reshape(-1)]
+
+
+def train_in_one_process(forward: Callable[..., Any], backward: Callable[..., Any], balance_slope: Any) -> list[float]:
+    """The losses of the same training: all tokens and all experts are here."""
+    (x, target), model, losses = draw_tokens(np.random.default_rng(9), 64), draw_model(by_topic=False), []
+    for _ in range(20):
+        y, kept = forward(x, model, 2, 2 * len(x))
+        share = np.bincount(kept.chosen.reshape(-1), minlength=EXPERTS) / (2 * len(x))
+        losses.append(float(((y - target) ** 2).mean() + 0.1 * EXPERTS * share @ kept.prob.mean(axis=0)))
+        _, gradients = backward(2 * (y - target) / y.size, kept, model)
+        gradients.router += x.T @ balance_slope(kept.prob, share, 0.1)
+        for name, gradient in vars(gradients).items():
+            vars(model)[name] -= 2.0 * gradient
+    return losses
+
+
 # ---- the chapter, with one of the four experts on each of four ranks -------------------------------------------------
 
 SHAPE = {"vocabulary": 32, "context": 16, "layers": 2, "heads": 4, "width": 32, "tied": True}
@@ -275,6 +379,39 @@ def experts_of(engine: Any) -> list[Any]:
     return [flat for flat in engine.flats if flat.parameters[0].group == "experts"]
 
 
+def change_experts_gradients(engine: Any, change: Callable[[Array], Any]) -> None:
+    """Call `change` with each gradient of an expert, as soon as the engine has summed it."""
+    reduce, experts = engine.reduce, experts_of(engine)
+
+    def reduce_and_change(flat: Any) -> None:
+        reduce(flat)
+        if flat in experts:
+            change(flat.grad)
+
+    engine.reduce = reduce_and_change
+
+
+def copy_experts(engine: Any) -> Array:
+    """A copy of the parameters of the experts that are here."""
+    return np.concatenate([flat.param for flat in experts_of(engine)])
+
+
 def add_up(runs: Sequence[tuple[list[float], float]]) -> tuple[Array, float]:
     """Losses, added up over the ranks, and the norm of all experts' first gradient."""
     return np.sum([losses for losses, _ in runs], axis=0), float(np.sqrt(sum(norm**2 for _, norm in runs)))
+
+
+def show_factors(
+    summed: Mapping[tuple[str, float], tuple[Array, float]],
+    serial: Mapping[str, tuple[list[float], float]],
+    names: Mapping[float, str],
+) -> dict[tuple[str, float], float]:
+    """Print, for each optimizer and factor, what differs from serial training; return the losses' largest difference."""
+    print(f"{'compared with serial training':32}largest difference of a loss   first gradient of experts")
+    off = {}
+    for (optimizer, times), (losses, norm) in summed.items():
+        wanted, first = serial[optimizer]
+        off[optimizer, times] = float(max(abs(losses / wanted - 1)))
+        shown = "none" if off[optimizer, times] < 1e-9 else f"{off[optimizer, times]:.0e}"
+        print(f"{optimizer:8}{names[times]:24}{shown:>28}{norm / first:>21.2f} times")
+    return off

@@ -8,6 +8,7 @@ from matplotlib.patches import Patch
 
 from minidist.classroom.lesson import show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
+from minidist.papers import deepspeed_moe, megatron
 
 Array = np.ndarray
 LINES = ((BLUE, "-", 4.0), (RED, "-", 1.8), (ORANGE, "--", 1.8), (GREEN, ":", 2.2))  # lines may lie on one another
@@ -15,6 +16,14 @@ LINES = ((BLUE, "-", 4.0), (RED, "-", 1.8), (ORANGE, "--", 1.8), (GREEN, ":", 2.
 
 def bare(ax: plt.Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def show_sizes() -> None:
+    """GPTs of 24 layers, and the same with 128 experts in every other layer, by DeepSpeed-MoE's formula."""
+    for name, h, printed in (("1.3B", 2048, 52), ("350M", 1024, 13)):
+        dense, mixed = megatron.parameters(51_200, 2048, h, 24), deepspeed_moe.parameters(h, experts=128)
+        print(f"GPT {name}: {dense:,} parameters; with 128 experts in every other layer {mixed:,}", end="")
+        print(f" (computed; printed: {printed} B), {mixed / dense:.0f} times")
 
 
 def draw_rows(expert: Array, queue: Array, experts: int, capacity: int, title: str) -> None:
@@ -44,9 +53,12 @@ def draw_rows(expert: Array, queue: Array, experts: int, capacity: int, title: s
     show(fig, f"{title}. {' '.join(words)}")
 
 
-def draw_zipf(shares: Array, factor: float, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """Left: each expert's share of all choices, and what is beyond its room. Right: the share of choices that is
-    dropped, by capacity factor: (factors, percent) of each curve."""
+def draw_zipf(shares: Array, factor: float, queues: Mapping[str, Array]) -> None:
+    """Left: each expert's share of all choices, and what is beyond its room. Right: the percentage of choices that is
+    dropped, by capacity factor, from each choice's number in its queue."""
+    factors = np.arange(0.5, 3.6, 0.25)
+    rooms = [np.ceil(each * len(next(iter(queues.values()))) / len(shares)) for each in factors]
+    curves = {name: [100 * float(np.mean(queue >= room)) for room in rooms] for name, queue in queues.items()}
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.3))
     room, places = 100 * factor / len(shares), np.arange(len(shares))
     left.bar(places, np.minimum(100 * shares, room), color=BLUE, label="has a row")
@@ -56,7 +68,7 @@ def draw_zipf(shares: Array, factor: float, curves: Mapping[str, tuple[Sequence[
     left.legend(frameon=False, fontsize=8.5)
     left.set_title("choices that follow Zipf's law (counted)", loc="left", fontsize=9.5)
     words = [f"expert {e} gets {100 * share:.1f}% of all choices" for e, share in enumerate(shares)]
-    for (name, (factors, percent)), (color, dashes, width) in zip(curves.items(), LINES, strict=False):
+    for (name, percent), (color, dashes, width) in zip(curves.items(), LINES, strict=False):
         right.plot(factors, percent, color=color, ls=dashes, lw=width, label=name)
         words.append(f"{name}: {percent[0]:.0f}% dropped at factor {factors[0]:g}, {percent[-1]:.0f}% at {factors[-1]:g}")
     right.set(xlabel="capacity factor", ylabel="percent of choices dropped", ylim=(0, None))
@@ -111,8 +123,9 @@ def draw_way(before: Sequence[Array], after: Sequence[Array], title: str) -> Non
     show(fig, f"{title}. {' '.join(words)}")
 
 
-def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: str) -> None:
-    """The rows that each rank's experts compute: with buffers of fixed size, filled or not, and with all choices."""
+def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: str) -> float:
+    """The rows that each rank's experts compute: with buffers of fixed size, filled or not, and with all choices.
+    Returns what the busiest rank has of the latter, in means."""
     fig, ax = plt.subplots(figsize=(9.6, 3.2))
     places = np.arange(len(filled))
     ax.bar(places - 0.2, filled, 0.36, color=BLUE, label="fixed buffers: filled rows")
@@ -131,6 +144,7 @@ def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: 
     words = [f"rank {rank}: {room} rows, {rows} of them filled; without drops {more}."
              for rank, (rows, more) in enumerate(zip(filled, dropless, strict=True))]  # fmt: skip
     show(fig, f"{title}. {' '.join(words)}")
+    return float(max(dropless) / np.mean(dropless))
 
 
 def draw_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str) -> None:

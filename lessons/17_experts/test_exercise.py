@@ -173,7 +173,7 @@ def test_copy_rows(submission: Submission) -> None:
             "An empty row has a token in it: -1 is the last one's index, too.": np.where(filled, expected, x[-1]),
             "Choice j·n + t is one of token t, not of token (j·n + t) // k.": np.where(filled, x[slot // k], 0),
         }
-        check_array(each, outcome.value["returned"], "the rows", expected, mistakes)
+        check_array(each, outcome.value["returned"], "the array of rows", expected, mistakes)
 
 
 @pytest.mark.points(1, "copy_rows_backward: the sum over a token's rows")
