@@ -53,7 +53,8 @@ def add_rows(rows: Array, gates: Array, place: Array) -> Array:
 
 
 def add_rows_backward(dy: Array, rows: Array, gates: Array, place: Array) -> tuple[Array, Array]:
-    """(drows (R, h), dgates (k, n)), from dy (n, h). The gradient of an empty row, or of a dropped choice's gate, is 0."""
+    """(drows (R, h), dgates (k, n)), from dy (n, h). The gradient of an empty row is 0, and so is the gradient of a
+    dropped choice's gate."""
     raise NotImplementedError
 
 
@@ -85,8 +86,10 @@ def dispatch(comm: Comm, rows: Array, counts: Array) -> tuple[Array, Array]:
     Rank r has the experts of ring.chunk(E, comm.size, r). It does not know yet how many rows will come: first the ranks
     tell each other, in integers of at most 8 bytes.
 
-    arrived (S, h): all ranks' rows for the experts that are here, sorted by expert; of one expert, in the order of ranks
-    coming (P, experts here): how many of them came from each of the P ranks, for each expert that is here
+    arrived (S, h): all ranks' rows for the experts of this rank, sorted by expert. Rows for one expert stand in the
+    order of the ranks that sent them.
+
+    coming (P, experts here): how many of them came from each of the P ranks, for each expert of this rank
     """
     raise NotImplementedError
 
@@ -102,8 +105,8 @@ def combine(comm: Comm, rows: Array, coming: Array, counts: Array) -> Array:
 def sum_gradients(dense: Sequence[Array], experts: Sequence[Array], world: Comm, copies: Comm) -> None:
     """Make every gradient the one of the whole batch's loss, in place. All arrays are flat, (S,).
 
-    Each rank's loss is the mean over its own tokens, of which all ranks have equally many. The loss of the whole batch is
-    the mean of the ranks' losses.
+    Each rank's loss is the mean over its own tokens. All ranks have the same number of tokens, so the loss of the whole
+    batch is the mean of the ranks' losses.
 
     dense: gradients of parameters that all ranks of `world` have; each rank's is the one of its own loss
     experts: gradients of the experts that are here. `copies` are the ranks that have the same ones, this one included.

@@ -170,7 +170,7 @@ def draw_choices(tokens: int, experts: int, k: int = 1, seed: int = 0) -> Array:
 
 
 def draw_tokens(random: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """x (n, h), and what is wanted of them. Each token is about a topic, drawn by Zipf's law; each topic has a matrix."""
+    """x (n, h), and the targets. Each token is about a topic, drawn by Zipf's law, and each topic has a matrix."""
     centers, matrices = draw_topics()
     topic = random.choice(TOPICS, size=n, p=zipf(TOPICS))
     x = centers[topic] + 0.5 * random.standard_normal((n, WIDTH))
@@ -186,8 +186,8 @@ def draw_topics() -> tuple[Array, Array]:
 
 
 def draw_model(by_topic: bool = True) -> SimpleNamespace:
-    """router (h, E), up (E, h, m) and down (E, m, h). by_topic: at first the router sends each topic to an expert of its
-    own; else it is drawn."""
+    """router (h, E), up (E, h, m) and down (E, m, h). by_topic: at first, the router sends each topic to its own
+    expert; else the router is drawn."""
     random = np.random.default_rng(1)
     return SimpleNamespace(
         router=draw_topics()[0].T.copy() if by_topic else 0.02 * random.standard_normal((WIDTH, EXPERTS)),
@@ -238,8 +238,8 @@ def show_slopes(
     target: Array,
     on_ranks: Sequence[Mapping[str, tuple[Array, Array]]],
 ) -> dict[str, list[float]]:
-    """Print by how much the gradients of x and of the router differ, on four ranks and one, and from finite differences.
-    on_ranks: of each rank and program dx of its own tokens, and the router's gradient."""
+    """Print by how much the gradients of x and of the router differ: on four ranks and one, and from finite
+    differences. on_ranks: of each rank and program dx of its own tokens, and the router's gradient."""
     model, found, k = draw_model(), {}, 2
 
     def loss() -> float:
@@ -355,7 +355,8 @@ def make_engine(comm: Comm, optimizer: str) -> Any:
 
 
 def train(engine: Any, steps: int = 20) -> tuple[list[float], float]:
-    """This rank's part of the loss in each step, always on the same batch; and the norm of its experts' first gradient."""
+    """This rank's part of the loss in each step, always on the same batch. And the norm of its experts' gradient in the
+    first step."""
     losses, first = list[float](), 0.0
     for step in range(steps):
         loss = engine.forward(TOKENS[:, :-1], TOKENS[:, 1:])
@@ -406,7 +407,8 @@ def show_factors(
     serial: Mapping[str, tuple[list[float], float]],
     names: Mapping[float, str],
 ) -> dict[tuple[str, float], float]:
-    """Print, for each optimizer and factor, what differs from serial training; return the losses' largest difference."""
+    """Print, for each optimizer and factor, what differs from serial training. Returns the losses' largest
+    difference."""
     print(f"{'compared with serial training':32}largest difference of a loss   first gradient of experts")
     off = {}
     for (optimizer, times), (losses, norm) in summed.items():

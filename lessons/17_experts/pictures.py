@@ -70,7 +70,9 @@ def draw_zipf(shares: Array, factor: float, queues: Mapping[str, Array]) -> None
     words = [f"expert {e} gets {100 * share:.1f}% of all choices" for e, share in enumerate(shares)]
     for (name, percent), (color, dashes, width) in zip(curves.items(), LINES, strict=False):
         right.plot(factors, percent, color=color, ls=dashes, lw=width, label=name)
-        words.append(f"{name}: {percent[0]:.0f}% dropped at factor {factors[0]:g}, {percent[-1]:.0f}% at {factors[-1]:g}")
+        words.append(
+            f"{name}: {percent[0]:.0f}% dropped at factor {factors[0]:g}, {percent[-1]:.0f}% at {factors[-1]:g}"
+        )
     right.set(xlabel="capacity factor", ylabel="percent of choices dropped", ylim=(0, None))
     right.legend(frameon=False, fontsize=8.5)
     right.set_title("what room costs, and saves", loc="left", fontsize=9.5)
@@ -133,7 +135,15 @@ def draw_load(filled: Sequence[int], room: int, dropless: Sequence[int], title: 
     ax.bar(places - 0.2, empty, 0.36, bottom=filled, color=LIGHT, label="fixed buffers: empty rows")
     ax.bar(places + 0.2, dropless, 0.36, color=PURPLE, label="no choice is dropped")
     for at, rows in [*zip(places - 0.2, [room] * len(filled), strict=True), *zip(places + 0.2, dropless, strict=True)]:
-        ax.text(at, rows + 4, str(rows), ha="center", fontsize=8.5, color=DARK, bbox={"fc": "white", "ec": "none", "pad": 0.6})
+        ax.text(
+            at,
+            rows + 4,
+            str(rows),
+            ha="center",
+            fontsize=8.5,
+            color=DARK,
+            bbox={"fc": "white", "ec": "none", "pad": 0.6},
+        )
     ax.axhline(np.mean(dropless), color=DARK, lw=1, ls="--", zorder=0, label="the mean without drops")
     ax.set_xticks(places, [f"rank {rank}" for rank in places])
     ax.set_ylabel("rows of a rank's experts")

@@ -100,8 +100,8 @@ def test_arrange(submission: Submission) -> None:
         for row, choice in enumerate(slot):
             if choice >= 0 and expert[choice] != row // capacity:
                 lose(
-                    f"On {each.label}: in row {row}, which belongs to expert {row // capacity}, is choice {choice}, whose"
-                    f" expert is {expert[choice]}."
+                    f"On {each.label}: in row {row}, which belongs to expert {row // capacity}, is choice {choice},"
+                    f" whose expert is {expert[choice]}."
                 )
             if choice >= 0 and row % capacity and slot[row - 1] < 0:
                 lose(f"On {each.label}: row {row} is filled, and row {row - 1} of the same expert is empty: no gaps.")
@@ -329,7 +329,9 @@ def test_balance_backward(submission: Submission) -> None:
         Case(1, f"balance_backward, logits {shape(logits)}", [[softmax(logits), share, alpha]])
         for logits, share, alpha in drawn
     ]
-    for (each, [outcome]), (logits, share, alpha) in zip(call(submission, "balance_backward", cases), drawn, strict=True):
+    for (each, [outcome]), (logits, share, alpha) in zip(
+        call(submission, "balance_backward", cases), drawn, strict=True
+    ):
         n, experts = logits.shape
         expected = differences(
             lambda z=logits, f=share, a=alpha: a * len(f) * sum(float(row @ f) for row in softmax(z)) / len(z), logits
@@ -398,7 +400,9 @@ def check_dispatch(each: Way, outcomes: Sequence[Outcome]) -> None:
 
 
 def check_combine(each: Way, outcomes: Sequence[Outcome]) -> None:
-    results = {of: row for rank in range(each.n) for of, row in zip(each.arriving(rank), each.inputs[rank][0], strict=True)}
+    results = {
+        of: row for rank in range(each.n) for of, row in zip(each.arriving(rank), each.inputs[rank][0], strict=True)
+    }
     for rank, outcome in enumerate(outcomes):
         size = int(each.counts[rank].sum())
         expected = np.array([results[rank, number] for number in range(size)]).reshape(-1, 3)
@@ -438,7 +442,7 @@ def test_wire(submission: Submission) -> None:
             continue
         for each, outcomes in zip(cases, runs, strict=True):
             if is_right(check, each, outcomes):
-                found = True
+                found = found or each.n > 1
                 check_bytes(each, outcomes)
     if not found:
         lose(why or "Neither dispatch nor combine has right results yet.")
@@ -455,8 +459,8 @@ def check_bytes(each: Way, outcomes: Sequence[Outcome]) -> None:
             most = 8 * (3 * rows + is_dispatch * len(to_peer))
             if sent > most:
                 lose(
-                    f"On {each.label}: rank {rank} sends {sent} bytes to rank {peer}, which needs {rows} rows of 24 bytes"
-                    f"{f' and {len(to_peer)} counts of 8' * is_dispatch}: {most}."
+                    f"On {each.label}: rank {rank} sends {sent} bytes to rank {peer}, which needs {rows} rows of 24"
+                    f" bytes{f' and {len(to_peer)} counts of 8' * is_dispatch}: {most}."
                 )
 
 
@@ -468,7 +472,7 @@ def sums_case(submission: Submission, n: int, group: int) -> Case:
     return Case(n, f"{ranks(n)}, experts divided among {group}", inputs, arguments)
 
 
-SUMS = [(4, 2), (4, 4), (4, 1), (3, 3), (2, 1), (1, 1)]  # ranks, of which so many divide the experts
+SUMS = [(4, 2), (4, 4), (4, 1), (3, 3), (2, 1), (1, 1)]  # ranks; how many of them divide the experts
 
 
 def sums(submission: Submission) -> list[tuple[str, int, list[Any], list[tuple[str, Array, Array, Array, Array]]]]:
@@ -521,8 +525,8 @@ def test_sum_gradients_factor(submission: Submission) -> None:
             factor = times(found, wanted / n)
             if factor is not None and abs(factor - 1) > 1e-9:
                 lose(
-                    f"{where}: {name} is {factor:.4g} times what it should be. The batch's loss is the mean of {n} ranks'"
-                    " losses, whichever ranks have sent their rows."
+                    f"{where}: {name} is {factor:.4g} times what it should be. The batch's loss is the mean of {n}"
+                    " ranks' losses, whichever ranks have sent their rows."
                 )
 
 
@@ -587,7 +591,8 @@ def check_layer(each: Layer, outcomes: Sequence[Outcome]) -> None:
 
 @pytest.mark.points(1, "all together: a mixture, as token by token")
 def test_layer(submission: Submission) -> None:
-    """A fault that a function has on its own costs nothing here: another part asks for that one."""
+    """If a function is wrong on its own, this part loses nothing: another part asks for that function. If most of those
+    parts are lost, there is no mixture yet."""
     sizes = [(1, 1, 3, 2, 2), (4, 2, 4, 2, 2), (3, 3, 4, 1, 2), (2, 2, 2, 2, 8)]
     cases = [layer_case(submission, *of) for of in sizes]
     try:
@@ -596,8 +601,11 @@ def test_layer(submission: Submission) -> None:
     except (Lost, pytest.fail.Exception) as lost:
         if "is not written yet" in str(lost) or submission.in_every_part:
             lose(str(lost))
-        if all(is_right(part, submission) for part in ALONE):
+        right = sum(is_right(part, submission) for part in ALONE)
+        if right == len(ALONE):
             lose(f"Each function is right on its own; together they fail. Does one change its arguments?\n{lost}")
+        if right < len(ALONE) / 2:
+            lose(f"Most functions are not right on their own yet.\n{lost}")
 
 
 @pytest.mark.points(1, "every message means something")
@@ -609,7 +617,13 @@ def test_meaning(submission: Submission) -> None:
 
 ALONE = (
     *(test_arrange, test_arrange_full, test_arrange_place, test_copy_rows, test_copy_rows_backward, test_add_rows),
-    *(test_add_rows_backward, test_add_rows_backward_gates, test_count_shares, test_balance_loss, test_balance_backward),
+    *(
+        test_add_rows_backward,
+        test_add_rows_backward_gates,
+        test_count_shares,
+        test_balance_loss,
+        test_balance_backward,
+    ),
     *(test_dispatch, test_combine, test_sum_gradients, test_sum_gradients_factor),
 )
 
@@ -620,7 +634,9 @@ ALONE = (
 def check_queue_numbers(submission: Submission) -> None:
     for m, experts in ((8, 3), (15, 4)):
         expert = submission.random.integers(0, experts, m)
-        each = Case(1, f"queue_numbers of the choices {expert.tolist()}", [[expert, experts]], {"function": "queue_numbers"})
+        each = Case(
+            1, f"queue_numbers of the choices {expert.tolist()}", [[expert, experts]], {"function": "queue_numbers"}
+        )
         [[outcome]] = submission.run("gap", [each], ["queue_numbers"])
         expected = np.array([np.count_nonzero(expert[:choice] == e) for choice, e in enumerate(expert)])
         mistakes = {"Count from 0: before the first choice of an expert there is none.": expected + 1}
@@ -653,9 +669,7 @@ def check_way(submission: Submission, function: str) -> None:
     for p, experts in ((1, 2), (2, 4), (4, 4)):
         here, capacity = experts // p, 2
         rows = submission.random.standard_normal((p, experts, capacity, 3))  # of each rank, for each expert
-        arrived = [
-            np.concatenate(list(rows[:, e]), axis=0) for e in range(experts)
-        ]  # of each expert, rank by rank
+        arrived = [np.concatenate(list(rows[:, e]), axis=0) for e in range(experts)]  # of each expert, rank by rank
         inputs = [np.stack(arrived[rank * here : (rank + 1) * here]) for rank in range(p)]
         expected = [rows[rank] for rank in range(p)]
         if function == "to_experts":

@@ -38,6 +38,7 @@ IN_EVERY_RUN = {
     "13": {"one_buffer", "half_finished"},
     "14": {"counts_t_times", "from_the_notebook"},
     "15": {"never_runs_again", "switch_by_switch", "asserts", "imports_the_formulas"},
+    "17": {"rank_by_rank", "imports_the_lesson"},
 }
 
 
