@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from minidist.classroom.lesson import show
 from minidist.colors import BLUE, DARK, GREEN, GREY, LIGHT, ORANGE, PURPLE, RANKS, RED
@@ -166,6 +167,7 @@ def draw_runs(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str) -
             ax.plot(range(1, len(values) + 1), values, color=color, ls=dashes, lw=width, label=name)
             words.append(f"{what}, {name}: from {values[0]:.3f} to {values[-1]:.3f}.")
         ax.set(xlabel="step", ylabel="loss")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_title(what, loc="left", fontsize=9.5)
         bare(ax)
     axes[0, 0].legend(frameon=False, fontsize=8.5)
