@@ -41,6 +41,7 @@ IN_EVERY_RUN = {
     "14": {"counts_t_times", "from_the_notebook"},
     "15": {"never_runs_again", "switch_by_switch", "asserts", "imports_the_formulas"},
     "16": {"local_mask", "shapes_alone"},
+    "17": {"rank_by_rank", "imports_the_lesson"},
 }
 
 

@@ -65,6 +65,13 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "sent": ("ulysses", 96, 8, 4, 16, 4),
         "choose": (96, 16, 4, 8, 4, 1e6),
     },
+    "17": {
+        "copy_rows": (np.arange(6.0).reshape(3, 2), np.array([4, -1, 0, 2])),
+        "copy_rows_backward": (np.arange(8.0).reshape(4, 2), np.array([4, -1, 0, 1]), 3),
+        "add_rows": (np.arange(8.0).reshape(4, 2), np.full((1, 3), 0.5), np.array([2, -1, 0])),
+        "balance_loss": (np.full((3, 2), 0.5), np.array([0.25, 0.75]), 0.5),
+        "balance_backward": (np.array([[0.25, 0.75], [0.5, 0.5]]), np.array([0.25, 0.75]), 0.5),
+    },
 }
 
 
