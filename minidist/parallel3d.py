@@ -62,17 +62,16 @@ def grid(
     mesh = Mesh(comm, layout)
     tensor, pipe, context, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "context", "host"))
     shard = mesh.along("shard", "context")  # the ranks that divide model states
-    data = mesh.along("host", "shard")  # the ranks that share the batch
+    data = mesh.along("host", "shard")  # the ranks that share the sequences
+    batch = mesh.along("host", "shard", "context")  # ... and the batch's tokens
     cut = Group(context, settings.precision.stored)
     norm_over, span = {}, None
 
-    if layout.ep > 1 and (layout.hosts > 1 or layout.cp > 1):
-        raise ValueError("neither hybrid sharding nor context parallelism divides a mixture of experts")
     if layout.cp > 1:  # attention finds the keys of other ranks
         units = context_parallel.split(units, cut, scheme)
         span = Span(0, layout.cp, context.rank, positions)
     experts, copies = mesh.experts()
-    units = give_experts(units, Experts(experts, data, settings.precision.stored))  # of a mixture, if there is one
+    units = give_experts(units, Experts(experts, batch, settings.precision.stored))  # of a mixture, if there is one
     if layout.tp > 1:  # a unit becomes this rank's part of it
         units = tensor_parallel.split(units, tensor_parallel.Group(tensor, settings.precision.stored, sequence))
         norm_over["tensor norm"] = tensor
@@ -87,7 +86,7 @@ def grid(
         across_hosts(units, shard, across)
     share_experts(units, copies)
 
-    parts = mesh.along("host", "shard", "pipeline") if layout.ep > 1 else pipe  # ranks that hold other parameters
+    parts = mesh.along("shard", "pipeline", "context") if layout.ep > 1 else pipe  # ranks that hold other parameters
     stages = parts if parts.size > 1 else None
     axes = Axes(norm_over, stages=stages, rows=data, span=span, speaks=tensor.rank == 0)
     engine = LADDER[zero](units, settings, shard, axes)

@@ -38,8 +38,8 @@ CASES = [
 
 
 @cache
-def serial(case: Any, ranks: int) -> Any:
-    return jobs.serial(case, ranks)
+def serial(case: Any, ranks: int, cp: int = 1, how: str = "zigzag") -> Any:
+    return jobs.serial(case, ranks, cp, how)
 
 
 @pytest.mark.parametrize(("n", "case", "ep", "zero"), CASES, ids=str)
@@ -128,6 +128,42 @@ def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str
     ranks = run_threads(partial(jobs.run_grid, case=case, layout=layout, zero=zero), layout.ranks, Rules("eager"))
     truth, _ = serial((*case[:6], "none"), layout.dp if capacity else 1)
     check_same(jobs.joined(ranks), truth)
+
+
+# With context ranks, which divide the experts, too; on hosts that hold a copy each; and in a crossed or folded pipeline.
+POSITIONS = itertools.cycle(("zigzag", "striped", "contiguous"))
+WITH_ALL = [  # layout, ZeRO's stage, scheme, and what each layout meets: capacity, recomputation
+    (Layout(1, 1, 2, 1, ep=2), 0, "ring", 1.0, "none"),
+    (Layout(2, 1, 2, 1, ep=4), 1, "all-gather", None, "full"),
+    (Layout(2, 1, 2, 1, ep=2), 3, "ulysses", 1.0, "none"),
+    (Layout(1, 1, 3, 1, ep=3), 2, "ring", None, "none"),
+    (Layout(1, 1, 2, 2, ep=2), 1, "ring", 1.0, "full"),
+    (Layout(1, 2, 2, 1, ep=2), 2, "ring", 1.0, "none"),
+    (Layout(2, 2, 2, 1, ep=4), 1, "all-gather", 0.5, "none"),
+    (Layout(1, 2, 2, 2, ep=2), 3, "ring", None, "full"),
+    (Layout(4, hosts=2, ep=2), 3, "ring", 1.0, "none"),
+    (Layout(2, cp=2, hosts=2, ep=2), 3, "ring", 1.0, "none"),
+    (Layout(4, hosts=2, pp=2, ep=2), 3, "ring", None, "none"),
+    (Layout(2, 2, schedule="zb-v", chunks=2, ep=2), 1, "ring", 1.0, "none"),
+    (Layout(1, 2, 2, schedule="zb-v", chunks=2, ep=2), 2, "ring", None, "none"),
+    (Layout(2, 2, schedule="dualpipe", ep=2), 1, "ring", None, "none"),
+    (Layout(2, 2, 2, schedule="dualpipe", ep=2), 3, "ulysses", 1.0, "none"),
+    (Layout(2, 2, schedule="chimera", ep=2), 0, "ring", 1.0, "none"),
+]
+ALL_CASES = [
+    pytest.param(*case, next(POSITIONS), marks=[pytest.mark.slow] * (i % 3 > 0)) for i, case in enumerate(WITH_ALL)
+]
+
+
+@pytest.mark.parametrize(("layout", "zero", "scheme", "capacity", "again", "how"), ALL_CASES, ids=str)
+def test_in_a_grid_with_all_else(
+    layout: Layout, zero: int, scheme: str, capacity: float | None, again: str, how: str
+) -> None:
+    """Which positions a rank has matters for what it drops, and for nothing else."""
+    case = exact(2, capacity, "gpt", accumulate=8 // layout.dp if layout.pp > 1 else 1, recompute=again)
+    on_ranks = partial(jobs.run_grid, case=case, layout=layout, zero=zero, scheme=scheme, positions=how)
+    truth, _ = serial((*case[:6], "none"), layout.dp if capacity else 1, layout.cp if capacity else 1, how)
+    check_same(jobs.joined(run_threads(on_ranks, layout.ranks, Rules("eager"))), truth)
 
 
 def test_a_limit_of_hosts_takes_the_best_hosts() -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.cp.claims import check_context
+from minidist.ep.options import check_mixture, choose_ep
 from minidist.layout import Layout
 from minidist.pp import fit as pipelines
 from minidist.tp.claims import check_tensor
@@ -72,11 +73,21 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
     return f"{reason}: use mpirun -n {needed}"
 
 
+def check_experts(options: Namespace) -> None:
+    """Raise UsageError for options of experts that no grid can have."""
+    check_mixture(options)
+    if options.ep and not options.experts:
+        raise UsageError(f"--ep {options.ep} divides experts, and there are none: use --experts {max(8, options.ep)}")
+    if options.experts and options.sequence_parallel:
+        raise UsageError("--sequence-parallel leaves a rank a part of the positions, and a router needs all of them")
+
+
 def fit(options: Namespace, grid: Grid) -> Layout:
     """The complete layout. Raises UsageError if the grid is impossible, alone or with the other options."""
     dp, pp, tp, cp = grid
     check_tensor(options, tp)
     check_context(options, cp, tp)
+    check_experts(options)
     if options.sequence_parallel and cp > 1 and options.context % (2 * cp * tp):
         raise UsageError(f"--sequence-parallel with --cp {cp}: use a --context that {2 * cp * tp} divides")
     if options.ranks_per_host and options.zero < 3:
@@ -85,6 +96,7 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     if dp % shard:
         works = max(n for n in range(1, shard) if dp % n == 0)
         raise UsageError(f"--dp {dp} is not divisible by --ranks-per-host {shard}: use --ranks-per-host {works}")
+    ep = choose_ep(options, shard * cp) if options.experts else 1
     if pp == 1 and (options.schedule or options.chunks or options.contiguous or options.trace):
         raise UsageError("--schedule, --chunks, --contiguous and --trace are of a pipeline")
     if options.micro_batches and options.accumulate not in (1, options.micro_batches):
@@ -93,4 +105,4 @@ def fit(options: Namespace, grid: Grid) -> Layout:
     schedule = options.schedule or "1f1b"
     wanted = Namespace(**{**vars(options), "schedule": schedule, "micro_batches": asked, "replicas": ()})
     staged = pipelines.fit(wanted, pp, sharing=dp)
-    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard)
+    return replace(staged, dp=dp, tp=tp, cp=cp, hosts=dp // shard, ep=ep)

@@ -6,6 +6,7 @@ from pathlib import Path
 from minidist import UsageError, command, parallel3d
 from minidist.cli.options import Parser, at_least
 from minidist.command import Job
+from minidist.ep.options import add_mixture
 from minidist.grid.choose import choose
 from minidist.grid.claims import claims, needs, print_closing
 from minidist.mpi.comm import Comm
@@ -27,6 +28,8 @@ def add_options(parser: Parser) -> None:
     add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
     add("--cp", type=at_least(1), metavar="N", default=1, help="divide sequences; --scheme, --positions")
     add_context_options(parser, listed=False)
+    add("--ep", type=at_least(1), metavar="P", help="ranks that divide experts; default: as many as possible")
+    add_mixture(parser, experts=0)
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
     add(
         "--ranks-per-host",
