@@ -6,6 +6,7 @@ from pathlib import Path
 from minidist import UsageError, command, parallel3d
 from minidist.cli.options import Parser, at_least
 from minidist.command import Job
+from minidist.ep import claims as experts
 from minidist.ep.options import add_mixture
 from minidist.grid.choose import choose
 from minidist.grid.claims import claims, needs, print_closing
@@ -64,8 +65,8 @@ def perform(chapter: Chapter, comm: Comm, job: Job) -> int:
     """Train; of a pipeline, show what the clocks say below the report."""
     driver = chapter.driver(comm, job)
     if not isinstance(driver, Pipeline):
-        return chapter.train(comm, job, driver, count_with_dropout)
-    status = chapter.train(comm, job, driver)
+        return chapter.train(comm, job, driver, experts.count if job.options.experts else count_with_dropout)
+    status = chapter.train(comm, job, driver, experts.count if job.options.experts else None)
     show_clocks(comm, driver.watch.timeline, job)
     return status
 

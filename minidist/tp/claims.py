@@ -164,7 +164,9 @@ def collectives(run: Run, t: int, shares: Sequence[Share]) -> list[Claim]:
     if options.sequence_parallel:
         kinds = {"all-gathers": (GATHERS, 1), "reduce-scatters": (SCATTERS, 1)}
     source = "Korthikanti §4" if options.sequence_parallel else "Megatron §3"
-    expected = [4 * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
+    gates = run.model.experts > 0
+    times = times.replace("4l", "5l").replace("6l", "7l") if gates else times
+    expected = [(4 + gates) * share.layers + 2 * share.layers_again if t > 1 else 0 for share in shares]
     claims = []
     for name, (names, halves) in kinds.items():
         each = max(1, halves * (t - 1)) * run.passes  # a single rank sends none
@@ -182,6 +184,10 @@ def layer_volumes(run: Run, t: int, shares: Sequence[Share]) -> list[Volume]:
     formula = f"{'(8l+4r)' if options.recompute == 'log' else f'l·{every}'}bsh(t-1)/t"
     if not options.sequence_parallel:
         both, sent = phases("layers", *WHOLES), all_reduces(run, number, bsh)
+        if run.model.experts:  # f sums the gradients of gates, too: k for each token
+            gates = [share.tokens(options.context) * run.model.top for share in shares]
+            sent = [a + b for a, b in zip(sent, all_reduces(run, layers, gates), strict=True)]
+            formula = f"{formula}+l·2bsk(t-1)/t"
         return [Volume("PTD §3.2", "in layers", formula, both, sent, passes, p)]
     names, once_more = phases("layers", *GATHERS, *SCATTERS), phases("layers", "all-gather again")
     once = [size * (t - 1) // t for size in bsh]
