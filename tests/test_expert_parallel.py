@@ -130,7 +130,7 @@ def test_in_a_grid(layout: Layout, zero: int, capacity: float | None, again: str
     check_same(jobs.joined(ranks), truth)
 
 
-# With context ranks, which divide the experts, too; on hosts that hold a copy each; and in a crossed or folded pipeline.
+# With context ranks, which divide the experts, too; on hosts with a copy each; and in crossed and folded pipelines.
 POSITIONS = itertools.cycle(("zigzag", "striped", "contiguous"))
 WITH_ALL = [  # layout, ZeRO's stage, scheme, and what each layout meets: capacity, recomputation
     (Layout(1, 1, 2, 1, ep=2), 0, "ring", 1.0, "none"),

@@ -34,10 +34,6 @@ def check_context(options: Options, n: int, t: int = 1) -> None:
             f"--scheme ulysses gives each rank whole key/value heads, and there are {kv_heads}{each}, for {n} ranks:"
             f" use --cp {kv_heads} or --scheme ring"
         )
-    if options.dropout:
-        raise UsageError(
-            f"--dropout {options.dropout:g} drops probabilities, which no rank has for whole sequences: leave it out"
-        )
 
 
 def claims(run: Run) -> list[Claim]:
@@ -99,7 +95,7 @@ def held_claims(run: Run) -> list[Claim]:
     recompute = "none" if o.recompute == "selective" else o.recompute
     parts = parts_of(run, o.batch // o.accumulate)
     shares = [Share(part.b, o.layers, length=part.c) for part in parts]
-    of, kept = chen.after_forward(recompute, o.layers), layer_bytes(run, 1, shares, "none", dropout=False)
+    of, kept = chen.after_forward(recompute, o.layers), layer_bytes(run, 1, shares, "none", o.dropout > 0)
     given = layer_bytes(run, 1, shares, "full", dropout=False)
     after = [of.inputs * x + of.layers * layer for x, layer in zip(given, kept, strict=True)]
     most = [chen.peak_bytes(recompute, o.layers, x, layer) for x, layer in zip(given, kept, strict=True)]

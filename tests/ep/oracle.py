@@ -52,7 +52,9 @@ class TokenByToken:
         y = mlp.down.weight.data @ hidden + (mlp.down.bias.data if mlp.down.bias else 0)
         return y, hidden, slope, u
 
-    def choices(self, x: Array, groups: Sequence[Sequence[int]]) -> tuple[Array, list[tuple[int, int]], list[tuple[int, int]]]:
+    def choices(
+        self, x: Array, groups: Sequence[Sequence[int]]
+    ) -> tuple[Array, list[tuple[int, int]], list[tuple[int, int]]]:
         """Each token's probabilities; who goes where, as (token, expert); who is dropped, as (token, which choice)."""
         routing, e = self.mixture.routing, self.mixture.number
         logits = np.array([self.mixture.router.weight.data @ token for token in x])
