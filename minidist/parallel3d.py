@@ -3,6 +3,7 @@
     mpirun -n 8 python -m minidist.parallel3d --dp 2 --pp 2 --tp 2 --zero 1
     mpirun -n 8 python -m minidist.parallel3d --dp 8 --zero 3 --ranks-per-host 4
     mpirun -n 8 python -m minidist.parallel3d --pp 2 --cp 2 --tp 2
+    mpirun -n 8 python -m minidist.parallel3d --dp 2 --cp 2 --tp 2 --experts 8 --capacity 1.25
 
 Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021, section 3
 (how to combine the three kinds). Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding).
@@ -12,7 +13,9 @@ Narayanan et al., "Efficient large-scale language model training on GPU clusters
     pipeline   in between    changes which units a rank has, and when they run: those of its stage, by a schedule
     data       outermost     changes what happens around a unit: its gradients are summed, its model states divided
 
-If the model has mixtures of experts, layout.ep ranks of the data axis divide them (`minidist/expert_parallel.py`).
+If the model has mixtures of experts, layout.ep of the data and context ranks divide them: these ranks have different
+tokens, so a token finds its experts among them (`minidist/expert_parallel.py`). Tensor-parallel ranks have the same
+tokens, and cut each expert.
 
 No axis depends on what the others do: `grid` below applies them one after another. They meet in what each Flat of
 parameters says about itself (`minidist/nn/flat.py`): which ranks divide it, over which other ranks its gradient is

@@ -2,12 +2,14 @@
 nothing about the layer."""
 
 import itertools
+import json
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from alone import train_alone
 from ep.oracle import check_same, dropped_by
 from jobs import expert_parallels as jobs
 from minidist.exchange.rules import Rules
@@ -219,3 +221,58 @@ def test_every_claim_holds(n: int, line: str, tmp_path_factory: pytest.TempPathF
     assert [claim for claim in report["claims"] if not claim["holds"]] == []
     assert report["status"] == 0
     assert len(report["claims"]) >= 15
+
+
+GRID_LINES = [  # ranks, options of a grid, and of serial training where nothing is dropped
+    (4, "--dp 2 --pp 1 --tp 2 --ep 1", ""),
+    (4, "--dp 2 --pp 1 --tp 2 --dropout 0.1", "--model llama --kv-heads 2 --recompute selective --top 3"),
+    (4, "--dp 1 --pp 1 --cp 2 --tp 2 --scheme ulysses --recompute full --capacity 0.5", None),
+    (4, "--dp 1 --pp 2 --cp 2 --tp 1 --capacity 0.7 --recompute full --zero 3", None),
+    (4, "--dp 2 --pp 1 --cp 2 --tp 1 --ep 2 --zero 2 --recompute log", "--layers 5 --dropout 0.1"),
+    (4, "--dp 4 --pp 1 --tp 1 --zero 3 --shard 2 --ep 2", "--optimizer sgd"),
+    (4, "--dp 2 --pp 2 --tp 1 --zero 0 --schedule zb-v -m 4", "--layers 4 --accumulate 4"),
+    (4, "--dp 2 --pp 2 --tp 1 --zero 3 --schedule dualpipe -m 4 --capacity 1.0", None),
+    (4, "--dp 1 --pp 4 --tp 1 --zero 0 --schedule chimera -m 4 --capacity 1.0", None),
+    (4, "--dp 1 --pp 4 --tp 1 --zero 0 -m 2 --capacity 1.0", None),  # a stage without a layer
+    (8, "--dp 2 --pp 2 --tp 2 --capacity 1.25 --dropout 0.1", None),
+    (8, "--dp 2 --pp 2 --cp 2 --tp 1 --zero 3 -m 2", "--recompute log --layers 6 --accumulate 2"),
+    (8, "--dp 4 --pp 1 --cp 2 --tp 1 --zero 3 --shard 2 --ep 4 --precision mixed", None),
+    (8, "--dp 1 --pp 2 --cp 2 --tp 2 --schedule chimera -m 2 --model llama --zero 1", None),
+]
+EVERY_RUN = GRID_LINES[1], GRID_LINES[3], GRID_LINES[4]
+
+
+def grid_line(options: str, alone: str | None) -> str:
+    return f"parallel3d {SMALL} --precision fp64 --experts 5 {options} {alone or ''}"
+
+
+@cache
+def grid_reports(n: int, later: bool, folder: str) -> dict[str, Any]:
+    lines = [grid_line(*line[1:]) for line in GRID_LINES if line[0] == n and (line not in EVERY_RUN) == later]
+    found: dict[str, Any] = launch("jobs.chapters:command_lines", n, lines, folder, timeout=200).values[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "alone"),
+    [pytest.param(*line, marks=[pytest.mark.slow] * (line not in EVERY_RUN)) for line in GRID_LINES],
+)
+def test_every_claim_of_a_grid_holds(
+    n: int, options: str, alone: str | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    later, folder = (n, options, alone) not in EVERY_RUN, tmp_path_factory.getbasetemp()
+    report = grid_reports(n, later, str(folder))[grid_line(options, alone)]
+    assert [claim for claim in report["claims"] if not claim["holds"]] == []
+    assert report["status"] == 0
+    assert {"parameters, dense", "parameters, experts", "choices dropped"} <= {
+        claim["claim"] for claim in report["claims"]
+    }
+    if alone is not None:
+        truth = folder / "alone.json"
+        dropout = "--dropout 0.1" if "dropout" in options else ""
+        assert (
+            train_alone(*f"{SMALL} --precision fp64 --experts 5 {alone} {dropout}".split(), "--json", str(truth)) == 0
+        )
+        right = json.loads(truth.read_text())
+        losses = [*report["loss"], report["validation_loss"]]
+        np.testing.assert_allclose(losses, [*right["loss"], right["validation_loss"]], rtol=1e-12, atol=0)

@@ -94,6 +94,7 @@ CHAPTER = Chapter(
     cases={
         **{f"ZeRO-{stage}": f"--zero {stage}" for stage in range(4)},
         "DualPipe": "--dp 2 --pp 4 --tp 1 --schedule dualpipe --micro-batches 8",
+        "experts": "--dp 2 --pp 1 --cp 2 --tp 2 --experts 8 --capacity 1.25",
         "Chimera": "--dp 1 --pp 4 --tp 2 --schedule chimera --micro-batches 4",
     },
 )
