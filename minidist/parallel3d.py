@@ -2,8 +2,7 @@
 
     mpirun -n 8 python -m minidist.parallel3d --dp 2 --pp 2 --tp 2 --zero 1
     mpirun -n 8 python -m minidist.parallel3d --dp 8 --zero 3 --ranks-per-host 4
-    mpirun -n 8 python -m minidist.parallel3d --pp 2 --cp 2 --tp 2
-    mpirun -n 8 python -m minidist.parallel3d --dp 2 --cp 2 --tp 2 --experts 8 --capacity 1.25
+    mpirun -n 8 python -m minidist.parallel3d --pp 2 --cp 2 --tp 2 --experts 8
 
 Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021, section 3
 (how to combine the three kinds). Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding).
@@ -32,6 +31,7 @@ With a pipeline, ZeRO-2 has no place to add up the gradients of m micro-batches,
 (m+1)Ψ instead of 2Ψ. ZeRO-3 also gathers parameters for each: 3mΨ.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from minidist import contents, context_parallel, tensor_parallel
@@ -60,8 +60,10 @@ def grid(
     sequence: bool = False,
     scheme: str = "ring",
     positions: str = "zigzag",
+    build: Callable[..., DataParallel] | None = None,
 ) -> DataParallel | Pipeline:
-    """The engine of one place in the grid; with a pipeline, the schedule that drives it."""
+    """The engine of one place in the grid; with a pipeline, the schedule that drives it. build: makes an engine of the
+    data axis in place of ZeRO's stage."""
     mesh = Mesh(comm, layout)
     tensor, pipe, context, across = (mesh.along(axis) for axis in ("tensor", "pipeline", "context", "host"))
     shard = mesh.along("shard", "context")  # the ranks that divide model states
@@ -92,7 +94,7 @@ def grid(
     parts = mesh.along("shard", "pipeline", "context") if layout.ep > 1 else pipe  # ranks that hold other parameters
     stages = parts if parts.size > 1 else None
     axes = Axes(norm_over, stages=stages, rows=data, span=span, speaks=tensor.rank == 0)
-    engine = LADDER[zero](units, settings, shard, axes)
+    engine = (build or LADDER[zero])(units, settings, shard, axes)
     cut.pool = engine.device
     return Pipeline(engine, stage, layout.schedule) if layout.pp > 1 else engine
 

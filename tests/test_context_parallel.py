@@ -200,6 +200,13 @@ GRIDS = {  # each meets the model's options in serial training
     f"parallel3d --cp 2 --pp 2 --tp 1 --schedule zb-h1 -m 3 --recompute log --positions contiguous {EVEN}":
         "--context 9",
     f"parallel3d --cp 2 --pp 1 --tp 1 --zero 3 --shard 1 {EVEN}": "--context 9",
+    f"parallel3d --dp 1 --cp 2 --pp 2 --tp 1 --schedule dualpipe -m 4 {EVEN} --batch 8": "--context 9 --batch 8",
+    f"parallel3d --dp 1 --cp 2 --pp 2 --tp 1 --schedule zb-v -m 3 --zero 2 {EVEN}": "--context 13",
+    f"fsdp --cp 2 --forward-prefetch {EVEN}": "--context 13 --dropout 0.1",
+    f"fsdp --cp 4 --untied --scheme all-gather --recompute full --accumulate 2 --no-sync {EVEN}":
+        "--context 9 --untied",
+    f"fsdp --cp 2 --strategy hybrid_shard --scheme ulysses {EVEN}": "--context 13 --model llama --kv-heads 2",
+    f"fsdp --cp 2 --strategy shard_grad_op {EVEN}": "--context 13",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ the experts, and G/P hold the same ones.
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from minidist.claims.run import Asked, Run
 from minidist.papers import llama, models, switch
@@ -51,9 +52,20 @@ def sizes(run: Asked) -> list[int]:
     return [number * of_one[at.tensor] for number, at in zip(experts_here(run), run.places, strict=True)]
 
 
-def stored(run: Asked) -> list[int]:
-    """The same, padded so that the ranks with these experts can divide them."""
-    return [models.padded(size, copies(run)) for size in sizes(run)]
+class Stored(NamedTuple):
+    """A Flat, by formula."""
+
+    size: int  # elements, padded so that
+    among: int  # this many ranks can divide them
+
+    @property
+    def shard(self) -> int:
+        return self.size // self.among
+
+
+def stored(run: Asked) -> list[Stored]:
+    """Each rank's experts of a layer, which the ranks with the same ones divide."""
+    return [Stored(models.padded(size, copies(run)), copies(run)) for size in sizes(run)]
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------
@@ -109,8 +121,8 @@ def numbers_sent(run: Asked, forwards: Sequence[tuple[int, int]]) -> tuple[list[
 
 
 def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
-    """Bytes that a rank's mixture keeps for so many of its tokens, less what its layer's MLP would. Without a capacity,
-    of the rows that the last forward sent to its experts: the mean over the rank's layers."""
+    """Bytes that a rank's mixture keeps for this number of its tokens, minus what its layer's MLP would keep. Without a
+    capacity they are those of the rows that came to its experts in the last forward: the mean over its layers."""
     o, h, part = run.options, run.options.width, run.places[rank].tensor
     t = run.layout.tp
     hidden = 8 * h / t if o.model == "gpt" else 3 * chunk_sizes(llama.mlp_width(h), t)[part]
@@ -123,6 +135,8 @@ def more_than_an_mlp(run: Asked, rank: int, tokens: int) -> float:
     of = switch.mixture_activations(
         tokens, o.experts, o.top, h, hidden, made, arrived, run.bytes.stored, run.bytes.computed, o.balance > 0
     )
+    if run.sequence_parallel and o.balance:  # the probabilities of the rank's own positions, once more
+        of += run.bytes.computed * tokens / t * o.experts
     return of - run.bytes.stored * tokens * hidden
 
 

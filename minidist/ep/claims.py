@@ -15,7 +15,7 @@ from minidist.engine import Engine
 from minidist.nn.layers import Batch, Block
 from minidist.nn.mixture import Mixture, balance, choose, softmax
 from minidist.nn.tensor import Tensor
-from minidist.papers import chen, deepspeed_moe, mixtral, models, switch, zero
+from minidist.papers import chen, context, deepspeed_moe, mixtral, models, switch, zero
 from minidist.papers.collectives import chunk_sizes
 
 
@@ -51,7 +51,7 @@ def dense_units(run: Asked) -> list[int]:
 
 def expert_units(run: Asked, rank: int) -> list[int]:
     """Parameters of the experts that a rank has in each layer, padded: N/P ranks share them."""
-    return [experts.stored(run)[rank]] * run.options.layers
+    return [experts.stored(run)[rank].size] * run.options.layers
 
 
 def sizes(run: Run) -> list[Claim]:
@@ -103,11 +103,15 @@ def forwards(run: Asked, shares: Sequence[Share]) -> list[tuple[int, int]]:
 
 
 def shares_of(run: Asked) -> list[Share]:
-    """What each rank works on, if all share the batch, and have all layers."""
-    o = run.options
+    """What each rank works on, if all have all layers."""
+    o, cp = run.options, run.layout.cp
     again = chen.runs_again(o.recompute, o.layers)
-    rows = chunk_sizes(o.batch // o.accumulate, run.ranks)
-    return [Share(rows[share], o.layers, layers_again=again) for share in run.data_shares]
+    rows = chunk_sizes(o.batch // o.accumulate, run.layout.dp)
+    lengths = context.sizes(o.context, cp, o.positions) if cp > 1 else [None]
+    return [
+        Share(rows[share], o.layers, layers_again=again, length=lengths[place.context])
+        for share, place in zip(run.data_shares, run.places, strict=True)
+    ]
 
 
 def all_to_alls(run: Run, shares: Sequence[Share]) -> list[Claim]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from minidist import UsageError
 from minidist.cp.claims import check_context
-from minidist.ep.options import check_mixture, choose_ep
+from minidist.ep.options import check_division, choose_ep
 from minidist.layout import Layout
 from minidist.pp import fit as pipelines
 from minidist.tp.claims import check_tensor
@@ -73,21 +73,12 @@ def _no_grid(options: Namespace, given: dict[str, int | None], ranks: int) -> st
     return f"{reason}: use mpirun -n {needed}"
 
 
-def check_experts(options: Namespace) -> None:
-    """Raise UsageError for options of experts that no grid can have."""
-    check_mixture(options)
-    if options.ep and not options.experts:
-        raise UsageError(f"--ep {options.ep} divides experts, and there are none: use --experts {max(8, options.ep)}")
-    if options.experts and options.sequence_parallel:
-        raise UsageError("--sequence-parallel leaves a rank a part of the positions, and a router needs all of them")
-
-
 def fit(options: Namespace, grid: Grid) -> Layout:
     """The complete layout. Raises UsageError if the grid is impossible, alone or with the other options."""
     dp, pp, tp, cp = grid
     check_tensor(options, tp)
     check_context(options, cp, tp)
-    check_experts(options)
+    check_division(options)
     if options.sequence_parallel and cp > 1 and options.context % (2 * cp * tp):
         raise UsageError(f"--sequence-parallel with --cp {cp}: use a --context that {2 * cp * tp} divides")
     if options.ranks_per_host and options.zero < 3:

@@ -1,11 +1,11 @@
 """What the papers say about a run on a grid of ranks, next to what it held, sent, and read off its clocks."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from minidist.claims import experts
 from minidist.claims.activations import Share, keep_after_forward, keep_at_most, layer_bytes
 from minidist.claims.claim import Claim, on_each_rank
+from minidist.claims.experts import Stored
 from minidist.claims.fsdp import print_across_hosts
 from minidist.claims.needs import Needs, Place, at_places
 from minidist.claims.published import print_ptd
@@ -112,17 +112,6 @@ def blocks_of(run: Asked, stage: int) -> list[int]:
     return [len({*part} - {0, head}) for part in pipeline.parts_of(run.layout, stage)]
 
 
-class Stored(NamedTuple):
-    """A Flat, by formula."""
-
-    size: int  # elements, padded so that
-    among: int  # this many ranks can divide them
-
-    @property
-    def shard(self) -> int:
-        return self.size // self.among
-
-
 def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:
     """For each unit, what a rank stores separately: the whole unit, or, if it is cut, the rank's part of what is cut
     and what is left whole; and its experts. If another stage's head reads the embedding's matrix, that stage stores the
@@ -135,7 +124,7 @@ def flats(run: Asked, rank: int) -> dict[int, list[Stored]]:
     if run.model.tied and options.layers + 1 in own and 0 not in own:
         found[0] = stored[0][:1]
     if options.experts:
-        routed = Stored(experts.stored(run)[rank], experts.copies(run))
+        routed = experts.stored(run)[rank]
         found |= {unit: [*of, routed] for unit, of in found.items() if 1 <= unit <= options.layers}
     return found
 

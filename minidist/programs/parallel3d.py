@@ -1,5 +1,6 @@
 """The grid as a program: its options, and what the papers say of its runs (`minidist/grid/claims.py`)."""
 
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,13 +8,13 @@ from minidist import UsageError, command, parallel3d
 from minidist.cli.options import Parser, at_least
 from minidist.command import Job
 from minidist.ep import claims as experts
-from minidist.ep.options import add_mixture
+from minidist.ep.options import add_division
 from minidist.grid.choose import choose
 from minidist.grid.claims import claims, needs, print_closing
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp.claims import show_clocks
-from minidist.pp.fit import CONTIGUOUS, cut
+from minidist.pp.fit import cut
 from minidist.pp.schedules import SCHEDULES
 from minidist.programs.chapter import Chapter
 from minidist.programs.context_parallel import add_context_options
@@ -29,8 +30,7 @@ def add_options(parser: Parser) -> None:
     add("--tp", type=at_least(1), metavar="N", help="ranks that share each layer; default: 2 if possible")
     add("--cp", type=at_least(1), metavar="N", default=1, help="divide sequences; --scheme, --positions")
     add_context_options(parser, listed=False)
-    add("--ep", type=at_least(1), metavar="P", help="ranks that divide experts; default: as many as possible")
-    add_mixture(parser, experts=0)
+    add_division(parser)
     add("--zero", type=int, choices=(0, 1, 2, 3), metavar="N", default=1, help="ZeRO's stage on the data axis, or 0")
     add(
         "--ranks-per-host",
@@ -41,8 +41,8 @@ def add_options(parser: Parser) -> None:
     parser.alias("--shard", "--ranks-per-host")
     add("--schedule", choices=WITH_FLUSH, metavar="NAME", help="with a flush: pipeline --draw all; default: 1f1b")
     add("-m", "--micro-batches", type=at_least(1), metavar="M", help="in a step; default: about 8, or unpipelined 1")
-    add("-v", "--chunks", type=at_least(1), metavar="V", help="of each stage, if it has several; default: 2")
-    add("--contiguous", type=at_least(1), metavar="N", help=CONTIGUOUS)
+    add("-v", "--chunks", type=at_least(1), metavar="V", help="of a stage that has several; --contiguous N: llama3")
+    add("--contiguous", type=at_least(1), metavar="N", help=SUPPRESS)
     parser.output("--trace", help="write the timelines for https://ui.perfetto.dev")
     add("--sequence-parallel", action="store_true", help="cut norms, dropout and residuals by positions")
     parser.renamed("--pipeline", "--pp")
