@@ -25,12 +25,12 @@ class Blocks(NamedTuple):
     validation: float = 0
 
 
-def claims(run: Run, held: Sequence[Claim], blocks: Sequence[Blocks] = (), beside: float | None = None) -> list[Claim]:
-    """What the papers say of this run. held: claims about activations. beside: bytes that all ranks send for other
+def claims(run: Run, held: Sequence[Claim], blocks: Sequence[Blocks] = (), others: float | None = None) -> list[Claim]:
+    """What the papers say of this run. held: claims about activations. others: bytes that all ranks send for other
     purposes, if there are any."""
     if run.options.strategy == "no_shard":
         return [*memory_claims(run, stage=0), *held, *traffic_claims(run, stage=0)]
-    return [*states(run), *passing_claims(run, blocks), *held, *sent_claims(run, beside), *time_claims(run)]
+    return [*states(run), *passing_claims(run, blocks), *held, *sent_claims(run, others), *time_claims(run)]
 
 
 # ---- who has what ----------------------------------------------------------------------------------------------------
@@ -100,8 +100,9 @@ def passing_claims(run: Run, blocks: Sequence[Blocks]) -> list[Claim]:
 
 
 def arriving_bytes(run: Run, rank: int, blocks: Blocks) -> float:
-    """The most that is on its way to a rank at a time: the others' parts of its shards of a unit; or those of the unit
-    above, while a layer's backward sends blocks of keys and values; or such blocks of all sequences, in validation."""
+    """The most that is on its way to a rank at a time. It is the other ranks' parts of its shards of a unit. In a
+    layer's backward blocks of keys and values are added to those of the unit above. In validation there are such blocks
+    of all sequences."""
     parts = [run.bytes.stored * sum(of.size - of.shard for of in unit) for unit in units_of(run, rank)]
     return max(*parts, *(above + blocks.backward for above in parts[2:]), blocks.validation)
 
@@ -113,7 +114,7 @@ def window_parameters(run: Run, rank: int, window: int) -> int:
     return always + max(sum(units[i : i + window]) for i in range(len(units)))
 
 
-def sent_claims(run: Run, beside: float | None) -> list[Claim]:
+def sent_claims(run: Run, others: float | None) -> list[Claim]:
     """What a rank sends in a step: by phase, to other hosts, and together."""
     p, f, hosts, ranks = run.bytes.stored, dividing(run), run.layout.hosts, range(run.ranks)
     host, units = [place.host for place in run.places], [units_of(run, rank) for rank in ranks]
@@ -130,7 +131,7 @@ def sent_claims(run: Run, beside: float | None) -> list[Claim]:
         claims.append(on_each_rank("ZeRO §7", "all-gather again", formula, again, counted, "bytes"))
     shards = [[of.shard for unit in of_rank for of in unit] for of_rank in units]
     across = [p * sum(ring_all_reduce(shard, hosts).sent[host[rank]] for shard in shards[rank]) for rank in ranks]
-    if hosts > 1 and beside is None:
+    if hosts > 1 and others is None:
         outside = [sum(n for peer, n in to.items() if host[peer] != host[i]) for i, to in enumerate(run.sent_to)]
         claims.append(on_each_rank("FSDP §3.2.2", "left the host", HYBRID, across, outside, "bytes"))
     norm = 8 * (f - 1)  # a float64 for each of the other shards; the paper leaves it out
@@ -139,8 +140,8 @@ def sent_claims(run: Run, beside: float | None) -> list[Claim]:
     gathers = f"({each}Ψ+Ψ_again)" if any(again) else f"{each}Ψ"
     formula = f"{p}·{gathers}(F-1)/F + 8(F-1){f' + {HYBRID}' * (hosts > 1)}"
     everything = [run.sent_by(rank) for rank in ranks]
-    if beside is not None:
-        total = sum(inside) + sum(across) + beside
+    if others is not None:
+        total = sum(inside) + sum(across) + others
         for name, nbytes in (("sent in all", sum(everything)), ("arrived in all", sum(run.received))):
             claims.append(Claim("together", name, "nothing else", total, nbytes, "bytes", "all ranks"))
         return claims

@@ -10,7 +10,8 @@ from minidist.command import Job
 from minidist.ep import claims as experts
 from minidist.ep.options import add_division
 from minidist.grid.choose import choose
-from minidist.grid.claims import claims, needs, print_closing
+from minidist.grid.claims import claims, print_closing
+from minidist.grid.shares import needs
 from minidist.mpi.comm import Comm
 from minidist.pipeline import Pipeline
 from minidist.pp.claims import show_clocks
