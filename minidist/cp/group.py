@@ -43,7 +43,7 @@ class Group:
         return Rooms(self, k.shape[:-2], k.shape[-1], max(sizes))
 
 
-Dropping = Callable[..., Drop | None]  # of the probabilities of all keys, for some queries and perhaps some heads
+Masks = Callable[..., Drop | None]  # of the probabilities of all keys, for some queries and perhaps some heads
 
 
 def drop(of: Attention, batch: Batch, queries: Array, kv_heads: range | None = None) -> Drop | None:
@@ -54,6 +54,10 @@ def drop(of: Attention, batch: Batch, queries: Array, kv_heads: range | None = N
         return None
     mask = batch.mask(of.name, p, (of.heads, s, s), of.part)[:, :, queries]
     return Drop(keys_first(mask, of.kv_heads)[:, :, kv_heads or slice(None)], p)
+
+
+def no_mask(queries: Array, kv_heads: range | None = None) -> None:
+    """Without dropout."""
 
 
 class Rooms:

@@ -15,8 +15,12 @@ from minidist.ep.compare import compare
 from minidist.ep.options import add_mixture, check_mixture, choose_ep, choose_hosts
 from minidist.expert_parallel import count_hosts, limit_hosts
 from minidist.layout import Layout
-from minidist.nn.mixture import choose
-from minidist.papers import deepseek_v3
+from minidist.mpi.comm import Comm
+from minidist.nn.gpt import GPTConfig, gpt
+from minidist.nn.layers import Unit, count_parameters
+from minidist.nn.llama import LlamaConfig, llama
+from minidist.nn.mixture import EXPERTS, Routing, choose, with_experts
+from minidist.papers import deepseek_v3, deepspeed_moe, mixtral
 from minidist.programs.chapter import Chapter
 
 DRAWN = 8_000  # tokens of a router that is drawn, on all ranks together
@@ -115,6 +119,37 @@ def print_hosts(run: Run) -> None:
         table.add_row(f"{name}, formula", *(f"{x:.2f}" for x in formula), str(of.limit), f"<= {most:.2f}")
         table.add_row(f"{name}, on ranks", f"{to_experts:.2f}", f"{to_hosts:.2f}", str(of.limit), f"{limited:.2f}")
     show("A router that is drawn uniformly", table)
+
+
+# ---- published mixtures, declared on ranks ---------------------------------------------------------------------------
+
+
+def declare_published(name: str) -> tuple[list[Unit], int]:
+    """A model's units, and how many experts a token goes through."""
+    if name in mixtral.SHAPES:
+        of = mixtral.SHAPES[name]
+        dense = llama(LlamaConfig(of.v, 1, of.layers, of.a, of.kv, of.h, of.f))
+        return with_experts(dense, of.experts, Routing(of.k)), of.k
+    units = gpt(GPTConfig(51_200, 2048, 24, 16, deepspeed_moe.WIDTHS[int(name)]))
+    units[1:-1:2] = with_experts(units[1:-1:2], 128, Routing())  # in every other layer
+    return units, 1
+
+
+def count_published(comm: Comm, names: list[str]) -> list[dict[str, int]]:
+    """The parameters of published mixtures on this rank, by group: all ranks divide the experts. Of a token are those
+    that it goes through. Nothing is allocated."""
+    found = []
+    for name in names:
+        units, k = declare_published(name)
+        mine = expert_parallel.split(units, expert_parallel.Group(comm, comm, np.float32))
+        flats = [flat for unit in mine for flat in unit.flats]
+        experts = sum(flat.size for flat in flats if flat.parameters[0].group == EXPERTS)
+        routers = sum(of.size for flat in flats for of in flat.parameters if of.name.endswith("router.weight"))
+        of_layer = [vars(unit)["mlp"].experts for unit in mine if any("experts" in flat.name for flat in unit.flats)]
+        one = sum(sum(parameter.size for parameter in layer[0].parameters) for layer in of_layer)
+        dense = count_parameters(mine) - experts
+        found.append({"dense": dense, "experts": experts, "routers": routers, "of a token": dense + k * one})
+    return found
 
 
 CHAPTER = Chapter(
