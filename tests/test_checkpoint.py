@@ -248,7 +248,7 @@ def test_every_rank_writes_a_shard_of_about_the_same_size(folder: Path) -> None:
 def test_the_manifest_says_who_saved_and_how_far_it_was(folder: Path) -> None:
     saved(folder)
     found = manifest.read("grid")
-    assert found.layout == {"chapter": "parallel3d", "ranks": 4, "dp": 1, "pp": 2, "tp": 2, "cp": 1, "zero": 1}
+    assert found.layout == {"chapter": "parallel3d", "ranks": 4, "dp": 1, "pp": 2, "tp": 2, "cp": 1, "ep": 1, "zero": 1}
     assert found.state["steps"] == found.state["updates"] == found.text["position"] == 3
     assert found.random == {"seed": 0, "step": 3}
     assert found.text["name"] == "text.txt"

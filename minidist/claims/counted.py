@@ -285,7 +285,7 @@ def ring_attention_on(n: int) -> Job:
     def thousands(blocks: Callable[[float], float], flops: float, bandwidth: float) -> Callable[[Any], float]:
         def read(report: Any) -> float:
             last = report["counted"][-1]
-            operations = 4 * 16 / heads * last["pairs"][1]  # a pair of query and key: two products of D
+            operations = 4 * 16 / heads * sum(last["pairs"][1::n])  # a pair of query and key: two products of D
             sent = report["sent"][-1]["keys and values forward"]["bytes"] / (n - 1)
             return blocks((sent / c) / (operations / c**2) * flops / bandwidth / 1e3)
 
